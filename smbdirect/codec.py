@@ -1,4 +1,4 @@
-"""Fixed wire layouts, each declared once as an annotated NamedTuple.
+"""Codecs of fixed wire layouts, each declared once as an annotated NamedTuple.
 
     class Hello(NamedTuple):
         version: Annotated[int, Int16ul] = 1
@@ -6,15 +6,15 @@
 
     HELLO = Codec(Hello)
 
-From that one declaration ``Codec`` derives two codecs that a property test holds against each other:
+From that declaration ``Codec`` derives two codecs, which a property test compares:
 
 ``layout``
     the construct ``Struct``, for dumps, documentation and as the test oracle (tens of microseconds);
 ``unpack`` / ``pack``
     a ``struct.Struct`` over the NamedTuple, for the hot path (under half a microsecond).
 
-Variable tails are not described here: their offsets come from the peer, so each message module checks them
-against the message before it slices. All fields of one record share a byte order.
+Variable tails are not described here: the peer chooses their offsets, so each message module checks these against the
+length of the message before it slices. All fields of one record share a byte order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import construct
 from smbdirect.errors import DecodeError
 
 Buffer = bytes | bytearray | memoryview
-"""What codecs read from. Views are never copied, except for ``Bytes`` fields."""
+"""The types that codecs read from. Views are not copied, except for ``Bytes`` fields."""
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
@@ -36,7 +36,7 @@ _INTEGER_CODES = {1: "bB", 2: "hH", 4: "iI", 8: "qQ"}
 
 
 def _struct_code(field: Any, name: str) -> tuple[str, str]:
-    """The ``struct`` code of one construct field and its byte order ('' where it has none)."""
+    """Return the ``struct`` code of one construct field, and its byte order ('' if it has none)."""
     if isinstance(field, construct.FormatField):
         order, code = field.fmtstr[0], field.fmtstr[1]
         return code, "" if field.length == 1 else order
@@ -46,7 +46,7 @@ def _struct_code(field: Any, name: str) -> tuple[str, str]:
 
 
 class Codec(Generic[R]):
-    """Codec of one fixed record; ``size`` is its length in bytes."""
+    """The codec of one fixed record; ``size`` is its length in bytes."""
 
     def __init__(self, record: type[R]) -> None:
         hints = get_type_hints(record, include_extras=True)
@@ -67,16 +67,16 @@ class Codec(Generic[R]):
         self._struct = struct.Struct((orders.pop() if orders else "<") + "".join(codes))
         self.size = self._struct.size
         self._unpack_from = self.fields_from = self._struct.unpack_from
-        """``fields_from``: the bare tuple of fields, where the bounds were checked."""
+        """``fields_from`` returns the bare tuple of fields, for callers that have checked the bounds."""
         self.pack_fields = self._struct.pack
-        """The bytes of fields given one by one, in order."""
+        """Returns the bytes of fields that are passed one by one, in order."""
         self.iter_fields = self._struct.iter_unpack
-        """The bare tuples of records that lie one behind the other."""
+        """Yields the bare tuples of consecutive records."""
         self.make: Callable[[Iterable[Any]], R] = record._make  # type: ignore[attr-defined]
-        """The record of its fields."""
+        """Returns the record with the given fields."""
 
     def unpack(self, buffer: Buffer, offset: int = 0) -> R:
-        """The record at ``offset``. Raises ``DecodeError`` if the buffer ends before it does."""
+        """Return the record at ``offset``. Raise ``DecodeError`` if the buffer ends before the record does."""
         try:
             return self.make(self._unpack_from(buffer, offset))
         except struct.error:
@@ -85,7 +85,7 @@ class Codec(Generic[R]):
             ) from None
 
     def pack(self, record: R) -> bytes:
-        """The record's bytes. Raises ``struct.error`` for a value out of its field's range (a bug of ours)."""
+        """Return the record's bytes. Raise ``struct.error`` for a value out of its field's range (a defect of ours)."""
         return self._struct.pack(*record)
 
     def pack_into(self, buffer: bytearray | memoryview, offset: int, record: R) -> None:

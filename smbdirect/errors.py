@@ -1,14 +1,14 @@
-"""Errors of the SMB Direct stack. All of them end the connection they belong to."""
+"""Errors of the SMB Direct stack. Each of them ends the connection that it belongs to."""
 
 from __future__ import annotations
 
 
 class SmbDirectError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base of all errors that this package raises on purpose."""
 
 
 class ProtocolError(SmbDirectError):
-    """The peer broke a rule of MS-SMBD; the connection must be terminated (MS-SMBD 3.1.5).
+    """The peer broke a rule of MS-SMBD; the connection must be terminated. [MS-SMBD 3.1.5]
 
     ``rule`` names the violated section, for logs and conformance verdicts.
     """
@@ -19,19 +19,19 @@ class ProtocolError(SmbDirectError):
 
 
 class DecodeError(ProtocolError):
-    """Bytes that are too short or inconsistent for the layout they claim to have."""
+    """The received bytes are too short or inconsistent for the layout they claim to have."""
 
 
 class TimerExpired(ProtocolError):
-    """A timer of MS-SMBD 3.1.6 ended the connection: the peer is too slow or gone."""
+    """A timer ended the connection: the peer is too slow or no longer there. [MS-SMBD 3.1.6]"""
 
 
 class ProviderError(SmbDirectError):
-    """The RDMA provider cannot do what was asked (bad registration, queue full, device trouble)."""
+    """The RDMA provider cannot do what was requested (bad registration, full queue, failure of the device)."""
 
 
 class ConnectionLost(SmbDirectError):
-    """The connection is gone; ``reason`` says why."""
+    """The connection was lost for ``reason``."""
 
     def __init__(self, reason: object) -> None:
         super().__init__(str(reason))

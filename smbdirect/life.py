@@ -1,4 +1,4 @@
-"""The states that everything with a connection behind it goes through: transports and endpoints."""
+"""The states that a transport or an endpoint goes through."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ class Life(enum.IntEnum):
     """How far a connection has come. States only move forward, so they can be compared."""
 
     OPENING = 0
-    """It is being set up: nothing is delivered yet."""
+    """The connection is being set up: nothing is delivered yet."""
     OPEN = 1
     CLOSING = 2
-    """What was queued still goes out; nothing new is taken."""
+    """Queued messages still go out; no new ones are accepted."""
     DEAD = 3
-    """Nothing is sent, received or placed any more; the owner has not been notified of that yet."""
+    """Nothing is sent, received or placed any longer; the owner has not been notified of that yet."""
     ENDED = 4
-    """The owner was notified: nothing follows."""
+    """The owner has been notified: nothing follows."""
 
 
 _LEGAL: dict[Life, frozenset[Life]] = {
@@ -26,15 +26,15 @@ _LEGAL: dict[Life, frozenset[Life]] = {
     Life.DEAD: frozenset((Life.ENDED,)),
     Life.ENDED: frozenset(),
 }
-"""Anything not in this table is a defect of ours."""
+"""The states that may follow each state. Any other change is a defect of ours."""
 
 
 class IllegalChange(Exception):
-    """A connection was to go to a state that cannot follow its present one."""
+    """A connection was about to enter a state that cannot follow its present one."""
 
 
 def change(present: Life, following: Life) -> Life:
-    """Return ``following``. Raises ``IllegalChange`` if it cannot follow ``present``."""
+    """Return ``following``. Raise ``IllegalChange`` if it cannot follow ``present``."""
     if following not in _LEGAL[present]:
         raise IllegalChange(f"{present.name} to {following.name}")
     return following

@@ -1,9 +1,10 @@
-"""The seam between the SMB server (or client) and whatever carries its messages.
+"""The interface between the SMB server (or client) and the transport that carries its messages.
 
-One interface serves direct-TCP framing, SMB Direct and loopback. Users never ask which one they have, except
-through ``rdma is None``. A transport starts out distrusting its peer; ``trust`` ends that.
+It serves direct-TCP framing, SMB Direct and loopback. Users do not ask which one they have, except through ``rdma is
+None``. A transport does not trust its peer until ``trust`` is called.
 
-Everything here runs on one event loop's thread; callbacks are plain functions called on that thread. Nothing blocks.
+Everything here runs on the thread of one event loop. Callbacks are plain functions called on that thread. Nothing
+blocks.
 """
 
 from __future__ import annotations
@@ -15,21 +16,22 @@ from smbdirect.codec import Buffer
 
 
 class PooledBuffer(Protocol):
-    """A buffer out of a pool that outlives opens and connections' requests (registered, where the fabric needs it).
+    """A buffer on loan from a pool, which outlives opens and requests (registered, if the fabric needs it).
 
-    ``view`` has exactly the length asked for. ``release()`` gives it back, after which ``view`` must not be touched; a
-    second call does nothing. A transport that is closing waits for its own transfers before it reuses one.
+    ``view`` has exactly the requested length. ``release()`` gives the buffer back: ``view`` must not be used
+    afterwards, and a second call does nothing. A transport that is closing waits for its own transfers before it reuses
+    a buffer.
     """
 
     view: memoryview
     on_release: Callable[[int], None] | None
-    """Called once, with the length of ``view``, when the buffer has been given back."""
+    """Called once, with the length of ``view``, after the buffer was given back."""
 
     def release(self) -> None: ...
 
 
 class InboundMessage(Protocol):
-    """One upper-layer message (a whole SMB2 message or compound, transform header included).
+    """One upper-layer message (a whole SMB2 message or compound, including the transform header).
 
     ``view`` is writable (decryption works in place) and stays valid and unchanged until ``release()``.
     """
@@ -40,7 +42,7 @@ class InboundMessage(Protocol):
 
 
 class RemoteBuffer(NamedTuple):
-    """SMB_DIRECT_BUFFER_DESCRIPTOR_V1 (MS-SMBD 2.2.3.1) as values: ``offset`` is opaque, not zero-based."""
+    """The values of a SMB_DIRECT_BUFFER_DESCRIPTOR_V1: ``offset`` is opaque, not zero-based. [MS-SMBD 2.2.3.1]"""
 
     offset: int
     token: int
@@ -48,27 +50,28 @@ class RemoteBuffer(NamedTuple):
 
 
 class ExposedMemory(Protocol):
-    """Memory registered for a peer's RDMA Reads or Writes (MS-SMBD 3.1.4.3)."""
+    """Memory registered for a peer's RDMA Reads or Writes. [MS-SMBD 3.1.4.3]"""
 
     view: memoryview
     descriptors: tuple[RemoteBuffer, ...]
-    """What to send to the peer: several where the memory is larger than one transfer of the fabric."""
+    """The descriptors to send to the peer: several if the memory is larger than one transfer of the fabric."""
 
     @property
     def invalidated(self) -> bool:
-        """No part is exposed any more, because the peer invalidated the last one."""
+        """Whether no part is exposed any longer, because the peer invalidated the last one."""
         ...
 
     def deregister(self) -> None:
-        """End all remote access (3.1.4.4). Idempotent. The memory does not change any more after the return."""
+        """End all remote access. The memory does not change after the return. Idempotent. [MS-SMBD 3.1.4.4]"""
         ...
 
 
 class RdmaOperations(Protocol):
-    """RDMA Read/Write by buffer descriptors (MS-SMBD 3.1.4.3-3.1.4.6), seen from the side that issues them.
+    """RDMA Reads and Writes by buffer descriptors, seen from the side that issues them. [MS-SMBD 3.1.4.3-3.1.4.6]
 
-    Lengths are those of the local segments; descriptors are consumed in order and must cover at least as many bytes,
-    else ``ValueError`` before anything is posted. Transfers of any length are cut to what the provider can do.
+    The local segments determine the length of a transfer. Descriptors are consumed in order and must cover at least as
+    many bytes, else ``ValueError`` is raised before anything is posted. A transfer may have any length: it is cut into
+    requests that the provider can carry out.
     """
 
     fabric: str
@@ -76,20 +79,20 @@ class RdmaOperations(Protocol):
 
     @property
     def regions_invalidatable(self) -> bool:
-        """The peer's Send-with-Invalidate may name buffers registered here."""
+        """Whether the peer's Send with Invalidate may name buffers registered here."""
         ...
 
     @property
     def max_read_write_size(self) -> int:
-        """MaxReadWriteSize, bytes."""
+        """MaxReadWriteSize in bytes."""
         ...
 
     def write_to_peer(
         self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: Callable[[BaseException | None], None]
     ) -> None:
-        """Post RDMA Writes. A ``send`` called afterwards is received by the peer after the data is placed, so the
-        response need not wait. ``on_done(None)`` once the local buffers may be reused; ``on_done(error)`` if the
-        connection failed first. Exactly one call, never before this function returns."""
+        """Post RDMA Writes. The peer receives a message passed to ``send`` afterwards only after the data is placed, so
+        the response need not wait. ``on_done(None)`` is called once the local buffers may be reused, or
+        ``on_done(error)`` if the connection failed first: exactly one call, and not before this function returns."""
         ...
 
     def read_from_peer(
@@ -98,18 +101,19 @@ class RdmaOperations(Protocol):
         local: Sequence[memoryview],
         on_done: Callable[[BaseException | None], None],
     ) -> None:
-        """Post RDMA Reads; ``on_done(None)`` when all data is in ``local`` and will not change any more."""
+        """Post RDMA Reads. ``on_done(None)`` is called when all data is in ``local`` and will not change any longer, or
+        ``on_done(error)`` if the connection failed first."""
         ...
 
     def register(self, view: memoryview, *, readable: bool = False, writable: bool = False) -> ExposedMemory:
-        """Expose ``view`` to the peer for RDMA Read, RDMA Write, or both (MS-SMBD 3.1.4.3). ``view`` must be writable.
-        Raises ``ProviderError``."""
+        """Expose ``view`` to the peer for RDMA Read, RDMA Write, or both. ``view`` must be writable. Raise
+        ``ProviderError`` if the device refuses. [MS-SMBD 3.1.4.3]"""
         ...
 
 
 class Traffic(NamedTuple):
-    """What one connection has carried and met so far; a snapshot. Where SMB Direct alone has such a thing, a plain
-    transport has 0 or None."""
+    """What one connection has carried so far; a snapshot. Fields that only SMB Direct has are 0 or None on other
+    transports."""
 
     rdma_read_bytes: int = 0
     rdma_write_bytes: int = 0
@@ -119,68 +123,73 @@ class Traffic(NamedTuple):
     receive_credits: int | None = None
     registrations: int = 0
     allocations: int = 0
-    """Pieces of memory got from the system for this connection."""
+    """Pieces of memory obtained from the system for this connection."""
     retransmissions: int = 0
     errors: int = 0
-    """What the layers below count as errors of the peer or the network."""
+    """Errors of the peer or the network, as the layers below count them."""
     provider: Mapping[str, int] = {}
-    """All counters of the layer below, by its own names."""
+    """All counters of the layer below, by the names that it gives them."""
 
 
 class Limits(NamedTuple):
-    """The lengths in force on a connection, in bytes; None where only SMB Direct has such a thing."""
+    """The limits in force on a connection, lengths in bytes. Fields that only SMB Direct has are None on other
+    transports."""
 
     max_message_received: int
     max_fragmented_received: int | None = None
     max_fragmented_sent: int | None = None
     read_depth: int | None = None
-    """How many RDMA Reads may be on their way at once."""
+    """How many RDMA Reads may be outstanding at the same time."""
 
 
 class MessageTransport(Protocol):
-    """One connection that carries whole messages both ways."""
+    """One connection that carries whole messages in both directions."""
 
     local_address: tuple[str, int]
     peer_address: tuple[str, int]
     max_message_size: int
-    """Largest inbound message accepted, in bytes; a longer one closes the connection before any of it is buffered. Set
-    it low for a peer that has not authenticated; ``trust`` raises it."""
+    """Longest inbound message accepted, in bytes. A longer one closes the connection before any of it is buffered. It
+    is low for a peer that has not authenticated; ``trust`` raises it."""
 
     def trust(self, max_message_size: int) -> None:
-        """Accept messages of up to ``max_message_size`` bytes from now on, and give the peer all the buffers and
-        credits that the transport keeps back from peers that have not authenticated. Call it again to change the
-        size."""
+        """Accept messages of up to ``max_message_size`` bytes, and give the peer the buffers and credits that the
+        transport withholds from unauthenticated peers. A further call changes the size."""
         ...
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What the transport itself counts, by names of its own."""
+        """The transport's own counters, by name."""
         ...
 
     @property
-    def traffic(self) -> Traffic: ...
+    def traffic(self) -> Traffic:
+        """What the connection has carried so far."""
+        ...
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> Limits:
+        """The limits in force."""
+        ...
 
     @property
     def max_outbound_message_size(self) -> int:
-        """Largest message the peer takes, in bytes (SMB Direct: its MaxFragmentedSize); ``send`` of a longer one
+        """Longest message that the peer accepts, in bytes (SMB Direct: its MaxFragmentedSize). ``send`` of a longer one
         raises ``ValueError``."""
         ...
 
     pending_send_bytes: int
-    """Bytes handed to ``send`` and not yet taken by the fabric."""
+    """Bytes passed to ``send`` that the fabric has not yet accepted."""
 
     @property
     def rdma(self) -> RdmaOperations | None:
-        """RDMA Read and Write, or None where the transport has none."""
+        """RDMA Read and Write, or None if the transport has neither."""
         ...
 
     def start(
         self, on_message: Callable[[InboundMessage], None], on_closed: Callable[[BaseException | None], None]
     ) -> None:
-        """Begin delivery. ``on_closed`` is called exactly once, last; its argument is None after a clean end."""
+        """Begin delivery. ``on_closed`` is called exactly once, as the last call; its argument is None after a clean
+        end."""
         ...
 
     def send(
@@ -189,38 +198,38 @@ class MessageTransport(Protocol):
         invalidate: int | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> None:
-        """Queue one message (the concatenated segments). Segments stay untouched until ``on_sent`` (which is also
-        called when the connection dies). ``invalidate`` is the remote token that goes with the message
-        (Send-with-Invalidate); ignored where the fabric has none. After close: a no-op that calls ``on_sent``."""
+        """Queue one message (the concatenated segments). The segments must not change until ``on_sent`` is called,
+        which also happens when the connection is lost. ``invalidate`` is the remote token to be invalidated with the
+        message (Send with Invalidate); fabrics without that ignore it. After a close this only calls ``on_sent``."""
         ...
 
     def acquire(self, size: int) -> PooledBuffer:
-        """A pooled buffer of ``size`` bytes for ``send`` or RDMA on this connection. Contents are undefined: fill or
-        trim before sending."""
+        """Lend a pooled buffer of ``size`` bytes for ``send`` or RDMA on this connection. Its contents are undefined:
+        fill or trim it before sending."""
         ...
 
     def is_stalled(self) -> bool:
-        """Whether data is on its way to the peer and the peer has acknowledged nothing for a second or longer. Always
-        False where a fabric finds that out by itself."""
+        """Return whether data is in flight and the peer has acknowledged nothing for a second or longer. Always False
+        on a fabric that detects this by itself."""
         ...
 
     def set_peer_timeout(self, seconds: float | None) -> None:
-        """Close the connection if the peer does not answer probes for about ``seconds``. None restores the default, for
-        a session's only connection."""
+        """Close the connection if the peer does not answer probes for about ``seconds``. None restores the default,
+        which suits a session's only connection."""
         ...
 
     def pause_reading(self) -> None:
-        """Deliver no further messages until ``resume_reading``."""
+        """Deliver no more messages until ``resume_reading``."""
         ...
 
     def resume_reading(self) -> None: ...
 
     def close(self, reason: str = "") -> None:
-        """Finish what was queued to send, then close. Idempotent."""
+        """Send the queued messages, then close. ``reason`` is for the log. Idempotent."""
         ...
 
     def abort(self, reason: str = "") -> None:
-        """Close at once, dropping what was queued. Idempotent."""
+        """Close immediately and drop the queued messages. ``reason`` is for the log. Idempotent."""
         ...
 
 
@@ -229,8 +238,10 @@ OnTransport = Callable[[MessageTransport], None]
 
 
 class MessageListener(Protocol):
-    """A listening endpoint whose connections were handed to an ``OnTransport``."""
+    """A listening endpoint that passes its connections to an ``OnTransport``."""
 
     address: tuple[str, int]
 
-    def close(self) -> Awaitable[None]: ...
+    def close(self) -> Awaitable[None]:
+        """Stop listening."""
+        ...

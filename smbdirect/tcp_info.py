@@ -1,4 +1,4 @@
-"""What the kernel counts about a TCP connection, and how long it waits for the other end."""
+"""What the kernel reports about a TCP connection, and how long it waits for the peer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _PROBES = 4
 
 
 def retransmissions(sock: socket.socket) -> int:
-    """Segments sent again so far; 0 where the system does not tell or the socket is closed."""
+    """Return how many segments were retransmitted so far; 0 if the system does not report it or the socket is
+    closed."""
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOTAL_RETRANSMISSIONS.size)
     except OSError:
@@ -24,8 +25,8 @@ def retransmissions(sock: socket.socket) -> int:
 
 
 def is_stalled(sock: socket.socket) -> bool:
-    """Whether segments are on their way and nothing was acknowledged for a second or longer; False where the system
-    does not tell or the socket is closed."""
+    """Return whether segments are in flight and nothing was acknowledged for a second or longer; False if the system
+    does not report it or the socket is closed."""
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _STALL_INFO_SIZE)
     except OSError:
@@ -38,8 +39,8 @@ def is_stalled(sock: socket.socket) -> bool:
 
 
 def set_peer_timeout(sock: socket.socket, seconds: float) -> None:
-    """Have the kernel close the connection when the peer acknowledges nothing for ``seconds``, of data or of the probes
-    that it sends when there is none."""
+    """Have the kernel close the connection if the peer acknowledges nothing for ``seconds``: neither data nor the
+    probes that the kernel sends on an idle connection."""
     idle = max(1, round(seconds / 2))
     interval = max(1, round((seconds - idle) / _PROBES))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,8 +1,8 @@
-"""Unauthenticated peers: what each of their sources holds, and which of them gives way when there are too many.
+"""Tables of unauthenticated peers: what each of their sources holds, and which of them is evicted from a full table.
 
 A source is an IPv4 address or an IPv6 /64: a host that has one address of a /64 usually has all of them. When a table
-is full, the source that has most of it loses its oldest entry before a newcomer is refused. Peers that have
-authenticated are in no such table.
+is full, the source that holds most of it loses its oldest entry before a newcomer is refused. Peers that have
+authenticated are in none of these tables.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import time
 from collections.abc import Callable
 
 GRACE = 5.0
-"""Seconds that an entry is safe from newcomers of sources that have as much: a peer that is about to log on may finish.
-"""
+"""Seconds during which a newcomer whose source holds as much cannot evict an entry: a peer may finish its logon."""
 
 SMALL_MESSAGE = 8192
-"""Bytes of a message up to which an unauthenticated peer needs no allowance."""
+"""An unauthenticated peer needs no allowance for a message of up to this many bytes."""
 
 MEMORY_GRACE = 1.0
-"""Seconds that a longer message is safe from newcomers whose source has as much: longer than it takes to arrive."""
+"""Seconds during which a newcomer whose source holds as much cannot evict a longer message: more than its arrival
+takes."""
 
 MEMORY_LIMIT = 4 << 20
-"""Bytes of their longer messages, all unauthenticated peers together."""
+"""Most bytes that the longer messages of all unauthenticated peers may take together."""
 
 
 @functools.lru_cache(maxsize=4096)
 def source_of(address: str) -> str:
-    """Give the source that an address counts for. What is no address counts for itself."""
+    """Return the source to which ``address`` belongs. A string that is not an IP address is a source of its own."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -41,7 +41,7 @@ def source_of(address: str) -> str:
 
 
 class UnauthenticatedPeer:
-    """One entry of a table: call ``leave`` when the peer is gone or has authenticated."""
+    """One entry of a table. Call ``leave`` when the peer has disconnected or authenticated."""
 
     __slots__ = ("_drop", "_table", "entered", "size", "source")
 
@@ -55,19 +55,19 @@ class UnauthenticatedPeer:
         self.entered = now
 
     def leave(self) -> None:
-        """Make room. Idempotent."""
+        """Remove the entry from its table. Idempotent."""
         table, self._table = self._table, None
         if table is not None:
             table.forget(self)
 
     def evict(self) -> None:
-        """Leave, and have the owner end what the entry stands for."""
+        """Leave, and call the owner's ``drop``."""
         self.leave()
         self._drop()
 
 
 class UnauthenticatedPeers:
-    """A table of bounded size. Sizes are in units of the table's own: connections, or bytes."""
+    """A table of bounded size. The unit of its sizes is connections or bytes."""
 
     def __init__(
         self,
@@ -76,35 +76,37 @@ class UnauthenticatedPeers:
         grace: float = GRACE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``limit``: of all sources. ``per_source``: of each; 0: no limit of its own. ``grace``: seconds that an entry
-        is safe from newcomers whose source has as much."""
+        """``limit`` applies to all sources together, ``per_source`` to each (0 means that there is no such limit). For
+        ``grace`` seconds a newcomer whose source holds as much cannot evict an entry."""
         self.limit = limit
         self.per_source = per_source
+        # Invariant: taken is the sum of the sizes of all entries and the sum of _held.values(); at most limit.
         self.taken = 0
         self.evicted = 0
-        """Entries that had to give way."""
+        """How many entries were evicted."""
         self.refused = 0
-        """Newcomers without a place."""
+        """How many newcomers were refused."""
         self._grace = grace
         self._clock = clock
         self._sources: dict[str, dict[UnauthenticatedPeer, None]] = {}
-        """Entries of each source, the oldest first."""
+        """Entries of each source, the oldest first. Invariant: no source without entries is in it."""
         self._held: dict[str, int] = {}
+        """What each source holds. Invariant: every value is positive."""
         self._ranks: dict[int, dict[str, None]] = {}
-        """Sources by what they hold, so that the greediest is found without a look at all of them."""
+        """Sources by the size that they hold: finds the source that holds most without looking at all of them."""
         self._most = 0
-        """Not less than what any source holds."""
+        """Invariant: no source holds more than this."""
 
     def __len__(self) -> int:
         return sum(map(len, self._sources.values()))
 
     def held_by(self, address: str) -> int:
-        """Give what the source of ``address`` has."""
+        """Return what the source of ``address`` holds."""
         return self._held.get(source_of(address), 0)
 
     def enter(self, address: str, drop: Callable[[], None], size: int = 1) -> UnauthenticatedPeer | None:
-        """Take a place for a peer at ``address``; None if there is none. ``drop`` is called, once and after the entry
-        is gone, if the place is needed for somebody else."""
+        """Add an entry for a peer at ``address``; return None if there is no room. ``drop`` is called once, after the
+        entry was removed, if the entry is evicted."""
         source = source_of(address)
         now = self._clock()
         own = self._held.get(source, 0)
@@ -129,7 +131,8 @@ class UnauthenticatedPeers:
         return entry
 
     def _evict_from(self, source: str, now: float, at_once: bool = False) -> bool:
-        """End the source's oldest entry, unless it is young and not ``at_once``."""
+        """Evict the source's oldest entry. Return False if there is none, or if it is in its grace period and
+        ``at_once`` is not set."""
         oldest = next(iter(self._sources[source]), None) if source in self._sources else None
         if oldest is None or (not at_once and now - oldest.entered < self._grace):
             return False
@@ -138,7 +141,7 @@ class UnauthenticatedPeers:
         return True
 
     def forget(self, entry: UnauthenticatedPeer) -> None:
-        """Take an entry out; only its ``leave`` calls this."""
+        """Remove an entry; only its ``leave`` calls this."""
         entries = self._sources[entry.source]
         del entries[entry]
         if not entries:
@@ -146,6 +149,7 @@ class UnauthenticatedPeers:
         self._hold(entry.source, -entry.size)
 
     def _hold(self, source: str, change: int) -> None:
+        """Add ``change`` to what the source holds, and move it to its new rank."""
         before = self._held.get(source, 0)
         after = before + change
         self.taken += change
@@ -162,26 +166,26 @@ class UnauthenticatedPeers:
             del self._held[source]
 
     def _greediest(self) -> str:
-        """Find the source that has most."""
+        """Return the source that holds most."""
         if self._most not in self._ranks:
-            # Where sizes are connections the next lower rank is close; where they are bytes there are few ranks.
+            # In a table of connections the next lower rank is close; in a table of bytes there are few ranks.
             self._most = max(self._ranks)
         return next(iter(self._ranks[self._most]))
 
 
 class Allowance:
-    """What one unauthenticated peer holds of the memory that all of them share."""
+    """The share of one unauthenticated peer in the memory that all of them may use together."""
 
     __slots__ = ("_entry", "_table")
 
     def __init__(self, table: UnauthenticatedPeers) -> None:
-        """``table``: of bytes."""
+        """Hold nothing yet. The sizes in ``table`` are bytes."""
         self._table = table
         self._entry: UnauthenticatedPeer | None = None
 
     def take(self, address: str, size: int, evicted: Callable[[], None]) -> bool:
-        """Replace what is held by ``size`` bytes for the peer at ``address``; False if it may not have them.
-        ``evicted`` is called if others need the memory more than this peer's unfinished message."""
+        """Replace the held share by ``size`` bytes for the peer at ``address``; return False if they are refused.
+        ``evicted`` is called if the memory of this peer's unfinished message is needed for another peer."""
         if size <= SMALL_MESSAGE:
             return True
         self.give_back()
@@ -189,7 +193,7 @@ class Allowance:
         return self._entry is not None
 
     def give_back(self) -> None:
-        """Hold nothing any more. Idempotent."""
+        """Give up the held share. Idempotent."""
         entry, self._entry = self._entry, None
         if entry is not None:
             entry.leave()

@@ -1,1 +1,1 @@
-"""Programs for developing and judging the project: nothing here is installed with it."""
+"""Programs for developing and judging the project. None of them is installed with it."""

@@ -1,8 +1,8 @@
 #!/bin/sh
-# setup.sh install | install-dev | test-tools | kernel-lab | python: bring the machine to the point where the make target works.
+# setup.sh install | install-dev | test-tools | kernel-lab | python: prepare the machine for the make target of that name.
 # install, install-dev: .venv with the project (editable), dev adds what tests and linters need.
-# test-tools: programs of other people that the interoperability tests drive; without them those tests are skipped.
-# kernel-lab: what building and booting the guest needs. python: print which Python .venv is made with; PYTHON sets another.
+# test-tools: third-party programs that the interoperability tests run; without them those tests are skipped.
+# kernel-lab: programs that building and booting the guest needs. python: print the Python that .venv is made with; PYTHON selects another.
 # As root on a machine with apt it installs what is missing; otherwise it prints the exact line to run.
 set -eu
 cd "$(dirname "$0")/.."
@@ -67,7 +67,7 @@ find_python() {
   return 1
 }
 
-# Make the distribution's Python work if all it lacks is python3-venv; without root say what that would bring.
+# Make the distribution's Python work if it lacks only python3-venv; without root print what that needs.
 complete_python() {
   [ -z "${PYTHON:-}" ] || return 0
   if /usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && ! works /usr/bin/python3; then
@@ -75,7 +75,7 @@ complete_python() {
   fi
 }
 
-# choose_python: sets python, or ends with what is missing
+# choose_python: set python, or end with what is missing
 choose_python() {
   complete_python
   if ! python=$(find_python); then

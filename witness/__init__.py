@@ -1,8 +1,8 @@
-"""MS-SWN, the Service Witness Protocol: clients register, and are notified when a service moves.
+"""The Service Witness Protocol: clients register, and are notified when a service moves. [MS-SWN]
 
-Belongs here: the protocol, its registrations and a client for tests. Not here: what happens in a cluster, which is
-handed in as ``cluster.ClusterEvents``.
+Belongs here: the protocol, its registrations and a client for tests. Not here: the state of a cluster, which comes as a
+``cluster.ClusterEvents``.
 
-Reading order: ``cluster`` (the events) -> ``ndr`` (layouts) -> ``registrations`` (who waits for what, without I/O) ->
-``interface`` (the calls) -> ``service`` -> ``setup`` (listening) -> ``client``.
+Reading order: ``cluster`` (the events) -> ``ndr`` (layouts) -> ``registrations`` (registrations and waiting calls,
+without I/O) -> ``interface`` (the calls) -> ``service`` -> ``setup`` (listening) -> ``client``.
 """

@@ -1,4 +1,4 @@
-"""A Witness client over impacket's DCE/RPC (MS-SWN 3.2): blocking, one connection."""
+"""A blocking Witness client with one connection, over impacket's DCE/RPC. [MS-SWN 3.2]"""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ from witness import ndr
 
 
 class WitnessClientError(Exception):
-    """The service refused, or cannot be reached; ``status`` is its return value, if it gave one."""
+    """The service refused a call, or cannot be reached."""
 
     def __init__(self, text: str, status: int | None = None) -> None:
+        """``status``: the return value of the call; None if there was no answer."""
         super().__init__(text)
         self.status = status
 
 
 class Registered(NamedTuple):
+    """A registration of this client."""
+
     handle: bytes
 
 
 class Notice(NamedTuple):
-    """A notification, decoded."""
+    """A decoded notification."""
 
     kind: ndr.MessageType
     resources: list[tuple[str, int]]
-    """(name, ``InterfaceState``) of a resource change."""
+    """(name, ``InterfaceState``) pairs of a resource change; empty for other kinds."""
     addresses: list[ndr.AddressInfo]
-    """Of all others."""
+    """The addresses of a notification of another kind."""
 
     def __str__(self) -> str:
         if self.kind == ndr.MessageType.RESOURCE_CHANGE:
@@ -48,13 +51,13 @@ _INTERFACE = uuidtup_to_bin((ndr.UUID_TEXT, f"{ndr.MAJOR}.{ndr.MINOR}"))
 
 
 _FAILURES = (OSError, DCERPCException, struct.error, KeyError, IndexError, ValueError, TypeError)
-"""What impacket raises for answers that it cannot read, connections that end in mid-answer among them."""
+"""Exceptions of impacket for answers that it cannot read, also if the connection ends within an answer."""
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError | DCERPCException):
         return str(error) or type(error).__name__
-    return "the server's answer cannot be read, or it hung up"
+    return "the server's answer cannot be read, or the server closed the connection"
 
 
 class WitnessClient:
@@ -71,8 +74,8 @@ class WitnessClient:
         privacy: bool = True,
         timeout: float = 30.0,
     ) -> None:
-        """``port`` None: ask the endpoint mapper. ``timeout``: seconds to connect and for all calls but
-        ``wait``."""
+        """Connect and bind. ``port``: None means to ask the endpoint mapper. ``privacy``: whether calls are encrypted,
+        instead of only signed. ``timeout``: seconds to connect, and for each call except ``wait``."""
         self._timeout = timeout
         try:
             if port is None:
@@ -99,25 +102,27 @@ class WitnessClient:
         self.close()
 
     def close(self) -> None:
-        """Registrations end with the connection."""
+        """Close the connection, which ends its registrations."""
         self._socket.close()
 
     def _call(self, request: Any, timeout: float | None) -> Any:
         self._socket.settimeout(timeout)
         try:
-            # checkError off: return values are looked at here.
+            # checkError off: the callers check return values.
             return self._rpc.request(request, checkError=False)
         except _FAILURES as error:
             raise WitnessClientError(_reason(error)) from error
 
     def interfaces(self) -> list[ndr.InterfaceInfo]:
-        """WitnessrGetInterfaceList."""
+        """Return the interfaces of the cluster's nodes: WitnessrGetInterfaceList."""
         response = self._call(ndr.GetInterfaceList(), self._timeout)
         _check(response["ErrorCode"])
         return ndr.parse_interface_list(response)
 
     def register(self, net_name: str, address: str, client: str) -> Registered:
-        """WitnessrRegister: version 1."""
+        """Register for a net name and one of its addresses, in version 1: WitnessrRegister.
+
+        ``client``: the name of this client, which an administrator can move."""
         request = ndr.Register()
         request["Version"] = ndr.V1
         request["NetName"] = net_name + "\0"
@@ -136,7 +141,10 @@ class WitnessClient:
         ip_notifications: bool = False,
         keepalive: int = 120,
     ) -> Registered:
-        """WitnessrRegisterEx: version 2. ``keepalive`` in seconds."""
+        """Register for a net name, or one of its shares, in version 2: WitnessrRegisterEx.
+
+        ``ip_notifications``: whether changed addresses are notified. ``keepalive``: seconds after which a call of
+        ``wait`` is answered without a notification."""
         request = ndr.RegisterEx()
         request["Version"] = ndr.V2
         request["NetName"] = net_name + "\0"
@@ -150,8 +158,9 @@ class WitnessClient:
         return Registered(response["ppContext"])
 
     def wait(self, registered: Registered, timeout: float | None = None) -> Notice | None:
-        """WitnessrAsyncNotify: the next notification; None when the keepalive ran out without one. ``timeout`` in
-        seconds; None: as long as it takes."""
+        """Return the next notification, None if the keepalive expired without one: WitnessrAsyncNotify.
+
+        ``timeout``: seconds, None means no limit."""
         request = ndr.AsyncNotify()
         request["pContext"] = registered.handle
         response = self._call(request, timeout)
@@ -169,20 +178,22 @@ class WitnessClient:
             raise WitnessClientError(f"malformed notification: {error}") from error
 
     def unregister(self, registered: Registered) -> None:
-        """WitnessrUnRegister."""
+        """End a registration: WitnessrUnRegister."""
         request = ndr.UnRegister()
         request["pContext"] = registered.handle
         _check(self._call(request, self._timeout)["ErrorCode"])
 
     def unregister_extended(self, registered: Registered) -> None:
-        """WitnessrUnRegisterEx."""
+        """End a registration: WitnessrUnRegisterEx."""
         request = ndr.UnRegisterEx()
         request["ppContext"] = registered.handle
         _check(self._call(request, self._timeout)["ErrorCode"])
 
 
 def choose_witness(interfaces: list[ndr.InterfaceInfo]) -> ndr.InterfaceInfo:
-    """Where to register (3.2.4.1): on a node that clients can register with and that is there, in the highest version.
+    """Return the interface to register with: one of an available node with a Witness service, in the highest version.
+    [MS-SWN 3.2.4.1]
+
     Raises ``WitnessClientError`` if there is none."""
     fit = [entry for entry in interfaces if entry.witness and entry.state == ndr.InterfaceState.AVAILABLE]
     if not fit:
@@ -191,7 +202,9 @@ def choose_witness(interfaces: list[ndr.InterfaceInfo]) -> ndr.InterfaceInfo:
 
 
 def find_port(host: str, endpoint_mapper_port: int, timeout: float) -> int:
-    """Ask the endpoint mapper. Raises what impacket raises, see ``_FAILURES``."""
+    """Return the port of the Witness service, as the endpoint mapper of ``host`` reports it.
+
+    ``timeout``: seconds to connect. Raises the exceptions of ``_FAILURES``."""
     rpc = transport.DCERPCTransportFactory(f"ncacn_ip_tcp:{host}[{endpoint_mapper_port}]")
     rpc.set_connect_timeout(timeout)
     connection = rpc.get_dce_rpc()

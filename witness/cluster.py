@@ -1,4 +1,5 @@
-"""What the Witness service has to know of the cluster, and a cluster that is told by hand."""
+"""The events of a cluster, the interface through which the Witness service gets them, and a cluster whose events come
+from the administrator."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class ResourceChanged:
     """Net name or share name."""
     available: bool
     addresses: frozenset[Address] | None = None
-    """Only clients of these addresses are told; None: all of the name's."""
+    """Only registrations for these addresses are notified. None means all for the name."""
 
     def __str__(self) -> str:
         return f"{self.name} is {'available' if self.available else 'unavailable'}"
@@ -37,9 +38,9 @@ class ClientMove:
     """ClientComputerName of its registrations."""
     addresses: tuple[AddressInfo, ...]
     net_name: str | None = None
-    """Only registrations for this name; None: any."""
+    """Only registrations for this name are notified. None means any."""
     registered: frozenset[Address] | None = None
-    """Only those of these addresses; None: any."""
+    """Only registrations for these addresses are notified. None means any."""
 
     def __str__(self) -> str:
         return f"client {self.client} moves to {_listed(self.addresses)}"
@@ -59,14 +60,16 @@ class ShareMove:
 
 @dataclass(frozen=True, slots=True)
 class ServiceMove:
-    """What a net name serves is about to move, and clients had better connect anew: those of its shares are told a
-    share move, those that registered no share, or in version 1, a client move."""
+    """The shares of a net name are about to move, and their clients should reconnect.
+
+    Registrations for one of the shares get a share move. Those without a share, and those in version 1, get a client
+    move."""
 
     net_name: str
     shares: frozenset[str]
     addresses: tuple[AddressInfo, ...]
     registered: frozenset[Address] | None = None
-    """Of registrations without a share, only those of these addresses; None: any."""
+    """Of registrations without a share, only those for these addresses are notified. None means any."""
 
     def __str__(self) -> str:
         return f"{self.net_name} moves to {_listed(self.addresses)}"
@@ -74,7 +77,7 @@ class ServiceMove:
 
 @dataclass(frozen=True, slots=True)
 class IpChange:
-    """Addresses of a net name came or went (version 2)."""
+    """Addresses of a net name were added or removed (version 2)."""
 
     net_name: str
     addresses: tuple[AddressInfo, ...]
@@ -85,55 +88,60 @@ class IpChange:
 
 Event = ResourceChanged | ClientMove | ShareMove | ServiceMove | IpChange
 Listener = Callable[[Event], int]
-"""Returns how many registrations were told."""
+"""Takes an event, and returns how many registrations were notified of it."""
 
 
 class ClusterEvents(Protocol):
-    """The cluster as one node sees it. Names are compared without case."""
+    """A cluster, as one of its nodes sees it. Case is ignored when names are compared."""
 
     def net_names(self) -> Collection[str]:
-        """Names that clients connect to, of all services."""
+        """Return the names that clients connect to, of all services."""
         ...
 
     def shares(self, net_name: str) -> Collection[str]:
-        """Shares of a net name that clients may register for."""
+        """Return the shares of a net name that clients may register for."""
         ...
 
     def addresses(self, net_name: str) -> Collection[Address]:
-        """Addresses of a net name, online or not; none: any address can be registered."""
+        """Return the addresses of a net name, online or not. If there are none, any address can be registered."""
         ...
 
     def interfaces(self) -> Sequence[InterfaceInfo]:
-        """Of all nodes. ``witness`` is set for those of the *other* nodes: a witness must outlive what it watches."""
+        """Return the interfaces of all nodes.
+
+        ``witness`` is set for those of the *other* nodes, because a witness must outlive the node that it watches."""
         ...
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call the listener for every event from now on, on the event loop's thread; the result ends that."""
+        """Call ``listener`` for every event, on the event loop's thread. Return a function that ends this."""
         ...
 
 
 @dataclass(slots=True)
 class Node:
+    """A configured node of a ``ManualCluster``."""
+
     name: str
     addresses: list[Address]
     local: bool = False
-    """This node."""
+    """Whether it is this node."""
     available: bool = True
 
 
 @dataclass(slots=True)
 class ManualCluster:
-    """Names, shares and nodes as configured; events come from whoever calls the methods below."""
+    """A cluster with configured names, shares and nodes. Its events come from the callers of the methods below."""
 
     names: list[str]
     nodes: list[Node]
     list_shares: Callable[[], Collection[str]] = field(default=lambda: ())
     virtual_addresses: list[Address] = field(default_factory=list)
-    """Of the net names, beyond those of the nodes."""
+    """Addresses of the net names in addition to those of the nodes."""
     list_local_addresses: Callable[[], Collection[Address]] = field(default=lambda: ())
-    """Of this machine, as they are now."""
+    """Returns the present addresses of this machine."""
     _listeners: list[Listener] = field(default_factory=list)
     _seen: frozenset[Address] | None = None
+    """This machine's addresses at the last check; None before the first."""
 
     def net_names(self) -> Collection[str]:
         return self.names
@@ -146,7 +154,7 @@ class ManualCluster:
         return {*of_nodes, *self.virtual_addresses, *self.list_local_addresses()}
 
     def _addresses_of(self, node: Node) -> list[Address]:
-        """This node's are known without being configured."""
+        """Return the addresses of a node. Those of this node need not be configured."""
         if node.local and not node.addresses:
             return [entry for entry in self.list_local_addresses() if not entry.is_loopback]
         return node.addresses
@@ -170,19 +178,19 @@ class ManualCluster:
         return lambda: self._listeners.remove(listener)
 
     def emit(self, event: Event) -> None:
-        """Tell every listener."""
+        """Pass an event to every listener."""
         for listener in list(self._listeners):
             listener(event)
 
     def node(self, name: str) -> Node:
-        """Raises ``KeyError``."""
+        """Return a node by name, without regard to case. Raises ``KeyError``."""
         for entry in self.nodes:
             if entry.name.casefold() == name.casefold():
                 return entry
         raise KeyError(name)
 
     def check_local_addresses(self) -> None:
-        """Call it now and then: addresses of this machine that came or went since the last time are told."""
+        """Emit events for addresses of this machine that were added or removed since the last call."""
         now = frozenset(entry for entry in self.list_local_addresses() if not entry.is_loopback)
         before, self._seen = self._seen, now
         if before is not None and now != before:
@@ -190,26 +198,32 @@ class ManualCluster:
                 self.ip_change(net_name, sorted(now - before, key=str), sorted(before - now, key=str))
 
     def resource_changed(self, name: str, available: bool) -> None:
-        """A net name or a share."""
+        """Report that a net name or a share is available, or is not."""
         self.emit(ResourceChanged(name, available))
 
     def node_changed(self, name: str, available: bool) -> None:
-        """A node failed or came back: clients of its addresses are told for every net name. Raises ``KeyError``."""
+        """Report that a node came back or failed. Raises ``KeyError``.
+
+        Clients of its addresses are notified for every net name."""
         node = self.node(name)
         node.available = available
         for net_name in self.names:
             self.emit(ResourceChanged(net_name, available, frozenset(self._addresses_of(node))))
 
     def move_client(self, client: str, addresses: Sequence[Address]) -> None:
+        """Ask a client, by its ClientComputerName, to connect to one of ``addresses``."""
         self.emit(ClientMove(client, online(addresses)))
 
     def move_share(self, net_name: str, share: str, addresses: Sequence[Address]) -> None:
+        """Ask the clients of a share to connect to one of ``addresses``."""
         self.emit(ShareMove(net_name, share, online(addresses)))
 
     def ip_change(self, net_name: str, added: Sequence[Address], removed: Sequence[Address] = ()) -> None:
+        """Report addresses that were added to a net name or removed from it."""
         gone = tuple(AddressInfo(address, False) for address in removed)
         self.emit(IpChange(net_name, online(added) + gone))
 
 
 def online(addresses: Sequence[Address]) -> tuple[AddressInfo, ...]:
+    """Return the addresses marked as online."""
     return tuple(AddressInfo(address, True) for address in addresses)

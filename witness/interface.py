@@ -1,4 +1,4 @@
-"""The RPC interface of MS-SWN 3.1.4: between DCE/RPC calls and the registrations."""
+"""The RPC interface: it decodes calls, applies them to the registrations and encodes answers. [MS-SWN 3.1.4]"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class WitnessInterface:
-    """Serves all associations of an endpoint."""
+    """The interface, for all associations of an endpoint."""
 
     def __init__(
         self,
@@ -28,7 +28,9 @@ class WitnessInterface:
         clock: Callable[[], float] = time.monotonic,
         deadline_set: Callable[[], None] = lambda: None,
     ) -> None:
-        """``deadline_set`` is called when something was registered or waits, so that timers can be set anew."""
+        """``require_privacy``: whether calls that are only signed are refused. ``clock``: returns seconds.
+        ``deadline_set``: called when a registration or a waiting call was added or removed, so that the caller can
+        adjust its timer."""
         self._cluster = cluster
         self._registrations = registrations
         self._require_privacy = require_privacy
@@ -38,7 +40,7 @@ class WitnessInterface:
         """Calls of WitnessrGetInterfaceList while no interface is available."""
 
     def interface(self, association: Association) -> Interface:
-        """For ``RpcListener``."""
+        """Return the operations for the calls of an association, as ``RpcListener`` needs them."""
         methods: dict[int, Operation] = {
             0: lambda stub: self._interfaces(),
             1: operation(ndr.Register, lambda request: self._register(association, request)),
@@ -51,7 +53,8 @@ class WitnessInterface:
         return Interface(ndr.UUID, ndr.MAJOR, guarded)
 
     def _guarded(self, association: Association, method: Operation) -> Operation:
-        """2.1: authenticated, and nobody in between."""
+        """Return ``method`` restricted to callers who are authenticated and whose calls are at least signed.
+        [MS-SWN 2.1]"""
 
         def run(stub: bytes) -> bytes | Deferred:
             caller = association.caller
@@ -64,7 +67,9 @@ class WitnessInterface:
         return run
 
     def _interfaces(self) -> bytes | Deferred:
-        """3.1.4.1: a list without an interface that is available waits for one. The request has no parameters."""
+        """Answer WitnessrGetInterfaceList, which has no parameters. [MS-SWN 3.1.4.1]
+
+        If no interface of the list is available, the call waits for one."""
         answer = self._interface_list()
         if answer is not None:
             return answer
@@ -73,14 +78,14 @@ class WitnessInterface:
         return deferred
 
     def _interface_list(self) -> bytes | None:
-        """The answer as it is now; None: it has to wait."""
+        """Return the present answer, None if the call has to wait."""
         interfaces = self._cluster.interfaces()
         if interfaces and not any(entry.state == ndr.InterfaceState.AVAILABLE for entry in interfaces):
             return None
         return bytes(ndr.interface_list_response(interfaces).getData())
 
     def cluster_changed(self) -> None:
-        """Answer those who wait for an interface, if there is one by now (3.1.6.1)."""
+        """Answer the calls that wait for an interface, if one is available now. [MS-SWN 3.1.6.1]"""
         answer = self._interface_list() if self._waiting else None
         if answer is None:
             return
@@ -89,14 +94,16 @@ class WitnessInterface:
             deferred.resolve(answer)
 
     def _owner(self, association: Association) -> tuple[int, str]:
-        """Who may use a handle: the same user on a connection of the same association group."""
+        """Return the owner of handles: a user, on any connection of an association group.
+
+        Raises ``Fault`` if the caller is not authenticated."""
         caller, group = association.caller, association.group
         if caller is None or caller.identity is None or group is None:
             raise Fault(FAULT_ACCESS_DENIED)
         return group.number, caller.identity.owner
 
     def _register(self, association: Association, request: Any) -> Any:
-        """3.1.4.2."""
+        """Answer WitnessrRegister. [MS-SWN 3.1.4.2]"""
         wanted = Request(
             request["Version"],
             ndr.optional_text(request["NetName"]),
@@ -106,7 +113,7 @@ class WitnessInterface:
         return self._registered(association, wanted, ndr.RegisterResponse())
 
     def _register_extended(self, association: Association, request: Any) -> Any:
-        """3.1.4.5."""
+        """Answer WitnessrRegisterEx. [MS-SWN 3.1.4.5]"""
         wanted = Request(
             request["Version"],
             ndr.optional_text(request["NetName"]),
@@ -137,7 +144,7 @@ class WitnessInterface:
         return response
 
     def _watch_group(self, association: Association) -> None:
-        """Handles end with the last connection of their group (C706 5.1.6)."""
+        """End the handles of an association's owner with the last connection of its group. [C706 5.1.6]"""
         group = association.group
         owner = self._owner(association)
         if group is not None and owner not in group.attachments:
@@ -150,13 +157,13 @@ class WitnessInterface:
             log.debug("%r disconnected: %d registrations ended", owner[1], count)
 
     def _unregister(self, association: Association, request: Any) -> Any:
-        """3.1.4.3."""
+        """Answer WitnessrUnRegister. [MS-SWN 3.1.4.3]"""
         response = ndr.UnRegisterResponse()
         response["ErrorCode"] = int(self._unregistered(association, request["pContext"]))
         return response
 
     def _unregister_extended(self, association: Association, request: Any) -> Any:
-        """3.1.4.6: the handle is null after success."""
+        """Answer WitnessrUnRegisterEx. The handle is null after success. [MS-SWN 3.1.4.6]"""
         response = ndr.UnRegisterExResponse()
         status = self._unregistered(association, request["ppContext"])
         response["ppContext"] = bytes(ndr.HANDLE_SIZE) if status == ndr.Win32.SUCCESS else request["ppContext"]
@@ -171,7 +178,8 @@ class WitnessInterface:
         return ndr.Win32.SUCCESS
 
     def _notify(self, association: Association, stub: bytes) -> bytes | Deferred:
-        """3.1.4.4: answered with the next notification, or when the registration's keepalive runs out."""
+        """Answer WitnessrAsyncNotify with the next notification, or when the registration's keepalive expires.
+        [MS-SWN 3.1.4.4]"""
         if len(stub) < ndr.HANDLE_SIZE:
             raise Fault(FAULT_BAD_STUB_DATA)
         key = stub[4 : ndr.HANDLE_SIZE]

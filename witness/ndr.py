@@ -1,4 +1,4 @@
-"""Structures of MS-SWN 2.2 and methods of 3.1.4: NDR by impacket, notification buffers by codec."""
+"""Layouts of structures and methods: NDR with impacket, notification buffers with codecs. [MS-SWN 2.2, 3.1.4]"""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from smbdirect.errors import DecodeError
 UUID_TEXT = "CCD8C074-D0E5-4A40-92B4-D074FAA6BA28"
 UUID = wire_uuid(UUID_TEXT)
 MAJOR, MINOR = 1, 1
-"""Of the RPC interface (MS-SWN 1.9), in both versions of the protocol."""
+"""Version of the RPC interface, in both versions of the protocol. [MS-SWN 1.9]"""
 V1, V2 = 0x00010001, 0x00020000
-"""Versions of the protocol, as registrations name them (3.1.4.2, 3.1.4.5)."""
+"""Versions of the protocol, as registrations name them. [MS-SWN 3.1.4.2, 3.1.4.5]"""
 
 GROUP_NAME_SIZE = 260
-"""Characters of InterfaceGroupName, terminator included."""
+"""Characters of InterfaceGroupName, including the terminator."""
 HANDLE_SIZE = 20
+"""Bytes of a context handle."""
 
 
 class Win32(enum.IntEnum):
-    """Return values (MS-ERREF 2.2)."""
+    """Return values. [MS-ERREF 2.2]"""
 
     SUCCESS = 0
     ACCESS_DENIED = 5
@@ -43,7 +44,7 @@ class Win32(enum.IntEnum):
 
 
 class InterfaceState(enum.IntEnum):
-    """WITNESS_INTERFACE_INFO.State (2.2.2.5)."""
+    """WITNESS_INTERFACE_INFO.State. [MS-SWN 2.2.2.5]"""
 
     UNKNOWN = 0
     AVAILABLE = 1
@@ -51,6 +52,8 @@ class InterfaceState(enum.IntEnum):
 
 
 class InterfaceFlags(enum.IntFlag):
+    """WITNESS_INTERFACE_INFO.Flags. [MS-SWN 2.2.2.5]"""
+
     IPV4 = 1
     IPV6 = 2
     WITNESS = 4
@@ -58,7 +61,7 @@ class InterfaceFlags(enum.IntFlag):
 
 
 class MessageType(enum.IntEnum):
-    """RESP_ASYNC_NOTIFY.MessageType (2.2.2.4); the last two are of version 2."""
+    """RESP_ASYNC_NOTIFY.MessageType. The last two need version 2. [MS-SWN 2.2.2.4]"""
 
     RESOURCE_CHANGE = 1
     CLIENT_MOVE = 2
@@ -67,7 +70,7 @@ class MessageType(enum.IntEnum):
 
 
 class AddressFlags(enum.IntFlag):
-    """IPADDR_INFO.Flags (2.2.2.1)."""
+    """IPADDR_INFO.Flags. [MS-SWN 2.2.2.1]"""
 
     IPV4 = 0x01
     IPV6 = 0x02
@@ -76,39 +79,41 @@ class AddressFlags(enum.IntFlag):
 
 
 class RegisterFlags(enum.IntFlag):
-    """WitnessrRegisterEx Flags (3.1.4.5)."""
+    """Flags of WitnessrRegisterEx. [MS-SWN 3.1.4.5]"""
 
     NONE = 0
     IP_NOTIFICATION = 1
 
 
 class InterfaceInfo(NamedTuple):
-    """WITNESS_INTERFACE_INFO (2.2.2.5)."""
+    """WITNESS_INTERFACE_INFO: an interface of a node. [MS-SWN 2.2.2.5]"""
 
     group_name: str
+    """The node's name."""
     version: int
     state: int
     ipv4: ipaddress.IPv4Address | None
     ipv6: ipaddress.IPv6Address | None
     witness: bool
+    """Whether clients can register here."""
 
 
 class AddressInfo(NamedTuple):
-    """IPADDR_INFO. One record may hold an address of each family."""
+    """An address of an IPADDR_INFO, which may hold one of each family."""
 
     address: Address
     online: bool = True
 
 
 class ResourceChangeHeader(NamedTuple):
-    """RESOURCE_CHANGE (2.2.2.3): the name follows."""
+    """RESOURCE_CHANGE up to its name, which follows. [MS-SWN 2.2.2.3]"""
 
     length: Annotated[int, Int32ul] = 0
     change_type: Annotated[int, Int32ul] = 0
 
 
 class AddressListHeader(NamedTuple):
-    """IPADDR_INFO_LIST (2.2.2.2)."""
+    """IPADDR_INFO_LIST up to its records. [MS-SWN 2.2.2.2]"""
 
     length: Annotated[int, Int32ul] = 0
     reserved: Annotated[int, Int32ul] = 0
@@ -116,7 +121,7 @@ class AddressListHeader(NamedTuple):
 
 
 class AddressRecord(NamedTuple):
-    """IPADDR_INFO on the wire: addresses in network order."""
+    """IPADDR_INFO on the wire. Addresses are in network order. [MS-SWN 2.2.2.1]"""
 
     flags: Annotated[int, Int32ul] = 0
     ipv4: Annotated[bytes, Bytes(4)] = bytes(4)
@@ -129,13 +134,13 @@ ADDRESS_RECORD = Codec(AddressRecord)
 
 
 def pack_resource_change(name: str, state: int) -> bytes:
-    """One RESOURCE_CHANGE."""
+    """Pack one RESOURCE_CHANGE."""
     text = (name + "\0").encode("utf-16-le", "replace")
     return RESOURCE_CHANGE_HEADER.pack(ResourceChangeHeader(RESOURCE_CHANGE_HEADER.size + len(text), state)) + text
 
 
 def unpack_resource_changes(data: bytes, count: int) -> list[tuple[str, int]]:
-    """(name, state) of each. Raises ``DecodeError``."""
+    """Return the (name, state) of each RESOURCE_CHANGE. Raises ``DecodeError``."""
     found = []
     position = 0
     for _ in range(count):
@@ -150,7 +155,7 @@ def unpack_resource_changes(data: bytes, count: int) -> list[tuple[str, int]]:
 
 
 def pack_address_list(addresses: Sequence[AddressInfo]) -> bytes:
-    """IPADDR_INFO_LIST."""
+    """Pack an IPADDR_INFO_LIST."""
     records = []
     for entry in addresses:
         flags = AddressFlags.ONLINE if entry.online else AddressFlags.OFFLINE
@@ -163,7 +168,7 @@ def pack_address_list(addresses: Sequence[AddressInfo]) -> bytes:
 
 
 def unpack_address_list(data: bytes) -> list[AddressInfo]:
-    """Raises ``DecodeError``."""
+    """Return the addresses of an IPADDR_INFO_LIST. Raises ``DecodeError``."""
     header = ADDRESS_LIST_HEADER.unpack(data)
     needed = ADDRESS_LIST_HEADER.size + ADDRESS_RECORD.size * header.instances
     if needed > len(data) or header.length > len(data):
@@ -179,11 +184,11 @@ def unpack_address_list(data: bytes) -> list[AddressInfo]:
     return found
 
 
-# NDR. impacket wants its classes in this form; they are untyped.
+# NDR. impacket requires its classes in this form. They are untyped.
 
 
 class ContextHandle(NDRSTRUCT):  # type: ignore[misc]
-    """PCONTEXT_HANDLE (2.2.1.1): attributes, always 0, and a UUID."""
+    """PCONTEXT_HANDLE: attributes, which are always 0, and a UUID. [MS-SWN 2.2.1.1]"""
 
     align = 4
     structure = (("Data", "20s=b''"),)
@@ -328,7 +333,7 @@ class UnRegisterExResponse(NDRCALL):  # type: ignore[misc]
 
 
 def interface_list_response(interfaces: Sequence[InterfaceInfo]) -> Any:
-    """WitnessrGetInterfaceList's answer: ERROR_NO_MORE_ITEMS if there are none (3.1.4.1)."""
+    """Return the answer to WitnessrGetInterfaceList: ERROR_NO_MORE_ITEMS without interfaces. [MS-SWN 3.1.4.1]"""
     response = GetInterfaceListResponse()
     if not interfaces:
         response["InterfaceList"] = NULL
@@ -353,7 +358,7 @@ def interface_list_response(interfaces: Sequence[InterfaceInfo]) -> Any:
 
 
 def parse_interface_list(response: Any) -> list[InterfaceInfo]:
-    """What a server answered; nothing if that was an error, whose list is a null pointer."""
+    """Return the interfaces in a server's answer. An error has none, because its list is a null pointer."""
     found: list[InterfaceInfo] = []
     if response["ErrorCode"]:
         return found
@@ -369,7 +374,7 @@ def parse_interface_list(response: Any) -> list[InterfaceInfo]:
 
 
 def notification_stub(kind: MessageType, messages: bytes, count: int) -> bytes:
-    """WitnessrAsyncNotify's answer; the same bytes for every client that is told the same."""
+    """Return the answer to WitnessrAsyncNotify with a notification. All clients get the same bytes."""
     response = AsyncNotifyResponse()
     response["pResp"]["MessageType"] = int(kind)
     response["pResp"]["Length"] = len(messages)
@@ -380,7 +385,7 @@ def notification_stub(kind: MessageType, messages: bytes, count: int) -> bytes:
 
 
 def notification_error_stub(status: int) -> bytes:
-    """WitnessrAsyncNotify's answer without a notification."""
+    """Return the answer to WitnessrAsyncNotify without a notification."""
     response = AsyncNotifyResponse()
     response["pResp"] = NULL
     response["ErrorCode"] = status
@@ -388,7 +393,7 @@ def notification_error_stub(status: int) -> bytes:
 
 
 def optional_text(value: Any) -> str | None:
-    """A unique string of a request: None for a null pointer, without its terminator else."""
+    """Return a unique string of a request without its terminator, None for a null pointer."""
     if isinstance(value, bytes):
         # impacket reads a null pointer as bytes.
         return None

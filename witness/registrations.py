@@ -1,4 +1,7 @@
-"""Registrations and what waits for them (MS-SWN 3.1.1, 3.1.4, 3.1.5): no I/O, and no clock but ``now``."""
+"""Registrations, their notifications and the calls that wait for these. [MS-SWN 3.1.1, 3.1.4, 3.1.5]
+
+There is no I/O, and no clock: callers pass the time as ``now``, in seconds.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ MAX_NAME = 1024
 
 
 class WitnessError(Exception):
-    """Ends a method with this return value."""
+    """A call fails with this return value."""
 
     def __init__(self, status: Win32) -> None:
         super().__init__(status.name)
@@ -38,44 +41,49 @@ class WitnessError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """Limits of a Witness service."""
+
     registrations: int = 65536
     registrations_per_owner: int = 256
     waiters: int = 4
-    """WitnessrAsyncNotify calls that wait, of one registration."""
+    """WitnessrAsyncNotify calls that may wait for one registration."""
     queue: int = 32
-    """Notifications that wait to be fetched, of one registration; the oldest is dropped beyond."""
+    """Notifications that one registration keeps for its client. When there are more, the oldest is dropped."""
     default_keepalive: float = 120.0
     """Seconds, for a KeepAliveTimeout of 0."""
     max_keepalive: float = 3600.0
-    """Seconds. KeepAliveTimeout is a maximum: a server may answer earlier (3.1.4.5)."""
+    """Seconds. KeepAliveTimeout is a maximum: a server may answer earlier. [MS-SWN 3.1.4.5]"""
     unused: float = 300.0
-    """Seconds without a WitnessrAsyncNotify after which a registration is removed (3.1.5.1)."""
+    """Seconds without a WitnessrAsyncNotify after which a registration is removed. [MS-SWN 3.1.5.1]"""
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """Encoded once for all who are told the same."""
+    """A notification, encoded once for all registrations that get it."""
 
     kind: MessageType
     stub: bytes
+    """The encoded answer of WitnessrAsyncNotify."""
     about: Hashable
-    """What it is about: a later notification about the same replaces one that nobody fetched yet."""
+    """Its subject. It replaces queued notifications of the same kind and subject; None replaces nothing."""
 
 
 Answer = Callable[[Win32, Notification | None], None]
+"""Answers a call, with a return value and with the notification if there is one."""
 
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A WitnessrAsyncNotify that waits."""
+    """A WitnessrAsyncNotify call that waits."""
 
     answer: Answer
     deadline: float | None
+    """When the keepalive expires; None in version 1."""
 
 
 @dataclass(slots=True, eq=False)
 class Registration:
-    """WitnessRegistration (3.1.1.1)."""
+    """A WitnessRegistration. [MS-SWN 3.1.1.1]"""
 
     key: bytes
     """RegistrationKey: the UUID of the context handle."""
@@ -89,10 +97,14 @@ class Registration:
     keepalive: float | None
     """Seconds; None in version 1."""
     owner: Hashable
+    """The only one that may use the handle."""
     user: str
+    """The user's name, for displays."""
     last_use: float
+    # Invariant: unless None, ``Registrations._timers`` has an entry with this time and the registration's key.
     scheduled: float | None = None
-    """When its timer fires, at the latest."""
+    """When its next timer fires."""
+    # Invariant: ``waiters`` or ``queue`` is empty.
     waiters: deque[Waiter] = field(default_factory=deque)
     queue: deque[Notification] = field(default_factory=deque)
 
@@ -106,7 +118,7 @@ class Request:
     ip_address: str | None
     client: str | None
     extended: bool = False
-    """WitnessrRegisterEx: the following count."""
+    """Whether it is WitnessrRegisterEx. The following fields have no meaning otherwise."""
     share_name: str | None = None
     flags: int = 0
     keepalive: int = 0
@@ -114,21 +126,27 @@ class Request:
 
 
 class Registrations:
-    """WitnessRegistrationList. ``owner`` stands for whoever may use a handle; its registrations end with it."""
+    """The WitnessRegistrationList. [MS-SWN 3.1.1]
+
+    ``owner``, a parameter of several methods, is the only one that may use a handle. Its registrations end with it."""
 
     def __init__(self, cluster: ClusterEvents, limits: Limits | None = None) -> None:
+        """``limits``: None means the defaults."""
         self.limits = limits or Limits()
         self.notifications_sent = 0
         self.notifications_dropped = 0
         self._cluster = cluster
+        # Invariant: a registration is in all four tables from ``register`` to ``_remove``. No inner table is empty.
         self._by_key: dict[bytes, Registration] = {}
         self._by_name: dict[str, dict[bytes, Registration]] = {}
-        """By net name."""
+        """By case-folded net name."""
         self._by_client: dict[str, dict[bytes, Registration]] = {}
+        """By case-folded client name."""
         self._by_owner: dict[Hashable, dict[bytes, Registration]] = {}
         self._timers: list[tuple[float, bytes]] = []
-        """Heap of (when, key), at most a few for each registration; those that its ``scheduled`` does not name are
-        void."""
+        """A heap of (when, key), with at most a few entries for each registration.
+
+        An entry is void unless its time is the ``scheduled`` of its registration."""
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -136,10 +154,12 @@ class Registrations:
     def __iter__(self) -> Iterator[Registration]:
         return iter(list(self._by_key.values()))
 
-    # 3.1.4
+    # Calls [MS-SWN 3.1.4]
 
     def register(self, request: Request, owner: Hashable, user: str, now: float) -> bytes:
-        """3.1.4.2, 3.1.4.5: a new registration's key. Raises ``WitnessError``."""
+        """Make a registration, and return its key. Raises ``WitnessError``. [MS-SWN 3.1.4.2, 3.1.4.5]
+
+        ``user``: the user's name, for displays."""
         if request.version != (V2 if request.extended else V1):
             raise WitnessError(Win32.REVISION_MISMATCH)
         net_name, client = _text(request.net_name), _text(request.client)
@@ -174,7 +194,9 @@ class Registrations:
         return key
 
     def _known_name(self, given: str) -> str:
-        """The cluster's spelling: clients may say a name's first label, its fully qualified form or an address."""
+        """Return the cluster's spelling of a net name, of which clients may send the first label or a qualified form.
+
+        Raises ``WitnessError`` if there is no such name."""
         wanted = given.casefold()
         names = self._cluster.net_names()
         for name in names:
@@ -186,7 +208,7 @@ class Registrations:
         raise WitnessError(Win32.INVALID_PARAMETER)
 
     def _known_share(self, net_name: str, given: str | None) -> str | None:
-        """3.1.4.5: ERROR_INVALID_STATE for a share that is not there."""
+        """Return the cluster's spelling of a share. Raises INVALID_STATE if there is no such share. [MS-SWN 3.1.4.5]"""
         if given is None:
             return None
         for share in self._cluster.shares(net_name):
@@ -195,15 +217,17 @@ class Registrations:
         raise WitnessError(Win32.INVALID_STATE)
 
     def unregister(self, key: bytes, owner: Hashable) -> None:
-        """3.1.4.3: calls that wait for it end. Raises ``WitnessError``."""
+        """End a registration, and answer the calls that wait for it. Raises ``WitnessError``. [MS-SWN 3.1.4.3]"""
         entry = self._by_key.get(key)
         if entry is None or entry.owner != owner:
             raise WitnessError(Win32.INVALID_PARAMETER)
         self._remove(entry)
 
     def wait(self, key: bytes, owner: Hashable, now: float, answer: Answer) -> Waiter | None:
-        """3.1.4.4: ``answer`` is called at once if a notification is queued, or later, or never if ``forget`` is called
-        with the result first. Raises ``WitnessError``."""
+        """Wait for the next notification. Raises ``WitnessError``. [MS-SWN 3.1.4.4]
+
+        If one is queued, call ``answer`` at once and return None. Otherwise ``answer`` is called later, unless
+        ``forget`` is called first with the result."""
         entry = self._by_key.get(key)
         if entry is None or entry.owner != owner:
             raise WitnessError(Win32.NOT_FOUND)
@@ -219,7 +243,7 @@ class Registrations:
         return waiter
 
     def forget(self, key: bytes, waiter: Waiter, now: float) -> None:
-        """The call was cancelled or its connection is gone."""
+        """Stop waiting: the call was cancelled, or its connection was lost."""
         entry = self._by_key.get(key)
         if entry is not None and waiter in entry.waiters:
             entry.waiters.remove(waiter)
@@ -227,7 +251,7 @@ class Registrations:
             self._schedule(entry)
 
     def owner_gone(self, owner: Hashable) -> int:
-        """Rundown of context handles (C706 5.1.6): registrations of an owner end. How many."""
+        """End the registrations of an owner: the rundown of its context handles. Return how many. [C706 5.1.6]"""
         found = list(self._by_owner.get(owner, {}).values())
         for entry in found:
             self._remove(entry)
@@ -245,7 +269,7 @@ class Registrations:
     # Timers
 
     def next_deadline(self) -> float | None:
-        """When ``handle_timer`` has to be called at the latest."""
+        """Return the time at which ``handle_timer`` has to be called; None if there is no timer."""
         return self._timers[0][0] if self._timers else None
 
     def _deadline(self, entry: Registration) -> float | None:
@@ -254,14 +278,16 @@ class Registrations:
         return entry.waiters[0].deadline
 
     def _schedule(self, entry: Registration) -> None:
-        """A timer that fires early is set anew then; so waiting again and again costs no timers."""
+        """Set a timer for the registration's deadline, unless it has one that fires earlier.
+
+        A timer that fires too early is set again then. So repeated waiting adds no timers."""
         deadline = self._deadline(entry)
         if deadline is not None and (entry.scheduled is None or deadline < entry.scheduled):
             entry.scheduled = deadline
             heapq.heappush(self._timers, (deadline, entry.key))
 
     def handle_timer(self, now: float) -> None:
-        """3.1.4.4, 3.1.5.1: keepalives that ran out, registrations that nobody uses."""
+        """Answer calls whose keepalive has expired, and remove unused registrations. [MS-SWN 3.1.4.4, 3.1.5.1]"""
         while self._timers and self._timers[0][0] <= now:
             when, key = heapq.heappop(self._timers)
             entry = self._by_key.get(key)
@@ -279,7 +305,7 @@ class Registrations:
     # Events
 
     def notify(self, event: Event, now: float) -> int:
-        """3.1.6: tell every registration that the event is for. How many were told."""
+        """Notify every registration that an event concerns. Return how many. [MS-SWN 3.1.6]"""
         if isinstance(event, ResourceChanged):
             return self._resource_changed(event, now)
         if isinstance(event, ClientMove):
@@ -317,7 +343,7 @@ class Registrations:
 
     def _ip_changed(self, event: IpChange, entries: Iterable[Registration], now: float) -> int:
         matching = [entry for entry in entries if entry.flags & RegisterFlags.IP_NOTIFICATION]
-        # Changes add up: none may be dropped for a later one.
+        # Each change builds on the ones before it, so none may be replaced by a later one.
         return self._tell(matching, MessageType.IP_CHANGE, pack_address_list(event.addresses), None, now)
 
     def _resource_changed(self, event: ResourceChanged, now: float) -> int:
@@ -344,7 +370,7 @@ class Registrations:
         notification = Notification(kind, notification_stub(kind, messages, 1), about)
         for entry in entries:
             if entry.waiters:
-                # In use until now: its client has all the time of an unused one to wait again.
+                # It was in use until now, so its client has the full time of an unused one to wait again.
                 entry.last_use = now
                 self._answer(entry.waiters.popleft().answer, notification)
                 self._schedule(entry)
@@ -375,7 +401,7 @@ def _discard(index: dict[Any, dict[bytes, Registration]], name: Hashable, key: b
 
 
 def _text(given: str | None) -> str:
-    """Raises INVALID_PARAMETER for what is null, empty or endless."""
+    """Return the string. Raises INVALID_PARAMETER if it is null, empty or longer than ``MAX_NAME``."""
     if not given or len(given) > MAX_NAME:
         raise WitnessError(Win32.INVALID_PARAMETER)
     return given

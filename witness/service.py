@@ -1,4 +1,4 @@
-"""The Witness service: registrations, the RPC endpoint and the endpoint mapper, driven by the cluster's events."""
+"""The Witness service: registrations, the RPC endpoint and the endpoint mapper. The cluster's events drive it."""
 
 from __future__ import annotations
 
@@ -28,21 +28,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class WitnessSettings:
+    """The settings of a Witness service."""
+
     listen: list[str] = field(default_factory=lambda: ["0.0.0.0", "::"])
     port: int = 0
-    """0: any; clients ask the endpoint mapper."""
+    """0 means any free port, which clients learn from the endpoint mapper."""
     endpoint_mapper_port: int | None = endpoint_mapper.PORT
-    """None: no endpoint mapper."""
+    """None means that there is no endpoint mapper."""
     require_privacy: bool = False
-    """Refuse calls that are only signed."""
+    """Whether calls that are only signed are refused."""
     max_connections: int = 32768
     admits: Callable[[str], bool] = lambda host: True
-    """Whether connections from this address are taken."""
+    """Returns whether connections from an address are accepted."""
     limits: Limits = field(default_factory=Limits)
 
 
 class WitnessService:
-    """``start`` it, then ``stop`` it, once. All on one event loop."""
+    """A Witness service. ``start`` it, then ``stop`` it, once. Used on one event loop only."""
 
     def __init__(
         self,
@@ -52,19 +54,20 @@ class WitnessService:
         extra_interfaces: Callable[[Association], list[Interface]] = lambda association: [],
         unauthenticated: UnauthenticatedPeers | None = None,
     ) -> None:
-        """``extra_interfaces`` are served on the same port. ``unauthenticated``: the table of connections that have not
-        authenticated; None: each port has its own."""
+        """``extra_interfaces``: returns further interfaces for the same port. ``unauthenticated``: the table of
+        unauthenticated peers, None means that each port has its own."""
         self.settings = settings or WitnessSettings()
         self.cluster = cluster
         self.registrations = Registrations(cluster, self.settings.limits)
         self.mapper = EndpointMapper()
         self.port = 0
-        """Of the interface, once started."""
+        """The port of the interface, once started."""
         self.mapper_port: int | None = None
+        """The port of the endpoint mapper, None if it is not served."""
         self.notes: list[str] = []
-        """What the operator should know."""
+        """Messages for the operator."""
         self.events_told = 0
-        """Notifications made, of all events and registrations."""
+        """Number of notifications made, for all events and registrations."""
         self._interface = WitnessInterface(
             cluster, self.registrations, self.settings.require_privacy, self._now, self._set_timer
         )
@@ -91,7 +94,9 @@ class WitnessService:
         return asyncio.get_running_loop().time()
 
     async def start(self) -> None:
-        """Raises ``OSError`` if the port is taken; that of the endpoint mapper being taken is a note only."""
+        """Start listening. Raises ``OSError`` if the port is in use.
+
+        If the port of the endpoint mapper is in use, add a note instead."""
         settings = self.settings
         self.port = await _listen_all(self._listener, settings.listen, settings.port)
         self.mapper.mappings.append(Mapping(ndr.UUID, ndr.MAJOR, ndr.MINOR, self.port, "Service Witness Protocol"))
@@ -103,11 +108,12 @@ class WitnessService:
             except OSError as error:
                 self.notes.append(
                     f"no endpoint mapper on port {settings.endpoint_mapper_port} ({error.strerror}): "
-                    f"clients find the Witness service only if they are given its port, {self.port}"
+                    f"clients find the Witness service only if they are configured with its port, {self.port}"
                 )
         self._unsubscribe = self.cluster.subscribe(self.notify)
 
     async def stop(self) -> None:
+        """Stop listening and close all connections."""
         self._unsubscribe()
         await self._mapper_listener.close()
         await self._listener.close()
@@ -116,7 +122,7 @@ class WitnessService:
             self._timer = None
 
     def notify(self, event: Event) -> int:
-        """Tell who registered for it; how many."""
+        """Notify the registrations that an event concerns. Return how many."""
         count = self.registrations.notify(event, self._now())
         self.events_told += count
         log.info("%s: %d clients notified", event, count)
@@ -125,6 +131,7 @@ class WitnessService:
         return count
 
     def _set_timer(self) -> None:
+        """Let the timer fire no later than the next deadline. A timer that fires too early is set again then."""
         deadline = self.registrations.next_deadline()
         if self._timer is not None:
             if deadline is not None and self._timer.when() <= deadline:
@@ -140,7 +147,7 @@ class WitnessService:
         self._set_timer()
 
     def status(self) -> dict[str, Any]:
-        """For status displays."""
+        """Return port numbers, registrations and counts, for status displays."""
         return {
             "port": self.port,
             "endpoint_mapper_port": self.mapper_port,
@@ -163,11 +170,13 @@ class WitnessService:
 
 
 class NotifyError(ValueError):
-    """A command that makes no sense; the text says why."""
+    """A command of the administrator is wrong. The text says why."""
 
 
 def notify_by_hand(cluster: ManualCluster, kind: str, subject: str, addresses: Sequence[str] = ()) -> str:
-    """The administrator's ``witness notify``: what was sent. Raises ``NotifyError``.
+    """Emit the event of the administrator's command ``witness notify``. Return its kind and subject.
+
+    Raises ``NotifyError``. The commands are:
 
     ``available|unavailable NAME`` (a net name or share), ``node-up|node-down NODE``, ``move-client CLIENT ADDRESS...``,
     ``move-share [NET_NAME/]SHARE ADDRESS...``, ``ip-change NET_NAME [+|-]ADDRESS...``.
@@ -204,8 +213,9 @@ _NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 async def _listen_all(listener: RpcListener, hosts: Sequence[str], port: int) -> int:
-    """The same port everywhere. Machines without IPv6 serve IPv4 only. Raise ``OSError`` whose ``filename`` is the
-    address and port that cannot be had."""
+    """Listen on all addresses, with the same port. Return the port. Machines without IPv6 serve IPv4 only.
+
+    Raises ``OSError`` whose ``filename`` is the address and port that cannot be used."""
     problem: OSError | None = None
     chosen = port
     listening = False

@@ -1,4 +1,4 @@
-"""The Witness service as a server's configuration wants it."""
+"""Setting up the Witness service by a server's configuration."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from witness.cluster import ClusterEvents, ManualCluster, Node
 from witness.service import NotifyError, WitnessService, WitnessSettings, notify_by_hand
 
 ADDRESS_CHECK_INTERVAL = 1.0
-"""Seconds between looks at this machine's addresses."""
+"""Seconds between checks of this machine's addresses."""
 
 
 class Witness:
-    """``start`` it, then ``stop`` it, once."""
+    """The Witness service of a server. ``start`` it, then ``stop`` it, once."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class Witness:
         cluster: ClusterEvents | None = None,
         admits: Callable[[str], bool] = lambda host: True,
     ) -> None:
-        """``cluster``: where events come from; None: from the administrator only. ``admits``: whether connections from
-        an address are taken."""
+        """``hosts``: local addresses to listen on. ``cluster``: the source of events, None means that they come from
+        the administrator only. ``admits``: returns whether connections from an address are accepted."""
         self.manual: ManualCluster | None = None
         if cluster is None:
             nodes = [Node(name, addresses) for name, addresses in config.nodes]
@@ -49,7 +49,7 @@ class Witness:
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Raises ``OSError``."""
+        """Start listening. Raises ``OSError`` as ``WitnessService.start`` does."""
         await self.service.start()
         if self.manual is not None:
             self._watch = asyncio.get_running_loop().create_task(self._watch_addresses(self.manual))
@@ -60,6 +60,7 @@ class Witness:
             await asyncio.sleep(ADDRESS_CHECK_INTERVAL)
 
     async def stop(self) -> None:
+        """Stop listening and close all connections."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
@@ -67,7 +68,7 @@ class Witness:
         await self.service.stop()
 
     def admin_commands(self) -> dict[str, Command]:
-        """For the admin socket."""
+        """Return the commands for the admin socket, by name."""
         return {"witness": lambda _: self.service.status(), "witness-notify": self._notify}
 
     def _notify(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Asks real files what a user may do with them."""
+"""Computes what a user may do with real files."""
 
 from __future__ import annotations
 
@@ -11,32 +11,37 @@ from smb3server.wire.create import Access
 
 
 class Caller(NamedTuple):
-    """Who asks, and through which tree connect."""
+    """The user who asks for access, and the tree connect in use."""
 
     token: Token
     user: User | None
-    """POSIX credentials to look with; None: the server's own."""
+    """POSIX credentials for opening files. None means the server's own."""
     share: int
     """The tree connect's MaximalAccess."""
 
     def rights_on(self, backend: Backend, path: Path, found: Described) -> int:
-        """Find the maximal access to a file that has the name ``path``. Raises ``OSError`` if its folder, where
-        that counts, cannot be looked at."""
+        """Return the maximal access to the file ``path``, whose metadata is ``found``.
+
+        Raises ``OSError`` if the folder's descriptor matters and the folder cannot be opened.
+        """
         own = tokens.maximal_access(found, self.token, self.user)
         if found.info.kind == Kind.SYMLINK:
-            # A link of the host has no rights of its own, only a mode that gives all of them to everybody.
+            # A symbolic link of the host has no permissions: its mode always gives all rights to every user.
             own &= ~int(Access.DELETE)
         if path and decide.depends_on_parent(own):
             own = decide.with_parent(own, self._descriptor_of(backend, path[:-1]))
         return own & self.share
 
     def rights_in(self, found: Described) -> int:
-        """Find the maximal access to a folder, without what the folder above adds: nothing that matters to the
-        names in it."""
+        """Return the maximal access to a folder, without the rights that its parent folder adds.
+
+        Those rights do not matter for the names in the folder.
+        """
         return tokens.maximal_access(found, self.token, self.user) & self.share
 
     def rights_by_name(self, backend: Backend, path: Path) -> tuple[int, FileInfo]:
-        """Find the maximal access to what has a name, be it a link, and what it is. Raises ``OSError``."""
+        """Return the maximal access to the file ``path``, and its metadata. Does not follow a final link. Raises
+        ``OSError``."""
         handle = backend.open(OpenRequest(path, open_reparse_point=True, user=self.user))
         try:
             found = handle.describe()
@@ -45,7 +50,7 @@ class Caller(NamedTuple):
             handle.close()
 
     def rights_in_folder(self, backend: Backend, path: Path) -> int:
-        """Find the maximal access to the folder ``path``, as ``rights_in``. Raises ``OSError``."""
+        """Return the maximal access to the folder ``path``, like ``rights_in``. Raises ``OSError``."""
         return self._descriptor_of(backend, path) & self.share
 
     def _descriptor_of(self, backend: Backend, folder: Path) -> int:

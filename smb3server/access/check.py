@@ -1,4 +1,4 @@
-"""What a security descriptor lets a token do (MS-DTYP 2.5.3.2), for file objects."""
+"""The access check: what a security descriptor of a file lets a token do. [MS-DTYP 2.5.3.2]"""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _OWNER_IMPLIED = int(Access.READ_CONTROL | Access.WRITE_DAC)
 
 
 class Token(NamedTuple):
-    """Who asks (MS-DTYP 2.5.2). No user here has a privilege."""
+    """The SIDs of the user who asks for access. No user of this server has a privilege. [MS-DTYP 2.5.2]"""
 
     user: Sid
     sids: frozenset[Sid]
-    """All of them, the user's own and the groups', Everyone included where it applies."""
+    """All SIDs: those of the user and of its groups, and Everyone where it applies."""
     primary_group: Sid
 
 
@@ -27,11 +27,11 @@ def _applies(ace: Ace, token: Token, is_owner: bool) -> bool:
 
 
 def granted_access(descriptor: SecurityDescriptor, token: Token) -> int:
-    """Return all access that the DACL and ownership give, the answer to MAXIMUM_ALLOWED. [MS-DTYP 2.5.3.2]
+    """Return all access that the DACL and ownership give, which is the answer to MAXIMUM_ALLOWED. [MS-DTYP 2.5.3.2]
 
-    ACEs count in their order: what an earlier one allows or denies, later ones do not change. Conditional ACEs count
-    only when they deny (a condition that is not evaluated is unknown, and unknown denies: MS-DTYP 2.4.4.17), object
-    ACEs as if they had no object type (files have no property sets).
+    ACEs are evaluated in order: a later ACE does not change a right that an earlier one allows or denies. Conditional
+    ACEs count only when they deny: conditions are not evaluated, so their result is unknown, and unknown means denied
+    (MS-DTYP 2.4.4.17). Object ACEs count as if they had no object type, because files have no property sets.
     """
     dacl = descriptor.dacl
     is_owner = descriptor.owner is not None and descriptor.owner in token.sids

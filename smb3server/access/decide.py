@@ -1,8 +1,9 @@
-"""The rules of who may do what to a file, as functions of access masks (MS-FSA 2.1.5.1, 2.1.5.15, 2.1.5.17).
+"""The rules of who may do what to a file, as functions of access masks. [MS-FSA 2.1.5.1, 2.1.5.15, 2.1.5.17]
 
-A *maximal* access is everything a user may do with one object: what its descriptor gives him, what its folder's adds,
-within what the share allows at all. ``caller`` finds it out; nothing here looks at a file. Each function returns what
-is granted or raises ``StatusError`` with the status that the section names.
+A *maximal* access is everything a user may do with one object: the rights that its descriptor gives, those that its
+folder's descriptor adds, limited by what the share allows. ``caller`` computes it from real files. Nothing here
+accesses a file. Each function returns the granted access, or raises ``StatusError`` with the status that the section
+names.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _OVERWRITES = frozenset([CreateDisposition.SUPERSEDE, CreateDisposition.OVERWRIT
 
 
 class Wanted(NamedTuple):
-    """What a CREATE asks for."""
+    """The parts of a CREATE request that its access checks need."""
 
     access: int
-    """DesiredAccess with generic rights mapped, MAXIMUM_ALLOWED still in it."""
+    """DesiredAccess with generic rights mapped. It may still contain MAXIMUM_ALLOWED."""
     disposition: int
     options: int
     attributes: int = 0
@@ -37,10 +38,12 @@ class Wanted(NamedTuple):
 
     @property
     def overwrites(self) -> bool:
+        """Whether the request replaces the data of an existing file."""
         return self.disposition in _OVERWRITES
 
     @property
     def deletes(self) -> bool:
+        """Whether the request asks for deletion when the open is closed."""
         return bool(self.options & CreateOptions.DELETE_ON_CLOSE)
 
 
@@ -48,13 +51,16 @@ class Wanted(NamedTuple):
 
 
 def depends_on_parent(own: int) -> bool:
-    """Say whether the folder's descriptor can add anything to ``own``, what the file's gives."""
+    """Return whether the folder's descriptor can add anything to ``own``, the access that the file's descriptor
+    gives."""
     return own & _BY_PARENT != _BY_PARENT
 
 
 def with_parent(own: int, parent: int) -> int:
-    """Add what the folder's descriptor gives: DELETE to who may delete children, READ_ATTRIBUTES to who may list
-    (MS-FSA 2.1.5.1.2.1)."""
+    """Add the rights that the folder's descriptor gives to its entries. [MS-FSA 2.1.5.1.2.1]
+
+    FILE_DELETE_CHILD on the folder gives DELETE, FILE_LIST_DIRECTORY gives FILE_READ_ATTRIBUTES.
+    """
     if parent & Access.DELETE_CHILD:
         own |= _DELETE
     if parent & Access.READ_DATA:
@@ -66,7 +72,7 @@ def with_parent(own: int, parent: int) -> int:
 
 
 def check_share(wanted: Wanted, share: int) -> None:
-    """Refuse what the tree connect's MaximalAccess rules out for every file (MS-SMB2 3.3.5.9)."""
+    """Refuse access that the tree connect's MaximalAccess (``share``) rules out for every file. [MS-SMB2 3.3.5.9]"""
     needed = wanted.access & ~_MAXIMUM_ALLOWED
     if wanted.deletes:
         needed |= _DELETE
@@ -79,17 +85,19 @@ def check_share(wanted: Wanted, share: int) -> None:
 
 
 def check_addition(parent: int, directory: bool) -> None:
-    """Refuse a new name in a folder without the right to add one (MS-FSA 2.1.5.1.1).
+    """Refuse a new name in a folder without the right to add one. [MS-FSA 2.1.5.1.1]
 
-    ``parent`` is the maximal access to the folder; a stream of a missing file is a new file."""
+    ``parent`` is the maximal access to the folder. A stream of a file that does not exist counts as a new file.
+    """
     if not parent & (_ADD_SUBDIRECTORY if directory else _ADD_FILE):
         raise StatusError(NtStatus.ACCESS_DENIED)
 
 
 def check_attributes(wanted: Wanted, attributes: int) -> None:
-    """Refuse what the DOS attributes of an existing file rule out (MS-FSA 2.1.5.1.2, 2.1.5.1.2.1).
+    """Refuse access that the DOS attributes of an existing file rule out. [MS-FSA 2.1.5.1.2, 2.1.5.1.2.1]
 
-    ``attributes`` are 0 for a folder: they rule out nothing there."""
+    ``attributes`` must be 0 for a folder: the attributes of a folder rule out nothing.
+    """
     if wanted.overwrites and attributes & (attr.READONLY | (attr.HIDDEN | attr.SYSTEM) & ~wanted.attributes):
         raise StatusError(NtStatus.ACCESS_DENIED)
     if attributes & attr.READONLY:
@@ -100,7 +108,7 @@ def check_attributes(wanted: Wanted, attributes: int) -> None:
 
 
 def grant_existing(wanted: Wanted, maximal: int, attributes: int) -> int:
-    """Grant access to an existing file, or to an existing stream of one (MS-FSA 2.1.5.1.2.1)."""
+    """Grant access to an existing file, or to an existing stream of one. [MS-FSA 2.1.5.1.2.1]"""
     check_attributes(wanted, attributes)
     if attributes & attr.READONLY:
         maximal &= ~masks.WRITES_DATA
@@ -109,10 +117,11 @@ def grant_existing(wanted: Wanted, maximal: int, attributes: int) -> int:
 
 
 def grant_new_stream(wanted: Wanted, maximal: int, attributes: int) -> int:
-    """Grant access to a new stream of an existing file, whose ``maximal`` access and attributes count.
+    """Grant access to a new stream of an existing file. ``maximal`` and ``attributes`` are those of the file.
 
-    The file gets data that it did not have, which takes FILE_WRITE_DATA (FILE_ADD_FILE of a folder) whatever the new
-    handle is for. MS-FSA names no right; a host asks the same of who adds an extended attribute."""
+    The file gets new data. This needs FILE_WRITE_DATA (FILE_ADD_FILE on a folder), whatever the new handle is for.
+    MS-FSA names no right. A host requires the same for adding an extended attribute.
+    """
     check_attributes(wanted, attributes)
     if attributes & attr.READONLY or not maximal & Access.WRITE_DATA:
         raise StatusError(NtStatus.ACCESS_DENIED)
@@ -120,8 +129,11 @@ def grant_new_stream(wanted: Wanted, maximal: int, attributes: int) -> int:
 
 
 def grant_new_file(wanted: Wanted, maximal: int, attributes: int) -> int:
-    """Grant access to a file that this CREATE made: whoever may make it may do with this first handle what he asked
-    for, whatever the new file's descriptor says (MS-FSA 2.1.5.1.1)."""
+    """Grant access to a file that this CREATE made. [MS-FSA 2.1.5.1.1]
+
+    A user who may create the file gets all requested access with this first handle, whatever the new file's descriptor
+    says.
+    """
     if attributes & attr.READONLY and wanted.deletes:
         raise StatusError(NtStatus.CANNOT_DELETE)
     granted = wanted.access & ~_MAXIMUM_ALLOWED
@@ -131,7 +143,7 @@ def grant_new_file(wanted: Wanted, maximal: int, attributes: int) -> int:
 
 
 def _deletable(wanted: Wanted, granted: int) -> int:
-    """MAXIMUM_ALLOWED is no promise of DELETE: only who was granted it has the file deleted (MS-FSA 2.1.5.1.2)."""
+    """Refuse DELETE_ON_CLOSE if DELETE was not granted. MAXIMUM_ALLOWED does not imply DELETE. [MS-FSA 2.1.5.1.2]"""
     if wanted.deletes and not granted & _DELETE:
         raise StatusError(NtStatus.ACCESS_DENIED)
     return granted
@@ -141,18 +153,23 @@ def _deletable(wanted: Wanted, granted: int) -> int:
 
 
 def check_replacement(target: int, attributes: int) -> None:
-    """Refuse to replace a file by a rename or a link (MS-FSA 2.1.5.15.6, 2.1.5.15.12): it takes DELETE, of its own or
-    by FILE_DELETE_CHILD, and neither folders nor read-only files are replaced."""
+    """Refuse to replace a file by a rename or a link. [MS-FSA 2.1.5.15.6, 2.1.5.15.12]
+
+    ``target`` is the maximal access to the file, ``attributes`` its DOS attributes. Replacing needs DELETE, from the
+    file's own descriptor or by FILE_DELETE_CHILD on its folder. Folders and read-only files are never replaced.
+    """
     if attributes & (attr.DIRECTORY | attr.READONLY) or not target & _DELETE:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
 
 def check_link(source: int) -> None:
-    """Refuse another name for a file whose attributes the user may not write.
+    """Refuse another name for a file whose attributes the user may not write. ``source`` is the maximal access to the
+    file.
 
-    MS-FSA 2.1.5.15.6 asks nothing of the source. A link keeps a file alive, and in the user's own folder, against its
-    owner's will, so Windows asks FILE_WRITE_ATTRIBUTES. What counts is what the user may do, not what the handle was
-    opened for: Linux opens the source with FILE_READ_ATTRIBUTES alone."""
+    MS-FSA 2.1.5.15.6 requires no right on the source. But a link keeps a file alive in the user's own folder against
+    its owner's will, so Windows requires FILE_WRITE_ATTRIBUTES. The check is made against the user's maximal access,
+    not against the access of the handle: Linux opens the source with FILE_READ_ATTRIBUTES alone.
+    """
     if not source & Access.WRITE_ATTRIBUTES:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
@@ -161,19 +178,21 @@ def check_link(source: int) -> None:
 
 
 def check_owner(token: Token, owner: Sid | None, present: Sid | None = None) -> None:
-    """Refuse an owner that the user's token does not have: INVALID_OWNER (MS-FSA 2.1.5.17).
+    """Refuse an owner that is not in the user's token: INVALID_OWNER. [MS-FSA 2.1.5.17]
 
-    What a user gives to a group of his is as if he gave its members WRITE_DAC. Naming the ``present`` owner changes
-    nothing."""
+    A user may name one of its own groups as owner: this only gives the group's members an implied WRITE_DAC. Naming the
+    ``present`` owner changes nothing.
+    """
     if owner is None or (owner not in token.sids and owner != present):
         raise StatusError(NtStatus.INVALID_OWNER)
 
 
 def check_group(token: Token, group: Sid | None, present: Sid | None = None) -> None:
-    """Refuse a group of the host that the user is no member of: INVALID_PRIMARY_GROUP.
+    """Refuse a group of the host that the user is not a member of: INVALID_PRIMARY_GROUP.
 
-    Windows lets everybody with WRITE_OWNER name any group. One that the host does not know gives nobody anything
-    here; one that it knows becomes the file's group, with rights and set-id bits of the host."""
+    Windows lets every user with WRITE_OWNER name any group. A group that the host does not know gives no rights here. A
+    group of the host becomes the file's group, with its rights and set-id bits on the host.
+    """
     if group is None:
         raise StatusError(NtStatus.INVALID_PRIMARY_GROUP)
     if group not in token.sids and group != present and gid_of(group) is not None:
@@ -181,9 +200,10 @@ def check_group(token: Token, group: Sid | None, present: Sid | None = None) -> 
 
 
 def check_creator(token: Token, owner: Sid | None, group: Sid | None, has_sacl: bool) -> None:
-    """Refuse a descriptor for a new file that the user may not give it (MS-DTYP 2.5.3.4.1). None: the default.
+    """Refuse a descriptor for a new file that the user may not give it. None means the default. [MS-DTYP 2.5.3.4.1]
 
-    A SACL takes SeSecurityPrivilege, which nobody has here."""
+    A SACL needs SeSecurityPrivilege, which no user of this server has.
+    """
     if owner is not None:
         check_owner(token, owner)
     if group is not None:

@@ -1,9 +1,10 @@
-"""Security descriptors (MS-DTYP 2.4): SIDs, ACEs, ACLs, and the self-relative encoding. Pure values and functions.
+"""Security descriptors: SIDs, ACEs, ACLs, and the self-relative encoding. Pure values and functions. [MS-DTYP 2.4]
 
-Decoding raises ``ValueError`` on anything malformed, and nothing else. What is decoded is encoded to an equivalent
-descriptor again: ACE types and bits unknown here included.
+Decoding raises ``ValueError`` for malformed input, and nothing else. Decoding and encoding again gives an equivalent
+descriptor, including ACE types and bits that are not known here.
 
-Beside this: ``access`` evaluates, ``inheritance`` computes a new object's descriptor, ``posix`` maps to modes.
+Related modules: ``check`` evaluates descriptors, ``inheritance`` computes a new object's descriptor, ``posix`` converts
+to modes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import struct
 from typing import NamedTuple
 
 MAX_BYTES = 65536
-"""Of a whole descriptor."""
+"""Maximum size of a whole descriptor."""
 _MAX_SUB_AUTHORITIES = 15
 
 _DESCRIPTOR = struct.Struct("<BBHIIII")
@@ -23,7 +24,7 @@ _U32 = struct.Struct("<I")
 
 
 class Control(enum.IntFlag):
-    """MS-DTYP 2.4.6."""
+    """Control bits of a descriptor. [MS-DTYP 2.4.6]"""
 
     OWNER_DEFAULTED = 0x0001
     GROUP_DEFAULTED = 0x0002
@@ -44,7 +45,7 @@ class Control(enum.IntFlag):
 
 
 class AceType(enum.IntEnum):
-    """MS-DTYP 2.4.4.1. Others stay numbers."""
+    """Types of ACEs. Unknown types stay plain numbers. [MS-DTYP 2.4.4.1]"""
 
     ALLOWED = 0x00
     DENIED = 0x01
@@ -69,6 +70,8 @@ _SID_TYPES = frozenset((0x00, 0x01, 0x02, 0x03, 0x09, 0x0A, 0x0D, 0x0E, 0x11, 0x
 
 
 class AceFlag(enum.IntFlag):
+    """Flags of an ACE. [MS-DTYP 2.4.4.1]"""
+
     OBJECT_INHERIT = 0x01
     CONTAINER_INHERIT = 0x02
     NO_PROPAGATE_INHERIT = 0x04
@@ -79,19 +82,19 @@ class AceFlag(enum.IntFlag):
 
 
 class Sid(NamedTuple):
-    """MS-DTYP 2.4.2; the revision is always 1."""
+    """A security identifier. The revision is always 1. [MS-DTYP 2.4.2]"""
 
     authority: int
     sub_authorities: tuple[int, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Sid:
-        """S-1-5-32-544; the authority may be hexadecimal (MS-DTYP 2.4.2.1)."""
+        """Parse text like S-1-5-32-544. The authority may be hexadecimal. Raises ``ValueError``. [MS-DTYP 2.4.2.1]"""
         parts = text.upper().split("-")
         if len(parts) < 3 or parts[0] != "S" or parts[1] != "1" or len(parts) - 3 > _MAX_SUB_AUTHORITIES:
-            raise ValueError(f"no SID: {text[:80]!r}")
+            raise ValueError(f"not a SID: {text[:80]!r}")
         if not all(part.isascii() and part.isalnum() for part in parts):
-            raise ValueError(f"no SID: {text[:80]!r}")
+            raise ValueError(f"not a SID: {text[:80]!r}")
         authority = int(parts[2], 16 if parts[2].startswith("0X") else 10)
         subs = tuple(map(int, parts[3:]))
         if authority >= 1 << 48 or any(sub >= 1 << 32 for sub in subs):
@@ -100,7 +103,7 @@ class Sid(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes | memoryview, offset: int = 0) -> Sid:
-        """The SID that starts at ``offset``; what follows it is the caller's."""
+        """Decode the SID that starts at ``offset``. More data may follow it. Raises ``ValueError``."""
         if offset < 0 or offset + 8 > len(data):
             raise ValueError("SID cut short")
         if data[offset] != 1:
@@ -112,12 +115,13 @@ class Sid(NamedTuple):
         return cls(authority, struct.unpack_from(f"<{count}I", data, offset + 8))
 
     def pack(self) -> bytes:
+        """Return the encoded SID."""
         count = len(self.sub_authorities)
         return struct.pack(f"<BB6s{count}I", 1, count, self.authority.to_bytes(6, "big"), *self.sub_authorities)
 
     @property
     def size(self) -> int:
-        """Bytes when packed."""
+        """Size of the encoded SID in bytes."""
         return 8 + 4 * len(self.sub_authorities)
 
     def __str__(self) -> str:
@@ -138,18 +142,20 @@ BUILTIN_GUESTS = Sid(5, (32, 546))
 
 
 class Ace(NamedTuple):
-    """MS-DTYP 2.4.4. For types that carry none, ``sid`` is None and ``data`` is the whole body."""
+    """An access control entry. For types without a SID, ``sid`` is None and ``data`` is the whole body.
+    [MS-DTYP 2.4.4]"""
 
     type: int
     flags: int
     mask: int
     sid: Sid | None
     data: bytes = b""
-    """What follows the SID: condition, claim, padding."""
+    """The bytes behind the SID: condition, claim, padding."""
     object: bytes = b""
     """Flags and GUIDs of an object ACE, as encoded."""
 
     def pack(self) -> bytes:
+        """Return the encoded ACE, padded to 4 bytes."""
         if self.sid is None:
             body = self.data
         else:
@@ -159,20 +165,23 @@ class Ace(NamedTuple):
 
 
 def allow(sid: Sid, mask: int, flags: int = 0) -> Ace:
+    """Return an ACE that allows ``mask``."""
     return Ace(AceType.ALLOWED, flags, mask, sid)
 
 
 def deny(sid: Sid, mask: int, flags: int = 0) -> Ace:
+    """Return an ACE that denies ``mask``."""
     return Ace(AceType.DENIED, flags, mask, sid)
 
 
 class Acl(NamedTuple):
-    """MS-DTYP 2.4.5."""
+    """An access control list. [MS-DTYP 2.4.5]"""
 
     aces: tuple[Ace, ...] = ()
     revision: int = 2
 
     def pack(self) -> bytes:
+        """Return the encoded ACL. Raises ``ValueError`` if it would be larger than 64 KiB."""
         body = b"".join(ace.pack() for ace in self.aces)
         if _ACL.size + len(body) > 0xFFFF:
             raise ValueError("ACL larger than 64 KiB")
@@ -180,18 +189,22 @@ class Acl(NamedTuple):
 
 
 class SecurityDescriptor(NamedTuple):
-    """MS-DTYP 2.4.6. A DACL that is None lets everybody do everything, an empty one nobody anything (but the owner)."""
+    """A security descriptor. [MS-DTYP 2.4.6]
+
+    A DACL that is None allows everything to every user. An empty DACL allows nothing, except the owner's implied
+    rights.
+    """
 
     owner: Sid | None = None
     group: Sid | None = None
     dacl: Acl | None = None
     sacl: Acl | None = None
     control: int = 0
-    """SELF_RELATIVE is set, and the PRESENT bits of ACLs that are there, when it is packed."""
+    """Control bits. ``pack`` adds SELF_RELATIVE, and the PRESENT bits of the ACLs that are not None."""
     rm_control: int = 0
 
     def pack(self) -> bytes:
-        """Self-relative. ValueError if it would be larger than 64 KiB."""
+        """Return the self-relative encoding. Raises ``ValueError`` if it would be larger than 64 KiB."""
         control = self.control | Control.SELF_RELATIVE
         control |= Control.DACL_PRESENT if self.dacl is not None else 0
         control |= Control.SACL_PRESENT if self.sacl is not None else 0
@@ -249,13 +262,13 @@ def _unpack_acl(data: memoryview, offset: int) -> Acl:
     for _ in range(count):
         ace, position = _unpack_ace(data, position, end)
         aces.append(ace)
-    # MS-DTYP 2.4.5 names 2 and 4; Windows takes all from MIN_ACL_REVISION (2) to MAX_ACL_REVISION (4), and smbcacls
-    # sends 3 when it replaces an ACL. Such an ACL holds nothing that one of revision 2 may not hold.
+    # MS-DTYP 2.4.5 names 2 and 4. Windows accepts all from MIN_ACL_REVISION (2) to MAX_ACL_REVISION (4), and smbcacls
+    # sends 3 when it replaces an ACL. Everything in such an ACL is also allowed in one of revision 2.
     return Acl(tuple(aces), 2 if revision == 3 else revision)
 
 
 def unpack(data: bytes | bytearray | memoryview) -> SecurityDescriptor:
-    """A self-relative descriptor (MS-DTYP 2.4.6)."""
+    """Decode a self-relative descriptor. Raises ``ValueError``. [MS-DTYP 2.4.6]"""
     if not _DESCRIPTOR.size <= len(data) <= MAX_BYTES:
         raise ValueError("security descriptor of impossible length")
     view = memoryview(data)

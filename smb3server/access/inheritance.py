@@ -1,4 +1,4 @@
-"""The security descriptor of a new object, from its creator's and its parent's (MS-DTYP 2.5.3.4)."""
+"""Computes the security descriptor of a new object from those of its creator and its parent. [MS-DTYP 2.5.3.4]"""
 
 from __future__ import annotations
 
@@ -21,33 +21,35 @@ _INHERITABLE = int(AceFlag.OBJECT_INHERIT | AceFlag.CONTAINER_INHERIT)
 _KEPT_CONTROL = int(
     Control.DACL_PROTECTED | Control.SACL_PROTECTED | Control.RM_CONTROL_VALID | Control.SERVER_SECURITY
 )
-"""What a new descriptor keeps of its creator's control bits."""
+"""Control bits of the creator's descriptor that the new descriptor keeps."""
 _INHERITANCE = _INHERITABLE | int(AceFlag.NO_PROPAGATE_INHERIT | AceFlag.INHERIT_ONLY)
 
 
 class Child(NamedTuple):
-    """Whom a new object belongs to, and how it inherits."""
+    """Owner and group of a new object, and how it inherits."""
 
     is_container: bool
+    """Whether it is a folder."""
     owner: Sid
     group: Sid
     auto_inherit: bool
+    """Whether inherited ACEs are marked as INHERITED."""
 
 
 class _Side(NamedTuple):
-    """The DACL or the SACL of a new object, before it is computed."""
+    """The input for computing the DACL or the SACL of a new object."""
 
     inherited_from: Acl | None
-    """The parent's."""
+    """The parent's ACL."""
     own: Acl | None
-    """What the creator gives."""
+    """The ACL from the creator."""
     given: bool
-    """Whether the creator gives one, be it null."""
+    """Whether the creator gives an ACL. A null ACL counts."""
     protected: bool
-    """Nothing is added to what the creator gives."""
+    """Whether inherited ACEs must not be added to the creator's ACL."""
 
     def compute(self, child: Child) -> tuple[Acl | None, bool]:
-        """Return the ACL and whether auto-inheritance has made it (ComputeACL, MS-DTYP 2.5.3.4.2)."""
+        """Return the ACL and whether auto-inheritance has made it (ComputeACL). [MS-DTYP 2.5.3.4.2]"""
         above, own = self.inherited_from, self.own
         inherited = inherit_aces(above, child) if above else ()
         if not self.given:
@@ -74,10 +76,10 @@ def create_descriptor(
     default_dacl: Acl | None,
     auto_inherit: bool = True,
 ) -> SecurityDescriptor:
-    """Return the descriptor of a new object from its creator's and its parent's. [MS-DTYP 2.5.3.4.1]
+    """Return the descriptor of a new object from those of its creator and its parent. [MS-DTYP 2.5.3.4.1]
 
-    ``default_dacl`` is the token's: it holds where neither parent nor creator say anything. With ``auto_inherit``
-    (DACL_AUTO_INHERIT and SACL_AUTO_INHERIT) inherited ACEs are marked, and added to those the creator gives unless
+    ``default_dacl`` is the token's default: it applies if neither parent nor creator give a DACL. With ``auto_inherit``
+    (DACL_AUTO_INHERIT and SACL_AUTO_INHERIT) inherited ACEs are marked, and are added to those of the creator unless
     its ACL is protected.
     """
     creator = creator or SecurityDescriptor()
@@ -114,14 +116,14 @@ def _revision(acl: Acl | None) -> int:
 
 
 def passes_on(descriptor: SecurityDescriptor) -> bool:
-    """Return whether a new object in this one inherits anything (ContainsInheritableACEs, MS-DTYP 2.5.3.4.3)."""
+    """Return whether a new object in this one inherits anything (ContainsInheritableACEs). [MS-DTYP 2.5.3.4.3]"""
     acls = (descriptor.dacl, descriptor.sacl)
     return any(ace.flags & _INHERITABLE for acl in acls if acl is not None for ace in acl.aces)
 
 
 def inherit_aces(acl: Acl, child: Child) -> tuple[Ace, ...]:
-    """Return the entries of a parent's ACL that a new object gets (ComputeInheritedACLFromParent, MS-DTYP
-    2.5.3.4.4)."""
+    """Return the entries of a parent's ACL that a new object gets (ComputeInheritedACLFromParent).
+    [MS-DTYP 2.5.3.4.4]"""
     found: list[Ace] = []
     inherited = int(AceFlag.INHERITED) if child.auto_inherit else 0
     for ace in acl.aces:
@@ -141,9 +143,9 @@ def inherit_aces(acl: Acl, child: Child) -> tuple[Ace, ...]:
 
 
 def _resolve(ace: Ace, flags: int, child: Child) -> list[Ace]:
-    """Replace creator SIDs and generic rights by what they stand for (PostProcessACL, MS-DTYP 2.5.3.4.7).
+    """Replace creator SIDs and generic rights by what they stand for (PostProcessACL). [MS-DTYP 2.5.3.4.7]
 
-    On a container that passes the ACE on, the original stays beside the resolved one, to inherit only.
+    On a container that passes the ACE on, the original ACE stays as well, as INHERIT_ONLY.
     """
     if flags & AceFlag.INHERIT_ONLY:
         return [ace._replace(flags=flags)] if child.is_container else []

@@ -1,7 +1,7 @@
-"""Stored descriptors that were asked about lately: parsed, with what they grant to whom, in bounded memory.
+"""A cache of parsed security descriptors and of the access they grant to tokens, with bounded memory.
 
-Parsing a descriptor of 64 KiB takes milliseconds, and the folder above is asked at every CREATE. Clients choose what is
-stored, so entries are dropped by the memory that they take, not by their number.
+Parsing a descriptor of 64 KiB takes milliseconds, and every CREATE needs the descriptor of the folder. Clients choose
+the stored descriptors, so the cache is bounded by the memory of its entries, not by their number.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from smb3server.access.check import Token, granted_access
 from smb3server.access.descriptor import Control, SecurityDescriptor, unpack
 
 LIMIT = 16 << 20
-"""Bytes that all entries may take."""
+"""Bytes of memory that all entries together may take."""
 _PER_BYTE = 13
-"""Bytes of memory for a packed byte, parsed: 12 at most (entries with the smallest SIDs), and the key itself."""
+"""Bytes of memory for each packed byte: at most 12 for the parsed form (entries with the smallest SIDs), and 1 for the
+key."""
 _PER_ENTRY = 600
 _PER_TOKEN = 120
-"""Bytes of an entry's answer for one token; the token itself is shared."""
+"""Bytes of memory for an entry's answer for one token. The token itself is shared."""
 
 
 class KnownDescriptor:
-    """One stored descriptor. ``parsed`` is None if it is damaged, or another program's."""
+    """One stored descriptor. ``parsed`` is None if it is malformed, or in another program's format."""
 
     __slots__ = ("data", "granted", "has_dacl", "parsed")
 
@@ -32,30 +33,31 @@ class KnownDescriptor:
         except ValueError:
             self.parsed = None
         self.has_dacl = self.parsed is not None and bool(self.parsed.control & Control.DACL_PRESENT)
-        """Whether it says who may do what, be it by a null DACL."""
+        """Whether the descriptor has a DACL. A null DACL counts."""
         self.granted: dict[Token, int] = {}
 
     @property
     def size(self) -> int:
-        """Bytes of memory that it takes, an upper bound."""
+        """Memory that the entry takes, in bytes: an upper bound."""
         return _PER_ENTRY + _PER_BYTE * len(self.data) + _PER_TOKEN * len(self.granted)
 
 
 class KnownDescriptors:
-    """Descriptors by their packed form. Invariant: ``size`` is the sum of the entries' sizes and at most ``limit``."""
+    """Parsed descriptors by their packed form; the least recently used are dropped first."""
 
     def __init__(self, limit: int = LIMIT) -> None:
-        """``limit`` is the memory that they may take together, in bytes."""
+        """Create an empty cache. ``limit`` is the memory that its entries may take together, in bytes."""
         self._limit = limit
         self._entries: OrderedDict[bytes, KnownDescriptor] = OrderedDict()
-        """The latest asked about is the last."""
+        """The most recently used entry is the last."""
+        # Invariant (between calls): size is the sum of the sizes of all entries, and at most the limit.
         self.size = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def find(self, data: bytes) -> KnownDescriptor:
-        """Return a descriptor parsed, or a note that it cannot be."""
+        """Return the entry of a packed descriptor. Parses it if it is not in the cache."""
         known = self._entries.get(data)
         if known is not None:
             self._entries.move_to_end(data)
@@ -66,7 +68,8 @@ class KnownDescriptors:
         return known
 
     def granted(self, known: KnownDescriptor, token: Token) -> int:
-        """Return what a descriptor that could be parsed gives to a token."""
+        """Return the access that a descriptor gives to a token. Raises ``ValueError`` if the descriptor is
+        malformed."""
         granted = known.granted.get(token)
         if granted is not None:
             return granted

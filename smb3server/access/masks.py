@@ -1,4 +1,4 @@
-"""Which access an open is granted (MS-SMB2 3.3.5.9, MS-FSA 2.1.5.1.2.1)."""
+"""Access masks: generic rights, and which access an open is granted. [MS-SMB2 3.3.5.9, MS-FSA 2.1.5.1.2.1]"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAXIMUM_ALLOWED = int(Access.MAXIMUM_ALLOWED)
 
 
 def map_generic(access: int) -> int:
-    """Replace generic rights by the file rights they stand for (MS-DTYP 2.5.3.4.7); MAXIMUM_ALLOWED stays."""
+    """Replace generic rights by the file rights they stand for. MAXIMUM_ALLOWED stays. [MS-DTYP 2.5.3.4.7]"""
     if access & _GENERIC_BITS:
         for generic, specific in _GENERIC.items():
             if access & generic:
@@ -34,7 +34,8 @@ def map_generic(access: int) -> int:
 
 
 def implied_by(disposition: int) -> int:
-    """What overwriting needs beyond the access asked for; it is checked, not granted (MS-FSA 2.1.5.1.2.1)."""
+    """Return the rights that overwriting needs beyond DesiredAccess. They are checked, not granted.
+    [MS-FSA 2.1.5.1.2.1]"""
     if disposition == CreateDisposition.SUPERSEDE:
         return int(Access.DELETE | Access.WRITE_DATA)
     if disposition in (CreateDisposition.OVERWRITE, CreateDisposition.OVERWRITE_IF):
@@ -43,7 +44,11 @@ def implied_by(disposition: int) -> int:
 
 
 def grant(desired: int, maximal: int, implied: int = 0) -> int:
-    """The granted access, ACCESS_DENIED if something asked for is not in ``maximal``."""
+    """Return the granted access.
+
+    ``desired`` has generic rights mapped. Raises ``StatusError`` (ACCESS_DENIED) if a right in ``desired`` or
+    ``implied`` is not in ``maximal``.
+    """
     wanted = desired & ~_MAXIMUM_ALLOWED
     if (wanted | implied) & ~maximal:
         raise StatusError(NtStatus.ACCESS_DENIED)

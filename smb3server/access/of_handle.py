@@ -1,4 +1,4 @@
-"""Security descriptors of open files: the parts a client asks for or sets (MS-FSA 2.1.5.14, 2.1.5.17)."""
+"""Queries and sets parts of the security descriptors of open files. [MS-FSA 2.1.5.14, 2.1.5.17]"""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ _SACL_PARTS = (
 
 
 def current_descriptor(handle: Handle) -> SecurityDescriptor:
-    """The stored descriptor; one made from owner and mode where there is none, or none that can be read."""
+    """Return the stored descriptor, or one made from owner and mode if none is stored or the stored one is
+    malformed."""
     found = handle.describe()
     return tokens.effective_descriptor(found.descriptor, found.info)
 
@@ -71,7 +72,8 @@ _PARTS_OF_SACL = {
 
 
 def _only(sacl: Acl | None, which: int) -> Acl | None:
-    """The entries of a SACL that belong to the parts in ``which``: each is open to other users (MS-DTYP 2.4.7)."""
+    """Return the SACL's entries that belong to the parts in ``which``. Different rights give access to each part.
+    [MS-DTYP 2.4.7]"""
     if sacl is None:
         return None
     aces = tuple(ace for ace in sacl.aces if which & _PARTS_OF_SACL.get(ace.type, SecurityInformation.SACL))
@@ -79,7 +81,7 @@ def _only(sacl: Acl | None, which: int) -> Acl | None:
 
 
 def _replaced(present: Acl | None, new: Acl | None, which: int) -> Acl | None:
-    """The SACL with the parts in ``which`` from ``new``, and the others as they are."""
+    """Return the SACL with the parts in ``which`` taken from ``new``, and the other parts unchanged."""
     kept = _only(present, ~which)
     if kept is None or not kept.aces:
         return _only(new, which)
@@ -88,19 +90,20 @@ def _replaced(present: Acl | None, new: Acl | None, which: int) -> Acl | None:
 
 
 def _inheritance_bits(control: int, request: int, done: int) -> int:
-    """AUTO_INHERITED is kept only when AUTO_INHERIT_REQ came with it, and the request itself is never stored
-    (MS-DTYP 2.5.3.4.2)."""
+    """Keep AUTO_INHERITED only if AUTO_INHERIT_REQ came with it. The request bit is never stored.
+    [MS-DTYP 2.5.3.4.2]"""
     if control & request and control & done:
         return control & ~request
     return control & ~(request | done)
 
 
 def _as_sent(control: int, request: int, done: int) -> int:
+    """Keep AUTO_INHERITED as the client sent it. The request bit is never stored."""
     return control & ~request
 
 
 def _specific(acl: Acl | None) -> Acl | None:
-    """Generic rights of entries that count here become the file rights they stand for (MS-DTYP 2.5.3.4.7)."""
+    """Replace generic rights by file rights in the entries that apply to the file itself. [MS-DTYP 2.5.3.4.7]"""
     if acl is None:
         return None
     return acl._replace(
@@ -111,7 +114,7 @@ def _specific(acl: Acl | None) -> Acl | None:
 
 
 class HostUsers(Protocol):
-    """Knows which accounts are users of the host."""
+    """Maps SIDs of accounts to users of the host."""
 
     def host_user(self, sid: Sid) -> User | None: ...
 
@@ -122,13 +125,14 @@ def set_security(
     """Replace the parts in ``which`` (SecurityInformation) by those of the self-relative descriptor ``data``.
 
     ``keep_inherited_flag`` stores the AUTO_INHERITED flags as the client sent them. Raises ``StatusError``
-    (INVALID_SECURITY_DESCR, INVALID_OWNER, INVALID_PRIMARY_GROUP); nothing is changed then."""
+    (INVALID_SECURITY_DESCR, INVALID_OWNER, INVALID_PRIMARY_GROUP) before anything is changed.
+    """
     try:
         new = unpack(data)
     except ValueError:
         raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
     merged = present = current_descriptor(handle)
-    settle = _as_sent if keep_inherited_flag else _inheritance_bits
+    bits_of = _as_sent if keep_inherited_flag else _inheritance_bits
     if which & SecurityInformation.OWNER:
         decide.check_owner(caller.token, new.owner, present.owner)
         merged = merged._replace(owner=new.owner)
@@ -138,12 +142,12 @@ def set_security(
         decide.check_group(caller.token, new.group, present.group)
         merged = merged._replace(group=new.group)
     if which & SecurityInformation.DACL:
-        bits = settle(new.control & _DACL_BITS, Control.DACL_AUTO_INHERIT_REQ, Control.DACL_AUTO_INHERITED)
-        # Setting the DACL to nothing sets a null DACL.
+        bits = bits_of(new.control & _DACL_BITS, Control.DACL_AUTO_INHERIT_REQ, Control.DACL_AUTO_INHERITED)
+        # A request to set the DACL without a DACL in the descriptor sets a null DACL.
         bits |= int(Control.DACL_PRESENT)
         merged = merged._replace(dacl=_specific(new.dacl), control=merged.control & ~_DACL_BITS | bits)
     if which & _SACL_PARTS:
-        bits = settle(new.control & _SACL_BITS, Control.SACL_AUTO_INHERIT_REQ, Control.SACL_AUTO_INHERITED)
+        bits = bits_of(new.control & _SACL_BITS, Control.SACL_AUTO_INHERIT_REQ, Control.SACL_AUTO_INHERITED)
         merged = merged._replace(
             sacl=_replaced(merged.sacl, _specific(new.sacl), which), control=merged.control & ~_SACL_BITS | bits
         )
@@ -156,12 +160,14 @@ def set_security(
 
 
 def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: Caller, accounts: HostUsers) -> None:
-    """Let the host's owner, group, mode and POSIX ACL follow a descriptor, as far as they can say what it does
-    (``security.posix``) and the user himself may change them. Nothing is done for users who act as the server's own.
+    """Apply a descriptor to the host's owner, group, mode and POSIX ACL.
 
-    Windows lets who was given WRITE_DAC or WRITE_OWNER do what POSIX keeps for the owner. For him the descriptor
-    changes and the host stays as it is: the kernel goes on to refuse what it refused, and nothing is done for a user
-    that his own credentials would not get done.
+    These follow the descriptor as far as they can express it (``access.posix``) and as far as the user's own
+    credentials allow the change. Does nothing if the caller uses the server's own credentials.
+
+    Windows lets a user with WRITE_DAC or WRITE_OWNER make changes that POSIX reserves for the owner. For such a user
+    only the descriptor changes. The kernel still refuses what it refused before, and the server makes no change that
+    the user's own credentials would not permit.
     """
     user = caller.user
     if user is None:
@@ -184,7 +190,7 @@ def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: 
 
 
 def _with_host_users(descriptor: SecurityDescriptor, accounts: HostUsers) -> SecurityDescriptor:
-    """With S-1-22-1-uid in place of each account that has a user of the host: the kernel knows nothing else."""
+    """Replace the SID of each account that has a user of the host by S-1-22-1-uid: the kernel knows only those."""
 
     def on_host(sid: Sid | None) -> Sid | None:
         user = accounts.host_user(sid) if sid is not None else None
@@ -198,13 +204,17 @@ def _with_host_users(descriptor: SecurityDescriptor, accounts: HostUsers) -> Sec
 
 
 def _as_the_host_sees(descriptor: SecurityDescriptor, info: FileInfo, shared: bool) -> SecurityDescriptor:
-    """With the owner and group that the file has on the host: the mode's bits are theirs, whoever the descriptor names.
-    ``shared``: the account that the descriptor names as owner acts with the uid of the file's owner."""
+    """Replace owner and group by those of the file on the host, because the mode's bits apply to these.
+
+    ``shared`` keeps the owner: the account that the descriptor names then acts with the uid of the file's owner.
+    """
     seen = descriptor._replace(group=group_sid(info.gid))
     return seen if shared else seen._replace(owner=user_sid(info.uid))
 
 
 def _least_mode(kind: Kind) -> int:
-    """The owner's mode bits where several accounts act with the owner's uid. The kernel cannot tell these accounts
-    apart: it lets all of them in, and the descriptor alone decides."""
+    """Return the owner's mode bits to set at least if several accounts act with the owner's uid.
+
+    The kernel cannot distinguish these accounts. It admits all of them, and the descriptor alone decides.
+    """
     return 0o700 if kind == Kind.DIRECTORY else 0o600

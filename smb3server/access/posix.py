@@ -1,7 +1,7 @@
-"""Security descriptors and POSIX: user and group ids as SIDs, modes as DACLs and back.
+"""Converts between POSIX and security descriptors: user and group ids as SIDs, modes as DACLs and back.
 
-Users and groups of the host are S-1-22-1-uid (Unix User) and S-1-22-2-gid (Unix Group), as other servers and clients
-know them.
+Users and groups of the host are S-1-22-1-uid (Unix User) and S-1-22-2-gid (Unix Group). Other servers and clients use
+the same SIDs.
 
 Mode to DACL: one allowing ACE each for owner, group and Everyone with
 
@@ -12,13 +12,13 @@ x      FILE_GENERIC_EXECUTE
 =====  =====================================================================
 
 and always READ_CONTROL, READ_ATTRIBUTES and SYNCHRONIZE. The owner may also change the mode: WRITE_DAC, WRITE_OWNER,
-WRITE_ATTRIBUTES, WRITE_EA, DELETE. Where POSIX gives a class less than a wider one (0o077), an ACE denies the
+WRITE_ATTRIBUTES, WRITE_EA, DELETE. If the mode gives a class less than a wider class (0o077), an ACE denies the
 difference.
 
-DACL to POSIX ACL: users and groups of the host that the DACL names get entries of their own, with the bits their tokens
-would be granted, the same way as the three classes; the mask lets all of them through.
+DACL to POSIX ACL: each user and group of the host that the DACL names gets an entry of its own. Its bits are computed
+like those of the three classes, from the rights that its token would be granted. The mask limits none of them.
 
-DACL to mode: each class gets the bits its members' tokens would be granted: r for FILE_READ_DATA, w for
+DACL to mode: each class gets the bits that its members' tokens would be granted: r for FILE_READ_DATA, w for
 FILE_WRITE_DATA and FILE_APPEND_DATA together, x for FILE_EXECUTE. Mode to DACL to mode gives the same mode.
 """
 
@@ -50,12 +50,12 @@ def group_sid(gid: int) -> Sid:
 
 
 def uid_of(sid: Sid) -> int | None:
-    """Return the user of the host that a SID stands for; None if it is not a user's."""
+    """Return the uid of the host's user that a SID stands for, or None if it is not the SID of a user."""
     return _number_of(sid, _USER)
 
 
 def gid_of(sid: Sid) -> int | None:
-    """Return the group of the host that a SID stands for; None if it is not a group's."""
+    """Return the gid of the host's group that a SID stands for, or None if it is not the SID of a group."""
     return _number_of(sid, _GROUP)
 
 
@@ -81,22 +81,23 @@ _READ_WRITE_EXECUTE = int(Access.READ_DATA | Access.WRITE_DATA | Access.APPEND_D
 
 
 def _deciding(bits: int) -> int:
-    """The rights that stand for mode bits, without those several of them share."""
+    """Return the rights that stand for mode bits, without the rights that several bits share."""
     return _rights(bits, False) & _READ_WRITE_EXECUTE
 
 
 OWNERS_ALONE = int(Access.WRITE_DAC | Access.WRITE_OWNER)
-"""Rights on a file that whoever shares its user of the host does not share."""
+"""Rights that only the account owning a file has, not the other accounts that share its user of the host."""
 
 
 def default_descriptor(
     mode: int, uid: int, gid: int, directory: bool, account: Sid | None = None
 ) -> SecurityDescriptor:
-    """Return the descriptor of a file without a stored DACL, from its mode, owner and group on the host.
+    """Return the descriptor of a file without a stored DACL, made from its mode, owner and group on the host.
 
-    ``account`` owns the file among the accounts that share the user ``uid``. All of these have what the mode gives to
-    the owner, except for what is the account's alone; who may read may execute, because the mode of files that clients
-    make does not say."""
+    ``account`` is the owner, if several accounts share the user ``uid``. All of these accounts have the access that the
+    mode gives to the owner, except for the rights of the owner alone. Those that may read may also execute, because the
+    x bits of files that clients make have no meaning.
+    """
     user, group = user_sid(uid), group_sid(gid)
     user_bits, group_bits, other_bits = mode >> 6 & 7, mode >> 3 & 7, mode & 7
     if account == user:
@@ -115,13 +116,13 @@ def default_descriptor(
     aces.append(allow(group, _ALWAYS | _rights(group_bits, directory)))
     aces.append(allow(EVERYONE, _ALWAYS | _rights(other_bits, directory)))
     aces.append(allow(LOCAL_SYSTEM, FILE_ALL_ACCESS))
-    # Windows' own files have all been through auto-inheritance, and its dialogs expect it.
+    # On Windows all files have descriptors made by auto-inheritance, and its dialogs expect this flag.
     control = Control.DACL_PRESENT | Control.DACL_AUTO_INHERITED | Control.SELF_RELATIVE
     return SecurityDescriptor(account or user, group, Acl(tuple(aces)), None, int(control))
 
 
 def to_mode(descriptor: SecurityDescriptor) -> int:
-    """The nine permission bits that come closest to the DACL."""
+    """Return the nine permission bits that come closest to the DACL."""
     mode = 0
     owner, group = descriptor.owner or _NOBODY, descriptor.group or _NOBODY
     for sids in ({owner, group, EVERYONE}, {group, EVERYONE}, {EVERYONE}):
@@ -147,8 +148,10 @@ _UNDEFINED = 0xFFFFFFFF
 
 
 def to_posix_acl(descriptor: SecurityDescriptor, at_least: int = 0) -> bytes | None:
-    """system.posix_acl_access (acl(5), in the kernel's format); None if the mode says it all. ``at_least``: mode bits
-    that there are in any case."""
+    """Return system.posix_acl_access in the kernel's format, or None if the mode is enough. [acl(5)]
+
+    ``at_least`` has mode bits that are set whatever the DACL says.
+    """
     aces = descriptor.dacl.aces if descriptor.dacl is not None else ()
     named: dict[tuple[int, int], int] = {}
     for sid in {ace.sid for ace in aces if ace.sid is not None} - {descriptor.owner, descriptor.group}:

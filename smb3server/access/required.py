@@ -1,4 +1,4 @@
-"""The access that commands need their open to have been granted (MS-SMB2 3.3.5, MS-FSA 2.1.5)."""
+"""The access that each command needs its open to have been granted. [MS-SMB2 3.3.5, MS-FSA 2.1.5]"""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _WRITE_ATTRIBUTES = int(Access.WRITE_ATTRIBUTES)
 _DELETE = int(Access.DELETE)
 
 READ = int(Access.READ_DATA | Access.EXECUTE)
-"""Any of them, for READ and as a source of SRV_COPYCHUNK (MS-SMB2 3.3.5.12, 3.3.5.15.6)."""
+"""READ, and the source of SRV_COPYCHUNK, need any of these rights. [MS-SMB2 3.3.5.12, 3.3.5.15.6]"""
 WRITE = int(Access.WRITE_DATA | Access.APPEND_DATA)
-"""Any of them, for WRITE and as a target of SRV_COPYCHUNK; see ``check_append``."""
+"""WRITE, and the target of SRV_COPYCHUNK, need any of these rights. See ``check_append``."""
 
 SET_FILE: dict[int, int] = {
     FileInfoClass.BASIC: _WRITE_ATTRIBUTES,
@@ -35,8 +35,8 @@ SET_FILE: dict[int, int] = {
     FileInfoClass.VALID_DATA_LENGTH: _WRITE_DATA,
     FileInfoClass.PIPE: _WRITE_ATTRIBUTES,
 }
-"""By SET_INFO level (MS-SMB2 3.3.5.21.1): any of the rights is enough. What rename and link ask of other objects is in
-``decide``."""
+"""Rights by SET_INFO level: any of them is enough. The rights on other objects that rename and link need are in
+``decide``. [MS-SMB2 3.3.5.21.1]"""
 
 FSCTL: dict[int, int] = {
     Fsctl.SET_SPARSE: _WRITE_DATA | _WRITE_ATTRIBUTES | _APPEND_DATA,
@@ -50,7 +50,7 @@ FSCTL: dict[int, int] = {
     Fsctl.DUPLICATE_EXTENTS_TO_FILE: _WRITE_DATA,
     Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX: _WRITE_DATA,
 }
-"""By control code (MS-FSA 2.1.5.10): any of the rights is enough. Codes that are not here need none."""
+"""Rights by control code: any of them is enough. Codes that are not listed need no right. [MS-FSA 2.1.5.10]"""
 
 _READ_CONTROL_PARTS = int(
     SecurityInformation.OWNER
@@ -68,19 +68,21 @@ _PRIVILEGED_PARTS = int(SecurityInformation.SACL | SecurityInformation.SCOPE)
 
 
 def check(granted: int, any_of: int) -> None:
-    """Refuse an open that was granted none of the rights; ``any_of`` 0 asks for none."""
+    """Raise ``StatusError`` (ACCESS_DENIED) if the open was granted none of the rights in ``any_of``. 0 needs no
+    right."""
     if any_of and not granted & any_of:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
 
 def check_append(granted: int, offset: int, end_of_file: int) -> None:
-    """Refuse to change bytes that are there to who may only append (MS-SMB2 3.3.5.13)."""
+    """Refuse to change existing bytes if the open may only append. Offsets are in bytes. [MS-SMB2 3.3.5.13]"""
     if not granted & _WRITE_DATA and offset < end_of_file:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
 
 def check_query_security(granted: int, parts: int) -> None:
-    """Refuse to show parts of a descriptor (MS-SMB2 3.3.5.20.3)."""
+    """Refuse to return parts of a descriptor (SecurityInformation) without the rights they need.
+    [MS-SMB2 3.3.5.20.3]"""
     if parts & _READ_CONTROL_PARTS:
         check(granted, int(Access.READ_CONTROL))
     if parts & _AUDIT_PARTS:
@@ -88,7 +90,8 @@ def check_query_security(granted: int, parts: int) -> None:
 
 
 def check_set_security(granted: int, parts: int) -> None:
-    """Refuse to replace parts of a descriptor (MS-SMB2 3.3.5.21.3)."""
+    """Refuse to replace parts of a descriptor (SecurityInformation) without the rights they need.
+    [MS-SMB2 3.3.5.21.3]"""
     if parts & _WRITE_OWNER_PARTS:
         check(granted, int(Access.WRITE_OWNER))
     if parts & _WRITE_DAC_PARTS:

@@ -1,4 +1,4 @@
-"""What a user is to security descriptors, and what a descriptor lets the user do."""
+"""Computes the token of a user, and the access that a descriptor gives to that user."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def _sids_on_host(user: User) -> set[Sid]:
 
 @functools.lru_cache(maxsize=1024)
 def _token(account: Sid, own: User | None, acting: User, guest: bool, anonymous: bool) -> Token:
-    # Who shares a user of the host is told apart by account.
+    # Several accounts may share one user of the host: only the account's SID distinguishes them.
     user = account if acting.shared else user_sid(acting.uid)
     sids = {account, EVERYONE, NETWORK} | _sids_on_host(acting) | (_sids_on_host(own) if own is not None else set())
     if guest:
-        # No Authenticated Users: they have proved nothing (MS-DTYP 2.4.2.4).
+        # Guests are not Authenticated Users: they have not proved who they are (MS-DTYP 2.4.2.4).
         sids.add(BUILTIN_GUESTS)
     elif not anonymous:
         sids |= {AUTHENTICATED_USERS, BUILTIN_USERS}
@@ -52,11 +52,14 @@ def _token(account: Sid, own: User | None, acting: User, guest: bool, anonymous:
 
 
 def token_for(identity: Identity, account: Sid, user: User | None) -> Token:
-    """Make the token of a user who acts on files with the POSIX credentials ``user``; None means the server's own,
-    which all such users share. ``account`` is the SID of the identity itself.
+    """Make the token of an identity.
 
-    ``Token.user``, whom new files belong to, is the host's user if this identity is the only one to act as it, else
-    the account (or the guest, or the principal). ``Token.sids`` has both."""
+    ``account`` is the SID of the identity itself. ``user`` has the POSIX credentials that it uses on files. None means
+    the server's own credentials, which all such identities share.
+
+    ``Token.user`` will own new files. It is the SID of the host's user if no other identity uses these credentials,
+    otherwise ``account`` (of an account, the guest or a Kerberos principal). ``Token.sids`` has both.
+    """
     acting = user or User(os.geteuid(), os.getegid(), shared=True)
     return _token(account, identity.user, acting, identity.guest, identity.anonymous)
 
@@ -67,13 +70,16 @@ def _by_mode(mode: int, uid: int, gid: int, directory: bool, owner: Sid | None, 
 
 
 def has_dacl(data: bytes | memoryview) -> bool:
-    """Whether a self-relative descriptor says who may do what, be it by a null DACL."""
+    """Return whether a packed self-relative descriptor has a DACL. A null DACL counts."""
     return bool(int.from_bytes(data[2:4], "little") & Control.DACL_PRESENT)
 
 
 def effective_descriptor(stored: bytes | memoryview | None, info: FileInfo) -> SecurityDescriptor:
-    """The descriptor of a file. What is stored may say nothing but the owner; the rest then comes from the mode, as all
-    does where nothing is stored, or nothing that can be read."""
+    """Return the descriptor of a file.
+
+    A stored descriptor may have only an owner: the rest then comes from the mode. Everything comes from the mode if no
+    descriptor is stored, or if the stored one is malformed.
+    """
     known = _KNOWN.find(bytes(stored)) if stored is not None else None
     found = known.parsed if known is not None else None
     if found is not None and known is not None and known.has_dacl:
@@ -86,15 +92,18 @@ def effective_descriptor(stored: bytes | memoryview | None, info: FileInfo) -> S
 
 
 def maximal_access(found: Described, token: Token, user: User | None) -> int:
-    """All access the file's descriptor gives; without a stored DACL, what its mode gives (everything to root, but what
-    is its owner's alone)."""
+    """Return all access that the file's descriptor gives to ``token``.
+
+    Without a stored DACL the mode decides. root then gets everything, except rights that only the account owning the
+    file has. ``user`` has the POSIX credentials of the request; None means the server's own.
+    """
     info, stored = found
     owner: Sid | None = None
     if stored is not None:
         known = _KNOWN.find(stored)
         if known.has_dacl:
             return _KNOWN.granted(known, token)
-        # A damaged one leaves the mode to go by.
+        # If the stored descriptor is malformed, the mode decides.
         owner = known.parsed.owner if known.parsed is not None else None
     root = (user.uid if user is not None else os.geteuid()) == 0
     if root and owner is None:
@@ -106,9 +115,12 @@ def maximal_access(found: Described, token: Token, user: User | None) -> int:
 def new_descriptor(
     parent: bytes | None, creator: bytes | None, directory: bool, token: Token, user: User | None
 ) -> bytes | None:
-    """What to store with a new file: from the creator's descriptor and what the parent's passes on (MS-DTYP
-    2.5.3.4.1). Where neither says anything the mode decides: None, or a descriptor of the owner alone where that is an
-    account which shares its user of the host. ValueError: malformed ``creator``."""
+    """Return the packed descriptor to store with a new file, or None if there is nothing to store. [MS-DTYP 2.5.3.4.1]
+
+    ``parent`` is the stored descriptor of the folder, ``creator`` the one that the client sent. If neither says
+    anything, the mode decides: the result is then None, or a descriptor with an owner only, if several accounts share
+    the owner's user of the host. Raises ``ValueError`` if ``creator`` is malformed.
+    """
     above = None
     if parent is not None:
         try:
@@ -128,7 +140,7 @@ def new_descriptor(
         is_container=directory,
         token=token,
         default_dacl=default,
-        # Windows marks what is inherited only below a descriptor that is itself so marked.
+        # Windows marks inherited ACEs only if the parent's descriptor has the mark (AUTO_INHERITED) itself.
         auto_inherit=above is not None and bool(above.control & Control.DACL_AUTO_INHERITED),
     )
     if given is None and made.dacl is None and made.sacl is None:
@@ -138,5 +150,5 @@ def new_descriptor(
 
 @functools.lru_cache(maxsize=1024)
 def _owner_alone(owner: Sid) -> bytes:
-    """All there is to store of a file whose mode says the rest."""
+    """Return a packed descriptor that has an owner only: the mode says the rest."""
     return SecurityDescriptor(owner).pack()

@@ -1,9 +1,9 @@
-"""Who somebody is: SPNEGO with NTLMv2 and Kerberos, accounts and their SIDs.
+"""Authentication of clients: SPNEGO with NTLMv2 and Kerberos, accounts and their SIDs.
 
 Belongs here: security tokens, users, and the limits on guessing passwords. Not here: what a user may do (``access``)
 and keys for messages (``crypto``).
 
-Reading order: ``users`` (accounts) -> ``spnego_tokens`` and ``ntlm_messages`` (layouts) -> ``pyspnego`` (all that is
-used of that library's private parts) -> ``guessing`` (failed logons) -> ``ntlm_logon`` -> ``principals`` (Kerberos) ->
+Reading order: ``users`` (accounts) -> ``spnego_tokens`` and ``ntlm_messages`` (layouts) -> ``pyspnego`` (all uses of
+that library's private parts) -> ``guessing`` (failed logons) -> ``ntlm_logon`` -> ``principals`` (Kerberos) ->
 ``exchange`` (SPNEGO) -> ``acceptor`` (one authentication) -> ``accounts`` (names and SIDs as clients look them up).
 """

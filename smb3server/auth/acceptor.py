@@ -1,7 +1,7 @@
-"""One authentication under way: SPNEGO with NTLM and Kerberos, or either bare (MS-SPNG, RFC 4178).
+"""One authentication in progress: SPNEGO with NTLM and Kerberos, or either without SPNEGO. [MS-SPNG, RFC 4178]
 
-Whoever sends the tokens is a stranger: their size is bounded here, SPNEGO and NTLM are parsed here (``exchange``,
-``ntlm_logon``), and no library sees more than the token of the mechanism that was chosen.
+The peer is not authenticated. So the size of its tokens is bounded here, SPNEGO and NTLM are parsed in this room
+(``exchange``, ``ntlm_logon``), and a library receives only the token of the chosen mechanism.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from smbdirect.errors import DecodeError
 log = logging.getLogger(__name__)
 
 MAX_TOKEN = 8192
-"""Bytes of one security token without Kerberos: NTLM's largest are below 2 KiB."""
+"""Bytes of one security token without Kerberos. NTLM's largest tokens are below 2 KiB."""
 MAX_KERBEROS_TOKEN = 65536
-"""Bytes of one with Kerberos: tickets of users in many groups are large (MaxTokenSize of Windows is 48000)."""
+"""Bytes of one security token with Kerberos. Tickets of users in many groups are large (MaxTokenSize of Windows is
+48000)."""
 
 
 class _Ntlm:
-    """Keeps ``exchange.Mechanism`` for NTLM: with pyspnego's context where messages are protected with it later."""
+    """Implements ``exchange.Mechanism`` for NTLM, with pyspnego's context if it will protect messages later."""
 
     def __init__(self, logon: NtlmLogon, context: NtlmContext | None) -> None:
         self._logon = logon
@@ -73,7 +74,7 @@ class _Ntlm:
 
 
 class _Kerberos:
-    """Keeps ``exchange.Mechanism`` for Kerberos (RFC 4121): the tokens are for the system's GSS-API."""
+    """Implements ``exchange.Mechanism`` for Kerberos. The system's GSS-API handles the tokens. [RFC 4121]"""
 
     unproven = False
 
@@ -87,7 +88,7 @@ class _Kerberos:
         return bool(self.context.complete)
 
     def step(self, token: bytes) -> bytes:
-        # What names another mechanism would be given to that one's parser, whichever the system has.
+        # GSS-API would pass a token of another mechanism to that mechanism's parser, if the system has one.
         if not self._begun and not token.startswith(AP_REQ) and gss_mechanism(token) not in (KERBEROS, MS_KERBEROS):
             raise ValueError("not a Kerberos token")
         self._begun = True
@@ -101,7 +102,7 @@ class _Kerberos:
 
 
 class Acceptor:
-    """Feed it the client's tokens until ``identity`` is set."""
+    """One authentication of a client. Pass the client's tokens to ``step`` until ``identity`` is set."""
 
     def __init__(
         self,
@@ -117,10 +118,14 @@ class Acceptor:
         address: str = "",
         keytab: str = "",
     ) -> None:
-        """``kerberos``: which principals get in; None: no tickets are taken. ``service``: first part of the server's
-        own principal. ``keys_only``: nobody wants its ``context``, so NTLM may do without pyspnego. ``ntlm``: passwords
-        are taken. ``guesses``: where failed logons from ``address`` count; None: nowhere.
-        ``keytab``: the file with the server's keys; empty: the one that the environment names."""
+        """Prepare one authentication.
+
+        ``kerberos`` decides which principals may log on; None means that no tickets are accepted. ``service`` is the
+        first part of the server's own principal. ``keys_only`` means that ``ntlm`` will not be used to protect
+        messages, so NTLM may do without pyspnego. ``ntlm`` accepts passwords. ``guesses`` counts failed logons from
+        ``address``; None means that failures are not counted. ``keytab`` is the file with the server's keys; empty
+        means the file that the environment names.
+        """
         self._logon = NtlmLogon(users, server_name, allow_guest, allow_anonymous, guesses)
         self._logon.address = address
         self._users = users
@@ -137,11 +142,11 @@ class Acceptor:
         self._exchange = Exchange(mechanisms)
         self.identity: Identity | None = None
         self.expiration_time: float | None = None
-        """When the credentials expire, monotonic seconds; None: never."""
+        """When the credentials expire, in seconds of the monotonic clock. None means that they never expire."""
 
     @property
     def address(self) -> str:
-        """The client's, by which failed logons count."""
+        """The client's address, by which failed logons are counted."""
         return self._logon.address
 
     @address.setter
@@ -150,13 +155,19 @@ class Acceptor:
 
     @property
     def claimed(self) -> str:
-        """The account that the client named, proven or not; empty if none was named yet. The client chooses it: escape
-        it where it is shown."""
+        """The account that the client named, whether it has proved its identity or not. Empty if it has not named one
+        yet.
+
+        The client chooses the text: escape it before showing it.
+        """
         return self._logon.claimed
 
     def step(self, token: bytes) -> bytes:
-        """Give the answer to the client's token. Raises ``StatusError``: LOGON_FAILURE, ACCOUNT_LOCKED_OUT, or
-        INVALID_PARAMETER for a token that is none; and ``LogonDelayed``: call it again then, with the same token."""
+        """Return the answer to the client's token.
+
+        Raises ``StatusError``: LOGON_FAILURE, ACCOUNT_LOCKED_OUT, or INVALID_PARAMETER for a malformed token. Raises
+        ``LogonDelayed`` if the step must be repeated later with the same token.
+        """
         if len(token) > self._max_token:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         try:
@@ -172,10 +183,10 @@ class Acceptor:
             raise StatusError(NtStatus.LOGON_FAILURE) from error
         except Exception as error:
             if self._kerberos is not None and self._kerberos.kerberos.begun:
-                # A ticket that is old, for somebody else, seen before, or not authentic.
+                # The ticket is expired, for another service, replayed, or not authentic.
                 log.info("Kerberos: %s", error)
                 raise StatusError(NtStatus.LOGON_FAILURE) from error
-            # The parsers behind this meet whatever a stranger sends, and raise whatever comes to them.
+            # The libraries' parsers get input of an unauthenticated peer, and may raise any exception.
             log.debug("malformed security token: %r", error)
             raise StatusError(NtStatus.INVALID_PARAMETER) from error
         if self._exchange.complete:
@@ -195,7 +206,7 @@ class Acceptor:
         return self._kerberos
 
     def _proven(self) -> Identity:
-        """Tell who the mechanism that was chosen says it is."""
+        """Return the identity that the chosen mechanism has established. Raises ``StatusError``."""
         if self._exchange.chosen is self._kerberos and self._kerberos is not None:
             return self._kerberos_identity(self._kerberos.kerberos)
         if self._logon.identity is None:
@@ -203,7 +214,7 @@ class Acceptor:
         return self._logon.identity
 
     def _kerberos_identity(self, context: KerberosContext) -> Identity:
-        """The ticket's client, for as long as the ticket lasts."""
+        """Return the identity of the ticket's client, and set when the ticket expires. Raises ``StatusError``."""
         if self._principals is None:
             raise StatusError(NtStatus.LOGON_FAILURE)
         try:
@@ -216,37 +227,41 @@ class Acceptor:
 
     @property
     def context(self) -> Any:
-        """pyspnego's context, for messages protected by the completed authentication itself; None if there is none
-        (NTLM with ``keys_only``)."""
+        """Context of pyspnego, for messages that the completed authentication itself protects.
+
+        None for NTLM with ``keys_only``, or before a mechanism is chosen.
+        """
         chosen = self._exchange.chosen
         return chosen.context if isinstance(chosen, _Ntlm | _Kerberos) else None
 
     @property
     def ntlm(self) -> NtlmContext | None:
-        """None if the mechanism is another."""
+        """NTLM's context for protecting messages. None if the mechanism is another."""
         context = self._ntlm.context if self._ntlm is not None else None
         return context if context is not None and context.complete else None
 
     @property
     def extended_session_security(self) -> bool | None:
-        """Whether NTLM's was negotiated (MS-NLMP 2.2.2.5); None if the mechanism is another."""
+        """Whether NTLM's extended session security was negotiated. None if the mechanism is another.
+        [MS-NLMP 2.2.2.5]"""
         return self.ntlm.extended_session_security if self.ntlm is not None else None
 
     @property
     def session_key(self) -> bytes:
-        """Of the completed authentication, whole."""
+        """The full session key of the completed authentication."""
         if self._exchange.chosen is self._kerberos and self._kerberos is not None:
             return self._kerberos.context.session_key  # type: ignore[no-any-return]
         return self._logon.session_key
 
 
 def hint_token(kerberos: bool = False, ntlm: bool = True) -> bytes:
-    """NegTokenInit2 for the negotiate response (MS-SPNG 2.2.1)."""
+    """Return the NegTokenInit2 for the negotiate response. [MS-SPNG 2.2.1]"""
     return pack_hint(kerberos, ntlm or not kerberos)
 
 
 def keytab_realms(keytab: str) -> frozenset[str]:
-    """Realms that it has a key for the service cifs of. Raises ``ValueError`` where it cannot be read or has none."""
+    """Return the realms for whose service cifs a keytab has a key. Raises ``ValueError`` if it cannot be read or has
+    none."""
     krb5 = importlib.import_module("krb5")
     try:
         context = krb5.init_context()
@@ -262,7 +277,7 @@ def keytab_realms(keytab: str) -> frozenset[str]:
 
 
 def kerberos_available() -> str | None:
-    """None if Kerberos can be accepted, else why not."""
+    """Return None if Kerberos is available, otherwise the reason why it is not."""
     try:
         importlib.import_module("gssapi")
         importlib.import_module("krb5")

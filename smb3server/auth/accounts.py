@@ -1,9 +1,10 @@
-"""Names of users and groups, and their SIDs, as clients look them up (MS-LSAT 3.1.1.1, MS-SAMR 3.1.1).
+"""Names of users and groups, and their SIDs, as clients look them up. [MS-LSAT 3.1.1.1, MS-SAMR 3.1.1]
 
-Every account has a SID of the server's own domain, S-1-5-21-x-y-z-RID with a RID from the name; so has the guest. One
-with a POSIX user of its own is S-1-22-1-uid as well, which names are looked up to, like the files it makes. Users and
-groups of the host are S-1-22-1-uid and S-1-22-2-gid. A Kerberos principal that has no account is S-1-5-21-a-b-c-d, all
-four from its name and realm, so that nobody can choose a name that has another's SID.
+Every account has a SID in the server's own domain, S-1-5-21-x-y-z-RID. The RID is computed from the name. The guest has
+such a SID as well. An account with a POSIX user of its own is also S-1-22-1-uid: looking up its name returns this SID,
+and files that it creates are owned by it. Users and groups of the host are S-1-22-1-uid and S-1-22-2-gid. A Kerberos
+principal without an account is S-1-5-21-a-b-c-d. All four numbers are computed from its name and realm, so that no
+client can choose a name that has the SID of another.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ UNIX_USER, UNIX_GROUP = "Unix User", "Unix Group"
 _NT, _UNIX = 5, 22
 _FIRST_RID, _RIDS = 1000, 1 << 30
 _GUEST, _GUEST_RID = "Guest", 501
-"""Well-known (MS-DTYP 2.4.2.4)."""
+"""Name of the guest. Its RID is well-known (MS-DTYP 2.4.2.4)."""
 _MAX_PRINCIPALS = 1024
 
 
 class Use(enum.IntEnum):
-    """SID_NAME_USE (MS-LSAT 2.2.13)."""
+    """Kind of the object that a SID names (SID_NAME_USE). [MS-LSAT 2.2.13]"""
 
     USER = 1
     GROUP = 2
@@ -46,6 +47,8 @@ class Use(enum.IntEnum):
 
 
 class Known(NamedTuple):
+    """A name and its SID, as a look-up returns them."""
+
     sid: Sid
     use: Use
     domain: str
@@ -72,7 +75,10 @@ def _well_known() -> list[Known]:
 
 @functools.lru_cache(maxsize=65536)
 def rid(name: str) -> int:
-    """Of an account, the same for a name every time. Two names may share one: not in one configuration."""
+    """Return the RID of an account, which depends only on its name.
+
+    Two names may have the same RID, but not in one configuration.
+    """
     return _FIRST_RID + zlib.crc32(name.casefold().encode("utf-8", "surrogatepass")) % _RIDS
 
 
@@ -83,29 +89,36 @@ _BY_NAME = {entry.name.casefold(): entry for entry in WELL_KNOWN if entry.name}
 
 
 class Accounts:
-    """The accounts of one server and its domain; always as ``users`` is now."""
+    """Look-ups of the accounts of one server. Later changes of ``users`` are seen."""
 
     def __init__(self, users: UserDatabase, domain: str, domain_seed: bytes, *, guests_may_ask: bool) -> None:
-        """``domain`` is the server's name. ``guests_may_ask`` lets those who have proven nothing look up names."""
+        """Make look-ups for the server named ``domain``.
+
+        ``domain_seed`` has 12 bytes. ``guests_may_ask`` lets guests and anonymous users look up names.
+        """
         self._users = users
         self.domain = domain
         self.domain_seed = domain_seed
-        """12 bytes that make the SIDs of the domain."""
+        """12 bytes from which the SID of the domain is made."""
         self._guests_may_ask = guests_may_ask
         self._principals: dict[Sid, Identity] = {}
-        """Those seen without an account, latest last."""
+        """Principals without an account that have logged on, the latest last."""
 
     def may_be_asked_by(self, identity: Identity | None) -> bool:
-        """Return whether a user may look up names of accounts and of the host's users: one who has proven nothing may
-        not, unless the settings say so."""
+        """Return whether a user may look up names of accounts and of the host's users.
+
+        Guests and anonymous users may not, unless the settings allow it.
+        """
         proven = identity is not None and not identity.guest and not identity.anonymous
         return proven or self._guests_may_ask
 
     @property
     def domain_sid(self) -> Sid:
+        """SID of the server's own domain."""
         return Sid(_NT, (21, *struct.unpack("<III", self.domain_seed)))
 
     def account_sid(self, name: str) -> Sid:
+        """Return the SID of an account in the server's own domain."""
         return self._of_domain(rid(name))
 
     def _of_domain(self, number: int) -> Sid:
@@ -113,7 +126,7 @@ class Accounts:
         return domain._replace(sub_authorities=(*domain.sub_authorities, number))
 
     def identity_sid(self, identity: Identity) -> Sid:
-        """Who a session's user is by itself, whoever it acts as on the host."""
+        """Return the SID of a session's user itself, whatever user of the host it acts as."""
         if identity.anonymous:
             return ANONYMOUS
         if identity.guest:
@@ -129,22 +142,23 @@ class Accounts:
         return sid
 
     def sid_of(self, account: Account) -> Sid:
+        """Return the SID of the account's own user of the host, or of the account if it has no such user."""
         return Sid(_UNIX, (1, account.user.uid)) if account.user is not None else self.account_sid(account.name)
 
     def host_user(self, sid: Sid) -> User | None:
-        """Find the user of the host that the account with this SID of the domain acts as; None if it has none of its
-        own."""
+        """Return the user of the host that an account of the domain acts as, or None if it has no user of its own."""
         domain, subs = self.domain_sid.sub_authorities, sid.sub_authorities
         if sid.authority != _NT or subs[:-1] != domain:
             return None
         return next((account.user for account in self._users if rid(account.name) == subs[-1]), None)
 
     def users(self) -> Iterator[tuple[int, Account]]:
-        """RID and account, ordered by name."""
+        """Iterate over RIDs and accounts, ordered by name."""
         for account in sorted(self._users, key=lambda account: account.name.casefold()):
             yield rid(account.name), account
 
     def by_sid(self, sid: Sid) -> Known | None:
+        """Return the name of a SID, or None if it is not known."""
         found = _BY_SID.get(sid)
         if found is not None:
             return found
@@ -164,7 +178,8 @@ class Accounts:
         return None
 
     def by_name(self, text: str) -> Known | None:
-        """``name``, ``DOMAIN\\name`` or ``name@domain``; a domain's own name, too."""
+        """Look up ``name``, ``DOMAIN\\name`` or ``name@domain``, or a domain by its own name. Returns None if it is not
+        known."""
         domain, _, name = text.rpartition("\\")
         if not domain and "@" in name:
             name, _, domain = name.rpartition("@")
@@ -198,7 +213,7 @@ class Accounts:
 
     @staticmethod
     def _host_name(domain: str, name: str) -> Known | None:
-        # Not in spec: names of the host only where asked for as such, they are none of the server's own accounts.
+        # Not in the specification: names of the host need their domain, because they are not accounts of the server.
         with contextlib.suppress(KeyError, ValueError):
             if domain == UNIX_USER.casefold():
                 return Known(Sid(_UNIX, (1, pwd.getpwnam(name).pw_uid)), Use.USER, UNIX_USER, name)

@@ -1,8 +1,8 @@
-"""The acceptor's side of SPNEGO (RFC 4178 3.2, MS-SPNG 3.2), or of a mechanism that comes bare.
+"""The acceptor of SPNEGO, or of a mechanism that comes without SPNEGO. [RFC 4178 3.2, MS-SPNG 3.2]
 
-Tokens are parsed here (``spnego_tokens``), and only the token of the mechanism that was chosen goes on to it. The first
-mechanism of the client's list that is known here is chosen, so a mechListMIC is a must only where an earlier one of the
-list is not known (RFC 4178 5); anywhere else one that comes is verified and answered.
+Tokens are parsed here (``spnego_tokens``), and only the token of the chosen mechanism is passed on to it. The first
+mechanism of the client's list that is supported is chosen. A mechListMIC is required only if an earlier one of the list
+is not supported (RFC 4178 5). Otherwise it is optional: if the client sends one, it is verified and answered.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ AP_REQ = b"\x6e"
 
 
 class Mechanism(Protocol):
-    """One authentication mechanism's acceptor. All may raise ``LogonError``, and ``ValueError`` or ``DecodeError`` for
-    what is malformed."""
+    """The acceptor of one authentication mechanism. All methods may raise ``LogonError``, and ``ValueError`` or
+    ``DecodeError`` for malformed input."""
 
     @property
     def complete(self) -> bool: ...
 
     @property
     def unproven(self) -> bool:
-        """Whether it let somebody in without a proof: then there is no key for a mechListMIC."""
+        """Whether the client was admitted without a proof. There is then no key for a mechListMIC."""
         ...
 
     def step(self, token: bytes) -> bytes:
-        """Give the answer to the client's token."""
+        """Return the answer to the client's token."""
         ...
 
     def mic(self, data: bytes) -> bytes: ...
@@ -50,11 +50,12 @@ class Mechanism(Protocol):
 
 
 Mechanisms = Mapping[bytes, Callable[[], "Mechanism | None"]]
-"""By object identifier, tag and length included. None: not to be had now."""
+"""Makers of mechanisms, by object identifier including tag and length. They return None if the mechanism is not
+available."""
 
 
 class Exchange:
-    """Feed it the client's tokens until it is ``complete``."""
+    """One SPNEGO exchange. Pass the client's tokens to ``step`` until it is ``complete``."""
 
     __slots__ = ("_bare", "_list", "_mechanisms", "_mic_due", "_mic_sent", "_oid", "chosen", "complete")
 
@@ -69,8 +70,11 @@ class Exchange:
         self._mic_sent = False
 
     def step(self, token: bytes) -> bytes:
-        """Give the answer to the client's token. Raises ``LogonError``, and ``ValueError`` or ``DecodeError`` for a
-        token that is none. A step that raised ``LogonDelayed`` may be repeated."""
+        """Return the answer to the client's token.
+
+        Raises ``LogonError``, and ``ValueError`` or ``DecodeError`` for a malformed token. After ``LogonDelayed`` the
+        step may be repeated.
+        """
         if self.complete:
             raise ValueError("token after the last one")
         if self.chosen is None:
@@ -85,7 +89,7 @@ class Exchange:
             self._bare = True
             self.chosen = self._find(bare)
             if self.chosen is None:
-                raise LogonError("mechanism not known")
+                raise LogonError("unknown mechanism")
             return self._step_bare(self.chosen, token)
         init = spnego_tokens.parse_init(token)
         chosen = self._choose(init)
@@ -114,12 +118,12 @@ class Exchange:
 
     def _continue(self, chosen: Mechanism, resp: Resp) -> bytes:
         if resp.state == REJECT:
-            raise LogonError("the client rejects")
-        # Of these only an acceptor's first answer may speak (RFC 4178 4.2.2).
+            raise LogonError("the client rejected the mechanism")
+        # Only an acceptor's first answer may have these (RFC 4178 4.2.2).
         if resp.state == REQUEST_MIC or resp.mechanism not in (None, self._oid):
             raise ValueError("not an initiator's NegTokenResp")
         answer = b""
-        # Old clients repeat the token where the mechListMIC belongs.
+        # Old clients repeat the token in the field of the mechListMIC.
         mic = resp.mic if resp.mic and resp.mic != resp.token else b""
         if not chosen.complete:
             if not resp.token:
@@ -130,13 +134,14 @@ class Exchange:
         return self._answer(chosen, ACCEPT_INCOMPLETE, answer, mic, first=False)
 
     def _answer(self, chosen: Mechanism, state: int, token: bytes, mic: bytes, first: bool = True) -> bytes:
-        """Give the NegTokenResp. ``state``: unless the exchange is complete."""
+        """Return the NegTokenResp. ``state`` is its negState, unless the exchange is complete."""
         own_mic: bytes | None = None
         if not chosen.complete:
             if mic:
                 raise ValueError("mechListMIC before there is a key for it")
         elif chosen.unproven:
-            # A guest's comes of a password that nobody here knows: there is nothing to verify it with, nor to make one.
+            # A guest's mechListMIC depends on a password that the server does not know: it can neither verify it nor
+            # make its own.
             self.complete = True
         else:
             if mic:
@@ -151,11 +156,11 @@ class Exchange:
 
 
 def _bare_mechanism(token: bytes) -> bytes:
-    """Tell the mechanism of a token that comes without SPNEGO; empty: it comes with it."""
+    """Return the mechanism of a token that comes without SPNEGO, or nothing (b"") for other tokens."""
     if token.startswith(ntlm_messages.SIGNATURE):
         return NTLM
     if token.startswith(AP_REQ):
-        # RPC's Kerberos (GSS_C_DCE_STYLE) comes without the mechanism that GSS tokens begin with.
+        # Tokens of RPC's Kerberos (GSS_C_DCE_STYLE) do not begin with the mechanism, unlike other GSS tokens.
         return KERBEROS
     try:
         named = spnego_tokens.gss_mechanism(token)

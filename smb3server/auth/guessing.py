@@ -1,14 +1,15 @@
-"""Slow the guessing of passwords down, per account and per address, across connections and services.
+"""Slows down the guessing of passwords, per account and per address, across connections and services.
 
-A failed logon counts against its account and against the address it came from. Once either has more failures than are
-free, the logons of that account or address are looked at one after the other, with a delay between two of them that
-doubles with each further failure. Failures are forgotten by halves. What waits too long is refused unseen.
+A failed logon counts against its account and against the address it came from. If either has reached its number of free
+failures, the logons of that account or address are verified one after the other. The delay between two of them doubles
+with each further failure. Half of the failures are forgotten in each ``HALF_LIFE``. A logon that would have to wait too
+long is refused without being verified.
 
-Successful logons count for nothing: thousands of clients that come back at once are not slowed. A user who logged on
-from an address before is slowed neither by what others try at that account from elsewhere, nor by what others try at
-other accounts from there.
+Successful logons do not count: thousands of clients that reconnect at the same time are not delayed. A user who has
+logged on from an address before is not delayed by failures of others at that account from other addresses, nor by
+failures of others at other accounts from that address.
 
-Names that are no accounts count like those that are: the delay tells nobody which accounts exist.
+Names without an account count like accounts: the delay does not show which accounts exist.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from smbdirect.unauthenticated import source_of
 HALF_LIFE = 300.0
 """Seconds in which half of the failures are forgotten."""
 FIRST_DELAY = 0.25
-"""Seconds between two logons after the first failure that is not free."""
+"""Seconds between two logons when delays begin. The delay doubles with each further failure."""
 MAX_STEPS = 8
-"""Failures beyond the free ones that are remembered: what an attack of any length leaves behind is gone soon."""
+"""Failures beyond the free ones that are remembered. The limit ends the effect of an attack of any length soon after
+it."""
 MAX_ENTRIES = 8192
-"""Entries of each table; the one that was used least recently makes room."""
+"""Entries of each table. A new entry replaces the one that was updated least recently."""
 NAME_LENGTH = 64
-"""Characters of an account's name by which it is counted."""
+"""Characters of an account's name that are compared for counting."""
 
 
 class LogonDelayed(Exception):
-    """The logon is looked at in ``seconds``: call the step again then. Nothing has changed."""
+    """The logon may be verified in ``seconds``: repeat the step then. Nothing has changed."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"logon delayed by {seconds:.3f} s")
@@ -42,7 +44,7 @@ class LogonDelayed(Exception):
 
 
 class LogonRefused(Exception):
-    """The logon is not looked at: too many wait, or the account is locked out."""
+    """The logon is not verified: too many logons are waiting, or the account is locked out (``locked``)."""
 
     def __init__(self, reason: str, locked: bool = False) -> None:
         super().__init__(reason)
@@ -51,14 +53,18 @@ class LogonRefused(Exception):
 
 @dataclass(slots=True)
 class _Failures:
+    """The failed logons of one account or one source."""
+
     count: float = 0.0
+    """Failures that were remembered at the time ``counted``. They fade with ``HALF_LIFE``."""
     counted: float = 0.0
-    """When ``count`` was right, in seconds of the clock."""
+    """Time to which ``count`` applies, in seconds of the clock."""
     next_slot: float = 0.0
-    """When the next logon may be looked at."""
+    """Earliest time at which the next logon may be verified, in seconds of the clock."""
     in_a_row: int = 0
-    """Without a success between them: for the lock-out."""
+    """Failures since the last success, for the lock-out."""
     locked_until: float = 0.0
+    """End of the lock-out, in seconds of the clock."""
 
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -66,9 +72,10 @@ _Value = TypeVar("_Value")
 
 
 class _Recent(Generic[_Key, _Value]):
-    """A table of bounded size."""
+    """A table of at most ``MAX_ENTRIES`` entries, which drops the one that was updated least recently."""
 
     def __init__(self) -> None:
+        # Invariant: at most MAX_ENTRIES entries, ordered by their last update.
         self._entries: OrderedDict[_Key, _Value] = OrderedDict()
 
     def __len__(self) -> int:
@@ -88,7 +95,7 @@ class _Recent(Generic[_Key, _Value]):
 
 
 class Guesses:
-    """What is known of failed logons. One object serves all listeners of a server."""
+    """The failed logons of all listeners of one server."""
 
     def __init__(
         self,
@@ -99,9 +106,13 @@ class Guesses:
         lockout_time: float = 900.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``per_account``, ``per_address``: failures that are free. ``max_delay``: seconds between two logons at most;
-        0: nothing is slowed. ``lockout_failures``: failures in a row that lock an account out for ``lockout_time``
-        seconds; 0: none is."""
+        """Start without failures.
+
+        ``per_account`` and ``per_address`` are the free failures: after so many failures logons are delayed.
+        ``max_delay`` is the maximum delay between two logons in seconds; 0 means that no logon is delayed.
+        ``lockout_failures`` in a row lock an account out for ``lockout_time`` seconds; 0 means that no account is
+        locked out.
+        """
         self.clock = clock
         self._per_account = per_account
         self._per_address = per_address
@@ -111,14 +122,14 @@ class Guesses:
         self._accounts: _Recent[str, _Failures] = _Recent()
         self._sources: _Recent[str, _Failures] = _Recent()
         self._proven: _Recent[tuple[str, str], int] = _Recent()
-        """Failures since the last success, by account and source that had one."""
+        """Failures since the last success, by account and source that have had a success."""
 
     def __len__(self) -> int:
-        """Count the entries of all tables."""
+        """Return the number of entries of all tables."""
         return len(self._accounts) + len(self._sources) + len(self._proven)
 
     def delay(self, account: str, address: str) -> float:
-        """Reserve a place for a logon: the seconds until it may be looked at. Raises ``LogonRefused``."""
+        """Reserve a time slot for a logon and return the seconds until it may be verified. Raises ``LogonRefused``."""
         name, source = _account_key(account), source_of(address)
         now = self.clock()
         entry = self._accounts.find(name)
@@ -141,7 +152,7 @@ class Guesses:
         return start - now
 
     def _interval(self, failures: _Failures, free: int, now: float) -> float:
-        """Give the seconds between two logons; 0: not slowed."""
+        """Return the seconds between two logons. 0 means no delay."""
         excess = self._faded(failures, now) - free
         if excess < 0:
             return 0.0
@@ -149,16 +160,17 @@ class Guesses:
 
     @staticmethod
     def _faded(failures: _Failures, now: float) -> float:
+        """Return the failures that are still remembered at the time ``now``."""
         return failures.count * float(0.5 ** ((now - failures.counted) / HALF_LIFE))
 
     def failed(self, account: str, address: str) -> None:
-        """Count a wrong proof, or a name that is no account."""
+        """Count a wrong proof, or a name without an account."""
         name, source = _account_key(account), source_of(address)
         now = self.clock()
         pair = name, source
         since = self._proven.find(pair)
         if since is not None:
-            # Somebody else may sit behind the same address: what is proven once is not for ever.
+            # Another user may share the address, so one success does not exempt it forever.
             if since + 1 >= self._per_account:
                 self._proven.drop(pair)
             else:
@@ -178,8 +190,11 @@ class Guesses:
         return entry
 
     def succeeded(self, account: str, address: str) -> None:
-        """Remember that the account's user logs on from that address. Failures are not forgotten for it: who has an
-        account could clear his address with it between two guesses at others'."""
+        """Remember that the account's user logs on from that address.
+
+        Failures of the address are kept. Otherwise an attacker with an account could clear them by logging on between
+        two guesses at other accounts.
+        """
         name = _account_key(account)
         self._proven.put((name, source_of(address)), 0)
         entry = self._accounts.find(name)

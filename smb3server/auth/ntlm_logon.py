@@ -1,7 +1,7 @@
-"""NTLMv2 from the acceptor's side (MS-NLMP 3.2.5), with accounts in memory. LM and NTLMv1 responses are refused.
+"""The acceptor of NTLMv2, with accounts in memory. LM and NTLMv1 responses are refused. [MS-NLMP 3.2.5]
 
-Only what a logon needs is computed: three HMAC-MD5 and an RC4 of 16 bytes, one more for a MIC. Keys that protect
-messages are pyspnego's business (``pyspnego``).
+Only what a logon needs is computed: three HMAC-MD5 and an RC4 of 16 bytes, and one more HMAC-MD5 for a MIC.
+``pyspnego`` handles keys that protect messages.
 """
 
 from __future__ import annotations
@@ -20,23 +20,26 @@ _UNICODE = int(Flags.UNICODE)
 _KEY_EXCHANGE = int(Flags.KEY_EXCHANGE)
 _PROTECTS = int(Flags.SIGN | Flags.SEAL)
 _NOBODY = os.urandom(16)
-"""Stands for the NT hash of names that are no account: their proof is verified, too, so that neither the answer nor its
-time tells which names there are."""
+"""Stands for the NT hash if there is no account of the name. The proof is verified all the same, so that neither the
+answer nor its time shows which accounts exist."""
 
 
 class LogonError(Exception):
-    """Unknown user or wrong proof: STATUS_LOGON_FAILURE."""
+    """The user is unknown or the proof is wrong: STATUS_LOGON_FAILURE."""
 
     def __init__(self, reason: str, locked: bool = False) -> None:
-        """``locked``: the account is locked out, STATUS_ACCOUNT_LOCKED_OUT."""
+        """Describe the failure. ``locked`` means that the account is locked out: STATUS_ACCOUNT_LOCKED_OUT."""
         super().__init__(reason)
         self.locked = locked
 
 
 class NtlmLogon:
-    """``challenge``, then ``authenticate``, once; ``identity`` is set once that succeeded. Both raise ``LogonError``,
-    and ``ValueError`` or ``DecodeError`` for a message that is none. ``authenticate`` may raise ``LogonDelayed``: then
-    nothing has changed, and it is called again."""
+    """The acceptor's state of one NTLM logon.
+
+    Call ``challenge``, then ``authenticate``, once each. ``identity`` is set when ``authenticate`` has succeeded. Both
+    raise ``LogonError``, and ``ValueError`` or ``DecodeError`` for a malformed message. ``authenticate`` may raise
+    ``LogonDelayed``: then nothing has changed, and it must be called again later.
+    """
 
     __slots__ = (
         "_allow_anonymous",
@@ -63,14 +66,16 @@ class NtlmLogon:
         allow_anonymous: bool,
         guesses: Guesses | None = None,
     ) -> None:
-        """``guesses``: where failures count; None: nowhere."""
+        """Prepare one logon. ``guesses`` counts failures and delays logons; None means that failures are not
+        counted."""
         self._guesses = guesses
         self._not_before: float | None = None
-        """When the answer to the challenge may be looked at; None: that is not known yet."""
+        """Time of ``guesses.clock`` from which the client's proof may be verified. None means that it is not known
+        yet."""
         self.address = ""
-        """The client's, by which failures count."""
+        """The client's address, by which failures are counted."""
         self.claimed = ""
-        """The account that the client named, proven or not."""
+        """The account that the client named, whether it has proved its identity or not."""
         self._users = users
         self._server_name = server_name
         self._allow_guest = allow_guest
@@ -86,14 +91,14 @@ class NtlmLogon:
 
     @property
     def unproven(self) -> bool:
-        """Let in without a proof of a password."""
+        """Whether the client was admitted as guest or anonymous user, without a proof of a password."""
         return self.identity is not None and (self.identity.guest or self.identity.anonymous)
 
     def challenge(self, token: bytes) -> bytes:
-        """3.2.5.1.1."""
+        """Answer the NEGOTIATE_MESSAGE ``token`` with a CHALLENGE_MESSAGE. [MS-NLMP 3.2.5.1.1]"""
         offered = messages.parse_negotiate(token)
         if not offered & _UNICODE:
-            raise LogonError("client does not speak Unicode")
+            raise LogonError("the client does not support Unicode")
         self._server_challenge = os.urandom(8)
         self._negotiate = token
         self._challenge = messages.pack_challenge(
@@ -102,7 +107,7 @@ class NtlmLogon:
         return self._challenge
 
     def authenticate(self, token: bytes) -> None:
-        """3.2.5.1.2."""
+        """Check the AUTHENTICATE_MESSAGE ``token`` and set ``identity``. [MS-NLMP 3.2.5.1.2]"""
         if self.identity is not None or not self._challenge:
             raise LogonError("no challenge is open")
         given = messages.parse_authenticate(token)
@@ -111,7 +116,7 @@ class NtlmLogon:
         self.claimed = given.user
         if not anonymous:
             self._await_turn(given.user)
-        # A challenge is good for one answer, whatever that is.
+        # A challenge is valid for one answer, right or wrong.
         challenge, self._challenge = self._challenge, b""
         if anonymous:
             self._accept_unproven(given, Identity("", anonymous=True), self._allow_anonymous)
@@ -130,7 +135,7 @@ class NtlmLogon:
             self._guesses.succeeded(given.user, self.address)
 
     def _await_turn(self, name: str) -> None:
-        """Raise ``LogonDelayed`` until the answer's turn has come."""
+        """Raise ``LogonDelayed`` until the proof may be verified, or ``LogonError`` if it is refused."""
         guesses = self._guesses
         if guesses is None:
             return
@@ -145,12 +150,12 @@ class NtlmLogon:
             raise LogonDelayed(self._not_before - now)
 
     def _prove(self, account: Account | None, given: Authenticate, challenge: bytes, token: bytes) -> None:
-        """Verify the NTLMv2 response. For names that are no account the same is done, and fails."""
+        """Verify the NTLMv2 response. If there is no account, do the same work, and fail."""
         response = given.nt_response
         if len(response) < PROOF_SIZE + CLIENT_CHALLENGE_SIZE:
             raise LogonError("no NTLMv2 response")
         proof, blob = response[:PROOF_SIZE], response[PROOF_SIZE:]
-        # Windows looks at the form before the proof.
+        # Windows checks the format before the proof.
         av_flags = messages.av_flags(blob)
         # NTOWFv2 (3.3.2).
         name = (given.user.upper() + given.domain).encode("utf-16-le")
@@ -166,7 +171,7 @@ class NtlmLogon:
         self.identity = Identity(account.name, user=account.user)
 
     def _verify_mic(self, session_key: bytes, challenge: bytes, token: bytes) -> None:
-        """Over all three messages as they were on the wire, its own bytes zero (3.2.5.1.2)."""
+        """Verify the MIC over all three messages as they were sent, with its own bytes zero. [MS-NLMP 3.2.5.1.2]"""
         end = MIC_OFFSET + MIC_SIZE
         if len(token) < end:
             raise LogonError("no MIC")
@@ -175,7 +180,7 @@ class NtlmLogon:
             raise LogonError("wrong MIC")
 
     def _accept_unproven(self, given: Authenticate, identity: Identity, allowed: bool) -> None:
-        """Anonymous and guest: there is no shared secret, so the session has no keys."""
+        """Accept an anonymous user or a guest. There is no shared secret, so the session has no keys."""
         if not allowed:
             raise LogonError("anonymous access is off")
         self.session_key = _exchange(given, bytes(16)) if identity.anonymous else bytes(16)
@@ -183,21 +188,21 @@ class NtlmLogon:
         self.identity = identity
 
     def mechanism_list_mic(self, mechanisms: bytes) -> bytes:
-        """What a mechListMIC of the acceptor's is (RFC 4178 5)."""
+        """Return the acceptor's mechListMIC for the MechTypeList ``mechanisms``. [RFC 4178 5]"""
         return self._mic(mechanisms, "accept")
 
     def check_mechanism_list_mic(self, mechanisms: bytes, mic: bytes) -> None:
-        """Raises ``LogonError``."""
+        """Raise ``LogonError`` if the client's mechListMIC is wrong. [RFC 4178 5]"""
         if not hmac.compare_digest(self._mic(mechanisms, "initiate"), mic):
             raise LogonError("wrong mechListMIC")
 
     def _mic(self, mechanisms: bytes, side: str) -> bytes:
-        """The first signature of that side (MS-NLMP 3.4.4)."""
+        """Return the first signature of one side. [MS-NLMP 3.4.4]"""
         return pyspnego.first_signature(self.flags, self.session_key, side, mechanisms)
 
 
 def _exchange(given: Authenticate, key: bytes) -> bytes:
-    """ExportedSessionKey (MS-NLMP 3.2.5.1.2)."""
+    """Return the ExportedSessionKey. Raises ``LogonError``. [MS-NLMP 3.2.5.1.2]"""
     if given.flags & _KEY_EXCHANGE and given.flags & _PROTECTS:
         if len(given.encrypted_key) != 16:
             raise LogonError("session key of a wrong size")

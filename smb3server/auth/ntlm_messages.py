@@ -1,5 +1,7 @@
-"""NTLM messages from the acceptor's side (MS-NLMP 2.2.1, 2.2.2.1, 2.2.2.7): pure functions. ``ValueError`` or
-``DecodeError`` for bad input."""
+"""NTLM messages as an acceptor decodes and encodes them. [MS-NLMP 2.2.1, 2.2.2.1, 2.2.2.7]
+
+Pure functions. They raise ``ValueError`` or ``DecodeError`` for bad input.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,18 @@ from smbdirect.codec import Codec
 
 SIGNATURE = b"NTLMSSP\0"
 MIC_OFFSET, MIC_SIZE = 72, 16
-"""In AUTHENTICATE_MESSAGE (2.2.1.3)."""
+"""Place of the MIC in AUTHENTICATE_MESSAGE, in bytes. [MS-NLMP 2.2.1.3]"""
 PROOF_SIZE = 16
 CLIENT_CHALLENGE_SIZE = 28
-"""Bytes of NTLMv2_CLIENT_CHALLENGE before its AvPairs (2.2.2.7)."""
+"""Bytes of NTLMv2_CLIENT_CHALLENGE before its AvPairs. [MS-NLMP 2.2.2.7]"""
 _NEGOTIATE, _CHALLENGE, _AUTHENTICATE = 1, 2, 3
 _OEM = "cp1252"
 _VERSION = bytes.fromhex("0a007c4f0000000f")
-"""10.0 build 20348, revision 15 of NTLM (2.2.2.10)."""
+"""Version 10.0, build 20348, revision 15 of NTLM. [MS-NLMP 2.2.2.10]"""
 
 
 class Flags(enum.IntFlag):
-    """NegotiateFlags (2.2.2.5)."""
+    """NegotiateFlags. [MS-NLMP 2.2.2.5]"""
 
     UNICODE = 0x00000001
     OEM = 0x00000002
@@ -47,7 +49,7 @@ class Flags(enum.IntFlag):
 
 
 class AvId(enum.IntEnum):
-    """MsvAv* (2.2.2.1)."""
+    """Kinds of AvPairs (MsvAv*). [MS-NLMP 2.2.2.1]"""
 
     EOL = 0
     NB_COMPUTER_NAME = 1
@@ -59,7 +61,7 @@ class AvId(enum.IntEnum):
 
 
 AV_FLAG_MIC = 0x2
-"""The AUTHENTICATE_MESSAGE has a MIC."""
+"""MsvAvFlags: the AUTHENTICATE_MESSAGE has a MIC."""
 
 _UNICODE = int(Flags.UNICODE)
 _WITH_VERSION = int(Flags.VERSION)
@@ -79,7 +81,7 @@ _ALWAYS = int(Flags.REQUEST_TARGET | Flags.NTLM | Flags.TARGET_INFO | Flags.TARG
 
 
 class NegotiateFields(NamedTuple):
-    """2.2.1.1; what a client says of its domain and workstation here is not looked at."""
+    """NEGOTIATE_MESSAGE up to its flags. The client's domain and workstation are ignored here. [MS-NLMP 2.2.1.1]"""
 
     signature: Annotated[bytes, Bytes(8)] = SIGNATURE
     message_type: Annotated[int, Int32ul] = _NEGOTIATE
@@ -87,7 +89,7 @@ class NegotiateFields(NamedTuple):
 
 
 class ChallengeFields(NamedTuple):
-    """2.2.1.2."""
+    """The fixed part of CHALLENGE_MESSAGE. [MS-NLMP 2.2.1.2]"""
 
     signature: Annotated[bytes, Bytes(8)] = SIGNATURE
     message_type: Annotated[int, Int32ul] = _CHALLENGE
@@ -104,7 +106,7 @@ class ChallengeFields(NamedTuple):
 
 
 class AuthenticateFields(NamedTuple):
-    """2.2.1.3, up to the flags: Version and MIC are not always there."""
+    """AUTHENTICATE_MESSAGE up to its flags. Version and MIC follow, but are optional. [MS-NLMP 2.2.1.3]"""
 
     signature: Annotated[bytes, Bytes(8)] = SIGNATURE
     message_type: Annotated[int, Int32ul] = _AUTHENTICATE
@@ -130,14 +132,14 @@ class AuthenticateFields(NamedTuple):
 
 
 class AvPair(NamedTuple):
-    """2.2.2.1, without its value."""
+    """The header of an AvPair, without its value. [MS-NLMP 2.2.2.1]"""
 
     identifier: Annotated[int, Int16ul] = 0
     length: Annotated[int, Int16ul] = 0
 
 
 class Timestamp(NamedTuple):
-    """MsvAvTimestamp's value."""
+    """The value of an MsvAvTimestamp pair."""
 
     filetime: Annotated[int, Int64ul] = 0
 
@@ -150,7 +152,7 @@ TIMESTAMP = Codec(Timestamp)
 
 
 class Authenticate(NamedTuple):
-    """What counts of an AUTHENTICATE_MESSAGE."""
+    """The fields of an AUTHENTICATE_MESSAGE that the acceptor uses."""
 
     user: str
     domain: str
@@ -161,7 +163,7 @@ class Authenticate(NamedTuple):
 
 
 def parse_negotiate(token: bytes) -> int:
-    """The client's NegotiateFlags."""
+    """Return the client's NegotiateFlags. Raises ``ValueError`` or ``DecodeError``."""
     fields = NEGOTIATE_FIELDS.unpack(token)
     if fields.signature != SIGNATURE or fields.message_type != _NEGOTIATE:
         raise ValueError("not a NEGOTIATE_MESSAGE")
@@ -169,12 +171,12 @@ def parse_negotiate(token: bytes) -> int:
 
 
 def challenge_flags(offered: int) -> int:
-    """The part of the client's flags that is agreed to, and what a challenge always says."""
+    """Return the flags of a challenge: those of the client that the server accepts, and those that are always set."""
     return offered & _ANSWERED | _ALWAYS
 
 
 def pack_challenge(flags: int, server_challenge: bytes, server_name: str) -> bytes:
-    """CHALLENGE_MESSAGE of a server that is its own domain, with the time."""
+    """Return the CHALLENGE_MESSAGE of a server that is its own domain, with the current time."""
     name, info = _target(server_name)
     clock = AV_PAIR.pack(AvPair(AvId.TIMESTAMP, 8)) + TIMESTAMP.pack(Timestamp(filetime.from_ns(time.time_ns())))
     info_length = len(info) + len(clock) + AV_PAIR.size
@@ -197,7 +199,7 @@ def pack_challenge(flags: int, server_challenge: bytes, server_name: str) -> byt
 
 @functools.lru_cache(maxsize=16)
 def _target(server_name: str) -> tuple[bytes, bytes]:
-    """TargetName, and TargetInfo up to the time."""
+    """Return TargetName, and TargetInfo up to the time."""
     name = server_name.encode("utf-16-le")
     small = server_name.lower().encode("utf-16-le")
     pairs = (
@@ -210,6 +212,7 @@ def _target(server_name: str) -> tuple[bytes, bytes]:
 
 
 def parse_authenticate(token: bytes) -> Authenticate:
+    """Decode an AUTHENTICATE_MESSAGE. Raises ``ValueError`` or ``DecodeError``."""
     fields = AUTHENTICATE_FIELDS.unpack(token)
     if fields.signature != SIGNATURE or fields.message_type != _AUTHENTICATE:
         raise ValueError("not an AUTHENTICATE_MESSAGE")
@@ -224,7 +227,7 @@ def parse_authenticate(token: bytes) -> Authenticate:
 
 
 def _part(token: bytes, offset: int, length: int) -> bytes:
-    """Offsets of empty parts do not count."""
+    """Return one variable part. The offset of an empty part is ignored."""
     if not length:
         return b""
     if offset < AUTHENTICATE_FIELDS.size or offset + length > len(token):
@@ -233,7 +236,10 @@ def _part(token: bytes, offset: int, length: int) -> bytes:
 
 
 def av_flags(client_challenge: bytes) -> int:
-    """MsvAvFlags of an NTLMv2_CLIENT_CHALLENGE, 0 without; ``ValueError`` if its AvPairs do not come to their end."""
+    """Return MsvAvFlags of an NTLMv2_CLIENT_CHALLENGE, or 0 if it has none.
+
+    Raises ``ValueError`` if the AvPairs are not terminated.
+    """
     offset, end = CLIENT_CHALLENGE_SIZE, len(client_challenge)
     flags = 0
     while offset + 4 <= end:

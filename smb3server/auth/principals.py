@@ -1,4 +1,4 @@
-"""Whose account a Kerberos principal has (RFC 4120 6): that it has a ticket says who it is, not that it may get in."""
+"""Maps Kerberos principals to accounts. A ticket proves who a principal is, not that it may log on. [RFC 4120 6]"""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from smb3server.backends.base import User
 
 _PRINCIPAL = re.compile(r"([^@\\/\0]+)@([^@\\/\0]+)")
-"""One component and a realm. What krb5_unparse_name has to escape, and names of services and hosts with their slash,
-are nobody's account."""
+"""One component and a realm. Principals with characters that krb5_unparse_name escapes, and those of services and hosts
+(with a slash), never have an account."""
 
 
 def parse(text: str) -> tuple[str, str]:
-    """Name and realm. Raises ``ValueError`` for what cannot be a user's principal."""
+    """Return name and realm. Raises ``ValueError`` if the text cannot be a user's principal."""
     found = _PRINCIPAL.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not a principal: write NAME@REALM")
@@ -26,19 +26,23 @@ def parse(text: str) -> tuple[str, str]:
 
 
 class Principals:
-    """The rules of one server."""
+    """The rules of one server for mapping principals to accounts."""
 
     def __init__(
         self, users: UserDatabase, trusted_realms: Collection[str] = (), unknown_user: User | None = None
     ) -> None:
-        """``trusted_realms``: in which names mean accounts. ``unknown_user``: whom those without one act as; None: they
-        are refused."""
+        """Set the rules.
+
+        ``trusted_realms`` are the realms whose principals have the account of the same name. Principals without an
+        account act as ``unknown_user``. None means that they are refused.
+        """
         self._users = users
         self.trusted_realms = frozenset(trusted_realms)
         self._unknown_user = unknown_user
 
     def identity_of(self, principal: str) -> Identity:
-        """Who a principal that has proved itself is here. Raises ``ValueError`` for one that may not get in."""
+        """Return the identity of a principal that has proved itself by a ticket. Raises ``ValueError`` if it may not
+        log on."""
         name, realm = parse(principal)
         account = self._users.of_principal(principal)
         if account is None and realm not in self.trusted_realms:
@@ -46,7 +50,8 @@ class Principals:
         if account is None:
             account = self._users.find(name)
             if account is not None and account.principal:
-                # The account is another principal's; this one may not even get in as an unknown of that name.
+                # The account belongs to another principal. This one must not log on under its name, not even without
+                # an account.
                 raise ValueError(f"{principal!r}: the account {account.name} is that of {account.principal}")
         if account is not None:
             return Identity(account.name, user=account.user)

@@ -1,7 +1,7 @@
-"""Everything this project uses of pyspnego that pyspnego does not document.
+"""All uses of undocumented parts of pyspnego.
 
-Names that begin with an underscore may change with any release: this module alone knows them, pyproject.toml bounds the
-version, and ``tests/smb3server/auth/test_pyspnego.py`` fails where a release changes them. What is documented
+Names that begin with an underscore may change with any release. Only this module uses them, pyproject.toml bounds the
+version, and ``tests/smb3server/auth/test_pyspnego.py`` fails if a release changes them. The documented parts
 (``spnego.client``, ``spnego.exceptions``, ``spnego.iov``) may be used anywhere.
 """
 
@@ -24,23 +24,23 @@ from smb3server.access.identity import Identity
 
 
 def nt_hash(password: str) -> bytes:
-    """Return the NT hash of a clear-text password (NTOWFv1, MS-NLMP 3.3.1)."""
+    """Return the NT hash of a clear-text password (NTOWFv1). [MS-NLMP 3.3.1]"""
     return ntowfv1(password)  # type: ignore[no-any-return]
 
 
 def decrypt_key(key: bytes, encrypted: bytes) -> bytes:
-    """Decrypt the session key that an NTLM client chose (RC4K, MS-NLMP 3.1.5.1.2)."""
+    """Decrypt the session key that an NTLM client chose (RC4K). [MS-NLMP 3.1.5.1.2]"""
     return rc4k(key, encrypted)  # type: ignore[no-any-return]
 
 
 def first_signature(flags: int, session_key: bytes, side: str, data: bytes) -> bytes:
-    """Sign ``data`` as the first message of one side, 'initiate' or 'accept', of an NTLM session (MS-NLMP 3.4.4)."""
+    """Sign ``data`` as the first message of one side, 'initiate' or 'accept', of an NTLM session. [MS-NLMP 3.4.4]"""
     handle = rc4init(sealkey(flags, session_key, side))
     return sign(flags, handle, signkey(flags, session_key, side), 0, data)  # type: ignore[no-any-return]
 
 
 def pack_hint(kerberos: bool, ntlm: bool) -> bytes:
-    """Pack the NegTokenInit2 of a negotiate response, with the mechanisms that a client may choose (MS-SPNG 2.2.1)."""
+    """Pack the NegTokenInit2 of a negotiate response, with the mechanisms that a client may choose. [MS-SPNG 2.2.1]"""
     mechanisms = [GSSMech._ms_kerberos.value, GSSMech.kerberos.value] if kerberos else []
     if ntlm:
         mechanisms.append(GSSMech.ntlm.value)
@@ -48,18 +48,18 @@ def pack_hint(kerberos: bool, ntlm: bool) -> bytes:
 
 
 class NtlmLogon(Protocol):
-    """The acceptor's steps of an NTLM logon, and what they lead to."""
+    """The acceptor's steps of an NTLM logon, and their results."""
 
     flags: int
     """NegotiateFlags that both sides agreed on."""
 
     @property
     def identity(self) -> Identity | None:
-        """The user; None until the logon has succeeded."""
+        """The user, or None until the logon has succeeded."""
 
     @property
     def session_key(self) -> bytes:
-        """ExportedSessionKey (MS-NLMP 3.2.5.1.2)."""
+        """ExportedSessionKey. [MS-NLMP 3.2.5.1.2]"""
 
     def challenge(self, token: bytes) -> bytes:
         """Answer the NEGOTIATE_MESSAGE."""
@@ -69,18 +69,18 @@ class NtlmLogon(Protocol):
 
 
 class NtlmContext(NTLMProxy):  # type: ignore[misc]
-    """An NTLM acceptor with pyspnego's protection of messages afterwards (MS-NLMP 3.4).
+    """An NTLM acceptor that protects messages with pyspnego after the logon. [MS-NLMP 3.4]
 
     pyspnego's own acceptor reads accounts from a file named in the environment, computes the MIC over re-encoded
-    messages and knows no anonymous users; ``logon`` stands in for those steps.
+    messages and does not support anonymous users. ``logon`` replaces these steps.
     """
 
     def __init__(self, logon: NtlmLogon) -> None:
-        # Not NTLMProxy's own: it insists on the credential file.
+        # NTLMProxy.__init__ is not called, because it requires the credential file.
         ContextProxy.__init__(self, [], None, None, None, ContextReq.default, "accept", "ntlm", NegotiateOptions.none)
         self._logon = logon
         self._complete = False
-        # pyspnego then writes no token into its log, not even into one that nobody reads.
+        # pyspnego then formats no tokens for its log.
         self._is_wrapped = True
         self._credential = None
         self._temp_negotiate: bytes | None = None
@@ -106,11 +106,11 @@ class NtlmContext(NTLMProxy):  # type: ignore[misc]
 
     @property
     def extended_session_security(self) -> bool:
-        """Whether the completed authentication negotiated it (MS-NLMP 2.2.2.5)."""
+        """Whether the completed authentication negotiated it. [MS-NLMP 2.2.2.5]"""
         return bool(self._context_attr & NegotiateFlags.extended_session_security)
 
     def mechanism_list_mic(self, data: bytes) -> bytes:
-        """Sign the list of mechanisms. The cipher starts anew for messages, the sequence numbers go on.
+        """Sign the list of mechanisms. The cipher is then reset for messages, the sequence numbers continue.
         [MS-SPNG 3.3.5.1]"""
         made: bytes = self.sign(data)
         self._reset_ntlm_crypto_state()
@@ -122,10 +122,11 @@ class NtlmContext(NTLMProxy):  # type: ignore[misc]
         self._reset_ntlm_crypto_state(outgoing=False)
 
     def seal_between(self, before: bytes, data: bytes, after: bytes) -> tuple[bytes, bytes]:
-        """Return ``data`` encrypted, and a signature of all three parts (MS-NLMP 3.4.3, 3.4.4.2).
+        """Return ``data`` encrypted, and a signature of all three parts. [MS-NLMP 3.4.3, 3.4.4.2]
 
-        ``wrap_iov`` does the same with extended session security; this is without its lists, because thousands of
-        clients are notified of a failure at once."""
+        ``wrap_iov`` does the same with extended session security. This does without its lists, because thousands of
+        clients are notified of a failure at the same time. Raises ``InvalidTokenError`` if no key was negotiated.
+        """
         handle: Any = self._handle_out
         key: bytes | None = self._sign_key_out
         if handle is None or key is None or not self._context_attr & NegotiateFlags.seal:
@@ -139,24 +140,28 @@ class NtlmContext(NTLMProxy):  # type: ignore[misc]
 
 
 class KerberosContext:
-    """A Kerberos acceptor: pyspnego's context for the system's GSS-API."""
+    """A Kerberos acceptor, made of pyspnego's context for the system's GSS-API."""
 
     def __init__(self, service: str, keytab: str) -> None:
-        """``service`` is the first part of the acceptor's principal. ``keytab`` is the file with its keys; empty: the
-        one that the environment names. Raises ``SpnegoError`` if there is no Kerberos here."""
+        """Make an acceptor of tickets.
+
+        ``service`` is the first part of the acceptor's principal. ``keytab`` is the file with its keys; empty means the
+        file that the environment names. Raises ``SpnegoError`` if Kerberos is not available.
+        """
         options: dict[str, Any] = {"_gssapi_credential": _acceptor_credential(keytab)} if keytab else {}
         self.raw: Any = spnego.server(protocol="kerberos", service=service, **options)
-        # Nothing of a token goes into pyspnego's log.
+        # pyspnego then writes no tokens to its log.
         self.raw._is_wrapped = True
 
     @property
     def begun(self) -> bool:
-        """Whether the library has parsed a token: what it refuses from then on is a ticket, not garbage."""
+        """Whether the library has parsed a token. If so, a later error means a refused ticket, not a malformed
+        token."""
         return self.raw._context is not None
 
     @property
     def lifetime(self) -> float:
-        """Seconds that the client's ticket is still valid."""
+        """Seconds for which the client's ticket is still valid."""
         return self.raw._context.lifetime  # type: ignore[no-any-return]
 
 

@@ -1,7 +1,8 @@
-"""SPNEGO tokens that an acceptor meets (RFC 4178 4.2, DER of X.690 8).
+"""The SPNEGO tokens that an acceptor receives and sends, in DER. [RFC 4178 4.2, X.690 8]
 
-No tree of objects: one pass over the token, ``ValueError`` for what is not DER or not such a token. Whoever sends them
-is not authenticated yet, so every part has a bound of its own, and the work is linear in the token's size.
+Tokens are decoded in one pass, without a tree of objects. Decoding raises ``ValueError`` for malformed DER or another
+token. The sender is not authenticated yet, so the size of every part is bounded, and the work is linear in the token's
+size.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 ACCEPT_COMPLETED, ACCEPT_INCOMPLETE, REJECT, REQUEST_MIC = range(4)
-"""NegState (RFC 4178 4.2.2)."""
+"""Values of NegState. [RFC 4178 4.2.2]"""
 
 SPNEGO = bytes.fromhex("06062b0601050502")
-"""1.3.6.1.5.5.2, tag and length included."""
+"""1.3.6.1.5.5.2, including tag and length."""
 NTLM = bytes.fromhex("060a2b06010401823702020a")
 """1.3.6.1.4.1.311.2.2.10."""
 KERBEROS = bytes.fromhex("06092a864886f712010202")
@@ -33,25 +34,25 @@ _MAX_LENGTH_BYTES = 4
 
 
 class Init(NamedTuple):
-    """NegTokenInit (4.2.1)."""
+    """NegTokenInit, the client's first token. [RFC 4178 4.2.1]"""
 
     mechanisms: bytes
-    """MechTypeList as it was sent: what a mechListMIC covers."""
+    """MechTypeList as it was sent. The mechListMIC covers these bytes."""
     offered: tuple[bytes, ...]
-    """Object identifiers in the client's order, tag and length included; never empty."""
+    """Object identifiers in the client's order, including tag and length. Never empty."""
     token: bytes
-    """For the first choice; empty: none."""
+    """The token for the client's first choice. Empty means that it sent none."""
     mic: bytes
-    """The mechListMIC, which is early; empty: none."""
+    """The mechListMIC, which clients normally send later. Empty means that it sent none."""
 
     @property
     def first(self) -> bytes:
-        """Give the client's first choice."""
+        """The client's first choice."""
         return self.offered[0]
 
 
 class Resp(NamedTuple):
-    """NegTokenResp (4.2.2); None: absent."""
+    """NegTokenResp, a later token. None means that the field is absent. [RFC 4178 4.2.2]"""
 
     state: int | None
     mechanism: bytes | None
@@ -60,7 +61,7 @@ class Resp(NamedTuple):
 
 
 def _element(data: bytes, at: int, end: int, tag: int = -1) -> tuple[int, int]:
-    """Where the content of the element at ``at`` begins and ends. ``tag`` -1: any."""
+    """Return where the content of the element at ``at`` begins and ends. -1 accepts any tag."""
     if at + 2 > end:
         raise ValueError("DER element cut short")
     if tag >= 0 and data[at] != tag:
@@ -70,7 +71,7 @@ def _element(data: bytes, at: int, end: int, tag: int = -1) -> tuple[int, int]:
     if length >= 0x80:
         count = length & 0x7F
         if not 1 <= count <= _MAX_LENGTH_BYTES or start + count > end:
-            raise ValueError("DER length of no size")
+            raise ValueError("bad DER length")
         length = int.from_bytes(data[start : start + count], "big")
         start += count
     if length > end - start:
@@ -79,7 +80,7 @@ def _element(data: bytes, at: int, end: int, tag: int = -1) -> tuple[int, int]:
 
 
 def _fields(data: bytes, at: int, end: int) -> dict[int, tuple[int, int]]:
-    """Context-specific elements of the sequence at ``at``, by their tag. None may come twice."""
+    """Return the places of the context-specific elements of the sequence at ``at``, by tag. No tag may occur twice."""
     at, end = _element(data, at, end, _SEQUENCE)
     found: dict[int, tuple[int, int]] = {}
     while at < end:
@@ -100,7 +101,7 @@ def _octets(data: bytes, place: tuple[int, int] | None) -> bytes | None:
 
 
 def parse_init(token: bytes) -> Init:
-    """The client's first token."""
+    """Decode the client's first token. Raises ``ValueError``."""
     at, end = _element(token, 0, len(token), _GSS)
     if token[at : at + len(SPNEGO)] != SPNEGO:
         raise ValueError("not a SPNEGO token")
@@ -117,7 +118,7 @@ def parse_init(token: bytes) -> Init:
 
 
 def _mechanisms(token: bytes, at: int, end: int) -> tuple[bytes, ...]:
-    """Cut the object identifiers of a MechTypeList. They are compared as they are, never decoded."""
+    """Split a MechTypeList into its object identifiers. They are compared in encoded form and never decoded."""
     if end - at > MAX_MECHANISM_LIST:
         raise ValueError("list of mechanisms too long")
     offered: list[bytes] = []
@@ -135,8 +136,8 @@ def _mechanisms(token: bytes, at: int, end: int) -> tuple[bytes, ...]:
 
 
 def gss_mechanism(token: bytes) -> bytes:
-    """Give the mechanism that an initial GSS token names, tag and length included (RFC 2743 3.1). Raises
-    ``ValueError``."""
+    """Return the mechanism that an initial GSS token names, including tag and length. Raises ``ValueError``.
+    [RFC 2743 3.1]"""
     at, end = _element(token, 0, len(token), _GSS)
     if end != len(token):
         raise ValueError("bytes behind a GSS token")
@@ -147,13 +148,13 @@ def gss_mechanism(token: bytes) -> bytes:
 
 
 def parse_resp(token: bytes) -> Resp:
-    """A later token of the client's."""
+    """Decode a later token of the client. Raises ``ValueError``."""
     fields = _fields(token, *_element(token, 0, len(token), _RESP))
     state = mechanism = None
     if 0xA0 in fields:
         start, stop = _element(token, *fields[0xA0], _ENUMERATED)
         if stop - start != 1 or token[start] > REQUEST_MIC:
-            raise ValueError("no such negState")
+            raise ValueError("unknown negState")
         state = token[start]
     if 0xA1 in fields:
         first, last = fields[0xA1]
@@ -173,6 +174,7 @@ def _tlv(tag: int, content: bytes) -> bytes:
 
 
 def pack_resp(resp: Resp) -> bytes:
+    """Encode a NegTokenResp."""
     content = b""
     if resp.state is not None:
         content += bytes((0xA0, 3, _ENUMERATED, 1, resp.state))

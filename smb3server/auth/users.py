@@ -17,13 +17,16 @@ _HASH = re.compile(r"[0-9a-fA-F]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Account:
+    """A user of the local database."""
+
     name: str
     nt_hash: bytes = field(repr=False)
-    """MD4 of the password in UTF-16: as good as the password."""
+    """MD4 of the password in UTF-16. It grants the same access as the password, so keep it secret."""
     user: User | None = None
-    """POSIX credentials to act with; None: those that a share has for users without any."""
+    """POSIX credentials for file access. None means those that a share has for users without any."""
     principal: str = ""
-    """The Kerberos principal whose account it is, ``name@REALM``; empty: any of this name in a trusted realm."""
+    """The Kerberos principal that has this account, ``name@REALM``. Empty means any principal of this name in a trusted
+    realm."""
 
 
 def nt_hash(password: str) -> bytes:
@@ -32,14 +35,14 @@ def nt_hash(password: str) -> bytes:
 
 
 def parse_hash(text: str) -> bytes:
-    """An NT hash written as 32 hexadecimal digits; ``ValueError`` if it is none."""
+    """Parse an NT hash written as 32 hexadecimal digits. Raises ``ValueError``."""
     if not _HASH.fullmatch(text):
         raise ValueError("an NT hash has 32 hexadecimal digits")
     return bytes.fromhex(text)
 
 
 class UserDatabase:
-    """Names are compared without case, as Windows does."""
+    """The accounts by name. Names are compared without case, as Windows does."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
@@ -48,15 +51,16 @@ class UserDatabase:
         return len(self._accounts)
 
     def add(self, account: Account) -> None:
-        """Replaces one of the same name."""
+        """Add an account, or replace the account of the same name."""
         self._accounts[account.name.casefold()] = account
 
     def __iter__(self) -> Iterator[Account]:
         return iter(self._accounts.values())
 
     def of_principal(self, principal: str) -> Account | None:
-        """The account that names this very principal."""
+        """Return the account that names this Kerberos principal, if any."""
         return next((account for account in self._accounts.values() if account.principal == principal), None)
 
     def find(self, name: str) -> Account | None:
+        """Return the account of a name, if any."""
         return self._accounts.get(name.casefold())

@@ -99,10 +99,10 @@ class DirectoryEntry(NamedTuple):
 
 
 class Disposition(enum.IntEnum):
-    """What to do about existence. Overwriting is done afterwards by the server (``truncate``), once its checks passed.
+    """Whether a file is opened, created or either. The server overwrites afterwards (``truncate``), when its checks
+    have passed.
 
-    With a stream named it is about the stream; the file is created with it unless OPEN.
-    """
+    With a stream named it is about the stream; except for OPEN the file is created with it."""
 
     OPEN = 0
     CREATE = 1
@@ -128,15 +128,15 @@ class OpenRequest:
     """For a new file: self-relative, stored with it before anybody else can open it."""
     ea: Sequence[tuple[bytes, bytes]] = ()
     user: User | None = None
-    exact: bool = False
-    """To open only: FileNotFoundError may as well say that the name is there in another case, or that an ancestor is
-    missing. A store that finds names in any case at no price ignores it."""
+    or_folder: bool = False
+    """For ``Backend.open_described`` of a file that need not exist: open its folder if nothing has the name. The name
+    may still be there in another case: a store need not look for it."""
     direct: bool = False
     """FILE_NO_INTERMEDIATE_BUFFERING or a write-through hint; a backend may ignore it."""
 
 
 class Handle(ABC):
-    """An open file, stream or directory. It keeps working when somebody renames the file."""
+    """An open file, stream or directory. It continues to work when the file is renamed."""
 
     __slots__ = ()
 
@@ -151,24 +151,25 @@ class Handle(ABC):
     @property
     @abstractmethod
     def path(self) -> Path:
-        """Current components in the case they have on disk, own and ancestors' renames included. FileNotFoundError:
-        the file has no name any more."""
+        """The current components in the case they have on disk, with renames of the file and its ancestors. Raises
+        FileNotFoundError if the file has no name."""
 
     @abstractmethod
     def fileno(self) -> int | None:
-        """Descriptor for preadv/pwritev/sendfile/mmap by the caller; None where there is none."""
+        """Return the descriptor for preadv, pwritev, sendfile or mmap by the caller; None if there is none."""
 
     @abstractmethod
     def info(self) -> FileInfo:
-        """Sizes are the stream's, everything else the file's."""
+        """Return the metadata. Sizes are the stream's, everything else is the file's."""
 
     def describe(self) -> Described:
-        """Return ``info`` and ``security_descriptor`` for the price of less than both."""
+        """Return ``info`` and ``security_descriptor``. This costs less than both."""
         return Described(self.info(), self.security_descriptor())
 
     @abstractmethod
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
-        """Bytes read; less than asked only at end of file."""
+        """Fill the buffers from ``offset`` on, and return the number of bytes: less than they hold only at the end of
+        file."""
 
     @abstractmethod
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
@@ -176,20 +177,20 @@ class Handle(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """To stable storage. May take long: called from a worker thread."""
+        """Write everything to stable storage. This may take long: it is called on a worker thread."""
 
     def shrinking(self, size: int) -> Callable[[], None] | None:
-        """If cutting the file to ``size`` bytes may take long: what does most of it, on any thread, while the handle is
-        open. None: it takes no time worth mentioning."""
+        """Return a function that does most of cutting the file to ``size`` bytes, if that may take long. It may run on
+        any thread while the handle is open. None: cutting is quick."""
         return None
 
     def allocating(self, size: int) -> Iterator[None] | None:
-        """If ``allocate(size)`` may take long: the same in steps, on any one thread, while the handle is open. None: it
-        takes no time worth mentioning."""
+        """Return ``allocate(size)`` in steps, if that may take long. They may run on any one thread while the handle is
+        open. None: it is quick."""
         return None
 
     def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
-        """The same of ``zero_range``."""
+        """Return ``zero_range`` in steps, as ``allocating`` does."""
         return None
 
     @abstractmethod
@@ -198,24 +199,24 @@ class Handle(ABC):
 
     @abstractmethod
     def allocate(self, size: int) -> None:
-        """Set allocation size; smaller than end of file truncates (MS-FSCC 2.4.4)."""
+        """Set the allocation size in bytes; a size smaller than the end of file truncates. [MS-FSCC 2.4.4]"""
 
     @abstractmethod
     def zero_range(self, offset: int, length: int) -> None:
-        """Range reads as zeros; deallocated where possible. Does not extend the file."""
+        """Make a range read as zeros, and deallocate it if possible. The file is not extended."""
 
     @abstractmethod
     def allocated_ranges(self, offset: int, length: int, limit: int = 65536) -> list[tuple[int, int]]:
-        """(offset, length) of data in the range; the last of ``limit`` ranges may hold holes."""
+        """Return (offset, length) of the data in the range; the last of ``limit`` ranges may contain holes."""
 
     @abstractmethod
     def copy_range(self, source: Handle, source_offset: int, offset: int, length: int) -> int:
-        """Server-side copy; bytes copied (short at the source's end). EXDEV: the source is of another kind of store,
-        copy by reading and writing."""
+        """Copy on the server, and return the number of bytes: fewer at the source's end. Raises EXDEV if the source is
+        in another kind of store; then copy by reading and writing."""
 
     @abstractmethod
     def clone_range(self, source: Handle, source_offset: int, offset: int, length: int) -> None:
-        """Share extents (reflink); EOPNOTSUPP where the file system cannot."""
+        """Share extents (reflink). Raises EOPNOTSUPP if the file system cannot."""
 
     @abstractmethod
     def set_times(
@@ -225,33 +226,33 @@ class Handle(ABC):
         last_write: int | None = None,
         change: int | None = None,
     ) -> None:
-        """None leaves a time alone. A store that cannot set ``change`` ignores it."""
+        """Set FILETIMEs; None leaves a time as it is. A store that cannot set ``change`` ignores it."""
 
     @abstractmethod
     def set_attributes(self, attributes: int) -> None:
-        """The settable FILE_ATTRIBUTE_* (readonly, hidden, system, archive, temporary, offline, not-indexed, sparse);
-        other bits are ignored."""
+        """Set the settable FILE_ATTRIBUTE_* (readonly, hidden, system, archive, temporary, offline, not-indexed,
+        sparse). Other bits are ignored."""
 
     @abstractmethod
     def set_compressed(self, compressed: bool) -> None:
-        """Whether the file system compresses what is written from now on, or a directory's new entries inherit that;
-        EOPNOTSUPP where it cannot."""
+        """Set whether the file system compresses what is written from now on; new entries of a directory inherit it.
+        Raises EOPNOTSUPP if it cannot."""
 
     @abstractmethod
     def eas(self) -> list[tuple[bytes, bytes]]: ...
 
     def set_ea(self, name: bytes, value: bytes) -> None:
-        """An empty value removes; names are case-insensitive."""
+        """Set one EA; an empty value removes it. Names are case-insensitive."""
         self.set_eas([(name, value)])
 
     @abstractmethod
     def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
-        """Set several EAs at once, written once: all or none. Of a name given twice the last counts. ``replace``: EAs
-        that are not among them go."""
+        """Set several EAs at once: all or none. The last of equal names counts. ``replace``: remove all other EAs."""
 
     @abstractmethod
     def security_descriptor(self) -> bytes | None:
-        """Stored self-relative descriptor, None if there is none (the server derives one from mode and owner)."""
+        """Return the stored self-relative descriptor; None if there is none (the server derives one from mode and
+        owner)."""
 
     @abstractmethod
     def set_security_descriptor(self, descriptor: bytes) -> None: ...
@@ -259,18 +260,20 @@ class Handle(ABC):
     def set_permissions(  # noqa: B027
         self, uid: int | None, gid: int | None, mode: int | None = None, acl: bytes | None = None
     ) -> None:
-        """What the host checks: owner, group, the nine bits of ``mode`` and with them the POSIX ACL, None for none
-        (``acl`` counts only with ``mode``). Done with the rights of the user whose handle it is: PermissionError where
-        the host would refuse him. No set-id bit of a file outlives it. A store without such things does nothing."""
+        """Set what the host checks: owner, group, the nine bits of ``mode`` and the POSIX ACL. ``acl`` counts only with
+        ``mode``; None removes it.
+
+        This acts with the rights of the user whose handle it is: PermissionError if the host refuses it to the user.
+        Set-id bits of a file are removed. A store without such things does nothing."""
 
     @abstractmethod
     def streams(self) -> list[StreamInfo]:
-        """The unnamed stream first (files only), then alternate data streams."""
+        """Return the unnamed stream first (files only), then alternate data streams."""
 
     @abstractmethod
     def rename(self, target: Path, replace: bool, user: User | None = None) -> None:
-        """Atomic. FileExistsError if the target exists and not ``replace``; replacing a directory is EISDIR/ENOTDIR.
-        A change of case only is a rename, too. On an alternate stream: use ``rename_stream``."""
+        """Rename atomically. Raises FileExistsError if the target exists and not ``replace``; EISDIR or ENOTDIR for
+        replacing a directory. A change of case only is a rename, too. Use ``rename_stream`` for an alternate stream."""
 
     @abstractmethod
     def rename_stream(self, name: str, replace: bool) -> None: ...
@@ -279,33 +282,43 @@ class Handle(ABC):
     def link(self, target: Path, replace: bool, user: User | None = None) -> None: ...
 
     def check_unlink(self) -> None:  # noqa: B027
-        """Raise PermissionError if the host would refuse ``unlink`` to the user whose handle it is: a deletion happens
-        when there is nobody left to tell. A store that asks no host does nothing."""
+        """Raise PermissionError if the host would refuse ``unlink`` to the user whose handle it is: the deletion itself
+        happens when no request can report the error. A store without a host does nothing."""
 
     @abstractmethod
     def unlink(self) -> None:
-        """Remove the name this handle was opened by (as it is called now), or the stream; ENOTEMPTY for a directory
-        with entries. The handle stays usable until closed."""
+        """Remove the name by which this handle was opened (as it is now), or the stream. Raises ENOTEMPTY for a
+        directory with entries. The handle stays usable until it is closed."""
 
     @abstractmethod
     def reparse_point(self) -> bytes | None:
-        """REPARSE_DATA_BUFFER (MS-FSCC 2.1.2), None if it is not one."""
+        """Return the REPARSE_DATA_BUFFER; None if the file is no reparse point. [MS-FSCC 2.1.2]"""
 
     @abstractmethod
     def set_reparse_point(self, data: bytes | None) -> None: ...
 
     @abstractmethod
     def scan(self) -> Iterator[DirectoryEntry]:
-        """Entries of this directory, '.' and '..' first; lazily, in bounded memory. Streams' side files never show."""
+        """Return the entries of this directory lazily, in bounded memory, "." and ".." first. Files of the store itself
+        never appear."""
 
     def search(self, matches: Callable[[str], bool], only: str | None = None) -> Iterator[DirectoryEntry | None]:
-        """Entries whose names match, in the order of ``scan``, and None for each of the others: a search that finds
-        nothing lets its caller turn to something else meanwhile. ``only``: the one name that matches, in any case."""
+        """Return the entries whose names match, in the order of ``scan``, and None for each other entry: so a search
+        without matches can be interrupted. ``only``: the one name that matches, in any case."""
         return (entry if matches(entry.name) else None for entry in self.scan())
 
     @abstractmethod
     def close(self) -> None:
-        """Idempotent."""
+        """Close the handle. It may be called again."""
+
+
+class OpenedFile(NamedTuple):
+    """An open file, with its metadata as of that moment."""
+
+    handle: Handle
+    found: Described
+    is_folder: bool = False
+    """The file does not exist, and this is its folder: see ``OpenRequest.or_folder``."""
 
 
 class Change(NamedTuple):
@@ -320,7 +333,7 @@ class Change(NamedTuple):
 
 
 class Remembered(ABC):
-    """A file that is known, and not open. It stays the same file whatever becomes of its names."""
+    """A file that is known, but not open. It stays the same file when its names change."""
 
     key: FileKey
     kind: Kind
@@ -329,19 +342,19 @@ class Remembered(ABC):
 
     @abstractmethod
     def is_there(self) -> bool:
-        """Whether ``path`` still leads to it."""
+        """Return whether ``path`` still leads to it."""
 
     @abstractmethod
     def exists(self) -> bool:
-        """Whether it is there under any name, or open somewhere."""
+        """Return whether the file exists under any name, or is open."""
 
     @abstractmethod
     def open(self, request: OpenRequest) -> Handle:
-        """As ``Backend.open`` would by its name; ``FileNotFoundError`` if it is gone."""
+        """Open the file as ``Backend.open`` would by its name. Raises ``FileNotFoundError`` if it is gone."""
 
 
 class Backend(ABC):
-    """One share's store."""
+    """The store of one share."""
 
     read_only: bool
     """Every change raises EROFS."""
@@ -363,30 +376,55 @@ class Backend(ABC):
     """Paths resolved so far. Neither grows while clients read and write what they opened."""
 
     def is_available(self) -> bool:
-        """Whether the store is there; False: its directory has gone away, and nobody should connect."""
+        """Return whether the store exists. If its directory is gone, no client can connect."""
         return True
 
     @abstractmethod
     def open(self, request: OpenRequest) -> Handle:
-        """FileNotFoundError: last component (or the stream) missing; PathNotFound: an ancestor is missing or no
-        directory; NotADirectoryError, IsADirectoryError: against ``directory``; FileExistsError: CREATE on an existing
-        one; PermissionError; EILSEQ: no possible name; EROFS; ELOOP: a symlink that leads outside or is not allowed."""
+        """Open or create a file, stream or directory.
 
-    def create_in(self, folder: Handle, request: OpenRequest) -> Handle:
-        """Create a file or directory in an open folder, which is the one that ``request.path`` leads to.
+        Raises FileNotFoundError if the last component (or the stream) is missing; PathNotFound if an ancestor is
+        missing or no directory; NotADirectoryError or IsADirectoryError against ``directory``; FileExistsError for
+        CREATE of an existing one; PermissionError; EILSEQ for an impossible name; EROFS; ELOOP for a symlink that leads
+        outside or is not allowed."""
 
-        Only the last component of the path counts. No stream can be named. FileExistsError: something has the name, in
-        any case; other errors as ``open``'s."""
-        return self.open(replace(request, disposition=Disposition.CREATE))
+    def open_described(self, request: OpenRequest) -> OpenedFile:
+        """Open and describe a file, which costs less than both. Raises the errors of ``open``; PathNotFound also if the
+        folder was to be opened and does not exist."""
+        is_folder = False
+        try:
+            handle = self.open(request)
+        except PathNotFound:
+            raise
+        except FileNotFoundError as error:
+            if not request.or_folder:
+                raise
+            is_folder = True
+            try:
+                handle = self.open(OpenRequest(request.path[:-1], directory=True, user=request.user))
+            except (FileNotFoundError, NotADirectoryError):
+                raise PathNotFound(*error.args) from None
+        try:
+            return OpenedFile(handle, handle.describe(), is_folder)
+        except BaseException:
+            handle.close()
+            raise
+
+    def create_in(self, folder: Handle, request: OpenRequest) -> OpenedFile:
+        """Create a file or directory in an open folder, to which ``request.path`` leads.
+
+        Only the last component of the path counts. No stream can be named. Raises FileExistsError if the name is taken,
+        in any case, and the other errors of ``open``."""
+        return self.open_described(replace(request, disposition=Disposition.CREATE))
 
     def remember(self, request: OpenRequest) -> Remembered | None:
-        """What an open of an existing file would find, at no lasting cost; errors as ``open``'s, but for rights on the
-        file itself. None: it takes an open handle to stay sure of this file."""
+        """Return what opening an existing file would find, without keeping a descriptor. Raises the errors of ``open``
+        except for rights on the file itself. None: only an open handle can identify this file reliably."""
         return None
 
     @abstractmethod
     def stat(self, path: Path, user: User | None = None) -> FileInfo:
-        """Without opening it; errors as ``open``'s."""
+        """Return the metadata of a file without opening it. Raises the errors of ``open``."""
 
     def find_reparse_point(self, path: Path, tag: int, user: User | None = None) -> int | None:
         """Return how many components of ``path`` lead to its first ancestor, from the top, that is a reparse point with
@@ -404,15 +442,15 @@ class Backend(ABC):
 
     @abstractmethod
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
-        """Report changes made behind the server below ``handle``; returns the function that stops it, None if the store
-        cannot tell."""
+        """Report changes below ``handle`` that other programs make. Return the function that stops it; None if the
+        store cannot notice them."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 def check_times(*filetimes: int | None) -> None:
-    """Refuse what is no FILETIME: those are below 2^63 (MS-FSCC 2.1.1). Raises ``OSError`` (EINVAL)."""
+    """Refuse values that are no FILETIME, which is below 2^63. Raises ``OSError`` (EINVAL). [MS-FSCC 2.1.1]"""
     for filetime in filetimes:
         if filetime is not None and not 0 <= filetime < 1 << 63:
             raise OSError(errno.EINVAL, "time out of range")

@@ -19,7 +19,7 @@ class DeferredHandle(Handle):
     __slots__ = ("_handle", "_open", "_remembered", "created", "file_created", "key", "kind", "stream")
 
     def __init__(self, remembered: Remembered, open_now: Callable[[Remembered], Handle]) -> None:
-        """``open_now`` opens what is remembered; it is called once at most, unless it raises."""
+        """``open_now``: opens the remembered file. It is called once at most, unless it raises."""
         self._remembered = remembered
         self._open = open_now
         self._handle: Handle | None = None
@@ -37,7 +37,7 @@ class DeferredHandle(Handle):
 
     @property
     def gone(self) -> bool:
-        """The file does not exist any more; another may have its key."""
+        """Whether the file no longer exists. Another file may have its key."""
         return self._handle is None and not self._remembered.exists()
 
     @property

@@ -10,12 +10,13 @@ MAX_EA_BYTES = 65536
 
 
 def ea_cost(name: bytes, value: bytes) -> int:
-    """Bytes of one EA in the size Windows reports: 4 of list header apart, 5 of fixed fields, name, NUL, value."""
+    """Return the bytes of one EA in the size that Windows reports, without the 4 bytes of the list: 5 of fixed fields,
+    name, NUL, value."""
     return 5 + len(name) + len(value)
 
 
 def ea_size(eas: list[tuple[bytes, bytes]]) -> int:
-    """EaSize of MS-FSCC 2.4.14: 0 without EAs, else the packed list with its own 4-byte length."""
+    """Return EaSize: 0 without EAs, else the bytes of the packed list with its own 4-byte length. [MS-FSCC 2.4.14]"""
     return 4 + sum(ea_cost(name, value) for name, value in eas) if eas else 0
 
 

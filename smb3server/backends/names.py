@@ -21,6 +21,7 @@ import functools
 import re
 import zlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from smb3server.backends.base import Path
 
@@ -46,13 +47,14 @@ _FINAL_BACK = {wire: disk for disk, wire in _FINAL.items()}
 
 
 class InvalidName(OSError):
-    """Breaks the naming rules (EILSEQ): STATUS_OBJECT_NAME_INVALID."""
+    """A name that breaks the naming rules (EILSEQ): STATUS_OBJECT_NAME_INVALID."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(errno.EILSEQ, reason, name)
 
 
 def utf16_units(name: str) -> int:
+    """Return the number of UTF-16 code units."""
     return len(name) if name.isascii() else len(name.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -61,7 +63,8 @@ def has_wildcards(name: str) -> bool:
 
 
 def check_component(name: str) -> None:
-    """MS-FSCC 2.1.5.2. '.' and '..' are no names here, trailing dots and spaces are allowed."""
+    """Raise InvalidName for an impossible component. '.' and '..' are impossible here, trailing dots and spaces are
+    allowed. [MS-FSCC 2.1.5.2]"""
     if not name or name in (".", ".."):
         raise InvalidName(name, "empty or relative component")
     if not _RESERVED.isdisjoint(name):
@@ -71,7 +74,8 @@ def check_component(name: str) -> None:
 
 
 def check_stream_name(name: str) -> None:
-    """MS-FSCC 2.1.5.3: all characters but the separators and NUL."""
+    """Raise InvalidName for an impossible name of a stream: only the separators and NUL are forbidden. [MS-FSCC
+    2.1.5.3]"""
     if any(char in "\\/:\0" for char in name):
         raise InvalidName(name, "reserved character in a stream's name")
     if utf16_units(name) > MAX_COMPONENT_UNITS:
@@ -106,7 +110,7 @@ def split_path(name: str) -> tuple[Path, str, bool | None]:
 
 
 def _split_stream(last: str) -> tuple[str, str, bool | None]:
-    """MS-FSCC 2.1.5: filename[:stream[:type]]."""
+    """Take ``filename[:stream[:type]]`` apart, as ``split_path`` does. [MS-FSCC 2.1.5]"""
     parts = last.split(":")
     if len(parts) > 3:
         raise InvalidName(last, "too many colons")
@@ -127,10 +131,10 @@ def _split_stream(last: str) -> tuple[str, str, bool | None]:
 
 
 def to_disk(name: str) -> str:
-    """The on-disk name (surrogateescape) of a name on the wire. Never '', '.', '..', nor one with '/' or NUL.
+    """Return the on-disk name (surrogateescape) of a name on the wire. It is never '', '.' or '..', and has neither '/'
+    nor NUL.
 
-    Raises InvalidName if it cannot be one; what maps to '.' or '..' stays unmapped.
-    """
+    Raises InvalidName if there is none; a name that maps to '.' or '..' stays unmapped."""
     disk = name
     if not name.isascii():
         if any("\ud800" <= char <= "\udfff" for char in name):
@@ -146,8 +150,13 @@ def to_disk(name: str) -> str:
     return disk
 
 
+def to_disk_path(path: Path) -> list[str]:
+    """Return ``to_disk`` of all components."""
+    return [to_disk(component) for component in path]
+
+
 def to_wire(disk: str) -> str:
-    """The name shown to clients for an on-disk name (as from os.fsdecode)."""
+    """Return the name that clients see for an on-disk name (as from os.fsdecode)."""
     if not _DISK_SPECIAL.isdisjoint(disk):
         disk = disk.translate(_DISK_TO_WIRE)
     final = _FINAL.get(disk[-1])
@@ -170,7 +179,7 @@ def _upcase_table() -> dict[int, int]:
 
 
 def upcase(name: str) -> str:
-    """For comparing names: each UTF-16 unit's simple upper case (Windows' upcase table, nearly)."""
+    """Return a name for comparisons: the simple upper case of each UTF-16 unit, nearly as in Windows' upcase table."""
     return name.upper() if name.isascii() else name.translate(_upcase_table())
 
 
@@ -179,7 +188,7 @@ _NOT_PLAIN = re.compile("[" + re.escape("".join(_DISK_SPECIAL)) + "]|[ .](?:\0|\
 
 
 def fold_all(disk_names: Sequence[str]) -> list[str]:
-    """``upcase(to_wire(name))`` of many names, most of which are plain ASCII, at a fraction of the cost."""
+    """Return ``upcase(to_wire(name))`` of many names. This is much faster if most of them are plain ASCII."""
     joined = "\0".join(disk_names)
     if disk_names and joined.isascii() and not _NOT_PLAIN.search(joined):
         return joined.upper().split("\0")
@@ -189,7 +198,13 @@ def fold_all(disk_names: Sequence[str]) -> list[str]:
 _PRIVATE_UPCASE = PRIVATE_NAME.upper()
 
 
+def private_at(disk_path: Sequence[str]) -> int | None:
+    """Return the index of the first component that is the side-car store's directory; None: there is none."""
+    return next((index for index, component in enumerate(disk_path) if is_private(component)), None)
+
+
 def is_private(name: str) -> bool:
+    """Return whether an on-disk name is that of the side-car store's directory, in any case."""
     return len(name) == len(PRIVATE_NAME) and name.upper() == _PRIVATE_UPCASE
 
 
@@ -203,13 +218,30 @@ _HASHES: int = 36**_HASH_DIGITS
 _HASHED_FORM = re.compile(r"[^~.]([0-9A-Z]{5})~1(?:\.[^~.]{1,3})?")
 
 
+class Folded(NamedTuple):
+    """A name as it is looked up in a directory."""
+
+    text: str
+    """On the wire, in upper case."""
+    hash: int
+    """``name_hash`` of it."""
+
+
+def fold(disk_name: str) -> Folded:
+    """Return what an on-disk name is looked up by."""
+    text = upcase(to_wire(disk_name))
+    return Folded(text, name_hash(text))
+
+
 def name_hash(folded: str) -> int:
-    """Of a name on the wire, as ``upcase`` makes it; 26 bits. The digits of its 8.3 name are made from it."""
+    """Return a hash of 26 bits of a name on the wire in upper case (``upcase``). The digits of its 8.3 name are made
+    from it."""
     return zlib.crc32(folded.encode("utf-8", "surrogatepass")) % _HASHES
 
 
 def hash_in_short_name(short: str) -> int | None:
-    """``name_hash`` of the names that have ``short`` as their 8.3 name; None if ``short_name`` makes no such names."""
+    """Return ``name_hash`` of the names that have ``short`` as their 8.3 name; None if ``short_name`` never returns
+    ``short``."""
     form = _HASHED_FORM.fullmatch(short)
     if form is None:
         return None
@@ -221,11 +253,11 @@ def hash_in_short_name(short: str) -> int | None:
 
 @functools.lru_cache(maxsize=32768)
 def short_name(name: str) -> str:
-    """The 8.3 name (MS-FSCC 2.1.5.2.1) of a long one, the same every time; empty if ``name`` is one already.
+    """Return the 8.3 name of a long one, the same every time; empty if ``name`` is an 8.3 name itself. [MS-FSCC
+    2.1.5.2.1]
 
-    It is made from a hash of the name, as there is nowhere to keep numbers: two names share one with a chance of one in
-    sixty million, and then the first in the directory has it.
-    """
+    It is made from a hash of the name, as there is no place to store numbers: two names share one with a chance of one
+    in sixty million. Then the first in the directory has it."""
     upper = name.upper()
     stem, dot, extension = upper.rpartition(".")
     if not dot:
@@ -246,5 +278,5 @@ def short_name(name: str) -> str:
 
 
 def may_be_short(name: str) -> bool:
-    """Does ``name`` look like what ``short_name`` makes?"""
+    """Return whether ``name`` looks like a result of ``short_name``."""
     return "~1" in name and _SHORT_FORM.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""``smb3server cluster``: look at a cluster and steer it, through its store; on any machine that reaches it."""
+"""``smb3server cluster``: inspect and control a cluster through its store, from any machine that reaches it."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _EVENT_LIFE = 30.0
 _POLL = 0.2
 _ANSWER_POLL = 0.02
 _ANSWER_TIMEOUT = 1.5
-"""Seconds in which a node that is up answers."""
+"""Seconds that a node has to answer."""
 
 
 class AdminError(Exception):
-    """Says why it cannot be done."""
+    """Says why the command cannot be carried out."""
 
 
 def _seconds(text: str) -> float:
@@ -48,8 +48,8 @@ def _seconds(text: str) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="smb3server cluster",
-        description="Look at a cluster and steer it, from any machine that reaches its etcd.",
-        epilog="Exit status: 0, 1 if it cannot be done (etcd does not answer, no such node or service, not in time), "
+        description="Inspect and control a cluster, from any machine that reaches its etcd.",
+        epilog="Exit status: 0, 1 if it cannot be done (etcd does not answer, no such node or service, timeout), "
         "2 for wrong usage.",
     )
 
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def command(name: str, text: str, more: str = "") -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}".strip())
-        # Behind the command, too; what stands before it holds where nothing does.
+        # Options are also accepted after the command; those before it apply if the command has none.
         store_options(added, default=argparse.SUPPRESS)
         return added
 
@@ -80,17 +80,19 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--quick", action="store_true", help="do not ask the nodes: only what the store knows")
     drain = command(
         "drain",
-        "move everything off a node, and keep it free",
+        "move all services off a node, and let none move back",
         "Witness notifies clients first, then services move to the next node of their order.",
     )
     drain.add_argument("node", metavar="NODE")
-    drain.add_argument("--undo", action="store_true", help="the node may have services again (none moves back)")
+    drain.add_argument(
+        "--undo", action="store_true", help="allow services on the node again (none moves back by itself)"
+    )
     move = command("move", "move a service to a node", "Witness notifies clients first.")
     move.add_argument("service", metavar="SERVICE")
     move.add_argument("node", metavar="NODE")
     for waiting in (drain, move):
         waiting.add_argument(
-            "--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="how long to wait for it (default: 30)"
+            "--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="how long to wait (default: 30)"
         )
     client = command(
         "move-client",
@@ -101,8 +103,8 @@ def _parser() -> argparse.ArgumentParser:
     client.add_argument("node", metavar="NODE")
     command(
         "purge",
-        "remove records that do not bear the seal of the cluster's secret",
-        "They are not acted upon, but stand in the way of others. Those of before the secret are among them.",
+        "remove records that are not sealed with the cluster's secret",
+        "Such records are ignored, but block valid ones. Records older than the secret are removed, too.",
     )
     secret = commands.add_parser(
         "secret", help="make a secret for a cluster", description="Make a secret for a cluster, in a new file."
@@ -112,7 +114,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def make_secret(path: Path) -> None:
-    """Write a new secret into a new file of mode 600. Raises ``AdminError``; a file that is there stays as it is."""
+    """Write a new secret into a new file of mode 600.
+
+    Raises ``AdminError``; an existing file is not changed.
+    """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(descriptor, "w") as file:
@@ -124,7 +129,7 @@ def make_secret(path: Path) -> None:
 
 
 class Admin:
-    """Methods raise ``AdminError`` and ``StoreError``."""
+    """The administrator's operations on a cluster. Methods raise ``AdminError`` and ``StoreError``."""
 
     def __init__(self, store: SealedStore, name: str) -> None:
         self.store = store
@@ -133,9 +138,11 @@ class Admin:
         self._answers = answers_prefix(name)
 
     async def view(self) -> View:
+        """Return the current state of the cluster, as its records describe it."""
         return await read_view(self.store, self.prefix)
 
     async def status(self, quick: bool) -> dict[str, Any]:
+        """Return the status as plain data. With ``quick``, do not ask the nodes."""
         view = await self.view()
         left: dict[str, float | None] = {}
         for node, info in view.nodes.items():
@@ -148,13 +155,13 @@ class Admin:
         return describe(view, left, reports, time.time(), self.store.refused)
 
     async def _look_at(self, keys: object) -> None:
-        """Of records that a node has refused at some time: those that are still there are found refused here, too."""
+        """Check the records that a node refused at some time: those that still exist are then refused here, too."""
         for key in keys if isinstance(keys, list) else ():
             if isinstance(key, str) and key.startswith(f"{self.name}/"):
                 await self.store.get(key)
 
     async def _ask(self, event: dict[str, Any], nodes: Collection[str]) -> dict[str, dict[str, Any]]:
-        """What the nodes answer, by node; those that do not in time are not in it."""
+        """Return the nodes' answers by node, without nodes that do not answer in time."""
         if not nodes:
             return {}
         lease = await self.store.grant(_EVENT_LIFE)
@@ -181,12 +188,14 @@ class Admin:
             raise AdminError(f"there is no node {node} that is up (up: {up}){why}")
 
     async def purge(self) -> str:
+        """Remove the records without a valid seal, and return which."""
         if not self.store.sealed:
-            raise AdminError("which records are the cluster's own? --secret-file, or --config with secret_file")
+            raise AdminError("cannot recognize the cluster's records: give --secret-file, or --config with secret_file")
         gone = await self.store.purge(f"{self.name}/")
         return "\n".join([*(f"removed {key!r}" for key in gone), f"{len(gone)} records removed"])
 
     async def drain(self, node: str, timeout: float) -> str:
+        """Move all services off a node and wait up to ``timeout`` seconds; return a sentence with the result."""
         view = await self.view()
         self._known(view, node)
         moved = sorted(service for service, owner in view.owners.items() if owner == node)
@@ -198,17 +207,19 @@ class Admin:
             if time.monotonic() > deadline:
                 raise AdminError(f"after {timeout:g} s {node} still has {', '.join(sorted(left))}; it stays draining")
             await asyncio.sleep(_POLL)
-        return f"{node} is free, and stays so until drain --undo; moved: {', '.join(moved) or 'nothing'}"
+        return f"{node} serves nothing until drain --undo; moved: {', '.join(moved) or 'nothing'}"
 
     async def undo_drain(self, node: str) -> str:
+        """Allow services on a drained node again; return a sentence with the result."""
         view = await self.view()
         if node not in view.draining:
             self._known(view, node)
             return f"{node} was not draining"
         await self.store.commit([Delete(f"{self.prefix}draining/{node}")])
-        return f"{node} may have services again"
+        return f"{node} may serve again"
 
     async def move(self, service: str, node: str, timeout: float) -> str:
+        """Move a service and wait up to ``timeout`` seconds; return a sentence with the result."""
         view = await self.view()
         self._known(view, node)
         if service not in view.services():
@@ -222,14 +233,15 @@ class Admin:
         deadline = time.monotonic() + timeout
         while (await self.view()).served_by(service) != node:
             if time.monotonic() > deadline:
-                raise AdminError(f"after {timeout:g} s {service} is not on {node}; the cluster goes on trying")
+                raise AdminError(f"after {timeout:g} s {service} is not on {node}; the cluster keeps trying")
             await asyncio.sleep(_POLL)
-        # Done, and no more than that: the wish would bring it back here after every failure of this node.
+        # The move is done. If the record stayed, the service would return here after every failure of this node.
         with contextlib.suppress(ConditionFailed):
             await self.store.commit([Delete(target)], [Condition(target, wished)])
         return f"{service} is on {node}"
 
     async def move_client(self, client: str, node: str) -> str:
+        """Notify a client by Witness that it should use ``node``; return a sentence with the result."""
         view = await self.view()
         self._known(view, node)
         if not [service for service in view.serving if view.served_by(service) == node]:
@@ -246,8 +258,8 @@ class Admin:
 
 
 async def _run(options: argparse.Namespace, url: str, name: str, access: StoreAccess) -> None:
-    # Needs aiohttp, which is an extra; ``make_secret`` goes without.
-    from smb3server.persistence.open_store import open_store
+    # Needs aiohttp, which is an extra; ``make_secret`` does not.
+    from smb3server.persistence.cluster_store import open_store
 
     store = open_store(url, name, access)
     admin = Admin(store, name)
@@ -272,9 +284,9 @@ async def _run(options: argparse.Namespace, url: str, name: str, access: StoreAc
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; exit status as ``--help`` says."""
+    """Run the command and return the exit status, as ``--help`` describes."""
     options = _parser().parse_args(arguments)
-    # What is refused is in the answer, where it matters.
+    # Refused records are part of the output, so that they need no log lines.
     logging.getLogger("smb3server").addHandler(logging.NullHandler())
     url, name, access = options.cluster, options.name, StoreAccess()
     try:
@@ -290,7 +302,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for key in ("ca", "cert", "key", "user", "password_file", "secret_file"):
             setattr(access, key, getattr(options, key) or getattr(access, key))
         if not url:
-            print("smb3server cluster: which cluster? --cluster etcds://HOST:PORT,... or --config", file=sys.stderr)
+            print(
+                "smb3server cluster: no cluster given: use --cluster etcds://HOST:PORT,... or --config", file=sys.stderr
+            )
             return EXIT_USAGE
         asyncio.run(_run(options, url, name or DEFAULT_NAME, access))
     except ImportError as error:

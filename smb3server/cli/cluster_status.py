@@ -1,4 +1,4 @@
-"""``smb3server cluster status``: the state of a cluster for programs and for people."""
+"""``smb3server cluster status``: the state of a cluster, for programs and for people."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ def describe(
     now: float,
     refused: Mapping[str, str],
 ) -> dict[str, Any]:
-    """``time_left``: of each node's lease, in seconds; ``reports``: what the nodes said of themselves, None if they
-    were not asked; ``now``: Unix time; ``refused``: records that bear no good seal, and why."""
+    """Return the state of a cluster as plain data.
+
+    ``time_left`` holds the seconds left of each node's lease. ``reports`` holds the nodes' answers; None means that
+    they were not asked. ``now`` is Unix time. ``refused`` holds records without a valid seal, and the reasons.
+    """
     nodes = [
         {
             "name": node,
@@ -75,7 +78,7 @@ def _text(value: object) -> str:
 
 
 def show(status: Mapping[str, Any], console: Console | None = None) -> None:
-    """Two tables; columns are never cut when the output is not a terminal."""
+    """Print two tables. Columns are never truncated if the output is not a terminal."""
     console = console or Console()
     if not console.is_terminal:
         console = Console(file=console.file, width=200)
@@ -119,7 +122,7 @@ def show(status: Mapping[str, Any], console: Console | None = None) -> None:
     if not status["nodes"]:
         console.print("No node is up.")
     for key, reason in sorted(status["refused"].items()):
-        # Whoever wrote the key may have put control characters into its name.
+        # The writer of the key may have put control characters into its name.
         console.print(f"[red]not acted upon[/red]: {escape(ascii(key))}: {escape(reason)}")
     if status["refused"]:
         console.print(

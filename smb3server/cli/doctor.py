@@ -1,4 +1,6 @@
-"""``smb3server doctor``: what this machine can serve, or whether a share is reached by RDMA, and what to do."""
+"""``smb3server doctor``: find out what this machine can serve, or whether a share is reached by RDMA, and
+what to do.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ from smb3server.status.own_servers import OwnServer, own_servers
 from smbdirect.errors import ProviderError
 
 EXIT_RDMA, EXIT_NO_RDMA, EXIT_UNKNOWN = 0, 1, 2
-"""The last one, too, for wrong usage: argparse has it so."""
+"""Exit statuses. argparse uses the last one, too, for wrong usage."""
 MEMLOCK_WANTED = 256 << 20
 """Bytes of locked memory that pools and receive buffers of some connections may need."""
 SMALLEST_USEFUL_MTU = 1500
@@ -49,7 +51,7 @@ WILDCARDS = ("0.0.0.0", "::")
 
 @dataclass(slots=True)
 class Host:
-    """Everything the checks look at, gathered once."""
+    """The facts that the checks use, gathered once."""
 
     interfaces: list[Interface]
     devices: list[RdmaDevice]
@@ -57,21 +59,22 @@ class Host:
     root: Path = ROOT
     capabilities: int = 0
     memlock: int = 0
-    """Bytes; RLIM_INFINITY is -1."""
+    """Limit of locked memory in bytes; RLIM_INFINITY is -1."""
     servers: list[OwnServer] = field(default_factory=list)
     """Servers of this project that run here and answer this user."""
 
     def own(self, pid: int | None) -> OwnServer | None:
+        """Return our server with this process id, or None."""
         return next((server for server in self.servers if server.pid == pid), None)
 
     @property
     def machine_without_servers(self) -> Machine:
-        """The machine as it would be if no server of ours had any port."""
+        """The machine as if its ports that belong to our own servers were free."""
         return self.machine._replace(owners=[owner for owner in self.machine.owners if self.own(owner.pid) is None])
 
 
 def gather(root: Path = ROOT) -> Host:
-    """Look at this machine. Blocks for some milliseconds."""
+    """Gather the facts about this machine. Blocks for some milliseconds."""
     unavailable: dict[str, str] = {}
     for fabric in FABRICS:
         try:
@@ -147,7 +150,7 @@ def _ports(host: Host) -> Iterator[Finding]:
         who, remedy = kernel_owner(owner, host.devices, host.root)
         ours = owner.process.startswith(("smb3server", "python"))
         verdict = Verdict.NOTE if ours else Verdict.PROBLEM if port == SMB_PORT else Verdict.WARNING
-        text = f"belongs to {who}" + (" (a server of ours, perhaps)" if ours else "")
+        text = f"belongs to {who}" + (" (perhaps one of our servers)" if ours else "")
         yield Finding(verdict, subject, text, "" if ours else remedy)
 
 
@@ -192,7 +195,7 @@ def _links(host: Host) -> Iterator[Finding]:
 
 
 def plan(host: Host) -> list[Choice]:
-    """What ``--rdma=auto`` would serve here, or does: ports of our own servers count as free."""
+    """Return what ``--rdma=auto`` serves or would serve here. Ports of our own servers count as free."""
     return choose_automatically(WILDCARDS, host.machine_without_servers, None)
 
 
@@ -238,12 +241,12 @@ CHECKS: tuple[Callable[[Host], Iterator[Finding]], ...] = (
 
 
 def examine(host: Host) -> list[Finding]:
-    """Every check's findings."""
+    """Return the findings of all checks."""
     return [finding for check in CHECKS for finding in check(host)]
 
 
 def conclude(host: Host, findings: Sequence[Finding]) -> tuple[int, str]:
-    """Exit status and verdict."""
+    """Return exit status and verdict."""
     for server in host.servers:
         if server.fabrics:
             return EXIT_RDMA, f"RDMA is served: {', '.join(server.fabrics)}, by {server}"
@@ -255,7 +258,7 @@ def conclude(host: Host, findings: Sequence[Finding]) -> tuple[int, str]:
         return EXIT_RDMA, f"RDMA can be served: {', '.join(fabrics)}{rest}"
     taken = any(choice.taken for choice in choices)
     if taken and any(owner.hidden for owner in host.machine_without_servers.owners):
-        # It may well be a server of ours that serves RDMA.
+        # One of our servers may own these ports and serve RDMA.
         return (
             EXIT_UNKNOWN,
             "it is unknown whether RDMA is served here: ports belong to another user; ask again as root",
@@ -306,7 +309,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Entry point; exit status as ``--help`` says."""
+    """Run the command and return the exit status, as ``--help`` describes."""
     options = _parser().parse_args(arguments)
     hide_arguments([options.user or ""])
     if options.target is None:

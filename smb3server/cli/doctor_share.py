@@ -28,29 +28,31 @@ from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError, Provide
 ATTEMPT_TIMEOUT = 5.0
 """Seconds for one RDMA connection."""
 MOVE_TIMEOUT = 60.0
-"""Seconds for the data: a slow network may need some."""
+"""Seconds for moving the data, enough for a slow network."""
 MAX_ADDRESSES = 8
-"""RDMA capable addresses tried at most."""
+"""Largest number of RDMA capable addresses to try."""
 TROUBLE = (OSError, ConnectionLost, ProviderError, ProtocolError, DecodeError, StatusError, SpnegoError, Garbled)
 
 
 class Answer(enum.Enum):
-    """To the question whether RDMA is used."""
+    """The answer to the question whether RDMA is used."""
 
     USED = "used"
-    """Data went by RDMA, where clients find it by themselves."""
+    """Data was moved by RDMA at an address that clients find by themselves."""
     POSSIBLE = "possible"
-    """A fabric answers, but no data went by RDMA, or clients find it only if they name it."""
+    """A fabric answers, but no data was moved by RDMA, or clients find it only if they name it."""
     NOT_USED = "not-used"
     UNKNOWN = "unknown"
-    """Something kept the doctor from finding out."""
+    """The doctor could not find out."""
 
 
 class Target(NamedTuple):
+    """The share to examine, and the account to use."""
+
     host: str
     port: int
     share: str
-    """Empty: none was named."""
+    """Empty if no share was named."""
     user: str
     password: str
     fabrics: tuple[str, ...]
@@ -59,7 +61,7 @@ class Target(NamedTuple):
 
 @dataclass(slots=True)
 class Attempt:
-    """One fabric tried on one address and port."""
+    """One attempt on one fabric, address and port."""
 
     fabric: str
     address: str
@@ -67,11 +69,13 @@ class Attempt:
     worked: bool
     text: str
     moved: Moved | None = None
-    """Data that went through the share here."""
+    """Data moved through the share in this attempt."""
 
 
 @dataclass(slots=True)
 class Result:
+    """The findings about a share, and the answer."""
+
     findings: list[Finding] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     interfaces: list[ServerInterface] = field(default_factory=list)
@@ -81,13 +85,15 @@ class Result:
 
     @property
     def rdma(self) -> bool:
-        """RDMA is used."""
+        """Whether RDMA is used."""
         return self.answer is Answer.USED
 
     def add(self, verdict: Verdict, subject: str, text: str, remedy: str = "") -> None:
+        """Add a finding."""
         self.findings.append(Finding(verdict, subject, text, remedy))
 
     def as_json(self) -> dict[str, Any]:
+        """Return the result as JSON types."""
         return {
             "reached": self.reached,
             "rdma": self.rdma,
@@ -103,26 +109,26 @@ class Result:
 
 
 class _Patient:
-    """What was learnt on the way, for the verdict."""
+    """What the doctor has learned on the way to its verdict."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.result = Result()
         self.client_guid: bytes | None = None
         self.obstacle = ""
-        """The first thing that keeps clients off RDMA."""
+        """The first thing that keeps clients from using RDMA."""
         self.session: ClientSession | None = None
-        """Over TCP, to bind further channels to."""
+        """The session over TCP, to which further channels are bound."""
         self.tree: Tree | None = None
-        """The share, of ``session``."""
+        """The share's tree connect in ``session``."""
         self.may_log_on = True
-        """Not where a logon was refused: another try might lock the account."""
+        """False once a logon was refused: another attempt might lock the account."""
         self.unknown = ""
         """The first thing that kept the doctor from finding out."""
         self.inline = ""
-        """Why data would travel inline even so."""
+        """Why data would travel inline even on an RDMA connection."""
         self.moved_by: set[str] = set()
-        """Fabrics that data has been moved by: once is enough."""
+        """Fabrics that have moved data; one transfer on each is enough."""
 
     def block(self, why: str) -> None:
         self.obstacle = self.obstacle or why
@@ -132,7 +138,7 @@ class _Patient:
 
 
 async def consult(target: Target) -> Result:
-    """Look at a share as a client would; never raises for what servers do."""
+    """Examine a share as a client would. Errors of servers become findings and are never raised."""
     patient = _Patient(target)
     result = patient.result
     try:
@@ -155,7 +161,7 @@ def _text(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
-        # asyncio's own text has the address, but not what is wrong with it.
+        # asyncio's own text contains the address, but not the reason.
         return os.strerror(error.errno)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
@@ -163,7 +169,7 @@ def _text(error: BaseException) -> str:
 
 
 async def _by_tcp(patient: _Patient) -> Client:
-    """Negotiate, log on, ask for the interfaces. Raises one of ``TROUBLE`` if not even the negotiation works."""
+    """Negotiate, log on and query the interfaces. Raises one of ``TROUBLE`` if negotiation fails."""
     target, result = patient.target, patient.result
     client = await Client.connect(await open_tcp(target.host, target.port))
     patient.client_guid = client.client_guid
@@ -257,7 +263,7 @@ async def _interfaces(patient: _Patient, session: ClientSession) -> None:
 
 
 async def _addresses(patient: _Patient) -> list[str]:
-    """RDMA capable ones of the server's list, then the host named."""
+    """Return the RDMA capable addresses of the server's list, then the host that was named."""
     found = [str(entry.address) for entry in patient.result.interfaces if entry.rdma]
     target = patient.target
     try:
@@ -313,7 +319,7 @@ async def _attempt(patient: _Patient, provider: Any, fabric: str, address: str, 
                 attempt.text += "; a channel of the session was bound"
                 tree = patient.tree.on(bound) if patient.tree is not None else None
             else:
-                # As mounts do that ask for RDMA at once, whatever keeps others off it.
+                # Does the same as mounts that request RDMA from the start, whatever keeps other clients from it.
                 tree = await _tree_by_rdma(patient, client)
             attempt.worked = True
         if tree is not None and fabric not in patient.moved_by:
@@ -356,7 +362,7 @@ async def _move(patient: _Patient, attempt: Attempt, tree: Tree) -> None:
 
 
 def _judge(patient: _Patient) -> None:
-    """The answer, and the reason: the first thing in the way, in the order in which a client gets there."""
+    """Set the answer and the reason: the first obstacle in the order of a client's steps."""
     result = patient.result
     worked = [attempt for attempt in result.attempts if attempt.worked]
     listed = {str(entry.address) for entry in result.interfaces if entry.rdma}

@@ -1,4 +1,4 @@
-"""Moves some megabytes through a share, both ways where it may, and says how they travelled."""
+"""Move some megabytes through a share, in both directions if possible, and report how they travelled."""
 
 from __future__ import annotations
 
@@ -15,43 +15,46 @@ from smb3server.wire.directory_info import ListedEntry
 from smb3server.wire.status import NtStatus
 
 AMOUNT = 4 << 20
-"""Bytes to move each way."""
+"""Bytes to move in each direction."""
 MAX_ENTRIES = 1000
-"""Entries looked at in search of a file to read."""
+"""Largest number of entries to examine when looking for a file to read."""
 _NO_WRITING = frozenset(
     [NtStatus.ACCESS_DENIED, NtStatus.MEDIA_WRITE_PROTECTED, NtStatus.DISK_FULL, NtStatus.QUOTA_EXCEEDED]
 )
 
 
 class Garbled(Exception):
-    """What was read is not what was written."""
+    """The data read is not the data written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What went through a share."""
+    """The result of moving data through a share."""
 
     written: int
     """Bytes."""
     read: int
     inline: str
-    """Why it travelled in messages; empty: by RDMA."""
+    """Why the data travelled in messages; empty if it travelled by RDMA."""
     text: str
 
     @property
     def by_rdma(self) -> bool:
+        """Whether the data travelled by RDMA."""
         return not self.inline and max(self.written, self.read) >= RDMA_THRESHOLD
 
     @property
     def anything(self) -> bool:
-        """Enough to judge by: less than this goes inline anyway."""
+        """Whether enough data was moved to judge by: less goes inline in any case."""
         return max(self.written, self.read) >= RDMA_THRESHOLD
 
 
 async def move(tree: Tree) -> Moved:
-    """Write and read a temporary file, which the server deletes when it is closed or the connection ends; where nothing
-    may be written, read the largest file in the share's root. Raises ``Garbled``, ``ServerError``,
-    ``ConnectionLost``."""
+    """Write and read a temporary file, or read a file if writing is refused.
+
+    The server deletes the temporary file when it is closed or the connection ends. The file to read is the largest one
+    in the share's root. Raises ``Garbled``, ``ServerError`` and ``ConnectionLost``.
+    """
     try:
         return await _both_ways(tree)
     except ServerError as error:
@@ -70,7 +73,7 @@ async def _both_ways(tree: Tree) -> Moved:
         written = await tree.write(file, 0, data)
         found = await tree.read(file, 0, AMOUNT)
     finally:
-        # Also what was not taken to its end is deleted: by this, or by the end of the connection.
+        # Delete the file after an error, too: closing it does that, or the end of the connection.
         if tree.client.closed is None:
             await tree.close(file)
     if written != AMOUNT or found != data:
@@ -96,7 +99,7 @@ async def _one_way(tree: Tree, why: str) -> Moved:
         try:
             file = await tree.create(entry.name, READ)
         except ServerError:
-            # Locked, or not ours to read: the next one may be.
+            # The file is locked, or this user may not read it; try the next one.
             continue
         try:
             found = await tree.read(file, 0, AMOUNT)

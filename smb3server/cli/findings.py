@@ -1,4 +1,4 @@
-"""What the doctor finds: a verdict on a subject, in a sentence, with a remedy where there is one."""
+"""The doctor's findings: a verdict on a subject, a sentence, and a remedy if there is one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 
 class Verdict(enum.Enum):
+    """The severity of a finding."""
+
     OK = "ok"
     NOTE = "note"
     WARNING = "warning"
@@ -16,14 +18,18 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """One finding of the doctor."""
+
     verdict: Verdict
     subject: str
     text: str
     remedy: str = ""
 
     def line(self) -> str:
+        """Return the finding as text, with the remedy on a line of its own."""
         remedy = f"\n         -> {self.remedy}" if self.remedy else ""
         return f"{self.verdict.value:8} {self.subject}: {self.text}{remedy}"
 
     def as_json(self) -> dict[str, str]:
+        """Return the finding as JSON types."""
         return dataclasses.asdict(self) | {"verdict": self.verdict.value}

@@ -1,4 +1,4 @@
-"""The command ``smb3server``."""
+"""The command ``smb3server``: run the server, or one of the other commands."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ COMMANDS = {
 }
 EXIT_USAGE, EXIT_FAILED = 2, 1
 _TALKATIVE = ("spnego", "asyncio", "pyroute2")
-"""Libraries whose dumps are no use to operators."""
+"""Libraries whose log messages are of no use to operators."""
 
 
 def commands(service: Service) -> list[str]:
-    """Copy-paste commands to reach the first share."""
+    """Return commands that reach the first share, ready to copy."""
     config = service.config
     share = config.shares[0]
     interfaces = service.server.interfaces.interfaces
     addresses = [str(entry.address) for entry in interfaces if not entry.loopback]
-    # A cluster's share is served at its service's address, by whichever node has the service.
+    # A cluster's share is served at its service's address, by the node that currently has the service.
     virtual = [
         str(entry.address)
         for served in config.cluster.services
@@ -62,7 +62,7 @@ def commands(service: Service) -> list[str]:
 
 
 async def serve(config: Config, privileges: Privileges) -> int:
-    """Run until SIGTERM, SIGINT or SIGHUP (its terminal went away). Exit status."""
+    """Run until SIGTERM, SIGINT or SIGHUP (the terminal was closed), and return the exit status."""
     service = Service(config, privileges)
     if config.command_line_passwords:
         service.notes.append(
@@ -87,7 +87,7 @@ async def serve(config: Config, privileges: Privileges) -> int:
         print(f"note: {note}")
     for line in commands(service):
         print(line)
-    collector.settle()
+    collector.freeze()
     print("ready", ", ".join(service.addresses()), flush=True)
     await stop.wait()
     await service.stop()
@@ -95,15 +95,19 @@ async def serve(config: Config, privileges: Privileges) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status. A first argument that is one of ``COMMANDS`` is a command of
-    its own."""
+    """Run the command line and return the exit status.
+
+    If the first argument is one of ``COMMANDS``, that command runs.
+    """
     return output.run(lambda: _main(arguments))
 
 
 def _set_up_logging(level: str) -> None:
-    """Log to stderr from ``level`` on. Of libraries, warnings only: dumps of tokens and of calls are no use to
-    operators, and no business of log files. Libraries set levels of their loggers when they are imported (pyroute2), so
-    the handler decides."""
+    """Log to stderr from ``level`` on, and only warnings of libraries.
+
+    Libraries dump tokens and calls, which do not belong in log files. Some set the levels of their loggers when they
+    are imported (pyroute2), so the handler filters.
+    """
     log_lines.set_up(level.upper(), sys.stderr, _worth_logging)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -130,7 +134,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         return EXIT_USAGE
     _set_up_logging(config.log_level)
     try:
-        # Optional, and there on Linux with CPython only.
+        # uvloop is optional, and exists on Linux with CPython only.
         import uvloop
     except ImportError:
         return asyncio.run(serve(config, privileges))

@@ -1,4 +1,4 @@
-"""``smb3server hash``: a line for ``users_file``."""
+"""``smb3server hash``: print a line for ``users_file``."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Entry point; exit status."""
+    """Run the command and return the exit status."""
     options = _parser().parse_args(arguments)
     parts = [options.name, *([options.unix_user] if options.unix_user else [])]
     if any(not part or set(part) & set(":\n") for part in parts) or options.name.startswith("#"):
-        print("smb3server hash: names have no colon and no line break, and do not begin with #", file=sys.stderr)
+        print("smb3server hash: a name must not contain a colon or a line break, nor begin with #", file=sys.stderr)
         return EXIT_USAGE
     try:
         password = find_password(options.name, options.password_file)

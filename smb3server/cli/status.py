@@ -1,4 +1,4 @@
-"""``smb3server status``: what a running server reports, as tables or JSON."""
+"""``smb3server status``: show the report of a running server, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def amount(count: int) -> str:
-    """Bytes for people."""
+    """Format a number of bytes for people."""
     value = float(count)
     for unit in _UNITS:
         if value < 1024 or unit == _UNITS[-1]:
@@ -34,6 +34,7 @@ def amount(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
+    """Format a number of seconds for people."""
     minutes, second = divmod(max(0, int(seconds)), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -66,7 +67,7 @@ def _head(server: dict[str, Any]) -> str:
     if watchdog is not None and watchdog["worst"] is not None:
         worst = watchdog["worst"]
         lines.append(
-            f"held up: {watchdog['count']} times for more than {watchdog['limit'] * 1000:.0f} ms, at worst "
+            f"blocked: {watchdog['count']} times for more than {watchdog['limit'] * 1000:.0f} ms, at worst "
             f"[yellow]{worst['seconds'] * 1000:.0f} ms[/yellow] by {worst['command']} of {escape(worst['client'])}"
             + (f": {escape(worst['path'])}" if worst["path"] else "")
         )
@@ -74,7 +75,7 @@ def _head(server: dict[str, Any]) -> str:
 
 
 def _process(process: dict[str, Any]) -> str:
-    """Who the server runs as, and what it may still do."""
+    """Format the user and the privileges of the server."""
     parts = [f"runs as {process['user']}"]
     if process["acts_as_users"]:
         parts.append("acts as users")
@@ -180,7 +181,7 @@ def _opens(report: dict[str, Any]) -> Table:
 
 
 def render(report: dict[str, Any]) -> RenderableType:
-    """The whole report, for a terminal."""
+    """Render the whole report for a terminal."""
     parts: list[RenderableType] = [_head(report["server"])]
     if "process" in report:
         parts.append(_process(report["process"]))
@@ -196,7 +197,7 @@ def render(report: dict[str, Any]) -> RenderableType:
 
 
 def find_socket(options: argparse.Namespace) -> Path | str:
-    """The socket to ask, by the options ``--socket`` and ``--state``; or what is wrong."""
+    """Return the socket that the options ``--socket`` and ``--state`` select, or an error text."""
     if options.socket is not None:
         return Path(options.socket)
     if options.state is not None:
@@ -225,7 +226,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Entry point; exit status as ``--help`` says."""
+    """Run the command and return the exit status, as ``--help`` describes."""
     options = _parser().parse_args(arguments)
     found = find_socket(options)
     if isinstance(found, str):
@@ -251,7 +252,7 @@ def _report(path: Path) -> dict[str, Any]:
 
 
 def _shown(path: Path) -> dict[str, Any]:
-    """Give the report as a terminal may show it: clients choose some of the names in it."""
+    """Return the report with names escaped for a terminal: clients choose some of them."""
     return cast("dict[str, Any]", printable_tree(_report(path)))
 
 

@@ -103,7 +103,7 @@ def _host(options: argparse.Namespace) -> str:
 
 
 def _witness(options: argparse.Namespace) -> WitnessClient:
-    """A client of the service to register with."""
+    """Return a client of the service to register with."""
     client = _connect(options, _host(options))
     if options.command == "list" or not options.elsewhere:
         return client
@@ -139,7 +139,7 @@ def _watch(client: WitnessClient, options: argparse.Namespace) -> None:
                 seen += 1
                 print(notice, flush=True)
     except KeyboardInterrupt:
-        # The call under way keeps its connection; closing that unregisters.
+        # The pending call keeps its connection open; closing that unregisters.
         return
     client.unregister(registered)
 
@@ -183,7 +183,7 @@ def _show(answer: dict[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Entry point; exit status as ``--help`` says."""
+    """Run the command and return the exit status, as ``--help`` describes."""
     options = _parser().parse_args(arguments)
     hide_arguments([getattr(options, "user", "")])
     if options.command in ("notify", "status"):

@@ -1,4 +1,4 @@
-"""More channels of one session (MS-SMB2 3.2.4.2.3.1 with SMB2_SESSION_FLAG_BINDING, 3.2.5.3.3)."""
+"""Further channels of one session. [MS-SMB2 3.2.4.2.3.1 with SMB2_SESSION_FLAG_BINDING, 3.2.5.3.3]"""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from smbdirect.errors import ProtocolError
 
 
 class BoundSession(ClientSession):
-    """A session on a further connection; make one with ``bind``. Trees and opens of the session are valid on it."""
+    """A session on a further connection; ``bind`` makes one. Trees and opens of the session are valid on it."""
 
     @classmethod
     async def bind(
         cls, session: ClientSession, client: Caller, user: str, password: str, domain: str = ""
     ) -> BoundSession:
-        """``client`` negotiated with the ClientGuid and dialect of the session's first connection. Raises
-        ``ServerError``, ``ConnectionLost``, ``ProtocolError``."""
+        """Bind ``session`` to ``client`` and return the session as seen from that connection.
+
+        ``client`` must have negotiated with the ClientGuid and the dialect of the session's first connection. Raises
+        ``ServerError``, ``ConnectionLost`` and ``ProtocolError``.
+        """
         bound = cls(client)
         bound.session_id = session.session_id
         bound.flags = session.flags

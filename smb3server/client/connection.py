@@ -1,4 +1,4 @@
-"""A client's connection (MS-SMB2 3.2.1.2): messages, MessageIds, credits, asynchronous replies, negotiation."""
+"""A client's connection: messages, MessageIds, credits, asynchronous replies, negotiation. [MS-SMB2 3.2.1.2]"""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from smbdirect.message_transport import InboundMessage, MessageTransport
 
 NO_MESSAGE_ID = 0xFFFFFFFFFFFFFFFF
 CLOSE_TIMEOUT = 5.0
-"""Seconds that ``close`` waits for the server to take what was queued."""
+"""Seconds that ``close`` gives the server to receive the queued messages."""
 KEEP_IN_PLACE = 16384
-"""Responses from this size on are handed on without a copy; smaller ones are copied out of the transport's buffer."""
+"""Bytes of a response from which it is passed on without a copy; smaller ones are copied out of the
+transport's buffer.
+"""
 _ASYNC = int(HeaderFlags.ASYNC_COMMAND)
 _SIGNED = int(HeaderFlags.SIGNED)
-_RELATED = int(HeaderFlags.RELATED_OPERATIONS)
 
 
 class Client:
-    """One connection. Not safe for use by several threads; any number of requests may be under way."""
+    """One connection. It is not thread-safe. Any number of requests may be in flight."""
 
     def __init__(self, transport: MessageTransport, credits_wanted: int = 256) -> None:
         self.transport = transport
         self.credits_wanted = credits_wanted
-        """What the client tries to have; servers may grant less."""
+        """Credits that the client tries to hold; servers may grant fewer."""
         self.credits = 1
         self.client_guid = os.urandom(16)
         self.dialect = 0
@@ -45,11 +46,12 @@ class Client:
         self.preauth_hash = preauth.INITIAL_HASH
         self.sessions: dict[int, Protection] = {}
         self.on_break: Callable[[Break], None] = lambda _: None
-        """Oplock and lease break notifications (2.2.23)."""
+        """Called with each oplock or lease break notification. [MS-SMB2 2.2.23]"""
         self.on_closed: Callable[[BaseException | None], None] = lambda _: None
         self.closed: BaseException | None = None
         self.exposed = ExposedPool(transport.rdma) if transport.rdma is not None else None
-        """Buffers for READ and WRITE by RDMA; None where the transport has no RDMA."""
+        """Buffers for READ and WRITE by RDMA; None if the transport has no RDMA."""
+        # Invariant: holds every request without a final response, by MessageId.
         self._calls: dict[int, Call] = {}
         self._next_message_id = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -65,9 +67,12 @@ class Client:
         credits_wanted: int = 256,
         client_guid: bytes | None = None,
     ) -> Client:
-        """Negotiate on a fresh transport (3.2.4.2.2.2). ``client_guid``: that of the connection whose session is to get
-        one more channel here. Raises ``ServerError``, ``ConnectionLost`` or ``ProtocolError``
-        (the server chose what was not offered)."""
+        """Negotiate on a fresh transport and return the connection. [MS-SMB2 3.2.4.2.2.2]
+
+        ``client_guid`` is that of the session's first connection if this one is to become a further channel of the
+        session. Raises ``ServerError``, ``ConnectionLost``, and ``ProtocolError`` if the server chose something that
+        was not offered.
+        """
         client = cls(transport, credits_wanted)
         client.client_guid = client_guid or client.client_guid
         try:
@@ -95,6 +100,7 @@ class Client:
 
     @property
     def supports_multi_credit(self) -> bool:
+        """Whether one request may cost several credits."""
         return self.dialect >= Dialect.SMB_2_1 and bool(self.negotiated.capabilities & Capability.LARGE_MTU)
 
     async def log_on(
@@ -107,18 +113,20 @@ class Client:
         encrypt: bool = False,
         previous_session_id: int = 0,
     ) -> ClientSession:
-        """See ``ClientSession.log_on``."""
+        """Log on and return the session; see ``ClientSession.log_on``."""
         return await ClientSession.log_on(
             self, user, password, domain, sign=sign, encrypt=encrypt, previous_session_id=previous_session_id
         )
 
     async def echo(self) -> None:
-        """3.2.4.20."""
+        """Check that the server answers. [MS-SMB2 3.2.4.20]"""
         (await self.call(Command.ECHO, [b"\4\0\0\0"])).release()
 
     async def close(self) -> None:
-        """Send what is queued, then close; return when the connection is gone. A server that does not take it within
-        ``CLOSE_TIMEOUT`` seconds loses the rest."""
+        """Send the queued messages, close, and return when the connection has ended.
+
+        A server that does not receive the messages within ``CLOSE_TIMEOUT`` seconds loses the rest.
+        """
         self.transport.close("client closes")
         done, _ = await asyncio.wait([self._finished], timeout=CLOSE_TIMEOUT)
         if not done:
@@ -140,10 +148,11 @@ class Client:
         flags: int = 0,
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
     ) -> Reply:
-        """Send one request and wait for its final response; ``payload`` bytes sent or expected decide the credits.
+        """Send one request and wait for its final response.
 
-        Raises ``ServerError`` unless the status is in ``accept``, ``ConnectionLost`` when the connection ends first,
-        and what ``start`` raises. A cancelled wait sends SMB2 CANCEL.
+        ``payload`` is the number of bytes sent or expected; it determines the credit charge. Raises ``ServerError``
+        unless the status is in ``accept``, ``ConnectionLost`` if the connection ends first, and the errors of
+        ``start``. If the wait is cancelled, SMB2 CANCEL is sent.
         """
         started = await self.start(
             command, body, session, tree_id, payload=payload, sign=sign, flags=flags, on_encoded=on_encoded
@@ -152,7 +161,7 @@ class Client:
 
     @staticmethod
     def check(reply: Reply, accept: Sequence[int] = (NtStatus.SUCCESS,)) -> Reply:
-        """The reply, or ``ServerError`` if its status is not one of ``accept``."""
+        """Return the reply; raise ``ServerError`` if its status is not in ``accept``."""
         if reply.status not in accept:
             error = ServerError(reply.status, error_data(reply.message))
             reply.release()
@@ -160,7 +169,7 @@ class Client:
         return reply
 
     async def finish(self, started: Call) -> Reply:
-        """Wait for the final response of a request that was started."""
+        """Wait for the final response of a started request."""
         try:
             return await started.future
         except asyncio.CancelledError:
@@ -179,19 +188,37 @@ class Client:
         flags: int = 0,
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
     ) -> Call:
-        """Send one request, once there are credits for it. ``flags``: more of the header's (REPLAY_OPERATION).
+        """Send one request as soon as there are enough credits, and return it without waiting for the response.
 
-        Raises before anything is queued: ``TypeError`` for a body that is not bytes, ``ValueError`` for a payload that
-        ``credits_wanted`` cannot pay for or a message that the server cannot take, ``ProtocolError`` if the server does
-        not grant the credits that the payload needs."""
+        ``flags`` are added to those of the header (REPLAY_OPERATION). Raises before anything is queued: ``TypeError``
+        for a body that is not bytes, ``ValueError`` for a payload that costs more than ``credits_wanted`` credits or a
+        message that is too long for the server, ``ProtocolError`` if the server does not grant the credits that the
+        payload needs.
+        """
         check_segments(body)
         charge = max(1, (payload - 1) // CREDIT_SIZE + 1) if self.supports_multi_credit else 1
         if charge > self.credits_wanted:
-            raise ValueError(f"{payload} bytes need {charge} credits, and at most {self.credits_wanted} are wanted")
+            raise ValueError(
+                f"{payload} bytes need {charge} credits, and the client requests at most {self.credits_wanted}"
+            )
         await self._wait_for_credits(charge)
-        session_id = session.session_id if session is not None else 0
         encrypt = session is not None and session.encrypts(tree_id)
         signed = session is not None and not encrypt and session.signer is not None and (sign or session.sign)
+        started = self._enter(command, charge, session, tree_id, signed, flags)
+        try:
+            self._transmit(started.header, body, session, signed, encrypt, on_encoded)
+        except BaseException:
+            # Nothing was queued and no other task ran in between, so the MessageIds can be used again.
+            del self._calls[started.header.message_id]
+            self._next_message_id -= charge
+            self.credits += charge
+            raise
+        return started
+
+    def _enter(
+        self, command: int, charge: int, session: Protection | None, tree_id: int, signed: bool, flags: int
+    ) -> Call:
+        """Make a request's header, with ``charge`` credits and MessageIds, and expect its response."""
         self.credits -= charge
         header = Header(
             credit_charge=charge if self.dialect > Dialect.SMB_2_0_2 else 0,
@@ -200,35 +227,26 @@ class Client:
             flags=flags | (_SIGNED if signed else 0),
             message_id=self._next_message_id,
             tree_id=tree_id,
-            session_id=session_id,
+            session_id=session.session_id if session is not None else 0,
         )
         self._next_message_id += charge
-        started = Call(header, charge, session, signed)
-        self._calls[header.message_id] = started
-        try:
-            self._transmit(header, body, session, signed, encrypt, on_encoded)
-        except BaseException:
-            # Nothing was queued: the MessageIds are free again, and nobody ran in between.
-            del self._calls[header.message_id]
-            self._next_message_id -= charge
-            self.credits += charge
-            raise
+        started = self._calls[header.message_id] = Call(header, charge, session, signed)
         return started
 
     @property
     def payload_limit(self) -> int:
-        """Bytes that the credits pay for which one request can have: those at hand and those on their way back."""
+        """Bytes that one request can carry with the credits held and those that outstanding responses will return."""
         if not self.supports_multi_credit:
             return CREDIT_SIZE
         reach = self.credits + sum(entry.charge for entry in self._calls.values() if not entry.async_id)
         return max(1, min(reach, self.credits_wanted)) * CREDIT_SIZE
 
     async def _wait_for_credits(self, charge: int) -> None:
-        """Until there are ``charge`` credits. Raises ``ProtocolError`` if the server does not grant them."""
+        """Wait until there are ``charge`` credits. Raise ``ProtocolError`` if the server does not grant them."""
         asked = False
         while self.credits < charge:
             self._raise_if_closed()
-            # Credits come with responses. An asynchronous request had them with its interim one (3.3.4.2).
+            # Credits come with responses. An asynchronous request got its credits with the interim response (3.3.4.2).
             if self.credits and all(entry.async_id for entry in self._calls.values()):
                 if asked:
                     what = f"the server grants {self.credits} credits, and a request needs {charge}"
@@ -257,6 +275,10 @@ class Client:
             segments = [message]
         if on_encoded is not None:
             on_encoded(segments)
+        self._send(segments, session, encrypt)
+
+    def _send(self, segments: Sequence[Buffer], session: Protection | None, encrypt: bool) -> None:
+        """Send a message of one or more requests, which are signed already."""
         if not encrypt or session is None or session.cipher is None:
             self.transport.send(segments)
             return
@@ -266,7 +288,10 @@ class Client:
         self.transport.send((buffer.view[: TRANSFORM_SIZE + length],), None, buffer.release)
 
     def cancel(self, started: Call) -> None:
-        """SMB2 CANCEL (3.2.4.24); the request's own response still comes. A no-op once it has."""
+        """Send SMB2 CANCEL; do nothing if the final response has arrived.
+
+        The request still gets a response of its own. [MS-SMB2 3.2.4.24]
+        """
         if self._calls.get(started.header.message_id) is not started or self.closed is not None:
             return
         session = started.session
@@ -347,7 +372,10 @@ class Client:
             started.future.set_result(reply)
 
     def _verify(self, reply: Reply, started: Call, encrypted: bool) -> None:
-        """3.2.5.1.3. A response to a signed request is signed, save for one that says there is no such session."""
+        """Check the signature of a response. [MS-SMB2 3.2.5.1.3]
+
+        The response to a signed request must be signed, unless it says that the session does not exist.
+        """
         session = started.session
         if encrypted or session is None or session.signer is None:
             return
@@ -378,7 +406,7 @@ class Client:
         for started in calls.values():
             if not started.future.done():
                 started.future.set_exception(ConnectionLost(self.closed))
-                # Whoever gave up waiting does not fetch it.
+                # Retrieve the exception: a caller that stopped waiting does not, and asyncio would log it.
                 started.future.exception()
         self._grant(0)
         if self.exposed is not None:
@@ -389,7 +417,10 @@ class Client:
 
 
 def error_data(message: memoryview) -> bytes:
-    """ErrorData of an error response (2.2.2), without the context of 3.1.1 around it; empty if it is none."""
+    """Return the ErrorData of an error response; empty if it is not one. [MS-SMB2 2.2.2]
+
+    The error context that dialect 3.1.1 puts around it is removed.
+    """
     body = message[HEADER_SIZE:]
     if len(body) < 8 or body[0] != 9:
         return b""

@@ -1,7 +1,7 @@
-"""Memory that a client exposes to its server for RDMA (MS-SMBD 3.1.4.3): registered once, used by many requests.
+"""Memory that a client exposes to its server for RDMA: registered once, used by many requests. [MS-SMBD 3.1.4.3]
 
-A buffer is exposed for one direction only and on one connection only, and its registration stays while the connection
-does. So a server that writes late can spoil nothing but answers of its own. Whoever reads copies the data out.
+A buffer is exposed for one direction and on one connection only. It stays registered as long as the connection lives. A
+server that writes late can therefore corrupt only its own responses. Readers must copy the data out of the buffer.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from smbdirect.message_transport import ExposedMemory, RdmaOperations, RemoteBuf
 
 SMALLEST = 1 << 16
 LARGEST = 1 << 20
-"""Bytes of one buffer, and so of one READ or WRITE that uses it."""
+"""Bytes of one buffer, and therefore of one READ or WRITE that uses it."""
 KEPT = 16 << 20
 """Bytes of unused buffers that one connection keeps registered."""
 
 
 class ExposedBuffer:
-    """One buffer on loan."""
+    """A buffer lent to one request."""
 
     __slots__ = ("memory", "room", "view", "writable")
 
@@ -30,7 +30,9 @@ class ExposedBuffer:
         self.writable = writable
 
     def descriptors(self, length: int) -> list[RemoteBuffer]:
-        """Descriptors of the first ``length`` bytes and no more: the server may use what a request needs."""
+        """Return descriptors of the first ``length`` bytes only, so that the server can use no more than the request
+        needs.
+        """
         found: list[RemoteBuffer] = []
         for descriptor in self.memory.descriptors:
             if length <= 0:
@@ -41,19 +43,23 @@ class ExposedBuffer:
 
 
 class ExposedPool:
-    """The buffers of one connection."""
+    """The registered buffers of one connection."""
 
     def __init__(self, rdma: RdmaOperations) -> None:
         self.registrations = 0
-        """Made so far; stops growing when the connection is warm."""
+        """Number of registrations so far; it stops growing when enough buffers exist."""
         self._rdma = rdma
         self._free: dict[tuple[bool, int], list[ExposedBuffer]] = {}
+        # Invariant: the bytes of all buffers in ``_free``, until ``close``.
         self._kept = 0
         self._closed = False
 
     def take(self, size: int, *, writable: bool) -> ExposedBuffer:
-        """A buffer of at least ``size`` bytes (at most ``LARGEST``) that the server may write to, or else read from.
-        End the loan with ``give_back`` or ``drop``. Raises ``ProviderError`` if the memory cannot be registered."""
+        """Lend a buffer of at least ``size`` bytes (at most ``LARGEST``).
+
+        The server may write to it if ``writable``, otherwise read from it. End the loan with ``give_back`` or ``drop``.
+        Raises ``ProviderError`` if the memory cannot be registered.
+        """
         room = max(SMALLEST, 1 << (size - 1).bit_length())
         free = self._free.get((writable, room))
         if free:
@@ -64,7 +70,7 @@ class ExposedPool:
         return ExposedBuffer(self._rdma.register(view, readable=not writable, writable=writable), view, writable)
 
     def give_back(self, buffer: ExposedBuffer) -> None:
-        """The server answered the request: the buffer is ready for another one."""
+        """Take back a buffer whose request was answered, so that another request can use it."""
         if self._closed or self._kept + buffer.room > KEPT:
             self.drop(buffer)
             return
@@ -72,11 +78,11 @@ class ExposedPool:
         self._free.setdefault((buffer.writable, buffer.room), []).append(buffer)
 
     def drop(self, buffer: ExposedBuffer) -> None:
-        """The request had no answer, so the server may still use the buffer: end its access."""
+        """Revoke the server's access to a buffer whose request was not answered: the server may still be using it."""
         buffer.memory.deregister()
 
     def close(self) -> None:
-        """The connection is gone. Idempotent."""
+        """Discard all buffers when the connection has ended. Idempotent."""
         self._closed = True
         free, self._free = self._free, {}
         for buffers in free.values():

@@ -1,4 +1,4 @@
-"""What can be done with a tree connect: files, directories, information, controls (MS-SMB2 3.2.4)."""
+"""The operations on a tree connect: files, directories, information, controls. [MS-SMB2 3.2.4]"""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ READ_WRITE = int(Access.GENERIC_READ | Access.GENERIC_WRITE | Access.DELETE)
 SHARE_ALL = int(ShareAccess.READ | ShareAccess.WRITE | ShareAccess.DELETE)
 _FLUSH = 24
 _OVERHEAD = 512
-"""Bytes around the data of a READ or WRITE: transform header, header, body, padding; generously."""
+"""Bytes around the data of a READ or WRITE: transform header, header, body and padding, rounded up."""
 SHARE_TYPE_DISK, SHARE_TYPE_PIPE = 1, 2
-"""2.2.10."""
+"""SMB2_SHARE_TYPE_DISK and SMB2_SHARE_TYPE_PIPE. [MS-SMB2 2.2.10]"""
 RDMA_THRESHOLD = 4096
-"""Bytes from which data goes by RDMA; less costs more by RDMA than in the message (Linux has the same number)."""
+"""Bytes from which data is moved by RDMA; less costs more by RDMA than in the message. Linux uses the same number."""
 
 
 @dataclass(slots=True)
 class RemoteFile:
-    """An open on the server."""
+    """An open of this client on the server."""
 
     file_id: tuple[int, int]
     response: CreateResponse
@@ -52,13 +52,16 @@ class RemoteFile:
 
     @property
     def size(self) -> int:
-        """End of file when it was opened, bytes."""
+        """End of file in bytes when the file was opened."""
         return self.response.end_of_file
 
 
 def _end_loan(exposed: ExposedPool, buffer: ExposedBuffer, request: asyncio.Future[int]) -> None:
-    """Take ``buffer`` back when its request is answered. One that the caller gave up goes on: the server may use the
-    buffer until it has answered, and a token that is gone would end the connection."""
+    """Take ``buffer`` back once its request is answered.
+
+    A request goes on when its caller stops waiting, and the server may use the buffer until it has answered. Revoking
+    the token earlier would end the connection.
+    """
     if not request.done():
         request.add_done_callback(partial(_end_loan, exposed, buffer))
         return
@@ -70,7 +73,7 @@ def _end_loan(exposed: ExposedPool, buffer: ExposedBuffer, request: asyncio.Futu
 
 
 def _check_range(offset: int, length: int) -> None:
-    """Raise ``ValueError`` unless a file can have these bytes (MS-FSA 2.1.5.2: a 64-bit signed offset)."""
+    """Raise ``ValueError`` unless a file can have these bytes: offsets are 64-bit signed numbers. [MS-FSA 2.1.5.2]"""
     if offset < 0 or length < 0 or offset + length > MAX_OFFSET:
         raise ValueError(f"no file has {length} bytes from offset {offset} on")
 
@@ -78,7 +81,7 @@ def _check_range(offset: int, length: int) -> None:
 class Tree:
     """A tree connect. All methods raise ``ServerError`` and ``ConnectionLost``.
 
-    ``read`` and ``write`` use RDMA by themselves where the transport has it; ``why_inline`` says why they do not.
+    ``read`` and ``write`` use RDMA where the transport has it; ``why_inline`` gives the reason when they do not.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class Tree:
         self.is_pipe = share_type == SHARE_TYPE_PIPE
 
     def on(self, session: TreeSession) -> Tree:
-        """The same tree connect by another channel of its session."""
+        """Return the same tree connect on another channel of its session."""
         share_type = SHARE_TYPE_PIPE if self.is_pipe else SHARE_TYPE_DISK
         return Tree(session, self.tree_id, self.path, self.maximal_access, self.capabilities, share_type)
 
@@ -113,13 +116,13 @@ class Tree:
         accept: Sequence[int] = (NtStatus.SUCCESS,),
         flags: int = 0,
     ) -> Reply:
-        """Any command, on this tree."""
+        """Send any command on this tree; see ``Client.call``."""
         return await self.client.call(
             command, body, self.session, self.tree_id, payload=payload, accept=accept, flags=flags
         )
 
     async def disconnect(self) -> None:
-        """3.2.4.22."""
+        """Disconnect the tree. [MS-SMB2 3.2.4.22]"""
         (await self.call(Command.TREE_DISCONNECT, [b"\4\0\0\0"])).release()
 
     # Opens
@@ -136,8 +139,11 @@ class Tree:
         oplock: int = 0,
         replay: bool = False,
     ) -> RemoteFile:
-        """3.2.4.3; ``name`` with backslashes, without one in front. ``replay``: it was sent before, and the response
-        got lost."""
+        """Open or create a file. [MS-SMB2 3.2.4.3]
+
+        ``name`` is relative to the share, with backslashes between components and none at the beginning. ``replay``
+        marks a request that was sent before and whose response was lost.
+        """
         record = create_wire.CreateRequest(
             requested_oplock_level=oplock,
             desired_access=access,
@@ -154,33 +160,37 @@ class Tree:
         return RemoteFile((response.persistent, response.volatile), response, found)
 
     async def close(self, file: RemoteFile) -> None:
-        """3.2.4.5."""
+        """Close an open. [MS-SMB2 3.2.4.5]"""
         body = CLOSE_REQUEST.pack(CloseRequest(persistent=file.file_id[0], volatile=file.file_id[1]))
         (await self.call(Command.CLOSE, [body])).release()
 
     async def lock(self, file: RemoteFile, elements: Sequence[lock_wire.LockElement], sequence: int = 0) -> None:
-        """3.2.4.19: lock or unlock. ``sequence``: LockSequenceIndex and -Number, for repeating it; 0: none."""
+        """Lock or unlock byte ranges. [MS-SMB2 3.2.4.19]
+
+        ``sequence`` holds LockSequenceNumber and LockSequenceIndex, so that the request can be repeated; 0 means none.
+        """
         record = lock_wire.LockRequest(lock_sequence=sequence, persistent=file.file_id[0], volatile=file.file_id[1])
         (await self.call(Command.LOCK, [lock_wire.pack_request(record, elements)])).release()
 
     async def flush(self, file: RemoteFile) -> None:
-        """3.2.4.10."""
+        """Write the file's cached data to disk. [MS-SMB2 3.2.4.10]"""
         body = (
             _FLUSH.to_bytes(8, "little") + file.file_id[0].to_bytes(8, "little") + file.file_id[1].to_bytes(8, "little")
         )
         (await self.call(Command.FLUSH, [body])).release()
 
     async def make_directory(self, name: str) -> None:
+        """Create a directory; ``name`` is as for ``create``."""
         options = int(CreateOptions.DIRECTORY_FILE)
         await self.close(await self.create(name, READ, CreateDisposition.CREATE, options))
 
     async def delete(self, name: str) -> None:
-        """A file or an empty directory."""
+        """Delete a file or an empty directory."""
         options = int(CreateOptions.DELETE_ON_CLOSE | CreateOptions.OPEN_REPARSE_POINT)
         await self.close(await self.create(name, int(Access.DELETE), CreateDisposition.OPEN, options))
 
     async def rename(self, file: RemoteFile, target: str, replace: bool = False) -> None:
-        """To a path from the share's root; the open needs DELETE access."""
+        """Rename the file to ``target``, a path from the share's root. The open needs DELETE access."""
         record = file_info.RenameInformation(int(replace), 0, target)
         await self.set_info(file, FileInfoClass.RENAME, file_info.encode_rename(record))
 
@@ -188,7 +198,7 @@ class Tree:
 
     @property
     def why_inline(self) -> str:
-        """Why READ and WRITE carry their data in messages; empty if it travels by RDMA (3.2.4.6, 3.2.4.7)."""
+        """Why READ and WRITE carry their data in messages; empty if RDMA moves it. [MS-SMB2 3.2.4.6, 3.2.4.7]"""
         client, session = self.client, self.session
         if client.exposed is None:
             return "the transport has no RDMA"
@@ -204,7 +214,7 @@ class Tree:
 
     @property
     def max_read(self) -> int:
-        """Bytes that one READ asks for at most; ``read`` cuts what is longer."""
+        """Largest number of bytes that one READ requests; ``read`` splits longer transfers."""
         limit = self.client.negotiated.max_read_size
         inline = min(limit, self.client.transport.max_message_size - _OVERHEAD)
         rdma = self._rdma_limit()
@@ -212,21 +222,23 @@ class Tree:
 
     @property
     def max_write(self) -> int:
-        """Bytes that one WRITE carries at most; ``write`` cuts what is longer."""
+        """Largest number of bytes that one WRITE carries; ``write`` splits longer transfers."""
         limit = self.client.negotiated.max_write_size
         inline = min(limit, self.client.transport.max_outbound_message_size - _OVERHEAD)
         rdma = self._rdma_limit()
         return min(limit, rdma) if rdma else inline
 
     def _rdma_limit(self) -> int:
-        """Bytes of one transfer by RDMA; 0 if data travels inline."""
+        """Return the largest number of bytes of one RDMA transfer; 0 if data travels in messages."""
         rdma = self.client.transport.rdma
         return min(rdma.max_read_write_size, LARGEST) if rdma is not None and not self.why_inline else 0
 
     async def read(self, file: RemoteFile, offset: int, length: int) -> bytes:
-        """Up to ``length`` bytes, less at the end of the file; b'' at or behind the end. More than ``max_read`` takes
-        several READs, which are no snapshot of the file. Raises ``ValueError`` for a range that no file has,
-        ``ProviderError`` if memory cannot be registered for RDMA."""
+        """Read up to ``length`` bytes; fewer at the end of the file, none at or behind it.
+
+        More than ``max_read`` bytes take several READs, which are not a snapshot of the file. Raises ``ValueError`` for
+        a range that no file can have and ``ProviderError`` if memory cannot be registered for RDMA.
+        """
         _check_range(offset, length)
         pieces: list[bytes] = []
         while True:
@@ -235,12 +247,12 @@ class Tree:
             got = len(pieces[-1])
             offset += got
             length -= got
-            # A message of a pipe is what one READ brings: another one might wait for ever.
+            # One READ returns one message of a pipe; another READ might wait forever.
             if got < wanted or length <= 0 or self.is_pipe:
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _piece(self, length: int, limit: int) -> int:
-        """Bytes of the next request of a transfer that has ``length`` to go."""
+        """Return the bytes of the next request of a transfer with ``length`` bytes left."""
         return length if length <= CREDIT_SIZE and length <= limit else min(length, limit, self.client.payload_limit)
 
     async def _read_piece(self, file: RemoteFile, offset: int, length: int) -> bytes:
@@ -279,7 +291,10 @@ class Tree:
             reply.release()
 
     def _channel(self, invalidate: bool) -> io_wire.Channel:
-        """2.2.19, 2.2.21: how a server may treat the buffer. Invalidating what it cannot would end the connection."""
+        """Choose whether the server may invalidate the buffer's token. [MS-SMB2 2.2.19, 2.2.21]
+
+        Invalidating a token of a fabric that does not allow it would end the connection.
+        """
         rdma = self.client.transport.rdma
         possible = rdma is not None and rdma.regions_invalidatable
         return io_wire.Channel.RDMA_V1_INVALIDATE if invalidate and possible else io_wire.Channel.RDMA_V1
@@ -287,9 +302,12 @@ class Tree:
     async def read_into(
         self, file: RemoteFile, offset: int, remote: Sequence[RemoteBuffer], length: int, *, invalidate: bool = True
     ) -> int:
-        """The server puts up to ``length`` bytes by RDMA into the memory that ``remote`` describes (a buffer registered
-        with this connection's transport); bytes read. With ``invalidate`` the first token is invalid afterwards, where
-        the fabric lets a peer do that to regions of ours."""
+        """Let the server write up to ``length`` bytes by RDMA to the memory that ``remote`` describes; return the bytes
+        read.
+
+        ``remote`` is a buffer registered with this connection's transport. With ``invalidate`` its first token is
+        invalid afterwards, if the fabric lets a peer invalidate our regions.
+        """
         described = io_wire.pack_descriptors(remote)
         record = io_wire.ReadRequest(
             length=length,
@@ -315,9 +333,12 @@ class Tree:
             reply.release()
 
     async def write(self, file: RemoteFile, offset: int, data: Buffer) -> int:
-        """Write all of ``data``; bytes written. More than ``max_write`` takes several WRITEs: if one of them fails,
-        those before it have been done. Raises ``TypeError`` for data that is not bytes in one piece, ``ValueError`` for
-        a range that no file has, ``ProviderError`` if memory cannot be registered for RDMA."""
+        """Write all of ``data`` and return the number of bytes written.
+
+        More than ``max_write`` bytes take several WRITEs; if one of them fails, the earlier ones have been done. Raises
+        ``TypeError`` for data that is not contiguous bytes, ``ValueError`` for a range that no file can have, and
+        ``ProviderError`` if memory cannot be registered for RDMA.
+        """
         view = memoryview(data).cast("B")
         _check_range(offset, len(view))
         done = 0
@@ -356,7 +377,9 @@ class Tree:
     async def write_from(
         self, file: RemoteFile, offset: int, remote: Sequence[RemoteBuffer], length: int, *, invalidate: bool = True
     ) -> int:
-        """The server fetches ``length`` bytes by RDMA from the memory that ``remote`` describes; bytes written."""
+        """Let the server fetch ``length`` bytes by RDMA from the memory that ``remote`` describes; return the bytes
+        written.
+        """
         described = io_wire.pack_descriptors(remote)
         record = io_wire.WriteRequest(
             offset=offset,
@@ -380,7 +403,7 @@ class Tree:
     async def entries(
         self, directory: RemoteFile, pattern: str = "*", level: int = FileInfoClass.ID_BOTH_DIRECTORY
     ) -> AsyncGenerator[directory_info.ListedEntry, None]:
-        """Entries of an open directory, from its beginning (3.2.4.17)."""
+        """Yield the entries of an open directory from its beginning. [MS-SMB2 3.2.4.17]"""
         size = min(self.client.negotiated.max_transact_size, 1 << 20 if self.client.supports_multi_credit else 65536)
         flags = int(directory_wire.QueryDirectoryFlags.REOPEN)
         while True:
@@ -408,7 +431,7 @@ class Tree:
             flags = 0
 
     async def watch(self, directory: RemoteFile, completion_filter: int, recursive: bool = False) -> Call:
-        """Start one CHANGE_NOTIFY (3.2.4.18); give it to ``changes`` to wait."""
+        """Start one CHANGE_NOTIFY; pass the result to ``changes`` to wait for it. [MS-SMB2 3.2.4.18]"""
         record = change_notify.ChangeNotifyRequest(
             flags=change_notify.WATCH_TREE if recursive else 0,
             output_buffer_length=65536,
@@ -420,7 +443,7 @@ class Tree:
         return await self.client.start(Command.CHANGE_NOTIFY, [body], self.session, self.tree_id)
 
     async def changes(self, watching: Call) -> list[change_notify.Notification] | None:
-        """What happened; None when too much did to be told."""
+        """Wait for a watch and return the changes; None if there were too many to report."""
         reply = await self.client.finish(watching)
         self.client.check(reply, (NtStatus.SUCCESS, NtStatus.NOTIFY_ENUM_DIR))
         try:
@@ -442,7 +465,10 @@ class Tree:
         additional: int = 0,
         data: bytes = b"",
     ) -> bytes:
-        """3.2.4.8: the output buffer."""
+        """Query information and return the output buffer. [MS-SMB2 3.2.4.8]
+
+        ``size`` is the largest output accepted, in bytes; ``additional`` is AdditionalInformation.
+        """
         record = query_wire.QueryInfoRequest(
             info_type=info_type,
             info_class=info_class,
@@ -464,7 +490,7 @@ class Tree:
         info_type: int = InfoType.FILE,
         additional: int = 0,
     ) -> None:
-        """3.2.4.9."""
+        """Set information. ``additional`` is AdditionalInformation. [MS-SMB2 3.2.4.9]"""
         record = set_wire.SetInfoRequest(
             info_type=info_type,
             info_class=info_class,
@@ -484,7 +510,7 @@ class Tree:
         max_output: int = 65536,
         accept: Sequence[int] = (NtStatus.SUCCESS,),
     ) -> bytes:
-        """An FSCTL (3.2.4.20): its output. Without ``file`` on no file at all."""
+        """Send an FSCTL and return its output. Without ``file`` it is not sent on an open. [MS-SMB2 3.2.4.20]"""
         persistent, volatile = file.file_id if file is not None else (0xFFFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
         record = ioctl_wire.IoctlRequest(
             ctl_code=code,
@@ -506,11 +532,11 @@ class Tree:
     # Breaks
 
     async def acknowledge_oplock_break(self, notification: OplockBreak) -> None:
-        """3.2.5.19.1: go down to the level the server said."""
+        """Acknowledge an oplock break with the level that the server named. [MS-SMB2 3.2.5.19.1]"""
         body = OPLOCK_BREAK.pack(notification)
         (await self.call(Command.OPLOCK_BREAK, [body])).release()
 
     async def acknowledge_lease_break(self, lease_key: bytes, lease_state: int) -> None:
-        """3.2.5.19.2."""
+        """Acknowledge a lease break with ``lease_state``. [MS-SMB2 3.2.5.19.2]"""
         body = LEASE_BREAK.pack(LeaseBreak(lease_key=lease_key, lease_state=lease_state))
         (await self.call(Command.OPLOCK_BREAK, [body])).release()

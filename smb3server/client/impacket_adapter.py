@@ -1,7 +1,7 @@
-"""impacket's SMB client over any ``MessageTransport``, SMB Direct above all.
+"""impacket's SMB client over any ``MessageTransport``, in particular over SMB Direct.
 
-impacket blocks; the transport lives on an event loop in a thread of its own. ``TransportSession`` looks like impacket's
-``NetBIOSTCPSession`` to it.
+impacket blocks, so the transport runs on an event loop in its own thread. ``TransportSession`` has the interface of
+impacket's ``NetBIOSTCPSession``.
 
     connection = connect(lambda: open_rdma(provider, "192.0.2.1"), "192.0.2.1")
     connection.login("user", "password")
@@ -30,10 +30,10 @@ class TransportSession:
     """The part of impacket's ``NetBIOSTCPSession`` that its SMB client uses. Errors are impacket's."""
 
     def __init__(self, opener: Open, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Opens the transport, in the thread it will live in. Raises what ``opener`` raises."""
+        """Open the transport in the thread that it will live in. Raises the errors of ``opener``."""
         self._timeout = timeout
         self._received: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        """None: the connection is gone."""
+        """Received messages; None means that the connection has ended."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="smb transport", daemon=True)
         self._thread.start()
@@ -67,13 +67,13 @@ class TransportSession:
         self._loop.close()
 
     def send_packet(self, data: bytes) -> None:
-        """One SMB2 message."""
+        """Send one SMB2 message."""
         if self._ended.is_set():
             raise nmb.NetBIOSError("connection closed", nmb.ERRCLASS_OS, 0)
         self._loop.call_soon_threadsafe(self._transport.send, [bytes(data)])
 
     def recv_packet(self, timeout: float | None = None) -> nmb.NetBIOSSessionPacket:
-        """The next message; ``NetBIOSTimeout`` after ``timeout`` seconds."""
+        """Return the next message. Raise ``NetBIOSTimeout`` after ``timeout`` seconds."""
         try:
             data = self._received.get(timeout=timeout or self._timeout)
         except queue.Empty:
@@ -87,13 +87,14 @@ class TransportSession:
         return packet
 
     def get_socket(self) -> None:
-        """There is none."""
+        """Return None: there is no socket."""
 
     def get_remote_host(self) -> str:
+        """Return the server's address."""
         return str(self._transport.peer_address[0])
 
     def close(self) -> None:
-        """Idempotent; returns when the connection and its thread are gone."""
+        """Close the connection, and return when it and its thread have ended. Idempotent."""
         if self._loop.is_closed():
             return
         self._loop.call_soon_threadsafe(self._transport.close, "impacket closes")
@@ -104,14 +105,17 @@ class TransportSession:
 
 class _Smb3(smb3.SMB3):  # type: ignore[misc]
     def negotiateSession(self, preferredDialect: int | None = None, negSessionResponse: Any = None) -> Any:
-        # impacket takes a session it is handed for one on which a message was exchanged; on this one none was.
+        # impacket assumes that a session passed to it has already exchanged a message; this one has not.
         self._Connection["SequenceWindow"] = 0
         return super().negotiateSession(preferredDialect, negSessionResponse)
 
 
 def connect(opener: Open, host: str, dialect: int | None = None, timeout: float = DEFAULT_TIMEOUT) -> SMBConnection:
-    """An impacket ``SMBConnection``, negotiated and ready to log in. ``dialect``: the only one to offer. Raises what
-    ``opener`` raises, and impacket's ``SessionError``."""
+    """Return an impacket ``SMBConnection`` that has negotiated and is ready to log on.
+
+    ``dialect`` is the only one offered; None offers impacket's default. Raises the errors of ``opener`` and impacket's
+    ``SessionError``.
+    """
     session = TransportSession(opener, timeout)
     try:
         return SMBConnection(

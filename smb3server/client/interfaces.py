@@ -1,4 +1,4 @@
-"""A server's list of interfaces, as a client reads it (MS-SMB2 2.2.32.5, 3.2.5.14.11)."""
+"""A server's list of interfaces, as a client reads it. [MS-SMB2 2.2.32.5, 3.2.5.14.11]"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENTRY_SIZE = 152
 
 
 class ServerInterface(NamedTuple):
-    """One entry of the list."""
+    """One interface of the server."""
 
     number: int
     """IfIndex."""
@@ -32,7 +32,7 @@ class ServerInterface(NamedTuple):
 
 
 def parse_interfaces(data: Buffer) -> list[ServerInterface]:
-    """Entries of unknown address families are left out. Raises ``DecodeError``."""
+    """Parse the list; leave out entries of unknown address families. Raises ``DecodeError``."""
     found: list[ServerInterface] = []
     offset = 0
     while offset + ENTRY_SIZE <= len(data):
@@ -56,5 +56,8 @@ def parse_interfaces(data: Buffer) -> list[ServerInterface]:
 
 
 async def query_interfaces(tree: Tree) -> list[ServerInterface]:
-    """FSCTL_QUERY_NETWORK_INTERFACE_INFO on any tree. Raises ``ServerError``, ``ConnectionLost``, ``DecodeError``."""
+    """Send FSCTL_QUERY_NETWORK_INTERFACE_INFO on ``tree``, which may be any tree of the session.
+
+    Raises ``ServerError``, ``ConnectionLost`` and ``DecodeError``.
+    """
     return parse_interfaces(await tree.ioctl(Fsctl.QUERY_NETWORK_INTERFACE_INFO))

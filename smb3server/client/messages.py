@@ -1,6 +1,7 @@
-"""Requests and their responses, and what a connection, a session and a tree know of each other.
+"""Requests and their responses, and the interfaces between connection, session and tree.
 
-``Protection`` is what a connection needs of a session, ``Caller`` what sessions and trees need of a connection.
+``Protection`` is the part of a session that a connection uses, ``Caller`` the part of a connection that sessions and
+trees use.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from smbdirect.message_transport import InboundMessage, MessageTransport
 
 Break = OplockBreak | LeaseBreakNotification
 CREDIT_SIZE = 65536
-"""Payload bytes one credit pays for (3.1.5.2)."""
+"""Payload bytes that one credit pays for. [MS-SMB2 3.1.5.2]"""
 
 
 class ServerError(StatusError):
@@ -31,7 +32,7 @@ class ServerError(StatusError):
 
 @dataclass(slots=True)
 class Reply:
-    """One response. ``message`` starts at its SMB2 header; call ``release`` once nothing of it is needed any more."""
+    """One response. ``message`` starts at its SMB2 header. Call ``release`` when the message is no longer needed."""
 
     header: Header
     message: memoryview
@@ -39,6 +40,7 @@ class Reply:
 
     @property
     def status(self) -> int:
+        """The status in the response's header."""
         return self.header.status
 
     def release(self) -> None:
@@ -49,7 +51,7 @@ class Reply:
 
 
 class Protection(Protocol):
-    """A session, as far as it signs and encrypts messages."""
+    """The part of a session that signs and encrypts messages."""
 
     session_id: int
     sign: bool
@@ -58,11 +60,11 @@ class Protection(Protocol):
     cipher: SessionCipher | None
 
     def encrypts(self, tree_id: int) -> bool:
-        """Whether requests on this tree (0: none) are encrypted."""
+        """Return whether requests on this tree are encrypted; 0 means no tree."""
 
 
 class Call:
-    """A request under way."""
+    """A request in flight."""
 
     __slots__ = ("async_id", "charge", "future", "header", "session", "signed")
 
@@ -72,12 +74,14 @@ class Call:
         self.session = session
         self.signed = signed
         self.async_id = 0
-        """Once the server said STATUS_PENDING."""
+        """AsyncId of the interim response (STATUS_PENDING); 0 before it."""
         self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
 
 class Caller(Protocol):
-    """A connection, as far as sessions and trees, and who has only those, use it; ``connection.Client`` is one."""
+    """The part of a connection that sessions and trees use, and code that has only those.
+    ``connection.Client`` is one.
+    """
 
     transport: MessageTransport
     closed: BaseException | None
@@ -95,7 +99,7 @@ class Caller(Protocol):
 
     @property
     def payload_limit(self) -> int:
-        """Bytes that the credits pay for which one request can have."""
+        """Bytes that one request can carry with the credits available."""
 
     async def call(
         self,
@@ -124,22 +128,22 @@ class Caller(Protocol):
         flags: int = 0,
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
     ) -> Call:
-        """Send one request, once there are credits for it."""
+        """Send one request as soon as there are enough credits."""
 
     async def finish(self, started: Call) -> Reply:
-        """Wait for the final response of a request that was started."""
+        """Wait for the final response of a started request."""
 
     def check(self, reply: Reply, accept: Sequence[int] = (NtStatus.SUCCESS,)) -> Reply:
         """Return the reply; raise ``ServerError`` if its status is not one of ``accept``."""
 
     async def echo(self) -> None:
-        """Ask whether the server is there. [MS-SMB2 3.2.4.20]"""
+        """Check that the server answers. [MS-SMB2 3.2.4.20]"""
 
     async def close(self) -> None:
-        """Send what is queued, then close; return when the connection is gone."""
+        """Send the queued messages, close, and return when the connection has ended."""
 
 
 class TreeSession(Protection, Protocol):
-    """A session, as far as its trees use it."""
+    """The part of a session that its trees use."""
 
     client: Caller

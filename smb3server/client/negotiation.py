@@ -1,4 +1,4 @@
-"""NEGOTIATE from the client's side (MS-SMB2 3.2.4.2.2.2, 3.2.5.2)."""
+"""NEGOTIATE from the client's side. [MS-SMB2 3.2.4.2.2.2, 3.2.5.2]"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONTEXT = struct.Struct("<HHI")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the client is willing to do; order is preference."""
+    """The algorithms and capabilities that the client offers, in order of preference."""
 
     ciphers: tuple[int, ...] = (Cipher.AES_128_GCM, Cipher.AES_128_CCM, Cipher.AES_256_GCM, Cipher.AES_256_CCM)
     signing_algorithms: tuple[int, ...] = (
@@ -49,7 +49,7 @@ class Offer:
 
 @dataclass(slots=True)
 class Negotiated:
-    """What came of it. Sizes in bytes."""
+    """The result of a negotiation. Sizes are in bytes."""
 
     dialect: int = 0
     capabilities: int = 0
@@ -65,11 +65,12 @@ class Negotiated:
 
     @property
     def signing_required(self) -> bool:
+        """Whether the server requires signing."""
         return bool(self.security_mode & SecurityMode.SIGNING_REQUIRED)
 
 
 def build(dialects: Sequence[int], client_guid: bytes, offer: Offer) -> bytes:
-    """The request's body."""
+    """Build the body of a NEGOTIATE request."""
     mode = SecurityMode.SIGNING_REQUIRED if offer.require_signing else SecurityMode.SIGNING_ENABLED
     newest = max(dialects)
     capabilities = offer.capabilities if newest >= Dialect.SMB_2_1 else 0
@@ -100,7 +101,7 @@ def _numbers(values: Sequence[int]) -> bytes:
 
 
 def parse(message: memoryview, dialects: Sequence[int], offer: Offer) -> Negotiated:
-    """Raises ``DecodeError``; ``ProtocolError`` for a choice that was not offered."""
+    """Parse the response. Raises ``DecodeError``, and ``ProtocolError`` for a choice that was not offered."""
     record = fixed(NEGOTIATE_RESPONSE, message, 65)
     if record.dialect not in dialects:
         raise ProtocolError(f"server chose dialect {record.dialect:#x}", "MS-SMB2 3.2.5.2")

@@ -1,7 +1,8 @@
-"""Opens that survive their server (MS-SMB2 3.2.4.3.5, 3.2.4.4): reconnect, reclaim, and send again what had no answer.
+"""Opens that survive a failure of their server. [MS-SMB2 3.2.4.3.5, 3.2.4.4]
 
-``PersistentShare`` is one tree connect over connections that come and go; ``PersistentFile`` an open on it. Every
-operation returns once the server has acknowledged it, however many servers that took.
+``PersistentShare`` is one tree connect over successive connections; ``PersistentFile`` is an open on it. They
+reconnect, reclaim the open, and repeat each request that was not answered. Every operation returns once a server has
+acknowledged it.
 """
 
 from __future__ import annotations
@@ -34,23 +35,27 @@ _TRANSIENT = frozenset(
         NtStatus.FILE_CLOSED,
     ]
 )
-"""What a server in transition says; the same request is worth another try on a new connection."""
+"""Statuses of a server in transition; the request is repeated on a new connection."""
 _RETRY_DELAY = 0.05
 _MAX_DELAY = 0.5
 _SETUP_TIMEOUT, _MAX_SETUP_TIMEOUT = 3.0, 24.0
-"""Seconds without progress in connecting, logging on and connecting to the tree: a machine may take connections and
-never answer. A server that many come back to at once does answer, step by step; who gave up on it would cost it the
-same work again."""
+"""Seconds without progress in connecting, logging on and connecting to the tree, at first and at most. A machine may
+accept connections and never answer. A server that many clients return to at once does answer, step by step; giving up
+on it early would make it repeat the same work.
+"""
 _MAX_SEQUENCE_INDEX = 64
 
 
 class OpenLost(Exception):
-    """The server does not know the open any more."""
+    """The server no longer knows the open."""
 
 
 class PersistentShare:
-    """``connect`` makes a transport to wherever the share is served now. ``patience``: seconds without success after
-    which an operation gives up with the last error."""
+    """A tree connect to a share that may move between servers.
+
+    ``connect`` opens a transport to the current server of the share. An operation fails with its last error after
+    ``patience`` seconds without success.
+    """
 
     def __init__(
         self,
@@ -65,9 +70,9 @@ class PersistentShare:
         self.on_reconnected: Callable[[], None] = lambda: None
         self.tree: Tree | None = None
         self.generation = 0
-        """Counts connections; what was attached to an earlier one is not to this."""
+        """Number of connections so far. An open attached to an earlier connection must be reclaimed."""
         self.files: dict[bytes, PersistentFile] = {}
-        """By lease key."""
+        """Open files by lease key."""
         self._connect = connect
         self._share, self._user, self._password = share, user, password
         self._session_id = 0
@@ -75,7 +80,9 @@ class PersistentShare:
         self._lock = asyncio.Lock()
 
     async def connected(self) -> Tree:
-        """The tree connect of a connection that lives, as far as is known. One attempt."""
+        """Return the tree connect of a connection that is not known to be lost. Try once to make one if
+        there is none.
+        """
         async with self._lock:
             if self.tree is not None and self.tree.client.closed is None:
                 return self.tree
@@ -84,7 +91,7 @@ class PersistentShare:
                 async with asyncio.timeout(self._setup_timeout) as limit:
                     tree = await self._set_up(limit)
             except TimeoutError:
-                # A server that many come back to at once gets through with nobody if all give up early.
+                # If all clients of a recovering server gave up early, it could complete the set-up of none.
                 self._setup_timeout = min(2 * self._setup_timeout, _MAX_SETUP_TIMEOUT)
                 raise
             self._setup_timeout = _SETUP_TIMEOUT
@@ -113,20 +120,20 @@ class PersistentShare:
             raise
 
     def drop(self) -> None:
-        """The connection is of no use any more."""
+        """Abort the connection; the next operation makes a new one."""
         tree, self.tree = self.tree, None
         if tree is not None and tree.client.closed is None:
             tree.client.transport.abort("connecting anew")
 
     async def until_done(self, attempt: Callable[[Tree], Awaitable[T]]) -> T:
-        """``attempt`` again and again on fresh connections, while what it fails with is transient."""
+        """Repeat ``attempt`` on fresh connections as long as it fails with a transient error."""
         loop = asyncio.get_running_loop()
         give_up, delay = loop.time() + self.patience, _RETRY_DELAY
         while True:
             try:
                 return await attempt(await self.connected())
             except ServerError as error:
-                # A node that does not serve the share (yet, or any more) says so; that may change.
+                # A node that does not serve the share says so. That may change: the share may be moving.
                 elsewhere = error.status == NtStatus.BAD_NETWORK_NAME and self.patience > 0
                 if (error.status not in _TRANSIENT and not elsewhere) or loop.time() > give_up:
                     raise
@@ -157,21 +164,24 @@ class PersistentShare:
         lease_state: int = 0,
         timeout: float = 0.0,
     ) -> PersistentFile:
-        """``lease_state`` 0: no lease. ``timeout``: seconds the server keeps it without a client; 0: as it likes.
-        ``ProtocolError`` if the server does not grant a persistent handle."""
+        """Open a file with a persistent handle.
+
+        ``lease_state`` 0 requests no lease. ``timeout`` is the number of seconds that the server keeps the open without
+        a client; 0 leaves it to the server. Raises ``OpenLost`` if the server does not grant a persistent handle.
+        """
         file = PersistentFile(self, name, access, disposition, options, share, lease_state, timeout)
         await file._open()
         return file
 
     async def close(self) -> None:
-        """The connection; opens stay on the server."""
+        """Close the connection; opens stay on the server."""
         tree, self.tree = self.tree, None
         if tree is not None:
             await tree.client.close()
 
 
 class PersistentFile:
-    """Make one with ``PersistentShare.open``. Operations may overlap."""
+    """A persistent open; ``PersistentShare.open`` makes one. Operations may overlap."""
 
     def __init__(
         self,
@@ -191,14 +201,16 @@ class PersistentFile:
         self.lease_state = lease_state
         self._leased = lease_state != 0
         self.on_broken: Callable[[int], None] = lambda state: None
-        """The lease goes down to this state; it is acknowledged already."""
+        """Called with the new lease state after a break. The file acknowledges the break itself."""
         self._create = (access, disposition, options, share)
         self._timeout = timeout
+        # Invariant: ``_file`` is an open on the owner's connection number ``_generation``; None if there is no open.
         self._file: RemoteFile | None = None
         self._generation = 0
         self._attaching = asyncio.Lock()
         self._sent = False
         self._index = 0
+        # LockSequenceIndex of the last request, and the last LockSequenceNumber of each index (3.2.4.19).
         self._numbers = [0] * (_MAX_SEQUENCE_INDEX + 1)
         self._acknowledging: set[asyncio.Task[None]] = set()
 
@@ -218,7 +230,7 @@ class PersistentFile:
             raise
 
     async def _send_create(self, tree: Tree) -> None:
-        """The same CREATE again finds the open that an earlier one made (3.2.5.7)."""
+        """Send CREATE. If it is repeated, the server finds the open that the first one made. [MS-SMB2 3.2.5.7]"""
         access, disposition, options, share = self._create
         wanted = contexts.DurableRequestV2(int(self._timeout * 1000), contexts.PERSISTENT, 0, self.create_guid)
         asked = self._contexts(contexts.DURABLE_REQUEST_V2, contexts.DURABLE_REQUEST_V2_CODEC.pack(wanted))
@@ -238,7 +250,7 @@ class PersistentFile:
         return OplockLevel.LEASE if self._leased else OplockLevel.NONE
 
     async def _attached(self, tree: Tree) -> RemoteFile:
-        """The open on this connection, reclaimed if it was made on another (3.2.4.4)."""
+        """Return the open on this connection, reclaimed if it was made on another one. [MS-SMB2 3.2.4.4]"""
         async with self._attaching:
             generation = self.owner.generation
             if self._file is None:
@@ -256,13 +268,13 @@ class PersistentFile:
                 )
             except ServerError as error:
                 if error.status == NtStatus.OBJECT_NAME_NOT_FOUND:
-                    raise OpenLost(f"{self.name}: the server does not know it any more") from error
+                    raise OpenLost(f"{self.name}: the server no longer knows it") from error
                 raise
             self._generation = generation
             return self._file
 
     async def write(self, offset: int, data: bytes) -> int:
-        """Writing the same twice does no harm, so it is simply sent again."""
+        """Write ``data``. Repeating a WRITE does no harm, so it is sent again as it is."""
 
         async def attempt(tree: Tree) -> int:
             return await tree.write(await self._attached(tree), offset, data)
@@ -270,21 +282,26 @@ class PersistentFile:
         return await self.owner.until_done(attempt)
 
     async def read(self, offset: int, length: int) -> bytes:
+        """Read up to ``length`` bytes from ``offset``; fewer at the end of the file."""
+
         async def attempt(tree: Tree) -> bytes:
             return await tree.read(await self._attached(tree), offset, length)
 
         return await self.owner.until_done(attempt)
 
     async def lock(self, offset: int, length: int, exclusive: bool = True) -> None:
-        """Fails at once with LOCK_NOT_GRANTED."""
+        """Lock a byte range. Fail immediately with LOCK_NOT_GRANTED if it is taken."""
         kind = LockFlags.EXCLUSIVE_LOCK if exclusive else LockFlags.SHARED_LOCK
         await self._locks([LockElement(offset, length, int(kind | LockFlags.FAIL_IMMEDIATELY))])
 
     async def unlock(self, offset: int, length: int) -> None:
+        """Unlock a byte range."""
         await self._locks([LockElement(offset, length, int(LockFlags.UNLOCK))])
 
     async def _locks(self, elements: Sequence[LockElement]) -> None:
-        """With a sequence number, by which the server knows a request that it has done already (3.2.4.19)."""
+        """Lock or unlock with a sequence number, by which the server recognizes a repeated request.
+        [MS-SMB2 3.2.4.19]
+        """
         self._index = self._index % _MAX_SEQUENCE_INDEX + 1
         number = self._numbers[self._index] = (self._numbers[self._index] + 1) & 0xF
         sequence = self._index << 4 | number
@@ -295,6 +312,8 @@ class PersistentFile:
         await self.owner.until_done(attempt)
 
     async def close(self) -> None:
+        """Close the open; do nothing if the server no longer knows it."""
+
         async def attempt(tree: Tree) -> None:
             await tree.close(await self._attached(tree))
 
@@ -303,12 +322,12 @@ class PersistentFile:
         except OpenLost:
             if self._generation == 0:
                 raise
-            # Closed by the request whose response got lost.
+            # The server closed the open for an earlier request whose response was lost.
         self._file = None
         self.owner.files.pop(self.lease_key, None)
 
     def broken(self, notification: LeaseBreakNotification) -> None:
-        """Give up what the server wants back, at once."""
+        """Accept a lease break, and acknowledge it if the server asks for that."""
         self.lease_state = notification.new_lease_state
         if notification.flags & 1:
             task = asyncio.ensure_future(self._acknowledge(notification.new_lease_state))
@@ -323,5 +342,5 @@ class PersistentFile:
         try:
             await tree.acknowledge_lease_break(self.lease_key, state)
         except (ServerError, ConnectionLost):
-            # The server asks again on the next connection.
+            # The server sends the break again on the next connection.
             return

@@ -1,4 +1,4 @@
-"""A client's session (MS-SMB2 3.2.1.3): logon through SPNEGO, keys, tree connects."""
+"""A client's session: logon through SPNEGO, keys, tree connects. [MS-SMB2 3.2.1.3]"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SIGNED = int(HeaderFlags.SIGNED)
 
 
 class ClientSession:
-    """Make one with ``log_on``."""
+    """A session of this client; ``log_on`` makes one."""
 
     def __init__(self, client: Caller) -> None:
         self.client = client
@@ -48,7 +48,7 @@ class ClientSession:
         self.signer: Signer | None = None
         self.cipher: SessionCipher | None = None
         self.session_key = b""
-        """As applications see it (3.2.4.25)."""
+        """The key that applications get. [MS-SMB2 3.2.4.25]"""
         self._encrypted_trees: set[int] = set()
         self._preauth_hash = client.preauth_hash
 
@@ -64,16 +64,19 @@ class ClientSession:
         encrypt: bool = False,
         previous_session_id: int = 0,
     ) -> ClientSession:
-        """3.2.4.2.3. Without ``user`` anonymously. ``previous_session_id``: one whose connection is lost, for the
-        server to end if it did not notice. ``sign`` every request, or ``encrypt`` them, beyond what the server demands.
-        Raises ``ServerError``; ``ProtocolError`` if the server is not who it should be."""
+        """Log on; without ``user``, log on anonymously. [MS-SMB2 3.2.4.2.3]
+
+        ``previous_session_id`` is a session whose connection was lost; the server ends it if it has not noticed the
+        loss. ``sign`` or ``encrypt`` every request even if the server does not require it. Raises ``ServerError``, and
+        ``ProtocolError`` if the server cannot prove that it knows the keys.
+        """
         session = cls(client)
         session.previous_session_id = previous_session_id
         await session._authenticate(user, password, domain)
         session.sign = sign or client.negotiated.signing_required
         session.encrypt = encrypt or bool(session.flags & SessionFlags.ENCRYPT_DATA)
         if session.encrypt and session.cipher is None:
-            raise ProtocolError("encryption is wanted and cannot be had", "MS-SMB2 3.2.5.3.1")
+            raise ProtocolError("encryption is requested but was not negotiated", "MS-SMB2 3.2.5.3.1")
         return session
 
     async def _authenticate(self, user: str, password: str, domain: str) -> None:
@@ -135,7 +138,9 @@ class ClientSession:
         )
 
     def _finish(self, context: Any, reply: Reply) -> None:
-        """Keys (3.2.5.3.1), and the signature of the last response, which proves that the server has them, too."""
+        """Derive the keys and check the signature of the last response, which proves that the server has them. [MS-SMB2
+        3.2.5.3.1]
+        """
         client = self.client
         client.sessions[self.session_id] = self
         if self.flags & (SessionFlags.IS_GUEST | SessionFlags.IS_NULL):
@@ -158,15 +163,17 @@ class ClientSession:
                 raise ProtocolError("last response of the logon has a wrong signature", "MS-SMB2 3.2.5.3.1")
 
     def encrypts(self, tree_id: int) -> bool:
-        """Whether requests on this tree (0: none) are encrypted."""
+        """Return whether requests on this tree are encrypted; 0 means no tree."""
         return self.cipher is not None and (self.encrypt or tree_id in self._encrypted_trees)
 
     async def tree_connect(self, share: str) -> Tree:
-        """3.2.4.2.4; ``share`` is a bare name or a whole ``\\\\server\\share``. Raises ``ServerError``."""
+        """Connect to a share: a bare name or a full ``\\\\server\\share``. Raises ``ServerError``. [MS-SMB2
+        3.2.4.2.4]
+        """
         path = share if share.startswith("\\\\") else f"\\\\{self.client.transport.peer_address[0]}\\{share}"
         name = path.encode("utf-16-le", "surrogatepass")
         record = TreeConnectRequest(path_offset=HEADER_SIZE + TREE_CONNECT_REQUEST.size, path_length=len(name))
-        # 3.1.1 binds negotiation to session here: the request must be signed or encrypted (3.2.4.1.1).
+        # Dialect 3.1.1 binds the negotiation to the session here: the request must be signed or encrypted (3.2.4.1.1).
         reply = await self.client.call(Command.TREE_CONNECT, [TREE_CONNECT_REQUEST.pack(record), name], self, sign=True)
         response = fixed(TREE_CONNECT_RESPONSE, reply.message, 16)
         tree_id = reply.header.tree_id
@@ -178,6 +185,6 @@ class ClientSession:
         return Tree(self, tree_id, path, response.maximal_access, response.capabilities, response.share_type)
 
     async def log_off(self) -> None:
-        """3.2.4.23."""
+        """Log off. [MS-SMB2 3.2.4.23]"""
         (await self.client.call(Command.LOGOFF, [b"\4\0\0\0"], self)).release()
         self.client.sessions.pop(self.session_id, None)

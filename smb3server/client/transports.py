@@ -13,11 +13,11 @@ from smbdirect.transport.listen import connect
 from smbdirect.transport.pool import BufferPool
 
 MAX_MESSAGE_SIZE = (8 << 20) + (1 << 16)
-"""Bytes of the largest response accepted."""
+"""Largest response accepted, in bytes."""
 
 
 async def open_tcp(host: str, port: int = 445, timeout: float = 5.0) -> MessageTransport:
-    """Raises ``OSError``; ``TimeoutError`` after ``timeout`` seconds."""
+    """Connect over TCP. Raises ``OSError``, and ``TimeoutError`` after ``timeout`` seconds."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout):
         (family, kind, protocol, _, address), *_ = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -36,7 +36,7 @@ async def open_tcp(host: str, port: int = 445, timeout: float = 5.0) -> MessageT
 async def open_rdma(
     provider: Provider, host: str, port: int = 5445, settings: Settings | None = None, timeout: float = 5.0
 ) -> MessageTransport:
-    """SMB Direct over ``provider``. Raises ``ConnectionLost`` or ``ProtocolError``."""
+    """Connect with SMB Direct over ``provider``. Raises ``ConnectionLost`` or ``ProtocolError``."""
     transport = await connect(provider, host, port, settings, timeout=timeout)
     transport.trust(MAX_MESSAGE_SIZE)
     return transport

@@ -1,4 +1,4 @@
-"""Virtual addresses: put on an interface, announced to the neighbours, taken off again.
+"""Virtual addresses: adding them to an interface, announcing them to the neighbours, and removing them.
 
 IPv4 is announced by gratuitous ARP (RFC 5227 section 3), IPv6 by an unsolicited neighbour advertisement with the
 override flag (RFC 4861 section 7.2.6). Needs CAP_NET_ADMIN and CAP_NET_RAW.
@@ -26,11 +26,11 @@ _BROADCAST = b"\xff" * 6
 _ADVERTISEMENT = struct.Struct("!BBHI16sBB6s")
 _NA_TYPE, _NA_OVERRIDE, _TARGET_ADDRESS = 136, 0x20000000, 2
 _NODAD = 0x02
-"""IFA_F_NODAD: usable at once; the lease in the store says that nobody else has it."""
+"""IFA_F_NODAD: usable at once. The lease in the store guarantees that no other node has the address."""
 
 
 def _change(command: str, entry: VirtualAddress, lifetime: Callable[[], int] = int) -> None:
-    # Takes a quarter of a second to load; a node without virtual addresses goes without.
+    # Loading it takes a quarter of a second, which a node without virtual addresses saves.
     from pyroute2 import IPRoute, NetlinkError
 
     with IPRoute() as route:
@@ -39,7 +39,7 @@ def _change(command: str, entry: VirtualAddress, lifetime: Callable[[], int] = i
             raise OSError(errno.ENODEV, f"no interface {entry.interface}")
         more: dict[str, Any] = {}
         if command == "replace":
-            # Asked as late as can be: this process may have been stopped since it began.
+            # As late as possible: this process may have been stopped since it entered this function.
             seconds = lifetime()
             if seconds < 1:
                 raise OSError(errno.ETIME, f"{entry} is no longer this node's")
@@ -55,18 +55,21 @@ def _change(command: str, entry: VirtualAddress, lifetime: Callable[[], int] = i
 
 
 def hold(entry: VirtualAddress, lifetime: Callable[[], int]) -> None:
-    """Put it on the interface for ``lifetime()`` seconds from now, or not if that is less than one; again before they
-    are over. Blocks for some milliseconds. Raises ``OSError``."""
+    """Add the address to its interface for ``lifetime()`` seconds, or renew it for that time.
+
+    Blocks for some milliseconds. Raises ``OSError``, also if the lifetime is less than one second."""
     _change("replace", entry, lifetime)
 
 
 def remove(entry: VirtualAddress) -> None:
-    """Raises ``OSError``; it is gone already: fine."""
+    """Remove the address from its interface, if it is there. Raises ``OSError``."""
     _change("del", entry)
 
 
 def announce(entry: VirtualAddress) -> None:
-    """Tell the neighbours where the address is now. Failures are logged: they find out by themselves, later."""
+    """Announce to the neighbours that this machine has the address.
+
+    Failures are only logged, because the neighbours find out by themselves later."""
     try:
         hardware = bytes.fromhex(Path(f"/sys/class/net/{entry.interface}/address").read_text().strip().replace(":", ""))
         if len(hardware) != 6 or not any(hardware):
@@ -80,7 +83,7 @@ def announce(entry: VirtualAddress) -> None:
 
 
 def arp_packets(address: ipaddress.IPv4Address, hardware: bytes) -> list[bytes]:
-    """As request and as reply: some listen to the one only, some to the other."""
+    """Return gratuitous ARP packets, as a request and as a reply: some neighbours accept only one of the two."""
     own = address.packed
     header = _BROADCAST + hardware + _ETH_P_ARP.to_bytes(2, "big")
     return [
@@ -90,7 +93,7 @@ def arp_packets(address: ipaddress.IPv4Address, hardware: bytes) -> list[bytes]:
 
 
 def advertisement(address: ipaddress.IPv6Address, hardware: bytes) -> bytes:
-    """Without checksum: the kernel fills it in (RFC 3542 section 3.1)."""
+    """Return an unsolicited neighbour advertisement. The kernel fills in its checksum (RFC 3542 section 3.1)."""
     return _ADVERTISEMENT.pack(_NA_TYPE, 0, 0, _NA_OVERRIDE, address.packed, _TARGET_ADDRESS, 1, hardware)
 
 

@@ -1,6 +1,7 @@
-"""A node of a cluster: watches what the nodes agree on, takes services that nobody has, hands on those it should not.
+"""A node of a cluster: it watches the cluster's state, takes services without an owner, and releases services that
+another node should have.
 
-Everything lies in the store below the cluster's name, see ``view``; apart from that ``state/SERVICE/opens/...``
+All keys in the store are below the cluster's name. ``view`` describes them, except ``state/SERVICE/opens/...``
 (persistent opens) and ``state/SERVICE/peers/...`` (clients' connections).
 """
 
@@ -43,23 +44,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STARTUP_GRACE = 5.0
-"""Seconds in which a node that has just joined leaves services to nodes that would rather have them."""
+"""Seconds for which a node that has just joined leaves services to the nodes that the configuration prefers."""
 SUCCESSION_DELAY = 1.5
-"""Seconds that each further candidate gives those before it."""
+"""Seconds for which each candidate waits for every better one."""
 _TICK = 0.5
+"""Seconds between two decisions if no event comes, and between attempts to read the store."""
 _MAX_REPORTED = 100
-"""Refused records that a report names."""
+"""Refused records that a report names at most."""
 _NAMESPACE = uuid.UUID("6b1c0c3e-2f0a-4b57-9a0a-6a7d2c7f5d11")
 _MOVE_NOTICE = 0.5
-"""Seconds between telling clients of a move and moving."""
+"""Seconds between notifying clients of a move and moving."""
 
 
 Listener = Callable[[Event], int]
-"""Returns how many clients it told."""
+"""Takes an event, and returns how many clients were notified of it."""
 
 
 class Cluster:
-    """Made once shares are there and before anybody is served. Then ``start`` it; ``stop`` it before the server."""
+    """This node of a cluster.
+
+    Make it when the server has its shares and before it serves any client. Then ``start`` it. ``stop`` it before the
+    server."""
 
     def __init__(
         self,
@@ -70,8 +75,8 @@ class Cluster:
         info: Callable[[], dict[str, Any]],
         refused: Collection[str] = (),
     ) -> None:
-        """``persistence``: stores the opens of ``server``. ``info``: what other nodes are told of this one.
-        ``refused``: keys of the store that are not acted upon, for reports."""
+        """``persistence``: stores the opens of ``server``. ``info``: returns what this node publishes about itself, as
+        JSON. ``refused``: keys of the store whose records are ignored, for reports."""
         self._refused = refused
         self.config = config
         self.node = config.node
@@ -90,12 +95,12 @@ class Cluster:
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
         self._unowned_since: dict[str, tuple[list[str], float]] = {}
-        """Since when a service has no owner, and these candidates for it."""
+        """By service without an owner: its present candidates, and when they became that (``boottime``)."""
         self._holder = ThreadPoolExecutor(1, "addresses")
         self._holding: Future[None] | None = None
         self._freshness = Freshness()
         self._moving: set[str] = set()
-        """Services whose clients have been told that they move."""
+        """Services that are being moved, from the notification of their clients on."""
         for share in server.share_list.values():
             if share.service in self.services:
                 owner = self.services[share.service]
@@ -110,11 +115,12 @@ class Cluster:
         server.connection_changed = self._connection_changed
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call the listener for every event from now on, on the event loop; the result ends that."""
+        """Call ``listener`` for every event, on the event loop. Return a function that ends this."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     async def start(self) -> None:
+        """Join the cluster, and begin to take services."""
         self._tasks = [
             asyncio.ensure_future(self.membership.run()),
             asyncio.ensure_future(self._watch()),
@@ -123,7 +129,7 @@ class Cluster:
         ]
 
     async def stop(self) -> None:
-        """Hand everything on and leave."""
+        """Release all services and leave the cluster."""
         for task in self._tasks[1:]:
             task.cancel()
         for service in self.services.values():
@@ -140,7 +146,7 @@ class Cluster:
             service.lose()
 
     def _extended(self) -> None:
-        """On the lease's thread, which nothing may hold up: addresses are kept by another."""
+        """Renew the virtual addresses. Runs on the lease's thread, which must not block, so another thread does it."""
         if self._holding is None or self._holding.done():
             self._holding = self._holder.submit(self._hold_addresses)
 
@@ -149,10 +155,12 @@ class Cluster:
             for service in self.services.values():
                 service.hold_addresses()
         except Exception:
-            log.exception("%s: addresses are not kept", self.node)
+            log.exception("%s: addresses are not renewed", self.node)
 
     def _guid_of_address(self, address: str) -> bytes | None:
-        """A service is one server to its clients, whichever node it is on (ServerGuid, 3.3.1.5)."""
+        """Return the ServerGuid of the service with this address, None if there is no such service.
+
+        A service is one server to its clients, independently of its node. [MS-SMB2 3.3.1.5]"""
         for service in self.services.values():
             if service.has_address(address):
                 return uuid.uuid5(_NAMESPACE, f"{self.config.name}/{service.name}").bytes_le
@@ -165,7 +173,7 @@ class Cluster:
     # Seeing
 
     async def _watch(self) -> None:
-        """Start from a listing; whenever changes may have been missed, from a new one."""
+        """Apply the store's changes to the view. Read everything first, and again when changes may have been missed."""
         told: set[str] = set()
         while True:
             try:
@@ -173,7 +181,7 @@ class Cluster:
                     told.clear()
                     self._apply(change)
             except StoreError as error:
-                # Once, not with every try.
+                # Once, not at every attempt.
                 if str(error) not in told:
                     log.warning("%s: cannot see the cluster: %s", self.node, error)
                     told.add(str(error))
@@ -185,11 +193,12 @@ class Cluster:
                 service.owner_changed(change.version)
         is_event = change.key.startswith(f"{self.prefix}events/") and change.value is not None
         if is_event and not self._freshness.is_new(decode(change.value)):
-            log.warning("%s: %r is no new event: not acted upon", self.node, change.key)
+            log.warning("%s: %r is not a new event: ignored", self.node, change.key)
             return
         self._tell(self.view.apply(change))
 
     async def _keep_time(self) -> None:
+        """Advance the horizon of ``Freshness`` with the store's version."""
         while True:
             try:
                 self._freshness.advance(await self._store.version(self.prefix))
@@ -198,7 +207,9 @@ class Cluster:
             await asyncio.sleep(INTERVAL if self._freshness.started else _TICK)
 
     async def _read(self) -> int:
-        """Everything as it is now, but for events, which are over; the version to watch from."""
+        """Read everything into a new view, except events, which are over. Return the version to watch from.
+
+        Listeners get the differences to the old view as events. Raises ``StoreError``."""
         version = await self._store.version(self.prefix)
         fresh = await read_view(self._store, self.prefix)
         old, self.view = self.view, fresh
@@ -224,14 +235,16 @@ class Cluster:
             self._answer(event.question, self.report())
 
     def _answer(self, question: Question, answer: dict[str, Any]) -> None:
-        """Gone with the question's lease."""
+        """Put an answer to a question of an administrator into the store, bound to the question's lease."""
         if not question.lease or not question.key.startswith(answers_prefix(self.config.name)):
             return
         put = Put(f"{question.key}/{self.node}", json.dumps(answer).encode(), question.lease)
         ignore_outcome(self._store.submit([put]))
 
     def report(self) -> dict[str, Any]:
-        """For an administrator who asks: what is served here, to how many clients."""
+        """Return what this node serves, to how many clients, for an administrator.
+
+        ``lease``: seconds until this node must stop. ``refused``: some keys whose records are ignored."""
         return {
             "services": {owner.name: owner.report() for owner in self.services.values() if owner.owned},
             "lease": round(max(0.0, self.membership.fence.deadline - boottime()), 1),
@@ -270,18 +283,19 @@ class Cluster:
             return None
         if service.name in self.view.owners:
             self._unowned_since.pop(service.name, None)
-            # What cannot write its state any more is stopped; that must not be all that ever happens to it.
+            # We stopped serving this service because its state can no longer be written. Release ownership as well, so
+            # that another node can take it.
             return service.give_up if self.view.owners[service.name] == self.node else None
         order = self.candidates(service.config)
         known, since = self._unowned_since.get(service.name, ([], 0.0))
         if known != order:
-            # Candidates that have just appeared get their turn, too.
+            # New candidates get their time, too.
             since = boottime()
             self._unowned_since[service.name] = order, since
         return service.take if boottime() >= since + self.patience(service.config, order) else None
 
     async def _move(self, service: ServiceOwner, node: str) -> None:
-        """Clients first, by Witness; then the service."""
+        """Move a service to ``node``: notify its clients by Witness, then release it."""
         if service.busy or not service.owned or service.name in self._moving:
             return
         self._moving.add(service.name)
@@ -296,12 +310,12 @@ class Cluster:
             self._moving.discard(service.name)
 
     async def announce(self, event: dict[str, Any]) -> None:
-        """Tell all nodes; forgotten with this membership. Raises ``StoreError``."""
+        """Send an event to all nodes. Its key is deleted when this membership ends. Raises ``StoreError``."""
         told = stamped(event, await self._store.version(self.prefix))
         self.membership.put(f"{self.prefix}events/{self.node}", json.dumps(told).encode())
 
     def candidates(self, config: ServiceConfig) -> list[str]:
-        """Living nodes that may have the service, best first."""
+        """Return the living nodes that may have the service, best first."""
         alive = [node for node in self.view.nodes if node not in self.view.draining]
         order = [node for node in config.nodes if node in alive] if config.nodes else sorted(alive)
         target = self.view.targets.get(config.name)
@@ -321,10 +335,11 @@ class Cluster:
         preferred = config.nodes[: config.nodes.index(self.node)] if self.node in config.nodes else []
         absent = [node for node in preferred if node not in self.view.nodes]
         if absent and boottime() < self.membership.joined_at + STARTUP_GRACE:
-            # The cluster may be starting: they may be a moment behind.
+            # The cluster may be starting, and the preferred nodes may join a moment later.
             patience = max(patience, STARTUP_GRACE)
         return patience
 
     def addresses_of(self, service: str) -> Sequence[Any]:
+        """Return the virtual addresses of a service; empty if it has none or does not exist."""
         owner = self.services.get(service)
         return [entry.address for entry in owner.config.addresses] if owner is not None else []

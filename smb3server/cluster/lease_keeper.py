@@ -1,12 +1,13 @@
-"""Keeps a membership's lease, and the fence with it, on a thread of its own: no event loop is too busy for that.
+"""Renewing a membership's lease, and extending the fence with it, on a separate thread.
 
-A thread would also keep the lease of a node whose event loop hangs for good, and with it services that nobody serves.
-So the event loop shows signs of life: in every turn (``beat``), and in one that takes long, with every request and
-reply (``Fence.asked_at``). Without any for ``max_stall`` seconds the lease is not renewed: it runs out by itself, as
-that of a node that was cut off. A loop that comes back before the deadline goes on as before.
+So a busy event loop does not lose the lease. But the thread alone would also keep the lease of a node whose event loop
+hangs forever, and its services would be served by no node. So the event loop gives signs of life: in every turn
+(``beat``), and within a long turn with every request and reply (``Fence.asked_at``). After ``max_stall`` seconds
+without one, the lease is not renewed and expires, as on a node that was cut off. An event loop that comes back before
+the deadline goes on as before.
 
-The thread needs the interpreter's lock for moments only, and a busy event loop has to leave it every few milliseconds
-(``sys.getswitchinterval``). Code that holds it for good stops this thread, too, and the lease runs out.
+The thread needs the interpreter's lock only for moments, and a busy event loop releases it every few milliseconds
+(``sys.getswitchinterval``). Code that holds the lock forever stops this thread as well, and the lease expires.
 """
 
 from __future__ import annotations
@@ -22,44 +23,42 @@ log = logging.getLogger(__name__)
 
 _RENEWALS_PER_TTL = 4
 _LOOKS_PER_TTL = 8
-"""Signs of life, and how often one is looked for once they have stopped."""
+"""Beats per ``ttl``, and checks per ``ttl`` once they have stopped."""
 _RETRY_DELAY = 0.1
+"""Seconds after a renewal that failed."""
 STALLS_PER_TTL = 3
-"""What a node bears if it is not told otherwise."""
+"""Default of ``max_stall``, in units of ``ttl``."""
 
 
 def boottime() -> float:
-    """Seconds; goes on while the machine is suspended, and no one can set it."""
+    """Return seconds of a clock that cannot be set, and that goes on while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Fence:
-    """Whether this node may still answer. Asked before every request and every reply."""
+    """The deadline until which this node may answer. It is checked before every request and every reply."""
 
     __slots__ = ("asked_at", "deadline")
 
     def __init__(self) -> None:
         self.deadline = 0.0
+        """In seconds of ``boottime``; 0 means that it has passed."""
         self.asked_at = 0.0
-        """When the event loop last asked: a sign of life."""
+        """When the event loop last checked: a sign of life."""
 
     def expired(self) -> bool:
-        """On the event loop."""
+        """Return whether the deadline has passed. To be called on the event loop only."""
         self.asked_at = now = boottime()
         return now >= self.deadline
 
 
 def margin_of(ttl: float) -> float:
-    """Seconds before the end of a lease at which its holder stops."""
+    """Return how many seconds before the end of a lease its holder stops. ``ttl``: seconds."""
     return max(0.5, ttl / 5)
 
 
 class LeaseKeeper:
-    """Of one lease, from its grant until it is lost or given back. ``start`` it once, ``end`` it once.
-
-    ``granted_at``: CLOCK_BOOTTIME before the grant was sent. ``on_extended`` is called on the thread whenever the
-    fence has a new deadline, ``on_news`` after that and when the lease is lost: neither may block or raise.
-    """
+    """Keeps one lease, from its grant until it is lost or revoked. ``start`` it once, ``end`` it once."""
 
     def __init__(
         self,
@@ -74,6 +73,10 @@ class LeaseKeeper:
         on_extended: Callable[[], None],
         on_news: Callable[[], None],
     ) -> None:
+        """``ttl``, ``max_stall``: seconds. ``granted_at``: ``boottime`` from before the grant was sent.
+
+        ``on_extended``: called on the thread whenever the fence has a new deadline. ``on_news``: called after that, and
+        when the lease is lost. Neither may block or raise."""
         self.lease = lease
         self.ttl = ttl
         self.margin = margin_of(ttl)
@@ -85,14 +88,16 @@ class LeaseKeeper:
         self._on_extended = on_extended
         self._on_news = on_news
         pause = ttl / _RENEWALS_PER_TTL
-        # What is left when a renewal is due must do for every member that a quorum bears to be silent, and one more.
+        # The time between a due renewal and the deadline is divided so that we can time out on every member a quorum
+        # can lose, and still make one more attempt.
         self._timeout = (ttl - self.margin - pause) / max(2, (renewer.members + 1) // 2)
         self._pause = pause
         self._alive_at = boottime()
         self._silent = False
-        """Has been found without a sign of life for too long."""
+        """Whether the event loop gave no sign of life for too long at the last check."""
+        # Invariant: once ``_ended`` is set, this keeper does not change the fence.
         self._lock = threading.Lock()
-        """What the fence is changed under, so that no late answer opens it again."""
+        """Held while the fence is changed, so that a late answer cannot extend it again."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         fence.deadline = granted_at + ttl - self.margin
@@ -100,25 +105,27 @@ class LeaseKeeper:
     # On the event loop
 
     def start(self) -> None:
+        """Begin to renew the lease."""
         self._thread.start()
 
     def beat(self) -> None:
-        """The event loop is alive. Every ``beat_interval`` seconds."""
+        """Give a sign of life of the event loop. Call it every ``beat_interval`` seconds."""
         now = boottime()
         turn, self._alive_at = now - self._alive_at, now
         if turn > self.ttl:
             log.warning("%s: a turn of the event loop took %.1f s", self._name, turn)
 
     def end(self) -> None:
-        """From now on this node is behind its fence, and the lease is not renewed. From any thread; what comes second
-        does nothing, since the fence may be that of the next lease by then."""
+        """Let the fence expire now, and stop renewing the lease. May be called on any thread.
+
+        A second call does nothing, because the fence may belong to the next lease by then."""
         with self._lock:
             if not self._ended.is_set():
                 self._ended.set()
                 self._fence.deadline = 0.0
 
     def join(self) -> None:
-        """Wait, once it was ended, until a renewal under way is over, and nothing is in use any more."""
+        """Wait, after ``end``, until a renewal under way is over and all resources are released. Blocks."""
         self._thread.join()
 
     # On the thread
@@ -136,16 +143,16 @@ class LeaseKeeper:
             self._on_news()
 
     def attempt(self) -> float:
-        """Renew once, if the event loop lives; the seconds until the next time."""
+        """Renew the lease once, if the event loop is alive. Return the seconds until the next attempt."""
         if not self._is_alive():
             return self.beat_interval
-        # The store counts from when the renewal reaches it, which is later.
+        # The store counts from the moment when the renewal reaches it, which is later.
         sent_at = boottime()
         try:
             self._renewer.renew(self.lease, self._timeout)
         except LeaseLost:
             if not self._ended.is_set():
-                log.error("%s: the lease is gone", self._name)
+                log.error("%s: the lease is lost", self._name)
             self.end()
             return 0.0
         except StoreError as error:
@@ -171,6 +178,6 @@ class LeaseKeeper:
             if not self._ended.is_set() and boottime() < self._fence.deadline:
                 self._fence.deadline = sent_at + self.ttl - self.margin
                 return True
-        # Stopped for too long: who knows what happened meanwhile.
+        # This process was stopped for too long: another node may have taken over meanwhile.
         self.end()
         return False

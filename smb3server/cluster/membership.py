@@ -1,9 +1,9 @@
-"""A node's membership: one lease in the store, renewed while the node lives, and the fence that follows from it.
+"""A node's membership: one lease in the store, which is renewed while the node lives, and the fence derived from it.
 
 The store ends the lease ``ttl`` seconds after the last renewal reached it, never earlier. The node counts from before
-it *sent* that renewal, and stops ``margin`` seconds before the end: so a node that was stopped, cut off or merely slow
-has stopped serving before the store gives what it had to another. Clocks need not agree; they must only run at the same
-speed to within margin / ttl. Renewals are made by ``lease_keeper``, beside the event loop.
+it *sent* that renewal, and stops ``margin`` seconds before the end. So a node that was stopped, cut off or merely slow
+has stopped serving before the store lets another node take over. Clocks need not agree. They only have to run at the
+same speed to within margin / ttl. ``lease_keeper`` renews the lease on a separate thread.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _JOIN_DELAY = 0.4
 
 
 class Membership:
-    """``run`` it as a task. ``info`` is what other nodes are told of this one (JSON). ``max_stall``: seconds for which
-    the event loop may stand still before the lease is given up; 0: as many as ``STALLS_PER_TTL`` of it."""
+    """The membership of this node, as a sequence of leases. ``run`` it as a task."""
 
     def __init__(
         self,
@@ -36,6 +35,9 @@ class Membership:
         ttl: float = DEFAULT_TTL,
         max_stall: float = 0.0,
     ) -> None:
+        """``info``: returns what this node publishes about itself, as JSON. ``ttl``: seconds. ``max_stall``: seconds
+        without a sign of life of the event loop after which the lease is no longer renewed; 0 means ``STALLS_PER_TTL``
+        times the ``ttl``."""
         self.store = store
         self.node = node
         self.key = f"{prefix}nodes/{node}"
@@ -44,31 +46,32 @@ class Membership:
         self.margin = margin_of(self.ttl)
         self.fence = Fence()
         self.lease = 0
-        """0: not a member."""
+        """The lease in the store; 0 if this node is not a member."""
         self.joined_at = 0.0
         self.on_joined: Callable[[], None] = lambda: None
         self.on_renewed: Callable[[], None] = lambda: None
         self.on_extended: Callable[[], None] = lambda: None
-        """Called on the thread that renewed, at once, however busy the event loop is; must not block or raise."""
+        """Called on the thread that renewed, at once, even if the event loop is busy. Must not block or raise."""
         self.on_lost: Callable[[], None] = lambda: None
-        """Called once per membership, no later than the event loop can after the deadline."""
+        """Called once per membership that is lost, as soon as the event loop can after the deadline."""
         self._info = info
         self._told = b""
-        """The info as other nodes know it."""
+        """The info that other nodes have."""
         self._old_lease = 0
+        """An earlier lease, or one that may not have been used, to be revoked before the next attempt to join."""
         self._keeper: LeaseKeeper | None = None
         self._news = asyncio.Event()
 
     async def run(self) -> None:
-        """Join, renew, and join again when the lease is lost. Until cancelled."""
+        """Join, stay a member, and join again when the lease is lost, until the task is cancelled."""
         told: set[str] = set()
         while True:
             try:
                 await self._join()
             except StoreError as error:
-                # Once, not with every try: etcd may be away for hours.
+                # Once, not at every attempt: etcd may be unreachable for hours.
                 if str(error) not in told:
-                    log.warning("%s cannot join the cluster, and goes on trying: %s", self.node, error)
+                    log.warning("%s cannot join the cluster, and keeps trying: %s", self.node, error)
                     told.add(str(error))
                 await asyncio.sleep(_JOIN_DELAY)
                 continue
@@ -79,7 +82,9 @@ class Membership:
                 self._lose()
 
     async def _join(self) -> None:
-        """Nothing of an earlier membership, or of another process of this name, may be left."""
+        """Become a member, after revoking an earlier lease. Raises ``StoreError``.
+
+        It fails while another process with this node's name is a member."""
         if self._old_lease:
             await self.store.revoke(self._old_lease)
             self._old_lease = 0
@@ -90,7 +95,7 @@ class Membership:
             await self.store.commit([Put(self.key, told, lease)], [Condition(self.key, ABSENT)])
         except ConditionFailed:
             await self.store.revoke(lease)
-            raise StoreError("a node of this name is a member, or was until a moment ago") from None
+            raise StoreError("a node of this name is a member, or its lease has not expired yet") from None
         except StoreError:
             self._old_lease = lease
             raise
@@ -99,11 +104,11 @@ class Membership:
         loop = asyncio.get_running_loop()
 
         def tell() -> None:
-            """On the keeper's thread."""
+            """Wake the event loop. Runs on the keeper's thread."""
             try:
                 loop.call_soon_threadsafe(self._news.set)
             except RuntimeError:
-                log.debug("event loop is gone")
+                log.debug("the event loop is closed")
 
         self._news.clear()
         self._keeper = LeaseKeeper(
@@ -122,7 +127,7 @@ class Membership:
         self.on_joined()
 
     async def _stay(self) -> None:
-        """Until the deadline has passed, or the lease is lost."""
+        """Give signs of life until the deadline has passed or the lease is lost."""
         keeper = self._keeper
         while keeper is not None and not self.fence.expired():
             keeper.beat()
@@ -134,7 +139,7 @@ class Membership:
             self._news.clear()
             if not self.fence.expired():
                 self.on_renewed()
-        log.error("%s: no longer a member: no answer from the store in time", self.node)
+        log.error("%s: no longer a member: the store did not answer in time", self.node)
 
     def _lose(self) -> None:
         if not self.lease:
@@ -148,7 +153,7 @@ class Membership:
             self._keeper.end()
 
     async def leave(self) -> None:
-        """For good; what was bound to the lease is free at once."""
+        """Leave the cluster for good. Keys bound to the lease are deleted at once."""
         lease, self.lease = self.lease or self._old_lease, 0
         self._end()
         if lease:
@@ -164,7 +169,7 @@ class Membership:
         return json.dumps({**self._info(), "lease": lease}).encode()
 
     def refresh(self) -> None:
-        """Tell the others if the info is not what it was."""
+        """Publish the info if it has changed."""
         told = self._encoded(self.lease)
         if not self.lease or told == self._told:
             return
@@ -172,12 +177,12 @@ class Membership:
 
         def stored(done: asyncio.Future[int]) -> None:
             if done.cancelled() or done.exception() is not None:
-                # Again, with the next renewal.
+                # Try again with the next renewal.
                 self._told = b""
 
         self.store.submit([Put(self.key, told, self.lease)]).add_done_callback(stored)
 
     def put(self, key: str, value: bytes) -> None:
-        """Set a key that goes away with the membership."""
+        """Set a key that is deleted when the membership ends. Does nothing if this node is not a member."""
         if self.lease:
             ignore_outcome(self.store.submit([Put(key, value, self.lease)]))

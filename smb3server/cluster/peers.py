@@ -1,10 +1,10 @@
-"""The TCP connections of a service's clients, in the store: whoever takes the service over from a node that died knows
-whom to tell (``tickle``).
+"""The TCP connections of a service's clients, in the store: a node that takes the service over from one that died knows
+which clients to notify (``tickle``).
 
-Below ``state/SERVICE/peers/OWNERSHIP/``, OWNERSHIP being the version of the owner key: groups of up to ``GROUP``
-connections, which are written late and together, one small transaction in a second at most. So what is lost with its
-owner is what came in the last second or two, and whoever is forgotten just notices later. A connection that ends within
-that time is never written.
+The keys are below ``state/SERVICE/peers/OWNERSHIP/``, where OWNERSHIP is the version of the owner key. Each has a group
+of up to ``GROUP`` connections. Groups are written late and together, in one small transaction per second at most. So
+connections of the last second or two may be missing when their owner dies. Their clients notice the loss later, by
+their own time-outs. A connection that ends within that time is never written.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GROUP = 32
-"""Connections in one key: few enough to write them anew when one of them changes."""
+"""Connections in one key: few enough to write them all when one of them changes."""
 GROUPS_PER_WRITE = 32
 """Keys in one transaction."""
 WRITE_DELAY = 1.0
 """Seconds between a change and its transaction, and between two transactions."""
 RETRY_DELAY = 5.0
-"""Seconds until the next one after one that failed."""
+"""Seconds between a transaction that failed and the next one."""
 MAX_PEERS = 1 << 16
-"""Connections of one service that are recorded; more are not."""
+"""Connections of one service that are recorded at most."""
 _FORMAT = 1
 _PORTS = struct.Struct("!HH")
 
@@ -57,13 +57,15 @@ class Peer(NamedTuple):
 
 
 def peers_prefix(prefix: str) -> str:
-    """Of what is recorded for a service, by all its owners."""
+    """Return the prefix of a service's recorded connections, of all its owners. ``prefix``: that of its state."""
     return f"{prefix}peers/"
 
 
 def peer_of(connection: Connection) -> Peer | None:
-    """None for connections that are none of TCP, or that its kernel knows nothing of: RoCE, and NICs that do iWARP by
-    themselves; and for those that cannot be addressed without their interface (RFC 4007)."""
+    """Return the addresses and ports of a TCP connection of this machine's kernel.
+
+    Return None for other connections: RoCE, and iWARP that a NIC does by itself. Return None also for addresses that
+    are not complete without their interface (RFC 4007)."""
     transport = connection.transport
     if transport.rdma is not None and transport.rdma.fabric != "iwarp":
         return None
@@ -74,7 +76,7 @@ def peer_of(connection: Connection) -> Peer | None:
 
 
 def _address(text: str) -> Address | None:
-    """Of a socket; IPv4 in IPv6 is IPv4. None for what is no address."""
+    """Parse the address of a socket, None if it is not an IP address. An IPv4-mapped IPv6 address counts as IPv4."""
     try:
         found = ipaddress.ip_address(text)
     except ValueError:
@@ -83,7 +85,7 @@ def _address(text: str) -> Address | None:
 
 
 def pack(peers: Sequence[Peer]) -> bytes:
-    """The value of a key."""
+    """Return the value of a key with these connections."""
     parts = [bytes([_FORMAT])]
     for peer in peers:
         parts += [
@@ -96,7 +98,7 @@ def pack(peers: Sequence[Peer]) -> bytes:
 
 
 def parse(data: bytes) -> list[Peer]:
-    """Raises ``ValueError``."""
+    """Return the connections in the value of a key. Raises ``ValueError``."""
     if not data or data[0] != _FORMAT:
         raise ValueError("connections in an unknown format")
     found: list[Peer] = []
@@ -115,7 +117,7 @@ def parse(data: bytes) -> list[Peer]:
 
 
 class PeerRecord:
-    """Of one ownership. ``conditions`` hold for every write: that it has not ended. ``close`` it when it has."""
+    """The recorded connections of one ownership of a service. ``close`` it when the ownership ends."""
 
     def __init__(
         self,
@@ -125,24 +127,29 @@ class PeerRecord:
         conditions: Sequence[Condition],
         on_refused: Callable[[], None] = lambda: None,
     ) -> None:
-        """``prefix``: of the service's state; ``ownership``: the owner key's version; ``on_refused``: called when a
-        condition does not hold any more."""
+        """``prefix``: that of the service's state. ``ownership``: the owner key's version. ``conditions``: for every
+        write, that the ownership has not ended. ``on_refused``: called when a condition no longer holds."""
         self._store = store
         self._all = peers_prefix(prefix)
         self._own = f"{self._all}{ownership:016x}/"
         self._conditions = tuple(conditions)
         self._on_refused = on_refused
+        # Invariant: a connection is in ``_groups[n]`` if, and only if, ``_group_of`` has ``n`` for it.
         self._group_of: dict[Peer, int] = {}
+        # Invariant: no group has more than GROUP connections.
         self._groups: dict[int, set[Peer]] = {}
         self._roomy: set[int] = set()
-        """Groups that are half empty, or emptier."""
+        """Groups that are at least half empty."""
         self._filling = 0
         """The group that new connections go to."""
         self._stored: dict[int, bytes] = {}
+        """The value of each group's key, as far as it is known."""
         self._changed: dict[int, None] = {}
-        """Groups, in the order of their changes."""
+        """Groups that have to be written, in the order of their changes."""
+        # Invariant: while ``_writing``, ``_timer`` is None.
         self._timer: asyncio.TimerHandle | None = None
         self._writing = False
+        """Whether a transaction is under way."""
         self._closed = False
 
     def __contains__(self, peer: Peer) -> bool:
@@ -152,18 +159,19 @@ class PeerRecord:
         return len(self._group_of)
 
     @property
-    def settled(self) -> bool:
-        """Nothing is left to write, or nothing may be written any more."""
+    def is_stored(self) -> bool:
+        """Whether there is nothing to write, or nothing may be written any longer."""
         return self._closed or not (self._changed or self._writing)
 
     def close(self) -> None:
-        """Write nothing any more; what is written stays for the next owner."""
+        """Write nothing more. The written connections stay for the next owner."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def add(self, peer: Peer) -> None:
+        """Record a new connection, unless there are ``MAX_PEERS`` already."""
         if peer in self._group_of or len(self._group_of) >= MAX_PEERS:
             return
         number = self._group_with_room()
@@ -172,6 +180,7 @@ class PeerRecord:
         self._touch(number)
 
     def discard(self, peer: Peer) -> None:
+        """Remove a connection that has ended, if it is recorded."""
         number = self._group_of.pop(peer, None)
         if number is None:
             return
@@ -182,7 +191,7 @@ class PeerRecord:
         self._touch(number)
 
     def _group_with_room(self) -> int:
-        """Those who come together are written together."""
+        """Return the group for a new connection. Connections that come together share one, and are written together."""
         if len(self._groups.setdefault(self._filling, set())) >= GROUP:
             self._filling = self._roomy.pop() if self._roomy else len(self._groups)
             self._groups.setdefault(self._filling, set())
@@ -228,24 +237,25 @@ class PeerRecord:
                 else:
                     self._stored.pop(number, None)
         elif isinstance(error, ConditionFailed):
-            # Somebody else's service now: whoever has it reads what is there.
+            # Another node has the service now, and reads the recorded connections.
             self.close()
             self._on_refused()
             return
         else:
             log.debug("connections not recorded: %s", error)
             for number in written:
-                # It may have been written all the same.
+                # It may have been written in spite of the error.
                 self._stored[number] = b"?"
                 self._changed[number] = None
         if self._changed:
             self._schedule(WRITE_DELAY if error is None else RETRY_DELAY)
 
-    # What other ownerships left
+    # Connections of earlier ownerships
 
     async def left_over(self) -> tuple[list[Peer], list[str]]:
-        """Connections to nodes that had the service before, and the prefixes that they are recorded under. Raises
-        ``StoreError``."""
+        """Return connections to nodes that had the service before, and the prefixes that they are recorded under.
+
+        Raises ``StoreError``."""
         found: list[Peer] = []
         prefixes: dict[str, None] = {}
         for entry in await self._store.scan(self._all):
@@ -259,6 +269,6 @@ class PeerRecord:
         return found[:MAX_PEERS], list(prefixes)
 
     async def forget(self, prefixes: Sequence[str]) -> None:
-        """Remove what ``left_over`` found. Raises ``StoreError``."""
+        """Remove connections by the prefixes that ``left_over`` returned. Raises ``StoreError``."""
         for prefix in prefixes:
             await self._store.commit([DeletePrefix(prefix)], self._conditions)

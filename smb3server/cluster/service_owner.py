@@ -1,8 +1,8 @@
-"""One service on one node: taking it over, serving it, handing it on, losing it.
+"""One service on one node: taking it over, serving it, releasing it, losing it.
 
-A service is shares with their virtual addresses and the stored state of their opens. Its owner is whoever has put the
-owner key into the store, bound to its membership's lease; the key's version goes with every write of state, so a node
-that is owner no longer cannot change any.
+A service consists of shares, their virtual addresses and the stored state of their opens. Its owner is the node that
+has put the owner key into the store, bound to the lease of its membership. Every write of state is conditional on that
+key's version, so a node that is no longer the owner cannot change any state.
 """
 
 from __future__ import annotations
@@ -39,12 +39,14 @@ log = logging.getLogger(__name__)
 
 _DRAIN_TIMEOUT = 3.0
 _REDIRECT_TO_OWNER = 0x0002
-"""SMB2_TREE_CONNECT_FLAG_REDIRECT_TO_OWNER (2.2.9)."""
+"""SMB2_TREE_CONNECT_FLAG_REDIRECT_TO_OWNER. [MS-SMB2 2.2.9]"""
 _ANNOUNCEMENTS = (0.0, 0.5, 2.0)
-"""Seconds after the takeover at which neighbours are told: the first packet may get lost."""
+"""Seconds after the takeover at which addresses are announced to the neighbours: the first packet may get lost."""
 
 
 class ServiceOwner:
+    """A service of the cluster, as one of its nodes handles it. It is the ``Placement`` of the service's shares."""
+
     def __init__(
         self,
         server: ServerState,
@@ -55,18 +57,22 @@ class ServiceOwner:
         membership: Membership,
         config: ServiceConfig,
     ) -> None:
+        """``prefix``: of the keys for coordination (``view``). ``state_prefix``: of the state of all services."""
         self.config = config
         self.name = config.name
         self.owner_key = f"{prefix}services/{config.name}/owner"
         self._serving_key = f"{prefix}services/{config.name}/serving"
         self.shares: list[Share] = []
+        # Invariant: while ``owned``, ``_domain`` is not None.
         self.owned = False
+        """Whether this node serves the service."""
         self.busy = False
-        """Taking over or handing on."""
+        """Whether this node is taking it over or releasing it."""
+        # Invariant: not None only while ``busy``.
         self.arriving: asyncio.Future[None] | None = None
-        """While taking over: clients who are here already had better wait than be sent away and come again."""
+        """Done when a takeover ends. Clients that connect meanwhile wait for it instead of being refused."""
         self.restored = 0
-        """Opens that came back with the last takeover."""
+        """Number of opens that the last takeover restored."""
         self._server = server
         self._persistence = persistence
         self._store = store
@@ -75,17 +81,18 @@ class ServiceOwner:
         self._version = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._addresses_lock = threading.Lock()
-        """Between keeping addresses and removing them, which two threads do."""
+        """Held by the thread that renews the addresses, and by the one that removes them."""
         self._domain: Domain | None = None
-        """Of the present ownership."""
+        """The domain of the present ownership."""
         self._peers: PeerRecord | None = None
-        """The same: clients' connections to the service's addresses."""
+        """The clients' connections to the service's addresses, in the present ownership."""
         self._telling: asyncio.Task[None] | None = None
+        """Notifies the clients of the last owner that their connections are lost."""
 
     # Taking over
 
     async def take(self) -> bool:
-        """Become the owner if there is none. False if somebody else did, or if it did not work out."""
+        """Become the owner if there is none. Return False if another node did, or if the takeover failed."""
         if self.busy or self.owned or not self._membership.lease:
             return False
         self.busy = True
@@ -121,6 +128,7 @@ class ServiceOwner:
         return self.owned
 
     async def _begin(self, lease: int) -> None:
+        """Restore opens, add addresses and begin to serve. Raises ``StoreError`` or ``OSError``."""
         conditions = (Condition(self.owner_key, self._version),)
         domain = Domain(self._store, self._state_prefix, conditions, self.lose)
         wanted = [share for share in self.shares if share.continuous_availability]
@@ -133,7 +141,7 @@ class ServiceOwner:
         if self.config.addresses:
             self._peers = PeerRecord(self._store, self._state_prefix, self._version, conditions, self.lose)
         for entry in self.config.addresses:
-            # A second at least: the next renewal is near, and a service that nobody takes is worse.
+            # At least one second: the next renewal is near, and a service that no node takes is worse.
             await asyncio.to_thread(addresses.hold, entry, partial(self._address_lifetime, 1))
         if self.config.addresses:
             await self._server.interfaces.refresh()
@@ -143,17 +151,17 @@ class ServiceOwner:
         loop = asyncio.get_running_loop()
         for delay in _ANNOUNCEMENTS:
             self._timers.append(loop.call_later(delay, self._announce))
-        # Only now do clients find it here: so say the Witness services. The time is for people to read.
+        # Only now can clients reach the service here, so the Witness services may notify them. ``since`` is for people.
         serving = {"node": self._membership.node, "since": round(time.time())}
         await self._store.commit([Put(self._serving_key, json.dumps(serving).encode(), lease)], conditions)
         log.info("service %s is served here, %d opens restored", self.name, self.restored)
         if self._peers is not None and self.owned:
-            # Neighbours know by now where the address is, and clients who come at once are served.
+            # The neighbours know the new address by now, and clients that reconnect at once are served.
             addresses_here = [entry.address for entry in self.config.addresses]
             self._telling = asyncio.ensure_future(end_connections(self.name, self._peers, addresses_here))
 
     def connection_changed(self, connection: Connection, there: bool) -> None:
-        """Somebody has logged on to a connection, or it has ended."""
+        """Record a connection that a user has logged on to, or remove it when it has ended (``there`` is False)."""
         record = self._peers
         if record is None or not self.has_address(connection.transport.local_address[0]):
             return
@@ -167,15 +175,18 @@ class ServiceOwner:
                 addresses.announce(entry)
 
     def _address_lifetime(self, least: int = 0) -> int:
-        """Seconds after which the kernel takes an address back by itself, even from a process that is stopped or dead:
-        never later than the lease, but for ``least`` seconds of one that is nearly over. 0: it is over."""
+        """Return the seconds after which the kernel shall remove an address by itself, 0 if the lease is over.
+
+        It does so even if this process is stopped or dead. The time never exceeds the rest of the lease, except that
+        it is at least ``least``."""
         left = self._membership.fence.deadline - boottime()
         return max(least, int(left)) if left > 0 else 0
 
     def hold_addresses(self) -> None:
-        """The lease was renewed. On a thread of its own, so that a busy event loop loses no address."""
+        """Renew the addresses after the lease was renewed. Runs on a separate thread, so that a busy event loop loses
+        no address."""
         for entry in self.config.addresses:
-            # Handed on meanwhile: then the address must not come back here.
+            # If the service was released meanwhile, the address must not come back here.
             with self._addresses_lock:
                 if not self.owned or self._address_lifetime() < 1:
                     return
@@ -185,12 +196,13 @@ class ServiceOwner:
                     log.warning("%s", error)
 
     def has_address(self, text: str) -> bool:
+        """Return whether a local address, as a socket names it, is one of the service's."""
         return text.removeprefix("::ffff:") in self._address_texts()
 
     # Letting go
 
     async def release(self) -> None:
-        """Hand it on: whatever clients were told is stored, then it is anybody's."""
+        """Release the service after storing everything that was acknowledged to clients. Any node may take it then."""
         if self.busy or not self.owned:
             return
         self.busy = True
@@ -209,8 +221,9 @@ class ServiceOwner:
         log.info("service %s is released", self.name)
 
     async def give_up(self) -> None:
-        """The store says that this node has the service, which does not serve it: it was lost here although the node
-        lives, or a write had an outcome that was never known. Let somebody take it."""
+        """Release the ownership of a service that is this node's in the store, although this node does not serve it.
+
+        The service was lost here while the node lives, or the outcome of a write was never known."""
         if self.busy or self.owned:
             return
         self.busy = True
@@ -231,18 +244,19 @@ class ServiceOwner:
                 [Delete(self._serving_key), Delete(self.owner_key)], [Condition(self.owner_key, self._version)]
             )
         except StoreError as error:
-            # It goes with the lease, or is found again (``give_up``).
+            # The key is deleted with the lease, or ``give_up`` tries again.
             log.warning("service %s: %s", self.name, error)
 
     def owner_changed(self, version: int) -> None:
-        """The owner key has a new value, or none, since ``version``. If that is later than this ownership began,
-        somebody has taken it away who is no node: nobody else may serve beside this one."""
+        """Lose the service if the owner key was changed, with the new ``version``, after this ownership began.
+
+        No node does that. Another party has changed the key, so another node could take the service."""
         if self.owned and version > self._version:
             log.error("service %s: another party changed its owner key", self.name)
             self.lose()
 
     def lose(self) -> None:
-        """It is somebody else's, or nobody's: stop at once, and touch nothing that is shared."""
+        """Stop serving at once, because another node or no node owns the service. Change no shared state."""
         if not self.owned:
             return
         self.owned = False
@@ -252,6 +266,7 @@ class ServiceOwner:
             asyncio.get_running_loop().run_in_executor(None, self._remove_addresses)
 
     def _stop(self) -> None:
+        """Disconnect the service's clients, abandon its opens and end its domain."""
         self.owned = False
         for timer in self._timers:
             timer.cancel()
@@ -266,15 +281,15 @@ class ServiceOwner:
         for connection in [entry for entry in server.connection_list if self._concerns(entry)]:
             connection.disconnect(f"service {self.name} moves")
         mine = set(map(id, self.shares))
-        for entry in list(server.opens.by_id.values()):
-            if id(entry.tree.share) in mine:
-                server.opens.abandon(entry)
+        for opened in list(server.opens.by_id.values()):
+            if id(opened.tree.share) in mine:
+                server.opens.abandon(opened)
         domain, self._domain = self._domain, None
         if domain is not None:
             self._persistence.end(domain)
 
     def _remove_addresses(self) -> None:
-        """On a worker thread."""
+        """Remove the addresses. Runs on a worker thread."""
         for address in self.config.addresses:
             with self._addresses_lock:
                 try:
@@ -283,6 +298,7 @@ class ServiceOwner:
                     log.warning("%s", error)
 
     def _concerns(self, connection: Connection) -> bool:
+        """Return whether a connection uses the service's addresses or shares."""
         if self.has_address(connection.transport.local_address[0]):
             return True
         return self._has_tree(connection)
@@ -295,9 +311,9 @@ class ServiceOwner:
         )
 
     def report(self) -> dict[str, int]:
-        """For people: clients, and their opens."""
+        """Return the numbers of clients and of opens, for reports."""
         clients = [entry for entry in self._server.connection_list if self._has_tree(entry)]
-        opens = sum(entry.tree.share in self.shares for entry in self._server.opens.by_id.values())
+        opens = sum(opened.tree.share in self.shares for opened in self._server.opens.by_id.values())
         return {"clients": len({entry.client_guid or id(entry) for entry in clients}), "opens": opens}
 
     def _address_texts(self) -> Sequence[str]:
@@ -306,11 +322,13 @@ class ServiceOwner:
     # Tree connects
 
     def check(self, share: Share, address: str, dialect: int, flags: int) -> None:
-        """Raise BAD_NETWORK_NAME for a tree connect to a share that is not served here, at this address, with a hint
-        for clients that want one. [MS-SMB2 3.3.5.7, 2.2.2.2.2]"""
+        """Raise BAD_NETWORK_NAME for a tree connect to a share that is not served here, at this address.
+
+        The error names the service's addresses if the client supports that. [MS-SMB2 3.3.5.7, 2.2.2.2.2]"""
         texts = self._address_texts()
         here = address.removeprefix("::ffff:")
-        # The deadline may have passed since this message was let in, and what follows in it was never asked about.
+        # The deadline may have passed since the fence was checked for this message: it is not checked again for each
+        # request of a compounded chain.
         if self.owned and not self._membership.fence.expired() and (not texts or here in texts):
             return
         if not texts or dialect < Dialect.SMB_3_1_1 or not flags & _REDIRECT_TO_OWNER:

@@ -1,13 +1,13 @@
-"""Telling clients of a server that died without a word that their connections are gone.
+"""Notifying clients that their connections to a server are lost because it died without closing them.
 
-A client that only waits for an answer notices such a death by its own time-outs, minutes later. So the new owner of a
-service's address sends to each recorded connection's peer one bare acknowledgment, as from the old server, whose
-sequence number is not acceptable. The client answers it with an acknowledgment that has its real numbers (RFC 9293
-section 3.10.7.4, first check); the kernel here knows no such connection and answers that with a reset which the client
-must believe (section 3.10.7.1, and 3.10.7.2 for a port that is listened on). Of a connection that lives, or one that
-its client has forgotten, nothing becomes of all this.
+A client that only waits for an answer notices such a death minutes later, when its own time-outs expire. So the new
+owner of a service's address sends one bare acknowledgment to the peer of each recorded connection, as if from the old
+server. Its sequence number is not acceptable, so the client answers with an acknowledgment that has its real numbers
+(RFC 9293 section 3.10.7.4, first check). The kernel here has no such connection, and answers with a reset that the
+client must accept (section 3.10.7.1, and 3.10.7.2 for a port that is listened on). A connection that lives, or one that
+its client has forgotten, is not affected.
 
-Packets are whole ones, with their IP headers, for sockets that receive nothing. Needs CAP_NET_RAW.
+The packets are sent whole, with their IP headers, through sockets that receive nothing. Needs CAP_NET_RAW.
 """
 
 from __future__ import annotations
@@ -34,31 +34,32 @@ _HOPS = 64
 _DATA_OFFSET = 5 << 4
 _ACK = 0x10
 _WINDOW = 1024
-"""Not zero: should the numbers be right by chance, the client must not think that it may not send."""
+"""Not zero: if the numbers are acceptable by chance, the client must not conclude that it may not send."""
 _MAX_SEQUENCE = 1 << 32
 
 DELAYS = (0.0, 1.0, 3.0, 8.0)
-"""Seconds after the takeover at which clients are told: packets get lost, and networks learn late where the address
-is. Linux answers no two such packets of a connection within half a second (net.ipv4.tcp_invalid_ratelimit)."""
+"""Seconds after the takeover at which the packets are sent: packets get lost, and a network may learn late where the
+address is. Linux answers only one such packet of a connection in half a second (net.ipv4.tcp_invalid_ratelimit)."""
 PER_TURN, PAUSE = 100, 0.02
-"""Packets sent in one turn of the event loop, and seconds until the next: 5,000 in a second at most."""
+"""Packets sent in one turn of the event loop, and seconds until the next: at most 5,000 packets per second."""
 
 
 def _sum(data: bytes) -> int:
-    """Of 16 bit words, carries not folded (RFC 1071). ``data`` has an even length."""
+    """Return the sum of the 16 bit words, without folding carries (RFC 1071). ``data`` has an even length."""
     return sum(struct.unpack(f"!{len(data) // 2}H", data))
 
 
 def _checksum(total: int) -> int:
-    """RFC 1071: the complement of the one's complement sum."""
+    """Return the complement of the one's complement sum (RFC 1071). ``total``: results of ``_sum``, added up."""
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF
 
 
 def packet(peer: Peer, sequence: int, acknowledgment: int) -> bytes:
-    """An acknowledgment from the server's end of a connection to its client's, without data: IP and TCP header
-    (RFC 791 section 3.1 or RFC 8200 section 3; RFC 9293 section 3.1)."""
+    """Return an acknowledgment without data from the server's end of a connection to its client's end.
+
+    It consists of an IP header (RFC 791 section 3.1 or RFC 8200 section 3) and a TCP header (RFC 9293 section 3.1)."""
     source, target = peer.local.packed, peer.client.packed
     ports = peer.local_port, peer.client_port
     bare = _TCP.pack(*ports, sequence, acknowledgment, _DATA_OFFSET, _ACK, _WINDOW, 0, 0)
@@ -73,13 +74,13 @@ def packet(peer: Peer, sequence: int, acknowledgment: int) -> bytes:
 
 
 def _raw_socket(version: int) -> socket.socket:
-    """Sends whole packets and receives none (raw(7), ipv6(7)). Raises ``OSError``."""
+    """Return a socket that sends whole packets and receives none (raw(7), ipv6(7)). Raises ``OSError``."""
     family = socket.AF_INET6 if version == 6 else socket.AF_INET
     return socket.socket(family, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW)
 
 
 def why_not() -> str:
-    """Why nothing of this can be done here; empty if it can."""
+    """Return why this process cannot send such packets; empty if it can."""
     try:
         _raw_socket(4).close()
     except PermissionError:
@@ -90,26 +91,27 @@ def why_not() -> str:
 
 
 class Tickler:
-    """Of one takeover: sends from the service's addresses, which are up. ``close`` it."""
+    """Sends the packets of one takeover, from the service's addresses. ``close`` it."""
 
     def __init__(self, addresses: Collection[Address]) -> None:
-        """Raises ``OSError``."""
+        """Raises ``OSError`` if this machine does not have the addresses, or this process no CAP_NET_RAW."""
         self.sent = 0
         self.failed = 0
-        """Packets that the system did not take: no route to the client, no room."""
+        """Number of packets that the system did not take: it had no route to the client, or no room."""
         self._sequence = secrets.randbelow(_MAX_SEQUENCE)
         self._acknowledgment = secrets.randbelow(_MAX_SEQUENCE)
         self._sockets: dict[Address, socket.socket] = {}
         try:
             for address in addresses:
                 sock = self._sockets[address] = _raw_socket(address.version)
-                # So nothing goes out from an address that is not, or is no longer, this machine's.
+                # With this, no packet is sent from an address that this machine does not have or no longer has.
                 sock.bind((str(address), 0))
         except OSError:
             self.close()
             raise
 
     def close(self) -> None:
+        """Close the sockets."""
         for sock in self._sockets.values():
             sock.close()
 
@@ -123,8 +125,10 @@ class Tickler:
             self.sent += 1
 
     async def tell(self, peers: Sequence[Peer], lives: Callable[[Peer], bool], delays: Sequence[float]) -> None:
-        """Send to every peer, those many seconds from now, but for connections that live here by now, and
-        those of addresses that are not the service's any more."""
+        """Send a packet to every peer after each of ``delays`` (seconds from now).
+
+        Skip connections for which ``lives`` returns True at that time, because the client has reused the ports for a
+        connection to this node. Skip addresses that the service no longer has."""
         loop = asyncio.get_running_loop()
         start = loop.time()
         wanted = [peer for peer in peers if peer.local in self._sockets]
@@ -135,13 +139,14 @@ class Tickler:
                     self._send(peer)
                 if number % PER_TURN == 0:
                     await asyncio.sleep(PAUSE)
-            # A window is less than half of all numbers: what one happens to hit, the next one does not.
+            # A window is less than half of all numbers: if one packet hits it by chance, the next one does not.
             self._sequence = (self._sequence + _MAX_SEQUENCE // 2) % _MAX_SEQUENCE
 
 
 async def end_connections(service: str, record: PeerRecord, addresses: Collection[Address]) -> None:
-    """Have the clients of nodes that had a service before notice that they have lost their connections; then forget
-    these. ``record``: of the present ownership; ``addresses``: the service's, which are up."""
+    """Notify the clients of nodes that had a service before that their connections are lost. Then forget these.
+
+    ``record``: that of the present ownership. ``addresses``: the service's, which this machine must have already."""
     try:
         peers, prefixes = await record.left_over()
         if peers:
@@ -155,7 +160,8 @@ async def _end(service: str, peers: Sequence[Peer], record: PeerRecord, addresse
     try:
         tickler = Tickler(addresses)
     except OSError as error:
-        # For want of rights, as was said when the node started; or the addresses are on their way elsewhere.
+        # The process has no right to do it, which was reported when the node started. Or the addresses are moving to
+        # another node already.
         log.info("service %s: %d connections to its last node are left alone: %s", service, len(peers), error)
         return
     log.info("service %s: ending %d connections to its last node", service, len(peers))
@@ -163,4 +169,4 @@ async def _end(service: str, peers: Sequence[Peer], record: PeerRecord, addresse
         await tickler.tell(peers, record.__contains__, DELAYS)
     finally:
         tickler.close()
-    log.info("service %s: %d packets sent for that, %d could not be", service, tickler.sent, tickler.failed)
+    log.info("service %s: %d packets sent for that, %d could not be sent", service, tickler.sent, tickler.failed)

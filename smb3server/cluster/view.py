@@ -1,9 +1,15 @@
-"""What the store says of a cluster: nodes, owners, the administrator's wishes; and the events that changes of it are.
+"""The state of a cluster, as the store has it: nodes, owners and the administrator's requests; and the events that
+changes of it cause.
 
-Below ``NAME/c/``: ``nodes/NODE`` and ``services/SERVICE/owner`` and ``services/SERVICE/serving`` (bound to the node's
-lease; the owner is whoever may write the service's state, ``serving`` says that clients find it there),
-``services/SERVICE/target`` and ``draining/NODE`` (wishes), ``events/...`` (told to all nodes). Below ``NAME/answers/``:
-what nodes say to an administrator who asked.
+Keys below ``NAME/c/``:
+
+- ``nodes/NODE``: a living node. Bound to its lease.
+- ``services/SERVICE/owner``: the node that may write the service's state. Bound to its lease.
+- ``services/SERVICE/serving``: the node at which clients can reach the service. Bound to its lease.
+- ``services/SERVICE/target``, ``draining/NODE``: requests of the administrator.
+- ``events/...``: events for all nodes.
+
+Keys below ``NAME/answers/``: the nodes' answers to questions of an administrator.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from smb3server.persistence.store import Change, Store
 
 @dataclass(frozen=True, slots=True)
 class ServiceEvent:
-    """A service is served by ``node`` from now on, or by nobody (None)."""
+    """A service is now served by ``node``, or by no node (None)."""
 
     service: str
     node: str | None
@@ -25,20 +31,22 @@ class ServiceEvent:
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
+    """A node has joined (``alive``), or is no longer a member."""
+
     node: str
     alive: bool
 
 
 @dataclass(frozen=True, slots=True)
 class NodeChanged:
-    """What a node says of itself: its addresses, for instance."""
+    """A node has published new information about itself, for instance its addresses."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class MoveEvent:
-    """A service is about to move; its clients may as well connect anew."""
+    """A service is about to move to ``node``. Its clients may reconnect now."""
 
     service: str
     node: str
@@ -46,7 +54,7 @@ class MoveEvent:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An administrator wants an answer: to be put at this key, with this lease."""
+    """A question of an administrator. The answer goes to this key, bound to this lease."""
 
     key: str
     lease: int
@@ -54,7 +62,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class MoveClientEvent:
-    """The administrator wants a client elsewhere, and to know how many registrations were told."""
+    """The administrator requests that a client moves to ``node``, and asks how many registrations were notified."""
 
     client: str
     node: str
@@ -63,7 +71,7 @@ class MoveClientEvent:
 
 @dataclass(frozen=True, slots=True)
 class ReportEvent:
-    """The administrator wants to know what a node is doing."""
+    """The administrator asks for a report of each node."""
 
     question: Question
 
@@ -72,19 +80,23 @@ Event = ServiceEvent | NodeEvent | NodeChanged | MoveEvent | MoveClientEvent | R
 
 
 class View:
-    """``apply`` every change below ``prefix`` to it."""
+    """The state of a cluster. ``apply`` every change below ``prefix`` to it."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.nodes: dict[str, dict[str, Any]] = {}
+        """The living nodes, with the information that they publish about themselves."""
         self.owners: dict[str, str] = {}
+        """By service: the node that owns it."""
         self.serving: dict[str, dict[str, Any]] = {}
         """By service: ``node``, and ``since`` when (Unix time)."""
         self.targets: dict[str, str] = {}
+        """By service: the node that the administrator requests for it."""
         self.draining: set[str] = set()
+        """Nodes that shall have no service."""
 
     def apply(self, change: Change) -> Event | None:
-        """Take in a change; the event it means."""
+        """Apply a change. Return the event that it causes, if any."""
         kind, _, rest = change.key.removeprefix(self.prefix).partition("/")
         value = decode(change.value)
         gone = change.value is None
@@ -136,11 +148,12 @@ class View:
         return ServiceEvent(service, after) if before != after else None
 
     def services(self) -> set[str]:
-        """All there are, whether or not somebody has them."""
+        """Return all services, with or without an owner."""
         of_nodes = [info.get("services") for info in self.nodes.values()]
         return {*self.owners, *self.targets, *(name for names in of_nodes if isinstance(names, list) for name in names)}
 
     def served_by(self, service: str) -> str | None:
+        """Return the node that serves a service, None if there is no such node."""
         found = self.serving.get(service)
         return None if found is None else str(found.get("node"))
 
@@ -157,7 +170,7 @@ def _told(value: dict[str, Any]) -> Event | None:
 
 
 def decode(value: bytes | None) -> dict[str, Any]:
-    """Empty for what is no object."""
+    """Parse a JSON object. Return an empty one for any other value."""
     try:
         found = json.loads(value or b"{}")
     except ValueError:
@@ -166,17 +179,17 @@ def decode(value: bytes | None) -> dict[str, Any]:
 
 
 def coordination_prefix(name: str) -> str:
-    """Of what nodes watch, in a cluster of this name."""
+    """Return the prefix of the keys that the nodes of a cluster watch. ``name``: the cluster's."""
     return f"{name}/c/"
 
 
 def answers_prefix(name: str) -> str:
-    """Of what nodes answer to administrators."""
+    """Return the prefix of the nodes' answers to administrators. ``name``: the cluster's."""
     return f"{name}/answers/"
 
 
 async def read_view(store: Store, prefix: str) -> View:
-    """Raises ``StoreError``."""
+    """Read the state of a cluster, except events. Raises ``StoreError``."""
     view = View(prefix)
     for kind in ("nodes/", "draining/", "services/"):
         for entry in await store.scan(prefix + kind):

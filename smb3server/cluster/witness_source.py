@@ -1,4 +1,4 @@
-"""The cluster as a node's Witness service sees it (``witness.cluster.ClusterEvents``)."""
+"""The cluster, in the form that a node's Witness service needs (``witness.cluster.ClusterEvents``)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from witness.ndr import V2, AddressInfo, InterfaceInfo, InterfaceState
 
 
 class WitnessSource:
-    """Net names are those of the services, and the server's own for all of them: a client that registered with that one
-    means the service at the address that it registered."""
+    """The ``ClusterEvents`` of a node of a cluster.
+
+    Each service has its net name, and the server's own name stands for all services. A client that registers with the
+    server's name means the service at the address in its registration."""
 
     def __init__(self, cluster: Cluster, server_name: str) -> None:
         """``server_name``: the net name of the server itself."""
         self._cluster = cluster
         self._server_name = server_name
         self._nodes: dict[str, list[Address]] = {}
-        """Addresses of every node that has been seen, gone or not."""
+        """Addresses of every node that has been a member since this node's start."""
         self._places: dict[str, list[Address]] = {}
-        """Where clients of a service have been sent last."""
+        """By service: the addresses that its clients were notified of last."""
         self._listeners: list[witness.Listener] = []
         cluster.subscribe(self._on_event)
 
-    # What there is
+    # State
 
     def _services(self, net_name: str) -> list[str]:
         wanted = net_name.casefold()
@@ -49,11 +51,11 @@ class WitnessSource:
         return found
 
     def _place(self, service: str, node: str) -> list[Address]:
-        """Where the clients of a service on this node are."""
+        """Return the addresses at which clients reach a service if it is on ``node``."""
         return list(self._cluster.addresses_of(service) or self._nodes.get(node, ()))
 
     def interfaces(self) -> Sequence[InterfaceInfo]:
-        """Nodes that are gone are listed as unavailable."""
+        """Return the interfaces of all nodes. Those of nodes that are no longer members are unavailable."""
         found: list[InterfaceInfo] = []
         for node, addresses in sorted(self._nodes.items()):
             state = InterfaceState.AVAILABLE if node in self._cluster.view.nodes else InterfaceState.UNAVAILABLE
@@ -66,7 +68,7 @@ class WitnessSource:
                 found.append(InterfaceInfo(node, V2, state, first, second, other))
         return found
 
-    # What happens
+    # Events
 
     def subscribe(self, listener: witness.Listener) -> Callable[[], None]:
         self._listeners.append(listener)
@@ -78,6 +80,7 @@ class WitnessSource:
         return sum([listener(told) for told in self._translate(event) for listener in self._listeners])
 
     def _said(self, node: str) -> list[Address]:
+        """Return the addresses that a node publishes."""
         texts = self._cluster.view.nodes.get(node, {}).get("addresses", ())
         return [ipaddress.ip_address(text) for text in texts]
 
@@ -93,7 +96,9 @@ class WitnessSource:
         return []
 
     def _moved(self, event: ServiceEvent) -> list[witness.Event]:
-        """3.1.6.1, 3.1.6.4: first what has clients reconnect, then the addresses for those who want to know them."""
+        """Return the events for a service that is served by another node, or by none. [MS-SWN 3.1.6.1, 3.1.6.4]
+
+        First come those that make clients reconnect, then the addresses for clients that registered for them."""
         up, server = event.node is not None, self._server_name
         before = self._places.get(event.service, [])
         now = before
@@ -109,8 +114,10 @@ class WitnessSource:
         return found
 
     def _about_to_move(self, event: MoveEvent) -> list[witness.Event]:
-        """3.1.6.3 for those who registered a share, 3.1.6.2 for the others. Virtual addresses go with the service, so
-        clients find it at the same ones."""
+        """Return the events for a service that is about to move. [MS-SWN 3.1.6.3 for registrations of a share, 3.1.6.2
+        for the others]
+
+        Virtual addresses move with the service, so clients reconnect to the same addresses."""
         target = witness.online(self._place(event.service, event.node))
         shares = frozenset(share.name for share in self._cluster.services[event.service].shares)
         at = frozenset(self._places.get(event.service) or self._place(event.service, event.node))
@@ -120,7 +127,7 @@ class WitnessSource:
         ]
 
     def _move_client(self, event: MoveClientEvent) -> list[witness.Event]:
-        """3.1.6.2: only to where the node serves what the client registered for."""
+        """Return the events that move a client, only for services that the node serves. [MS-SWN 3.1.6.2]"""
         found: list[witness.Event] = []
         for service in self._cluster.services:
             if self._cluster.view.served_by(service) == event.node:
@@ -131,7 +138,9 @@ class WitnessSource:
         return found
 
     def _changed(self, node: str) -> list[witness.Event]:
-        """3.1.6.4: addresses of a node come and go; clients of services that have none of their own use them."""
+        """Return the events for changed addresses of a node. [MS-SWN 3.1.6.4]
+
+        They concern the clients of the node's services that have no virtual addresses."""
         before, now = self._nodes.get(node, []), self._said(node)
         self._nodes[node] = now
         changes = witness.online([entry for entry in now if entry not in before])

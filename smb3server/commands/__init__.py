@@ -1,7 +1,7 @@
-"""Commands, one section of MS-SMB2 3.3.5 per module; importing a module registers its handlers.
+"""The handlers of commands. A module has one section of MS-SMB2 3.3.5, and registers its handlers when imported.
 
-Belongs here: what a command checks and does, and its reply's body. Not here: headers, credits and signatures
-(``dispatch``), and rules about a file that hold for several commands (``files``, ``access``).
+Belongs here: the checks, the work and the reply body of a command. Not here: headers, credits and signatures
+(``dispatch``), and rules about files that apply to several commands (``files``, ``access``).
 
 Reading order: ``echo`` (the shortest) -> ``negotiate``, ``session_setup`` and ``tree_connect`` -> ``create`` (a folder)
 -> ``read``, ``write``, ``flush`` and ``close`` -> ``query_directory`` and ``change_notify`` -> ``lock`` and
@@ -15,6 +15,6 @@ import pkgutil
 
 
 def load() -> None:
-    """Import every module here and in the folders below, which registers every handler."""
+    """Register all handlers, by importing every module here and in the folders below."""
     for module in pkgutil.walk_packages(__path__, f"{__name__}."):
         importlib.import_module(module.name)

@@ -1,4 +1,4 @@
-"""CHANGE_NOTIFY (MS-SMB2 3.3.5.19)."""
+"""CHANGE_NOTIFY. [MS-SMB2 3.3.5.19]"""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 _WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA | Access.WRITE_ATTRIBUTES | Access.WRITE_EA)
 
 _ERROR = 0xC0000000
-"""Severity bits of a status (MS-ERREF 2.3)."""
+"""Severity bits of a status. [MS-ERREF 2.3]"""
 
 
 @handles(Command.CHANGE_NOTIFY, TreeRequest)
 def change_notify(request: TreeRequest) -> Pending:
-    """3.3.5.19. Answered when something happened, or at once if something has since the last request."""
-    wanted = parse_change_notify_request(request.message)
-    opened = find_open(request, wanted.file_id)
+    """Wait for changes in a directory. Changes since the last request are answered immediately. [MS-SMB2 3.3.5.19]"""
+    body = parse_change_notify_request(request.message)
+    opened = find_open(request, body.file_id)
     if not opened.tree.share.change_notify:
         raise StatusError(NtStatus.NOT_IMPLEMENTED)
-    if wanted.output_buffer_length > request.connection.max_transact_size:
+    if body.output_buffer_length > request.connection.max_transact_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if not opened.is_directory or opened.handle is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -41,14 +41,14 @@ def change_notify(request: TreeRequest) -> Pending:
         raise StatusError(NtStatus.DELETE_PENDING)
     watcher: Watcher | None = opened.watcher
     if watcher is None:
-        recursive = bool(wanted.flags & WATCH_TREE)
-        watcher = _start(request, opened, wanted.completion_filter, recursive, wanted.output_buffer_length)
+        recursive = bool(body.flags & WATCH_TREE)
+        watcher = _start(request, opened, body.completion_filter, recursive, body.output_buffer_length)
     pending = request.pend(Interim.AT_ONCE)
 
     def cancelled() -> None:
         session, tree = opened.session, opened.tree
         if session.session_id not in request.server.sessions.by_id or tree.tree_id not in session.tree_connect_table:
-            # The session or tree connect ends, and with it the open.
+            # The session or tree connect ends, and the open with it.
             watcher.end(NtStatus.NOTIFY_CLEANUP)
             return
         if waiting is not None:
@@ -57,7 +57,7 @@ def change_notify(request: TreeRequest) -> Pending:
 
     waiting: Waiting | None = None
     pending.on_cancel = cancelled
-    waiting = watcher.wait(partial(_answer, pending), wanted.output_buffer_length)
+    waiting = watcher.wait(partial(_answer, pending), body.output_buffer_length)
     return pending
 
 
@@ -69,6 +69,7 @@ def _answer(pending: Pending, status: int, output: bytes) -> None:
 
 
 def _start(request: TreeRequest, opened: Open, completion_filter: int, recursive: bool, limit: int) -> Watcher:
+    """Start the watch of an open on its directory. ``limit``: bytes of changes kept. Raises ``StatusError``."""
     share = opened.tree.share
     handle = opened.handle
     if handle is None or share.backend is None:
@@ -96,10 +97,10 @@ def _start(request: TreeRequest, opened: Open, completion_filter: int, recursive
 
     def open_here(path: Path) -> bool:
         try:
-            found = file.table.find(backend.stat(path).key) if file is not None else None
+            changed = file.table.find(backend.stat(path).key) if file is not None else None
         except OSError:
             return False
-        return found is not None and any(entry.granted_access & _WRITES for entry in found.opens)
+        return changed is not None and any(other.granted_access & _WRITES for other in changed.opens)
 
     watcher.stop_backend = backend.watch(handle, recursive, from_backend(watcher, open_here))
     return watcher

@@ -1,4 +1,4 @@
-"""CLOSE (MS-SMB2 3.3.5.10)."""
+"""CLOSE. [MS-SMB2 3.3.5.10]"""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from smb3server.wire.header import Command
 
 @handles(Command.CLOSE, TreeRequest)
 def close(request: TreeRequest) -> Response:
-    """Attributes are those after the close (a delayed write time is settled by then), so they are read last."""
-    record = parse_request(request.message)
-    found = find_open(request, (record.persistent, record.volatile))
+    """Close an open and return its attributes if requested. They are read last, to include the final write time."""
+    body = parse_request(request.message)
+    opened = find_open(request, (body.persistent, body.volatile))
     response = CloseResponse()
-    if record.flags & POSTQUERY_ATTRIB and found.handle is not None:
-        settle_write_time(found)
-        info = presentation.shown(found, found.handle.info())
+    if body.flags & POSTQUERY_ATTRIB and opened.handle is not None:
+        settle_write_time(opened)
+        info = presentation.shown(opened, opened.handle.info())
         response = CloseResponse(
             flags=POSTQUERY_ATTRIB,
             creation_time=info.creation_time,
@@ -29,5 +29,5 @@ def close(request: TreeRequest) -> Response:
             end_of_file=info.end_of_file,
             file_attributes=info.attributes,
         )
-    request.server.opens.close(found)
+    request.server.opens.close(opened)
     return Response([CLOSE_RESPONSE.pack(response)])

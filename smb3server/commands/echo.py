@@ -1,4 +1,4 @@
-"""ECHO (MS-SMB2 3.3.5.17)."""
+"""ECHO. [MS-SMB2 3.3.5.17]"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RESPONSE = Response((_EMPTY,))
 
 @handles(Command.ECHO, Request)
 def echo(request: Request) -> Response:
-    """Nothing but a reply; the dispatcher did everything else."""
+    """Return the empty response. The dispatcher has done everything else."""
     return _RESPONSE
 
 

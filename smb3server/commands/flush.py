@@ -1,4 +1,4 @@
-"""FLUSH (MS-SMB2 3.3.5.11)."""
+"""FLUSH. [MS-SMB2 3.3.5.11]"""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus, StatusError
 
 _WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA)
-"""On a directory the same bits are FILE_ADD_FILE and FILE_ADD_SUBDIRECTORY."""
+"""On a directory these bits mean FILE_ADD_FILE and FILE_ADD_SUBDIRECTORY."""
 
 
 @handles(Command.FLUSH, TreeRequest)
 def flush(request: TreeRequest) -> Response | Pending:
-    """A handle that cannot write has nothing to flush: ACCESS_DENIED. A pipe is flushed at once."""
-    record = parse_request(request.message)
-    found = find_open(request, (record.persistent, record.volatile))
+    """Flush a file to stable storage. A pipe has nothing to flush. Raises ``StatusError``: ACCESS_DENIED if the open
+    cannot write."""
+    body = parse_request(request.message)
+    opened = find_open(request, (body.persistent, body.volatile))
     done = Response([FLUSH_RESPONSE.pack(FlushResponse())])
-    if found.handle is None:
+    if opened.handle is None:
         return done
-    if not found.granted_access & _WRITES:
+    if not opened.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
     def flushed() -> Response:
-        write_times.settle(found)
+        write_times.make_visible(opened)
         return done
 
-    return until(request, partial(start_flush, request, found), flushed)
+    return until(request, partial(start_flush, request, opened), flushed)

@@ -1,4 +1,4 @@
-"""LOCK (MS-SMB2 3.3.5.14, MS-FSA 2.1.5.7, 2.1.5.8)."""
+"""LOCK. [MS-SMB2 3.3.5.14, MS-FSA 2.1.5.7, 2.1.5.8]"""
 
 from __future__ import annotations
 
@@ -30,101 +30,104 @@ _HOST_POLL = 0.1
 """Seconds between attempts at a range that a program of the host has locked."""
 MAX_SEQUENCE_INDEX = 64
 MAX_ELEMENTS = 256
-"""Ranges of one request: they are taken all or none, so in one turn. Linux's client sends up to 168."""
+"""Limit of the ranges of one request. Either all or none are taken, so this is done in one turn. Linux sends up to
+168."""
 
 
 @handles(Command.LOCK, TreeRequest)
 def lock(request: TreeRequest) -> Response | Pending:
-    """The first element tells whether this is an unlock request (3.3.5.14.1) or a lock request (3.3.5.14.2)."""
-    record, elements = parse_request(request.message)
-    found = find_open(request, (record.persistent, record.volatile))
-    if found.is_directory or found.file is None:
-        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST if found.file is None else NtStatus.INVALID_PARAMETER)
-    if not found.granted_access & _DATA_ACCESS:
+    """Lock or unlock ranges of a file. The first element decides between the two. [MS-SMB2 3.3.5.14.1, 3.3.5.14.2]"""
+    body, elements = parse_request(request.message)
+    opened = find_open(request, (body.persistent, body.volatile))
+    if opened.is_directory or opened.file is None:
+        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST if opened.file is None else NtStatus.INVALID_PARAMETER)
+    if not opened.granted_access & _DATA_ACCESS:
         raise StatusError(NtStatus.ACCESS_DENIED)
     if len(elements) > MAX_ELEMENTS:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
-    if _is_replay(request, found, record):
+    if _is_replay(request, opened, body):
         return Response([_DONE])
     if elements[0].flags == _UNLOCK:
         released: list[Lock[Open]] = []
         try:
-            _unlock(found, found.file, elements, released)
+            _unlock(opened, opened.file, elements, released)
         finally:
-            _store(request, found, record, [], released)
+            _store(request, opened, body, [], released)
     else:
-        pending = _lock(request, record, found, found.file, elements)
+        pending = _lock(request, body, opened, opened.file, elements)
         if pending is not None:
             return pending
-        _store(request, found, record, elements, [])
-    _remember(request, found, record)
+        _store(request, opened, body, elements, [])
+    _remember(request, opened, body)
     return Response([_DONE])
 
 
 def _store(
-    request: TreeRequest, found: Open, record: LockRequest, taken: list[LockElement], released: list[Lock[Open]]
+    request: TreeRequest, opened: Open, body: LockRequest, taken: list[LockElement], released: list[Lock[Open]]
 ) -> None:
-    """Locks of a persistent open are stored before the client hears of them. Where that fails they are as before."""
+    """Store the locks of a persistent open before the reply is sent. If that fails, restore the previous locks."""
     persistence = request.server.opens.persistence
-    if persistence is None or found.durable is None or not found.durable.persistent:
+    if persistence is None or opened.durable is None or not opened.durable.persistent:
         return
 
     def undo() -> None:
-        if found.file is None or found.handle is None:
+        if opened.file is None or opened.handle is None:
             return
-        found.lock_sequences.pop(_sequence_index(request, found, record), None)
+        opened.lock_sequences.pop(_sequence_index(request, opened, body), None)
         for element in taken:
-            _give_back(found, found.file, element)
+            _give_back(opened, opened.file, element)
         for lock in released:
-            # Somebody else may have it by now: then the client lost it with this failure.
+            # Another open may hold the range by now: then the client has lost its lock by this failure.
             kind = _EXCLUSIVE if lock.exclusive else _SHARED
-            _take(found, found.file, LockElement(lock.offset, lock.length, kind))
+            _take(opened, opened.file, LockElement(lock.offset, lock.length, kind))
 
-    persistence.changed(found, undo)
+    persistence.changed(opened, undo)
 
 
-def _sequence_index(request: TreeRequest, found: Open, record: LockRequest) -> int:
-    """The LockSequenceArray's index to use; 0 where sequences do not count (3.3.5.14): dialect 2.0.2, or 2.1 without a
-    resilient handle."""
-    index = record.lock_sequence >> 4
-    resilient = found.durable is not None and found.durable.resilient
+def _sequence_index(request: TreeRequest, opened: Open, body: LockRequest) -> int:
+    """Return the index in LockSequenceArray. It is 0 if sequences are not used: in dialect 2.0.2, in 2.1 without a
+    resilient handle, and in 3.x without a durable one on a server without Multichannel. [MS-SMB2 3.3.5.14]"""
+    index = body.lock_sequence >> 4
+    resilient = opened.durable is not None and opened.durable.resilient
     if request.connection.dialect < (Dialect.SMB_2_1 if resilient else Dialect.SMB_3_0) or index > MAX_SEQUENCE_INDEX:
         return 0
-    if found.durable is None and not request.connection.server_capabilities & _MULTI_CHANNEL:
+    if opened.durable is None and not request.connection.server_capabilities & _MULTI_CHANNEL:
         return 0
     return index
 
 
-def _is_replay(request: TreeRequest, found: Open, record: LockRequest) -> bool:
-    """The same number again under one index: the lock was done, its response got lost. Another number makes the entry
-    invalid until this request succeeds."""
-    index = _sequence_index(request, found, record)
+def _is_replay(request: TreeRequest, opened: Open, body: LockRequest) -> bool:
+    """Return whether the request repeats the last number of its index: it succeeded, but its response was lost.
+
+    Another number invalidates the entry until this request succeeds."""
+    index = _sequence_index(request, opened, body)
     if not index:
         return False
-    if found.lock_sequences.get(index) == record.lock_sequence & 0xF:
+    if opened.lock_sequences.get(index) == body.lock_sequence & 0xF:
         return True
-    found.lock_sequences.pop(index, None)
+    opened.lock_sequences.pop(index, None)
     return False
 
 
-def _remember(request: TreeRequest, found: Open, record: LockRequest) -> None:
-    index = _sequence_index(request, found, record)
+def _remember(request: TreeRequest, opened: Open, body: LockRequest) -> None:
+    """Note the sequence number of a request that has succeeded."""
+    index = _sequence_index(request, opened, body)
     if index:
-        found.lock_sequences[index] = record.lock_sequence & 0xF
+        opened.lock_sequences[index] = body.lock_sequence & 0xF
 
 
-def _unlock(found: Open, file: File[Open], elements: list[LockElement], released: list[Lock[Open]]) -> None:
-    """What was unlocked before a failing element stays so."""
+def _unlock(opened: Open, file: File[Open], elements: list[LockElement], released: list[Lock[Open]]) -> None:
+    """Unlock ranges. If one fails, those before it stay unlocked. Append the removed locks to ``released``."""
     try:
         for element in elements:
             if element.flags != _UNLOCK:
                 raise StatusError(NtStatus.INVALID_PARAMETER)
             if not valid_range(element.offset, element.length):
                 raise StatusError(NtStatus.INVALID_LOCK_RANGE)
-            lock = file.locks.release(found, element.offset, element.length, grant=False)
+            lock = file.locks.release(opened, element.offset, element.length, grant=False)
             if lock is None:
                 raise StatusError(NtStatus.RANGE_NOT_LOCKED)
-            _release_on_host(found, file, element)
+            _release_on_host(opened, file, element)
             released.append(lock)
     finally:
         if released:
@@ -132,94 +135,94 @@ def _unlock(found: Open, file: File[Open], elements: list[LockElement], released
 
 
 def _lock(
-    request: TreeRequest, record: LockRequest, found: Open, file: File[Open], elements: list[LockElement]
+    request: TreeRequest, body: LockRequest, opened: Open, file: File[Open], elements: list[LockElement]
 ) -> Pending | None:
-    """All or nothing. Only a single element may wait."""
+    """Take all locks or none. Return None, or the pending request, which must be for a single lock, if it waits."""
     for element in elements:
         if element.flags not in _VALID_LOCKS or (len(elements) > 1 and not element.flags & _FAIL):
             raise StatusError(NtStatus.INVALID_PARAMETER)
     limit = request.server.settings.max_locks - len(elements)
     # The open's own locks are counted only where they can be too many.
-    if len(file.locks.locks) + len(file.locks.waiters) > limit and file.locks.count_of(found) > limit:
+    if len(file.locks.locks) + len(file.locks.waiters) > limit and file.locks.count_of(opened) > limit:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
-    if found.usage is not None:
-        request.server.ceilings.check_locks(found.usage, len(elements))
-    file.data_changes(found.caching)
+    if opened.usage is not None:
+        request.server.ceilings.check_locks(opened.usage, len(elements))
+    file.data_changes(opened.caching)
     taken: list[LockElement] = []
     try:
         for element in elements:
             if not valid_range(element.offset, element.length):
                 raise StatusError(NtStatus.INVALID_LOCK_RANGE)
-            if _take(found, file, element):
+            if _take(opened, file, element):
                 taken.append(element)
             elif element.flags & _FAIL:
                 raise StatusError(NtStatus.LOCK_NOT_GRANTED)
             else:
-                return _wait(request, record, found, file, element)
+                return _wait(request, body, opened, file, element)
     except (StatusError, OSError):
         for element in reversed(taken):
-            _give_back(found, file, element)
+            _give_back(opened, file, element)
         raise
     return None
 
 
-def _take(found: Open, file: File[Open], element: LockElement) -> bool:
-    """From the server's own table, then from the host."""
+def _take(opened: Open, file: File[Open], element: LockElement) -> bool:
+    """Take a lock from the server's own table, then from the host. Return whether both have granted it."""
     exclusive = bool(element.flags & _EXCLUSIVE)
-    if not file.locks.acquire(found, element.offset, element.length, exclusive):
+    if not file.locks.acquire(opened, element.offset, element.length, exclusive):
         return False
-    return _take_from_host(found, file, element)
+    return _take_from_host(opened, file, element)
 
 
-def _take_from_host(found: Open, file: File[Open], element: LockElement) -> bool:
-    """The server's own table has granted it; if the host does not, that gets it back."""
+def _take_from_host(opened: Open, file: File[Open], element: LockElement) -> bool:
+    """Take a lock, which the server's own table has granted, from the host. If the host refuses it, give it back."""
     try:
-        taken = host_locks.take(_on_host(found), element.offset, element.length, bool(element.flags & _EXCLUSIVE))
+        taken = host_locks.take(_on_host(opened), element.offset, element.length, bool(element.flags & _EXCLUSIVE))
     except OSError:
-        _give_back(found, file, element)
+        _give_back(opened, file, element)
         raise
     if not taken:
-        _give_back(found, file, element)
+        _give_back(opened, file, element)
     return taken
 
 
-def _on_host(found: Open) -> int | None:
-    """The descriptor for locks that programs of the host see; None: the share has none."""
-    return found.descriptor if found.tree.share.posix_locks else None
+def _on_host(opened: Open) -> int | None:
+    """Return the descriptor for locks that programs of the host see, or None if the share has none."""
+    return opened.descriptor if opened.tree.share.posix_locks else None
 
 
-def _release_on_host(found: Open, file: File[Open], element: LockElement) -> None:
-    descriptor = _on_host(found)
+def _release_on_host(opened: Open, file: File[Open], element: LockElement) -> None:
+    descriptor = _on_host(opened)
     if descriptor is not None:
-        host_locks.release(descriptor, file.locks.locks_of(found), element.offset, element.length)
+        host_locks.release(descriptor, file.locks.locks_of(opened), element.offset, element.length)
 
 
-def _give_back(found: Open, file: File[Open], element: LockElement) -> None:
-    file.locks.release_newest(found, element.offset, element.length, bool(element.flags & _EXCLUSIVE))
-    _release_on_host(found, file, element)
+def _give_back(opened: Open, file: File[Open], element: LockElement) -> None:
+    file.locks.release_newest(opened, element.offset, element.length, bool(element.flags & _EXCLUSIVE))
+    _release_on_host(opened, file, element)
 
 
-def _wait(request: TreeRequest, record: LockRequest, found: Open, file: File[Open], element: LockElement) -> Pending:
-    """Pending until the range is free, at once visible to the client; CANCEL ends it with CANCELLED, CLOSE with
-    RANGE_NOT_LOCKED."""
+def _wait(request: TreeRequest, body: LockRequest, opened: Open, file: File[Open], element: LockElement) -> Pending:
+    """Wait until the range is free. The interim reply is sent immediately. CANCEL ends the wait with CANCELLED, CLOSE
+    with RANGE_NOT_LOCKED."""
 
     def granted() -> Response | None:
-        if not _take_from_host(found, file, element):
+        if not _take_from_host(opened, file, element):
             request.connection.loop.call_later(_HOST_POLL, again)
             return None
-        _remember(request, found, record)
-        _store(request, found, record, [element], [])
+        _remember(request, opened, body)
+        _store(request, opened, body, [element], [])
         return Response([_DONE])
 
     def queue() -> None:
         exclusive = bool(element.flags & _EXCLUSIVE)
         waiting[:] = [
-            file.locks.wait(found, element.offset, element.length, exclusive, lambda: answer(pending, granted), closed)
+            file.locks.wait(opened, element.offset, element.length, exclusive, lambda: answer(pending, granted), closed)
         ]
 
     def again() -> None:
-        """Nobody tells when a program of the host lets go."""
-        if found.handle is None:
+        """Try again, because there is no notification when a program of the host unlocks a range."""
+        if opened.handle is None:
             closed()
         elif not pending.done:
             queue()
@@ -232,7 +235,7 @@ def _wait(request: TreeRequest, record: LockRequest, found: Open, file: File[Ope
         for waiter in waiting:
             file.locks.cancel(waiter)
         if pending.closing:
-            # Windows answers a lock whose session or tree connect ends as if it had been granted.
+            # Windows: answers a lock whose session or tree connect ends as if it had been granted.
             pending.complete(Response([_DONE]))
         else:
             pending.fail(StatusError(NtStatus.CANCELLED))
@@ -240,6 +243,6 @@ def _wait(request: TreeRequest, record: LockRequest, found: Open, file: File[Ope
     pending = request.pend(Interim.AT_ONCE, cancelled)
     waiting: list[Waiter[Open]] = []
     queue()
-    if found.tree.share.posix_locks:
+    if opened.tree.share.posix_locks:
         request.connection.loop.call_later(_HOST_POLL, file.locks.grant_waiters)
     return pending

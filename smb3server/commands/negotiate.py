@@ -1,4 +1,4 @@
-"""NEGOTIATE (MS-SMB2 3.3.5.3, 3.3.5.4)."""
+"""NEGOTIATE. [MS-SMB2 3.3.5.3, 3.3.5.4]"""
 
 from __future__ import annotations
 
@@ -46,33 +46,33 @@ _OFFERED = (Dialect.SMB_3_1_1, Dialect.SMB_3_0_2, Dialect.SMB_3_0, Dialect.SMB_2
 
 
 def select_dialect(connection: Connection, settings: Settings, dialects: Sequence[int]) -> Dialect | None:
-    """Return the greatest dialect that both sides have; None if there is none."""
+    """Return the highest dialect that both sides support, or None."""
     lowest = settings.min_dialect if connection.transport.rdma is None else settings.rdma_min_dialect
     return next((d for d in _OFFERED if d in dialects and lowest <= d <= settings.max_dialect), None)
 
 
 @handles(Command.NEGOTIATE, Request)
 def negotiate(request: Request) -> Response:
-    """3.3.5.4."""
+    """Negotiate dialect, capabilities, sizes and algorithms of a connection. [MS-SMB2 3.3.5.4]"""
     connection = request.connection
     if connection.life is not ConnectionLife.NEW and connection.life is not ConnectionLife.INVITED:
         raise Disconnect("second NEGOTIATE")
     try:
-        wanted = NEGOTIATE_REQUEST.unpack(request.message, HEADER_SIZE)
-        dialects = dialects_of(request.message, wanted)
+        body = NEGOTIATE_REQUEST.unpack(request.message, HEADER_SIZE)
+        dialects = dialects_of(request.message, body)
     except DecodeError:
         raise StatusError(NtStatus.INVALID_PARAMETER) from None
-    if wanted.structure_size != 36 or not dialects:
+    if body.structure_size != 36 or not dialects:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     dialect = select_dialect(connection, request.server.settings, dialects)
     if dialect is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     contexts: list[tuple[int, bytes]] = []
     if dialect is Dialect.SMB_3_1_1:
-        contexts = _negotiate_contexts(connection, request.server.settings, contexts_of(request.message, wanted))
+        contexts = _negotiate_contexts(connection, request.server.settings, contexts_of(request.message, body))
         start = preauth.extend(preauth.INITIAL_HASH, (request.message,))
         request.on_encoded = partial(_hash_reply, connection, start)
-    _settle(request, wanted, dialects, dialect)
+    _apply(request, body, dialects, dialect)
     return _response(request, dialect, contexts)
 
 
@@ -83,8 +83,9 @@ def _hash_reply(connection: Connection, start: bytes, segments: Sequence[Buffer]
 def _negotiate_contexts(
     connection: Connection, settings: Settings, contexts: list[tuple[int, memoryview]]
 ) -> list[tuple[int, bytes]]:
-    """Settle hash, cipher and signing algorithm; what to answer. Types not known here are ignored, as the
-    specification wants; one that comes twice is an error."""
+    """Choose hash, cipher and signing algorithm. Return the negotiate contexts of the response. Raises ``StatusError``.
+
+    Unknown types are ignored, as the specification requires. A type that comes twice is an error."""
     offered: dict[int, memoryview] = {}
     for kind, data in contexts:
         if kind in offered and kind in _CONTEXT_TYPES:
@@ -126,15 +127,16 @@ def _negotiate_contexts(
     return answers
 
 
-def _settle(request: Request, wanted: NegotiateRequest, dialects: tuple[int, ...], dialect: int) -> None:
+def _apply(request: Request, body: NegotiateRequest, dialects: tuple[int, ...], dialect: int) -> None:
+    """Set the properties of the connection that follow from the request and the dialect."""
     connection, server = request.connection, request.server
     settings = server.settings
     connection.enter(ConnectionLife.NEGOTIATED)
     connection.dialect = dialect
     connection.client_dialects = dialects
-    connection.client_guid = wanted.client_guid
-    connection.client_capabilities = wanted.capabilities
-    connection.client_security_mode = wanted.security_mode
+    connection.client_guid = body.client_guid
+    connection.client_capabilities = body.capabilities
+    connection.client_security_mode = body.security_mode
     connection.server_security_mode = SecurityMode.SIGNING_ENABLED
     if settings.require_signing:
         connection.server_security_mode |= SecurityMode.SIGNING_REQUIRED
@@ -150,14 +152,14 @@ def _settle(request: Request, wanted: NegotiateRequest, dialects: tuple[int, ...
     if dialect >= Dialect.SMB_3_0:
         if settings.multichannel:
             capabilities |= Capability.MULTI_CHANNEL
-        # Only to those who know what it is: impacket fails at every CREATE where a server offers it.
-        if settings.directory_leases and wanted.capabilities & Capability.DIRECTORY_LEASING:
+        # Only for clients that support it. impacket: every CREATE fails if a server offers it.
+        if settings.directory_leases and body.capabilities & Capability.DIRECTORY_LEASING:
             capabilities |= Capability.DIRECTORY_LEASING
-        if server.has_continuous_availability and wanted.capabilities & Capability.PERSISTENT_HANDLES:
+        if server.has_continuous_availability and body.capabilities & Capability.PERSISTENT_HANDLES:
             capabilities |= Capability.PERSISTENT_HANDLES
         if dialect < Dialect.SMB_3_1_1:
             connection.signing_algorithm_id = SigningAlgorithm.AES_CMAC
-            if wanted.capabilities & Capability.ENCRYPTION and Cipher.AES_128_CCM in settings.ciphers:
+            if body.capabilities & Capability.ENCRYPTION and Cipher.AES_128_CCM in settings.ciphers:
                 connection.cipher_id = Cipher.AES_128_CCM
                 capabilities |= Capability.ENCRYPTION
     connection.server_capabilities = capabilities
@@ -166,11 +168,11 @@ def _settle(request: Request, wanted: NegotiateRequest, dialects: tuple[int, ...
 
 
 def _reads_inline(request: Request) -> bool:
-    """Whether it is known by now that no READ of the client will go by RDMA.
+    """Return whether it is known already that no READ of the client will use RDMA.
 
-    Encrypted data never does (``channel.remote_buffers``). Clients do without RDMA, too, where they sign (Linux:
-    ``smb3_use_rdma_offload``; Windows without the transforms of 2.2.3.1.6), which they do where either side requires it
-    (3.3.5.4, Connection.ShouldSign). The field Channel exists from dialect 3.0 on (2.2.19).
+    Encrypted data is never sent by RDMA (``data_channel.remote_buffers``). Clients that sign do not use RDMA either
+    (Linux: ``smb3_use_rdma_offload``; Windows without the transforms of 2.2.3.1.6). They sign if either side requires
+    it (3.3.5.4, Connection.ShouldSign). The field Channel exists from dialect 3.0 on (2.2.19).
     """
     connection = request.connection
     mode = connection.client_security_mode | connection.server_security_mode
@@ -198,7 +200,7 @@ def _response(request: Request, dialect: int, contexts: list[tuple[int, bytes]])
             max_read_size=connection.max_read_size,
             max_write_size=connection.max_write_size,
             system_time=filetime.from_ns(time.time_ns()),
-            # 2.2.4: a server may keep its start time to itself, and Windows does.
+            # 2.2.4: a server need not reveal its start time, and Windows does not.
             server_start_time=0,
             security_buffer_offset=offset,
             security_buffer_length=len(token),
@@ -213,15 +215,15 @@ def _response(request: Request, dialect: int, contexts: list[tuple[int, bytes]])
 
 @handles(SMB1_NEGOTIATE, Request)
 def smb1_negotiate(request: Request) -> Response:
-    """Answer a client that begins with SMB1: lead it to SMB2. Raises ``Disconnect`` if it cannot go on with that.
-    [MS-SMB2 3.3.5.3]"""
+    """Answer a client that begins with SMB1, so that it continues with SMB2. Raises ``Disconnect`` if it does not
+    support that. [MS-SMB2 3.3.5.3]"""
     connection = request.connection
     names = smb1_dialects(request.message)
     settings = request.server.settings
     if connection.life is not ConnectionLife.NEW:
         raise Disconnect("SMB1 message after the negotiation")
     if names is None:
-        raise Disconnect("SMB1 message that is no negotiation")
+        raise Disconnect("SMB1 message other than a negotiation")
     if b"SMB 2.???" in names and settings.max_dialect > Dialect.SMB_2_0_2:
         connection.enter(ConnectionLife.INVITED)
         connection.dialect = Dialect.WILDCARD
@@ -229,6 +231,6 @@ def smb1_negotiate(request: Request) -> Response:
         connection.server_capabilities = Capability.LARGE_MTU
         return _response(request, Dialect.WILDCARD, [])
     if b"SMB 2.002" in names and settings.min_dialect <= Dialect.SMB_2_0_2:
-        _settle(request, NegotiateRequest(), (), Dialect.SMB_2_0_2)
+        _apply(request, NegotiateRequest(), (), Dialect.SMB_2_0_2)
         return _response(request, Dialect.SMB_2_0_2, [])
     raise Disconnect("SMB1 client that does not know SMB2")

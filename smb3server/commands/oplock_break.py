@@ -1,8 +1,8 @@
-"""OPLOCK_BREAK acknowledgments (MS-SMB2 3.3.5.22).
+"""OPLOCK_BREAK acknowledgments. [MS-SMB2 3.3.5.22]
 
-Data written before an acknowledgment must be there for whoever waits for it, even if the server has yet to fetch it by
-RDMA Read. Linux 6.12 acknowledges once its WRITEs are sent, not once they are answered; over TCP their data comes
-before the acknowledgment, over SMB Direct it does not.
+Data written before an acknowledgment must be visible to the requests that wait for the acknowledgment, even if the
+server has yet to fetch the data by RDMA Read. Linux 6.12: acknowledges when its WRITEs have been sent, not when they
+have been answered. Over TCP the data arrives before the acknowledgment, over SMB Direct it does not.
 """
 
 from __future__ import annotations
@@ -28,57 +28,58 @@ from smb3server.wire.status import NtStatus, StatusError
 
 @handles(Command.OPLOCK_BREAK, TreeRequest)
 def acknowledge(request: TreeRequest) -> Response | Pending:
-    record = parse_acknowledgment(request.message)
-    if isinstance(record, LeaseBreak):
-        return _acknowledge_lease(request, record)
-    return _acknowledge_oplock(request, record)
+    """Take the acknowledgment of an oplock or lease break. [MS-SMB2 3.3.5.22]"""
+    body = parse_acknowledgment(request.message)
+    if isinstance(body, LeaseBreak):
+        return _acknowledge_lease(request, body)
+    return _acknowledge_oplock(request, body)
 
 
 def _after_writes(request: TreeRequest, caching: Caching[Open], act: Callable[[], Response]) -> Response | Pending:
-    """``act``, at once or when the writes received so far are stored."""
+    """Answer with the result of ``act``, which is called when the writes received so far are stored."""
     if not caching.after_arrivals(lambda: answer(pending, act)):
         return act()
     pending = request.pend(Interim.NEVER)
     return pending
 
 
-def _acknowledge_oplock(request: TreeRequest, record: OplockBreak) -> Response | Pending:
-    """3.3.5.22.1."""
-    if record.oplock_level == OplockLevel.LEASE:
+def _acknowledge_oplock(request: TreeRequest, body: OplockBreak) -> Response | Pending:
+    """Take the acknowledgment of an oplock break. [MS-SMB2 3.3.5.22.1]"""
+    if body.oplock_level == OplockLevel.LEASE:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    found = find_open(request, (record.persistent, record.volatile))
-    oplock = found.caching
+    opened = find_open(request, (body.persistent, body.volatile))
+    oplock = opened.caching
     if not isinstance(oplock, Oplock) or not oplock.breaking:
         raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)
-    return _after_writes(request, oplock.caching, lambda: _end_oplock_break(found, oplock, record))
+    return _after_writes(request, oplock.caching, lambda: _end_oplock_break(opened, oplock, body))
 
 
-def _end_oplock_break(found: Open, oplock: Oplock[Open], record: OplockBreak) -> Response:
+def _end_oplock_break(opened: Open, oplock: Oplock[Open], body: OplockBreak) -> Response:
     if not oplock.breaking:
         raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)
-    if record.oplock_level not in (OplockLevel.NONE, OplockLevel.II):
-        # Neither II nor none: everything is lost.
+    if body.oplock_level not in (OplockLevel.NONE, OplockLevel.II):
+        # Other levels cannot be acknowledged: the client loses its oplock.
         oplock.end_break(0)
         raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)
-    if not oplock.acknowledge(LEVEL_STATES[record.oplock_level]):
+    if not oplock.acknowledge(LEVEL_STATES[body.oplock_level]):
         oplock.end_break(0)
         raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)
-    answer = OplockBreak(oplock_level=record.oplock_level, persistent=found.file_id[0], volatile=found.file_id[1])
+    answer = OplockBreak(oplock_level=body.oplock_level, persistent=opened.file_id[0], volatile=opened.file_id[1])
     return Response([OPLOCK_BREAK.pack(answer)])
 
 
-def _acknowledge_lease(request: TreeRequest, record: LeaseBreak) -> Response | Pending:
-    """3.3.5.22.2."""
+def _acknowledge_lease(request: TreeRequest, body: LeaseBreak) -> Response | Pending:
+    """Take the acknowledgment of a lease break. [MS-SMB2 3.3.5.22.2]"""
     connection = request.connection
-    lease = request.server.file_table.leases.find(connection.client_guid, record.lease_key)
+    lease = request.server.file_table.leases.find(connection.client_guid, body.lease_key)
     if lease is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
-    return _after_writes(request, lease.caching, lambda: _end_lease_break(lease, record))
+    return _after_writes(request, lease.caching, lambda: _end_lease_break(lease, body))
 
 
-def _end_lease_break(lease: Lease[Open], record: LeaseBreak) -> Response:
+def _end_lease_break(lease: Lease[Open], body: LeaseBreak) -> Response:
     if not lease.breaking:
         raise StatusError(NtStatus.UNSUCCESSFUL)
-    if not lease.acknowledge(record.lease_state):
+    if not lease.acknowledge(body.lease_state):
         raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
-    return Response([LEASE_BREAK.pack(LeaseBreak(lease_key=lease.key, lease_state=record.lease_state))])
+    return Response([LEASE_BREAK.pack(LeaseBreak(lease_key=lease.key, lease_state=body.lease_state))])

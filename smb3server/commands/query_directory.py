@@ -1,4 +1,4 @@
-"""QUERY_DIRECTORY (MS-SMB2 3.3.5.18, MS-FSA 2.1.5.6.3)."""
+"""QUERY_DIRECTORY. [MS-SMB2 3.3.5.18, MS-FSA 2.1.5.6.3]"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from smb3server.access import tokens
 from smb3server.access.masks import FILE_GENERIC_READ
 from smb3server.backends.base import FolderNotRead, OpenRequest
 from smb3server.backends.names import short_name
-from smb3server.commands.info.presentation import Hides, hidden
+from smb3server.commands.info.presentation import NameTest, hidden
 from smb3server.dispatch import waiting
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
@@ -36,34 +36,32 @@ _REOPEN = int(QueryDirectoryFlags.REOPEN)
 _ONE = int(QueryDirectoryFlags.RETURN_SINGLE_ENTRY)
 _DOCUMENTED = frozenset(FileInfoClass)
 TURN = 0.01
-"""Seconds of listing before others get their turn: folders can be large, and a pattern may match nothing in them."""
+"""Seconds of listing before other requests get their turn: in a large directory a pattern may match no entry."""
 _ENTRIES_PER_LOOK = 64
-"""At the clock."""
+"""Number of entries between two readings of the clock."""
 
 
 @handles(Command.QUERY_DIRECTORY, TreeRequest)
 def query_directory(request: TreeRequest) -> Response | Pending:
-    """3.3.5.18."""
-    query, pattern = parse_query_directory_request(request.message)
-    opened = find_open(request, query.file_id)
+    """List a directory. Continue in later turns if it takes long. [MS-SMB2 3.3.5.18]"""
+    body, pattern = parse_query_directory_request(request.message)
+    opened = find_open(request, body.file_id)
     if not opened.is_directory or opened.handle is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if query.info_class not in LEVELS:
-        known = query.info_class in _DOCUMENTED
+    if body.info_class not in LEVELS:
+        known = body.info_class in _DOCUMENTED
         raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
-    if query.output_buffer_length > request.connection.max_transact_size:
+    if body.output_buffer_length > request.connection.max_transact_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if not opened.granted_access & Access.READ_DATA:
         raise StatusError(NtStatus.ACCESS_DENIED)
-    level = LEVELS[query.info_class]
-    # An entry has at least one character of a name.
-    if query.output_buffer_length < level.layout.size + 2:
+    level = LEVELS[body.info_class]
+    # An entry has a name of at least one character.
+    if body.output_buffer_length < level.layout.size + 2:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
-    enumeration = _enumeration(opened, opened.handle, query.flags, pattern)
-    packer = Packer(query.info_class, query.output_buffer_length)
-    listing = _Listing(
-        packer, enumeration, bool(query.flags & _ONE), _visible(request, opened), opened.tree.share.hides
-    )
+    enumeration = _enumeration(opened, opened.handle, body.flags, pattern)
+    packer = Packer(body.info_class, body.output_buffer_length)
+    listing = _Listing(packer, enumeration, bool(body.flags & _ONE), _visible(request, opened), opened.tree.share.hides)
     if not enumeration.unfinished and listing.go_on():
         return listing.response()
     enumeration.unfinished += 1
@@ -71,8 +69,10 @@ def query_directory(request: TreeRequest) -> Response | Pending:
 
 
 def _enumeration(opened: Open, handle: Handle, flags: int, pattern: str) -> Enumeration:
-    """The open's scan: begun by the first query, whose pattern stays, and begun again on request; a new pattern counts
-    only then. Indexes are not supported: as for NTFS, INDEX_SPECIFIED goes on where the scan is."""
+    """Return the search of the open, and begin or restart it if needed.
+
+    The first query begins the search. A new pattern is used only if the request restarts it. Indexes are not supported:
+    as on NTFS, INDEX_SPECIFIED continues at the present position."""
     current: Enumeration | None = opened.enumeration
     if current is not None and not flags & _REWIND:
         return current
@@ -93,8 +93,9 @@ def _close(opened: Open) -> None:
 
 
 def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None:
-    """With access-based enumeration: whether the user may read the entry of that name (MS-SMB2 3.3.5.18); None: lists
-    everything. The folder itself and its parent are always listed."""
+    """Return the filter of access-based enumeration, or None to list all entries. [MS-SMB2 3.3.5.18]
+
+    The filter returns whether the user may read the entry with a name. The entries "." and ".." are always listed."""
     share, session, folder = opened.tree.share, request.session, opened.handle
     backend = share.backend
     if not share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM or folder is None or backend is None:
@@ -107,19 +108,19 @@ def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None
         if name in (".", ".."):
             return True
         try:
-            entry = backend.open(OpenRequest((*path, name), open_reparse_point=True, user=user))
+            handle = backend.open(OpenRequest((*path, name), open_reparse_point=True, user=user))
         except OSError:
             return False
         try:
-            return not FILE_GENERIC_READ & ~tokens.maximal_access(entry.describe(), token, user)
+            return not FILE_GENERIC_READ & ~tokens.maximal_access(handle.describe(), token, user)
         finally:
-            entry.close()
+            handle.close()
 
     return visible
 
 
 class _Listing:
-    """One request's part of an enumeration."""
+    """The part of an enumeration that one request lists."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class _Listing:
         enumeration: Enumeration,
         single: bool,
         visible: Callable[[str], bool] | None,
-        hides: Hides | None,
+        hides: NameTest | None,
     ) -> None:
         self.packer = packer
         self.enumeration = enumeration
@@ -135,10 +136,10 @@ class _Listing:
         self.visible = visible
         self.hides = hides
         self.unread: FolderNotRead | None = None
-        """What has to be read before the only name asked for can be found."""
+        """The directory that has to be read before a search for one name can continue."""
 
     def go_on(self) -> bool:
-        """Entries until the buffer is full or the scan ends: True; or until it is the turn of others: False."""
+        """List entries. Return True when the buffer is full or the search ends, False to continue in a later turn."""
         enumeration, visible = self.enumeration, self.visible
         entries = enumeration.entries
         by_name = enumeration.only is not None
@@ -169,7 +170,7 @@ class _Listing:
                 return True
 
     def _find(self, entries: Iterator[DirectoryEntry | None]) -> DirectoryEntry | None:
-        """The only name asked for. Raises ``FolderNotRead``."""
+        """Return the next entry of a search for one name. Raises ``FolderNotRead`` and ``StopIteration``."""
         backend = self.enumeration.backend
         if backend is None:
             return next(entries)
@@ -180,7 +181,7 @@ class _Listing:
             backend.defer_reading = False
 
     def _add(self, entry: DirectoryEntry) -> bool:
-        """False if it does not fit."""
+        """Add an entry to the response. Return False if it does not fit."""
         name, info = entry
         if self.hides is not None and self.hides(name):
             info = hidden(info)
@@ -189,20 +190,21 @@ class _Listing:
         return packer.add(info, name.encode("utf-16-le", "surrogatepass"), info.key.inode, short)
 
     def response(self) -> Response:
-        """What came together. FILE_CLOSED if the scan was ended meanwhile."""
+        """Return the response with the entries so far. Raises ``StatusError``, e.g. FILE_CLOSED if the open was closed
+        meanwhile."""
         packer, enumeration = self.packer, self.enumeration
         if not packer.count:
             if enumeration.closed:
                 raise StatusError(NtStatus.FILE_CLOSED)
             if enumeration.held is not None:
-                # The first entry is larger than the whole buffer; it stays for a larger one.
+                # The first entry is larger than the whole buffer. It is kept for a request with a larger one.
                 raise StatusError(NtStatus.BUFFER_OVERFLOW)
             raise StatusError(NtStatus.NO_MORE_FILES if enumeration.started else NtStatus.NO_SUCH_FILE)
         enumeration.started = True
         return Response([build_output_response(len(packer.buffer)), packer.buffer])
 
     async def finish(self, request: TreeRequest) -> Response:
-        """In as many turns as it takes, after those who came before."""
+        """List in several turns of the event loop, after earlier requests, and return the response."""
         enumeration = self.enumeration
         try:
             async with enumeration.turn:

@@ -1,4 +1,4 @@
-"""READ (MS-SMB2 3.3.5.12, MS-FSA 2.1.5.2)."""
+"""READ. [MS-SMB2 3.3.5.12, MS-FSA 2.1.5.2]"""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from smbdirect.message_transport import PooledBuffer
 
 _READS = int(Access.READ_DATA | Access.EXECUTE)
 LENT_FROM = 65536
-"""Bytes from which a buffer counts for its user."""
+"""Bytes from which a buffer is counted for its user."""
 _NO_DATA = b"\0"
-"""A response without data still has one byte of buffer (StructureSize 17 counts it)."""
+"""A response without data still has one byte of buffer, which StructureSize 17 counts."""
 _FIXED = READ_RESPONSE.pack_fields
 
 
 @handles(Command.READ, TreeRequest)
 def read(request: TreeRequest) -> Response | Pending:
-    """Check in the order of the section: size, open, access, channel, then what the file says."""
+    """Read from a file or a pipe. The order of the checks is that of the section. [MS-SMB2 3.3.5.12]"""
     body = parse_read_request(request.message)
     connection = request.connection
     if body.length > connection.max_read_size:
@@ -50,10 +50,10 @@ def read(request: TreeRequest) -> Response | Pending:
     remote = remote_buffers(request, body, body.length) if body.channel and opened.pipe is None else None
     if (
         remote is None
-        and body.length > connection.max_transact_size  # what is shorter fits in any case
+        and body.length > connection.max_transact_size  # shorter data always fits
         and not fits_message(connection.transport, body.length, request.encrypted)
     ):
-        # Less data than asked for would be no answer: Linux leaves the rest of its pages zero.
+        # A short read is not possible. Linux: leaves the rest of its pages zero.
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if opened.pipe is not None:
         return pipe_turns.in_turn(request, opened, lambda: _read_pipe(opened, body))
@@ -77,16 +77,16 @@ def _read_pipe(opened: Open, body: ReadRequest) -> Response:
 
 @dataclass(slots=True)
 class FileRead:
-    """A READ of a file on its way to its reply: at once, when a buffer comes back, or through a worker thread."""
+    """A READ of a file. It may have to wait for a buffer, or for a worker thread that reads from the disk."""
 
     request: TreeRequest
     body: ReadRequest
     opened: Open
     remote: RemoteMemory | None
-    """Where the peer wants the data; None: in the message."""
+    """The peer's buffers for the data. None means that the data is sent in the message."""
 
     def run(self) -> Response | Pending:
-        """Check the file, and read what needs no waiting. Raises ``StatusError`` and ``OSError``."""
+        """Check the request and read, without waiting if possible. Raises ``StatusError`` and ``OSError``."""
         opened, body = self.opened, self.body
         if opened.is_directory:
             raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
@@ -105,7 +105,7 @@ class FileRead:
             return self._wait_for_buffer(usage)
         buffer = self.request.connection.transport.acquire(length)
         if usage is not None:
-            # A large buffer counts for its user until it is released.
+            # A large buffer is counted for its user until it is released.
             usage.lent += length
             buffer.on_release = usage.give_back
         try:
@@ -118,7 +118,7 @@ class FileRead:
         return self._read_in_thread(buffer)
 
     def _nothing(self) -> Response:
-        """Answer a READ of no bytes."""
+        """Return the response to a READ of no bytes."""
         if self.body.minimum_count:
             raise StatusError(NtStatus.END_OF_FILE)
         fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET))
@@ -127,8 +127,8 @@ class FileRead:
         return Response([fixed, _NO_DATA])
 
     def _reply(self, buffer: PooledBuffer, count: int) -> Response:
-        """Answer with what was read. The response owns ``buffer`` from here on; if this raises, the caller still
-        does."""
+        """Return the response with ``count`` bytes of ``buffer``. The response owns ``buffer`` then. If this raises an
+        exception, the caller still owns it."""
         body, remote = self.body, self.remote
         if count == 0 or count < body.minimum_count:
             raise StatusError(NtStatus.END_OF_FILE)
@@ -136,7 +136,7 @@ class FileRead:
         data = buffer.view[:count]
         if remote is None:
             return Response([_FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0), data], on_sent=buffer.release)
-        # The response is received after the data is placed, so it need not wait.
+        # The peer receives the response after the data has been placed, so the response need not wait.
         remote.rdma.write_to_peer(remote.buffers, [data], lambda error: buffer.release())
         # Linux 6.12: reads these 16 bytes of body and takes a 17th for the start of the next message.
         return Response([_FIXED(17, READ_DATA_OFFSET, 0, 0, count, 0)], invalidate=remote.invalidate)
@@ -144,7 +144,7 @@ class FileRead:
     # Waiting for a buffer
 
     def _wait_for_buffer(self, usage: Usage) -> Pending:
-        """Go on when a buffer of the user comes back, who has as many as may be, after those who waited before."""
+        """Wait for the release of a buffer, after earlier requests, as the user has as many as allowed."""
         pending = self.request.pending or self.request.pend(Interim.DELAYED)
         pending.on_cancel = self._cancelled
         usage.waiting.append(self._again)
@@ -186,7 +186,8 @@ class FileRead:
         return pending
 
     def _was_read(self, future: asyncio.Future[int], buffer: PooledBuffer, pending: Pending) -> None:
-        """Not before now may ``buffer`` be used again, whatever became of the request."""
+        """Answer after the worker has read. ``buffer`` must not be released earlier, even if the request is
+        cancelled."""
         self.opened.end_io()
         try:
             response = self._reply(buffer, future.result())
@@ -198,7 +199,7 @@ class FileRead:
 
 
 def _read_cached(opened: Open, view: memoryview, offset: int) -> int:
-    """Read what is there without waiting for a disk: return bytes, or -1 if a worker thread has to."""
+    """Read without waiting for a disk. Return the number of bytes, or -1 if a worker thread has to read."""
     handle = opened.handle
     if handle is None:
         raise StatusError(NtStatus.FILE_CLOSED)
@@ -211,7 +212,7 @@ def _read_cached(opened: Open, view: memoryview, offset: int) -> int:
             return -1
         if error.errno != errno.EOPNOTSUPP or not opened.may_block:
             raise
-        # A file system without RWF_NOWAIT (tmpfs of older kernels): memory, or as good as.
+        # A file system without RWF_NOWAIT (tmpfs of older kernels) is in memory, or almost as fast.
         opened.may_block = False
         count = os.preadv(opened.descriptor, [view], offset)
     if count < len(view) and opened.may_block and offset + count < os.fstat(opened.descriptor).st_size:

@@ -1,4 +1,4 @@
-"""SESSION_SETUP (MS-SMB2 3.3.5.5) and LOGOFF (3.3.5.6)."""
+"""SESSION_SETUP and LOGOFF. [MS-SMB2 3.3.5.5, 3.3.5.6]"""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ log = logging.getLogger(__name__)
 
 @handles(Command.SESSION_SETUP, Request)
 def session_setup(request: Request) -> Response | Pending:
-    """3.3.5.5."""
+    """Log a user on, log on again, or bind a session to one more connection. [MS-SMB2 3.3.5.5]"""
     connection = request.connection
     server = request.server
-    setup = SESSION_SETUP_REQUEST.unpack(request.message, HEADER_SIZE)
-    if setup.structure_size != 25:
+    body = SESSION_SETUP_REQUEST.unpack(request.message, HEADER_SIZE)
+    if body.structure_size != 25:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     token = bytes(
-        part(request.message, setup.security_buffer_offset, setup.security_buffer_length, SESSION_SETUP_REQUEST.size)
+        part(request.message, body.security_buffer_offset, body.security_buffer_length, SESSION_SETUP_REQUEST.size)
     )
     if server.settings.require_encryption and not connection.cipher_id:
         raise StatusError(NtStatus.ACCESS_DENIED)
     session_id = request.header.session_id
-    binding = bool(setup.flags & BINDING)
+    binding = bool(body.flags & BINDING)
     if not session_id:
         session = server.sessions.begin(connection)
         request.session = session
     elif binding and session_id not in connection.session_table:
         session = _check_binding(request)
     else:
-        found = connection.session_table.get(session_id)
-        if found is None:
+        known = connection.session_table.get(session_id)
+        if known is None:
             raise StatusError(NtStatus.USER_SESSION_DELETED)
-        if binding and found.state is not SessionState.IN_PROGRESS:
+        if binding and known.state is not SessionState.IN_PROGRESS:
             raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
-        session = found
-        # Reauthentication of what clients sign or encrypt must be protected, too.
+        session = known
+        # If clients sign or encrypt on a session, its reauthentication must be protected, too.
         channel = session.channel_list.get(connection)
         if (
             channel is not None
@@ -70,11 +70,11 @@ def session_setup(request: Request) -> Response | Pending:
             and not (request.signed or _encrypted_with(request, session))
         ):
             raise StatusError(NtStatus.ACCESS_DENIED)
-    return _authenticate(request, session, setup, token)
+    return _authenticate(request, session, body, token)
 
 
 def _encrypted_with(request: Request, session: Session) -> bool:
-    """Encryption proves something about the session whose key it was, and a compound may name others."""
+    """Return whether the request was encrypted with the key of ``session``. A compound may name several sessions."""
     return (
         request.encrypted
         and request.header.flags & HeaderFlags.RELATED_OPERATIONS == 0
@@ -83,8 +83,10 @@ def _encrypted_with(request: Request, session: Session) -> bool:
 
 
 def _check_binding(request: Request) -> Session:
-    """3.3.5.5, step 4: the conditions under which a session gets one more channel. Once the signature is known to be
-    good, refusals are signed with the session's key, too: clients believe no other."""
+    """Return the session for one more channel if all conditions hold. Raises ``StatusError``. [MS-SMB2 3.3.5.5, 4.]
+
+    Once the signature has been verified, refusals are signed with the key of the session, too: clients accept no
+    others."""
     connection = request.connection
     server = request.server
     session = server.sessions.by_id.get(request.header.session_id)
@@ -98,7 +100,7 @@ def _check_binding(request: Request) -> Session:
     request.session, request.signed, request.signer = session, True, signer
     first = session.connection
     if connection.signing_algorithm_id != session.signing_algorithm_id:
-        # Windows: a key that was used with AES-GMAC, whose nonces must not come twice, is used with nothing else.
+        # Windows: a key used with AES-GMAC, whose nonces must not repeat, is used with no other algorithm.
         if session.signing_algorithm_id == SigningAlgorithm.AES_GMAC:
             raise StatusError(NtStatus.REQUEST_OUT_OF_SEQUENCE)
         if connection.signing_algorithm_id == SigningAlgorithm.AES_GMAC:
@@ -118,13 +120,13 @@ def _check_binding(request: Request) -> Session:
     if len(session.channel_list) >= server.settings.max_channels:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     if session.cipher is not None and first.cipher_id != connection.cipher_id:
-        # One key serves all channels, so they share the cipher.
+        # All channels use one key, so they must use one cipher.
         raise StatusError(NtStatus.INVALID_PARAMETER)
     return session
 
 
-def _authenticate(request: Request, session: Session, setup: SessionSetupRequest, token: bytes) -> Response | Pending:
-    """3.3.5.5.3: feed the token to the security package."""
+def _authenticate(request: Request, session: Session, body: SessionSetupRequest, token: bytes) -> Response | Pending:
+    """Pass the token to the security package and answer, with a delay if the logon failed. [MS-SMB2 3.3.5.5.3]"""
     connection = request.connection
     key = session.session_id
     hashes = connection.preauth_session_table
@@ -135,26 +137,26 @@ def _authenticate(request: Request, session: Session, setup: SessionSetupRequest
     if acceptor is None:
         acceptor = connection.acceptors[key] = request.server.new_acceptor(connection.client_name)
     try:
-        return _step(request, session, setup, token, acceptor)
+        return _step(request, session, body, token, acceptor)
     except LogonDelayed as delay:
-        return _Postponed(request, session, setup, token, acceptor, delay.seconds).pending
+        return _Postponed(request, session, body, token, acceptor, delay.seconds).pending
     except StatusError as error:
         _forget_failed(request, session, acceptor, error)
         pending = request.pend(Interim.NEVER, lambda: None)
-        # Answered after a moment, as what is guessed is.
+        # Answer after a delay, to slow down the guessing of passwords.
         connection.loop.call_later(request.server.settings.failed_logon_delay, pending.fail, error)
         return pending
 
 
-def _step(request: Request, session: Session, setup: SessionSetupRequest, token: bytes, acceptor: Acceptor) -> Response:
-    """Give the acceptor the client's token, and make the session valid once that says who the client is. Raises
+def _step(request: Request, session: Session, body: SessionSetupRequest, token: bytes, acceptor: Acceptor) -> Response:
+    """Pass the client's token to the acceptor, and make the session valid once the client is authenticated. Raises
     ``StatusError`` and ``LogonDelayed``."""
     connection = request.connection
     key = session.session_id
     hashes = connection.preauth_session_table
     answer = acceptor.step(token)
     if acceptor.identity is not None:
-        flags = _complete(request, session, setup)
+        flags = _complete(request, session, body)
     if acceptor.identity is None:
         if connection.dialect == Dialect.SMB_3_1_1:
             request.on_encoded = partial(_hash_reply, connection, key)
@@ -165,21 +167,21 @@ def _step(request: Request, session: Session, setup: SessionSetupRequest, token:
 
 
 class _Postponed:
-    """A token that is looked at later, and answered then: too many logons to its account, or from its address, have
+    """A logon whose token is processed later, because too many logons to its account or from its address have
     failed."""
 
     def __init__(
         self,
         request: Request,
         session: Session,
-        setup: SessionSetupRequest,
+        body: SessionSetupRequest,
         token: bytes,
         acceptor: Acceptor,
         seconds: float,
     ) -> None:
         self._request = request
         self._session = session
-        self._setup = setup
+        self._body = body
         self._token = token
         self._acceptor = acceptor
         self._timer = request.connection.loop.call_later(seconds, self._resume)
@@ -194,13 +196,13 @@ class _Postponed:
         if connection.closed or connection.acceptors.get(self._session.session_id) is not self._acceptor:
             self._gone()
             return
-        # What a failure takes away must not cancel the request that is about to tell of it.
+        # A failure removes the session. That must not cancel the request which is about to report it.
         self.pending.on_cancel = lambda: None
         answer(self.pending, self._attempt)
 
     def _attempt(self) -> Response | None:
         try:
-            return _step(self._request, self._session, self._setup, self._token, self._acceptor)
+            return _step(self._request, self._session, self._body, self._token, self._acceptor)
         except LogonDelayed as delay:
             self.pending.on_cancel = self._gone
             self._timer = self._request.connection.loop.call_later(delay.seconds, self._resume)
@@ -211,7 +213,7 @@ class _Postponed:
 
 
 def _as_received(request: Request) -> Buffer:
-    """The request with the signature that verifying it took out."""
+    """Return the request with its signature, which the verification has set to zero."""
     signature = request.header.signature
     if not request.signed or not any(signature):
         return request.message
@@ -227,11 +229,11 @@ def _hash_reply(connection: Connection, session_id: int, segments: Sequence[Buff
 
 
 def _forget_failed(request: Request, session: Session, acceptor: Acceptor, error: StatusError) -> None:
-    """Forget the session, be it new or reauthenticated, unless another connection failed to bind to it."""
+    """Remove the session, new or reauthenticated, after a failed logon. A failed binding does not remove it."""
     connection = request.connection
     connection.acceptors.pop(session.session_id, None)
     connection.preauth_session_table.pop(session.session_id, None)
-    log.warning("%s: logon of %s failed: %s", connection.client_name, acceptor.claimed or "nobody", error)
+    log.warning("%s: logon of %s failed: %s", connection.client_name, acceptor.claimed or "an unknown user", error)
     if session.state is SessionState.IN_PROGRESS or connection in session.channel_list:
         request.server.sessions.remove(session)
 
@@ -241,8 +243,9 @@ def _response(token: bytes, flags: int, status: int) -> Response:
     return Response((fixed + token,), status)
 
 
-def _complete(request: Request, session: Session, setup: SessionSetupRequest) -> int:
-    """The user is known: make the session (or the channel) valid. SessionFlags of the response."""
+def _complete(request: Request, session: Session, body: SessionSetupRequest) -> int:
+    """Make the session or the channel valid for the authenticated user. Return SessionFlags of the response. Raises
+    ``StatusError``."""
     connection = request.connection
     acceptor = connection.acceptors[session.session_id]
     identity = acceptor.identity
@@ -259,7 +262,7 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
             _add_channel(request, session, acceptor.session_key)
             request.signer = None
         else:
-            # 3.3.5.5.2: another user may take over; opens keep what they were granted, and all keys stay.
+            # 3.3.5.5.2: the user may be a different one. Opens keep their granted access, and the keys do not change.
             session.identity = identity
             session.state = SessionState.VALID
             session.expiration_time = acceptor.expiration_time
@@ -269,8 +272,8 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
     unproven = identity.guest or identity.anonymous
     if unproven and (server.settings.require_signing or server.settings.require_encryption):
         raise StatusError(NtStatus.ACCESS_DENIED)
-    if setup.previous_session_id and setup.previous_session_id != session.session_id:
-        server.sessions.close_previous(setup.previous_session_id, identity)
+    if body.previous_session_id and body.previous_session_id != session.session_id:
+        server.sessions.close_previous(body.previous_session_id, identity)
     server.sessions.count(session, connection, identity)
     session.identity = identity
     session.expiration_time = acceptor.expiration_time
@@ -278,8 +281,8 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
         session.channel_list[connection] = Channel(connection, b"", None)
     else:
         _make_keys(connection, session, acceptor.session_key)
-        # 3.3.5.4 (Connection.ShouldSign), 3.3.5.5.3: any of the three may ask for it.
-        mode = setup.security_mode | connection.client_security_mode | connection.server_security_mode
+        # 3.3.5.4 (Connection.ShouldSign), 3.3.5.5.3: any of the three may require signing.
+        mode = body.security_mode | connection.client_security_mode | connection.server_security_mode
         session.signing_required = bool(mode & SecurityMode.SIGNING_REQUIRED)
         session.encrypt_data = server.settings.require_encryption and session.cipher is not None
         request.signed = True
@@ -303,7 +306,7 @@ def _flags(session: Session) -> int:
 
 
 def _make_keys(connection: Connection, session: Session, full_key: bytes) -> None:
-    """Keys of a new session and its first channel."""
+    """Derive the keys of a new session and its first channel."""
     session.full_session_key = full_key
     session.session_key = full_key[:16].ljust(16, b"\0")
     keys = derive_session_keys(
@@ -322,8 +325,8 @@ def _make_keys(connection: Connection, session: Session, full_key: bytes) -> Non
 
 
 def _add_channel(request: Request, session: Session, full_key: bytes) -> None:
-    """Bind the session to the connection. The channel signs with a key of its own, made of this exchange's key.
-    [MS-SMB2 3.3.5.5.3]"""
+    """Bind the session to the connection. The channel signs with a key of its own, derived from the key of this
+    exchange. [MS-SMB2 3.3.5.5.3]"""
     connection = request.connection
     key = derive_signing_key(
         connection.dialect,
@@ -339,6 +342,6 @@ def _add_channel(request: Request, session: Session, full_key: bytes) -> None:
 
 @handles(Command.LOGOFF, SessionRequest)
 def logoff(request: SessionRequest) -> Response:
-    """3.3.5.6."""
+    """End the session. [MS-SMB2 3.3.5.6]"""
     request.server.sessions.remove(request.session)
     return Response((EMPTY.pack(Empty()),))

@@ -1,4 +1,4 @@
-"""TREE_CONNECT (MS-SMB2 3.3.5.7) and TREE_DISCONNECT (3.3.5.8)."""
+"""TREE_CONNECT and TREE_DISCONNECT. [MS-SMB2 3.3.5.7, 3.3.5.8]"""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ from smb3server.wire.session import (
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
 
 EXTENSION_PRESENT = 0x0004
-"""SMB2_TREE_CONNECT_FLAG_EXTENSION_PRESENT (2.2.9)."""
+"""SMB2_TREE_CONNECT_FLAG_EXTENSION_PRESENT. [MS-SMB2 2.2.9]"""
 MAX_SHARE_NAME = 80
 _ARRIVAL_TIMEOUT = 15.0
-"""Seconds a client waits for a service that is being taken over."""
+"""Seconds that a client waits for a service which this node is taking over."""
 
 
 @handles(Command.TREE_CONNECT, SessionRequest)
 def tree_connect(request: SessionRequest) -> Response | Pending:
-    """3.3.5.7."""
-    wanted = TREE_CONNECT_REQUEST.unpack(request.message, HEADER_SIZE)
-    name = _share_name(request, wanted)
+    """Connect a session to a share. Wait if the share is being moved to this node. [MS-SMB2 3.3.5.7]"""
+    body = TREE_CONNECT_REQUEST.unpack(request.message, HEADER_SIZE)
+    name = _share_name(request, body)
     share = request.server.share_list.get(name.casefold())
     if share is None:
         raise StatusError(NtStatus.BAD_NETWORK_NAME)
     arriving = share.placement.arriving if share.placement is not None else None
     if arriving is not None:
         # Never with an interim reply: the asynchronous header has no room for the TreeId (2.2.1.1).
-        return waiting.run(request, _when_arrived(request, wanted, share, arriving), Interim.NEVER)
-    return _connect(request, wanted, share)
+        return waiting.run(request, _when_arrived(request, body, share, arriving), Interim.NEVER)
+    return _connect(request, body, share)
 
 
 async def _when_arrived(
-    request: SessionRequest, wanted: TreeConnectRequest, share: Share, arriving: asyncio.Future[None]
+    request: SessionRequest, body: TreeConnectRequest, share: Share, arriving: asyncio.Future[None]
 ) -> Response:
-    """Opens are being restored here; whether they could be is told by what follows."""
+    """Wait until the opens of the share have been restored, then connect. If that failed, connecting fails."""
     await asyncio.wait([arriving], timeout=_ARRIVAL_TIMEOUT)
-    return _connect(request, wanted, share)
+    return _connect(request, body, share)
 
 
-def _connect(request: SessionRequest, wanted: TreeConnectRequest, share: Share) -> Response:
+def _connect(request: SessionRequest, body: TreeConnectRequest, share: Share) -> Response:
     connection, session = request.connection, request.session
     server = request.server
     if session.state is not SessionState.VALID:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
     if share.placement is not None:
-        share.placement.check(share, connection.transport.local_address[0], connection.dialect, wanted.flags)
+        share.placement.check(share, connection.transport.local_address[0], connection.dialect, body.flags)
     proven = not (session.is_guest or session.is_anonymous)
     if connection.dialect == Dialect.SMB_3_1_1 and proven and not (request.signed or request.encrypted):
-        # Tampering with the negotiation must show before a share is used.
+        # Tampering with the negotiation must be detected before a share is used.
         raise Disconnect("TREE_CONNECT neither signed nor encrypted")
     if share.type is not ShareType.PIPE:
         identity = session.identity
@@ -95,13 +95,15 @@ def _connect(request: SessionRequest, wanted: TreeConnectRequest, share: Share) 
     )
 
 
-def _share_name(request: SessionRequest, wanted: TreeConnectRequest) -> str:
-    """The last component of ``\\\\server\\share``. With the extension (2.2.9.1) the path counts from its start."""
+def _share_name(request: SessionRequest, body: TreeConnectRequest) -> str:
+    """Return the last component of ``\\\\server\\share``. Raises ``StatusError``.
+
+    With the extension (2.2.9.1) the offset of the path counts from the start of the extension."""
     base = HEADER_SIZE + TREE_CONNECT_REQUEST.size
-    offset = wanted.path_offset
-    if wanted.flags & EXTENSION_PRESENT and request.connection.dialect == Dialect.SMB_3_1_1:
+    offset = body.path_offset
+    if body.flags & EXTENSION_PRESENT and request.connection.dialect == Dialect.SMB_3_1_1:
         offset += base
-    raw = bytes(part(request.message, offset, wanted.path_length, TREE_CONNECT_REQUEST.size))
+    raw = bytes(part(request.message, offset, body.path_length, TREE_CONNECT_REQUEST.size))
     try:
         path = raw.decode("utf-16-le")
     except UnicodeDecodeError:
@@ -116,13 +118,13 @@ def _share_name(request: SessionRequest, wanted: TreeConnectRequest) -> str:
 
 @handles(Command.TREE_DISCONNECT, TreeRequest)
 def tree_disconnect(request: TreeRequest) -> Response:
-    """3.3.5.8: cancels the tree connect's requests and closes its opens."""
+    """End a tree connect: cancel its requests and close its opens. [MS-SMB2 3.3.5.8]"""
     session, tree = request.session, request.tree
-    # Gone before its requests are cancelled: CHANGE_NOTIFY tells a CANCEL from this.
+    # Remove it before its requests are cancelled: this is how CHANGE_NOTIFY distinguishes it from a CANCEL.
     session.tree_connect_table.pop(tree.tree_id, None)
     for connection in session.channel_list:
         connection.host.cancel_requests(session, tree.tree_id)
-    for entry in list(session.open_table.values()):
-        if entry.tree is tree:
-            request.server.opens.close(entry)
+    for opened in list(session.open_table.values()):
+        if opened.tree is tree:
+            request.server.opens.close(opened)
     return Response((EMPTY.pack(Empty()),))

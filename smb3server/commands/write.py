@@ -1,4 +1,4 @@
-"""WRITE (MS-SMB2 3.3.5.13, MS-FSA 2.1.5.3)."""
+"""WRITE. [MS-SMB2 3.3.5.13, MS-FSA 2.1.5.3]"""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OPTION_THROUGH = int(CreateOptions.WRITE_THROUGH)
 
 @handles(Command.WRITE, TreeRequest)
 def write(request: TreeRequest) -> Response | Pending:
-    """Check in the order of the section: sizes, open, channel, access, then what the file says."""
+    """Write to a file or a pipe. The order of the checks is that of the section. [MS-SMB2 3.3.5.13]"""
     body = parse_write_request(request.message)
     connection = request.connection
     if body.length > connection.max_write_size:
@@ -85,7 +85,7 @@ def _check(opened: Open, offset: int, length: int) -> None:
 def _store(
     request: TreeRequest, body: WriteRequest, opened: Open, data: memoryview, remote: RemoteMemory | None = None
 ) -> Response | Pending:
-    """Write to the page cache at once; to stable storage before the reply if that was asked for."""
+    """Write data to the page cache, and to stable storage before the reply if that is requested."""
     file, handle = opened.file, opened.handle
     if file is None or handle is None:
         raise StatusError(NtStatus.FILE_CLOSED)
@@ -120,7 +120,8 @@ def _put(file: File[Open], handle: Handle, data: memoryview, offset: int) -> Non
 
 
 def _write_from_peer(request: TreeRequest, body: WriteRequest, remote: RemoteMemory) -> Response | Pending:
-    """Fetch RemainingBytes by RDMA Read, then write. Data in the message, too, is INVALID_PARAMETER."""
+    """Fetch RemainingBytes by RDMA Read, then write. Raises ``StatusError``: INVALID_PARAMETER if the message has data,
+    too."""
     length = body.remaining_bytes
     if body.length or body.data_offset or length > request.connection.max_write_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -136,8 +137,9 @@ def _write_from_peer(request: TreeRequest, body: WriteRequest, remote: RemoteMem
 class PeerWrite:
     """A WRITE whose data comes by RDMA Read.
 
-    Invariant: from ``start`` to ``_give_back`` the open has an operation under way, its file's caching knows of one
-    that arrives, and the buffer is lent. ``_fetched`` is called once, when the data is there or the connection failed.
+    Invariant: from ``start`` to ``_fetched`` the open has an operation in progress (``begin_io``). From ``start`` to
+    ``_give_back`` the write is arriving for the file's ``Caching``, and the buffer is lent. ``_fetched`` is called
+    once, when the data has arrived or the connection has failed.
     """
 
     __slots__ = ("_body", "_buffer", "_caching", "_opened", "_pending", "_remote", "_request")
@@ -152,7 +154,7 @@ class PeerWrite:
         self._pending = request.pend(Interim.DELAYED)
 
     def start(self) -> Pending:
-        """Fetch the data. Raises ``StatusError`` if the descriptors do not cover it; nothing is left behind then."""
+        """Fetch the data. Raises ``StatusError``, and releases everything, if the descriptors do not cover the data."""
         self._opened.begin_io()
         if self._caching is not None:
             self._caching.arrives(self._pending)
@@ -178,8 +180,8 @@ class PeerWrite:
             self._give_back()
 
     def _store(self) -> None:
-        """Store what was fetched, unless that is no longer possible: locks may have come, the open and the share may
-        have gone while the data was on its way."""
+        """Store the fetched data after the checks are repeated. Meanwhile locks may have been taken, the open may have
+        been closed, or the share may have been lost."""
         opened, body = self._opened, self._body
         if self._request.server.has_lost(opened.tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)

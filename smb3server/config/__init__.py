@@ -1,6 +1,9 @@
-"""The command line and the configuration file, turned into one ``Config``.
+"""Turn the command line and the configuration file into one ``Config``.
 
-Reading order: ``error`` -> ``model`` (what comes out) -> ``checks`` (what is wrong with it) -> ``passwords`` ->
-``table`` and ``values`` (what a value may be) -> ``reader`` (the file) -> ``arguments`` (the command line, and all of
-it together). Nothing here loads what is configured: no cluster, no store, no server.
+Belongs here: the names of keys and options, and how their values are written. Not here: the fields that they set, with
+their defaults (``settings``), except those of shares and listeners (``model``).
+
+Reading order: ``error`` -> ``model`` (the result) -> ``checks`` (contradictions in it) -> ``passwords`` -> ``table`` (a
+TOML table with known keys) and ``values`` (types of values) -> ``reader`` (the file) -> ``arguments`` (the command
+line, and the whole configuration). Nothing here loads the configured parts: no cluster, no store, no server.
 """

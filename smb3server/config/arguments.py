@@ -1,4 +1,4 @@
-"""The command line, and the whole configuration that it and its file make."""
+"""The command line, and the whole configuration from it and its file."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def parse_share(text: str) -> ShareConfig:
 
 
 def parse_user(text: str, password_file: Path | None = None) -> Account:
-    """Read ``NAME:PASSWORD``, or ``NAME`` whose password comes from elsewhere (``passwords.find_password``). Raises
-    ``ConfigError``."""
+    """Read ``NAME:PASSWORD``, or ``NAME`` with the password from elsewhere (``passwords.find_password``).
+
+    ``password_file`` is the file that holds the password, if there is one. Raises ``ConfigError``.
+    """
     name, separator, password = text.partition(":")
     if not name:
         raise ConfigError("--user: write NAME or NAME:PASSWORD")
@@ -51,7 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="smb3server",
         description="Share directories over SMB 2.0.2 to 3.1.1, on TCP and on SMB Direct (RDMA in user space).",
-        epilog="Everything else is set in the configuration file; the command line wins over it. SIGTERM ends the "
+        epilog="Everything else is set in the configuration file; the command line overrides it. SIGTERM ends the "
         "server after the requests in flight. Other commands, as the first argument: status, doctor, witness, cluster, "
         "hash, pcap, proxy, verbs-check, bench; each has --help.",
     )
@@ -86,7 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
-    """Make the whole configuration, checked. ``arguments`` None: those of the process.
+    """Make and check the whole configuration. ``arguments`` None means those of the process.
 
     Raises ``ConfigError``; argparse itself exits on unknown options and ``--help``.
     """

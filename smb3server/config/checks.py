@@ -1,5 +1,7 @@
-"""What is wrong with a configuration although each of its values could be right: said at the start, in one line, rather
-than by clients that cannot get in."""
+"""Find contradictions in a configuration whose values are valid one by one.
+
+They are reported at the start, in one line. Otherwise they would show as clients that cannot connect.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +25,25 @@ _SERVER_NAME = re.compile(r'[^\x00-\x20"*+,/:;<=>?\[\\\]|]{1,15}')
 _BAD_SHARE_NAME = re.compile(r'[\x00-\x1f"/\\\[\]:|<>+=;,*?]')
 _MAX_SHARE_NAME = 80
 SMALLEST_IO = 1 << 16
-"""MS-SMB2 3.3.5.4: MaxTransactSize, MaxReadSize and MaxWriteSize are never less."""
+"""Least value of MaxTransactSize, MaxReadSize and MaxWriteSize, in bytes. [MS-SMB2 3.3.5.4]"""
 LARGEST_MESSAGE = (1 << 24) - 1
-"""MS-SMB2 2.1: the length of a direct TCP message has three bytes."""
+"""Largest direct TCP message in bytes: its length field has three bytes. [MS-SMB2 2.1]"""
 MESSAGE_OVERHEAD = 1 << 16
-"""Bytes a message may have beside the data of a READ or WRITE: headers, transforms, other requests of its compound."""
+"""Bytes of a message besides the data of a READ or WRITE: headers, transforms, other requests of its compound."""
 SMALLEST_MESSAGE = 1024
 NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
-"""Of a cluster, a node or a service."""
+"""The name of a cluster, a node or a service."""
 
 
 def check_share(share: ShareConfig) -> None:
-    """One share by itself. Raises ``ConfigError``."""
+    """Check one share on its own. Raises ``ConfigError``."""
     name = share.name
     if not name or len(name) > _MAX_SHARE_NAME or _BAD_SHARE_NAME.search(name) or name != name.strip():
         raise ConfigError(f"share {name!r}: not a valid share name")
     if name in (".", ".."):
         raise ConfigError(f"share {name!r}: not a valid share name")
     if name.casefold() == "ipc$":
-        raise ConfigError("share IPC$: the name is taken")
+        raise ConfigError("share IPC$: the name is reserved")
     if share.symlinks not in ("beneath", "never"):
         raise ConfigError(f'share {name}: symlinks is "beneath" or "never", not {share.symlinks!r}')
     try:
@@ -55,7 +57,7 @@ def check_share(share: ShareConfig) -> None:
 
 
 def check_address(text: str, where: str = "--listen") -> None:
-    """An address to listen on. Raises ``ConfigError``."""
+    """Check an address to listen on; ``where`` names its source in errors. Raises ``ConfigError``."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -67,7 +69,7 @@ def check_address(text: str, where: str = "--listen") -> None:
 
 
 def once(what: str, names: Iterable[str]) -> None:
-    """Raises ``ConfigError`` for a name that comes twice, whatever its case."""
+    """Raise ``ConfigError`` if a name occurs twice; case does not matter. ``what`` names the setting in errors."""
     seen = set()
     for name in names:
         if name.casefold() in seen:
@@ -76,7 +78,7 @@ def once(what: str, names: Iterable[str]) -> None:
 
 
 def check(config: Config) -> None:
-    """All of it together. Raises ``ConfigError``."""
+    """Check the whole configuration. Raises ``ConfigError``."""
     settings = config.settings
     if not _SERVER_NAME.fullmatch(settings.server_name):
         raise ConfigError(
@@ -98,7 +100,7 @@ def check(config: Config) -> None:
 
 
 def check_cluster(config: Config) -> None:
-    """Check the cluster, its services and what shares need of them. Raises ``ConfigError``."""
+    """Check the cluster, its services and the services that shares need. Raises ``ConfigError``."""
     cluster = config.cluster
     names = [service.name for service in cluster.services]
     for share in config.shares:
@@ -107,7 +109,7 @@ def check_cluster(config: Config) -> None:
         if share.service and not cluster.url:
             raise ConfigError(f"share {share.name}: service {share.service} needs a cluster: --cluster")
         if share.continuous_availability and not share.service and config.state is None:
-            raise ConfigError("continuous_availability needs a place for its state: --state DIR")
+            raise ConfigError("continuous_availability needs a state directory: give --state DIR")
     if not cluster.url:
         return
     try:
@@ -126,7 +128,7 @@ def check_cluster(config: Config) -> None:
     except ValueError as error:
         raise ConfigError(f"[cluster] {error}") from error
     if len(set(names)) < len(names):
-        raise ConfigError("[[service]]: every name only once")
+        raise ConfigError("[[service]]: a name is given twice")
 
 
 def _check_protection(config: Config) -> None:
@@ -176,7 +178,7 @@ def _check_limits(settings: Settings) -> None:
 
 
 def _check_users(config: Config) -> None:
-    """Lists name accounts, or with a keytab principals that have none."""
+    """Check that lists name existing accounts. With a keytab they may also name principals without an account."""
     settings = config.settings
     known = {account.name.casefold() for account in config.accounts}
     for share in config.shares:
@@ -199,7 +201,7 @@ def _check_users(config: Config) -> None:
             raise ConfigError(f"users {other} and {account.name} would have the same SID: rename one of them")
     if not settings.ntlm:
         if settings.allow_guest or settings.allow_anonymous:
-            raise ConfigError("guests and anonymous users come by NTLM: ntlm = false shuts them out")
+            raise ConfigError("guests and anonymous users log on by NTLM: they need ntlm = true")
         if not settings.keytab:
             raise ConfigError("no user could log on: ntlm = false needs a keytab")
     if not settings.keytab and (settings.trusted_realms or settings.unknown_principals or given):
@@ -207,7 +209,7 @@ def _check_users(config: Config) -> None:
 
 
 def _check_state(state: Path, shares: Iterable[ShareConfig]) -> None:
-    """Whoever could write there could forge what the server remembers."""
+    """Check that no share contains the state directory: its users could forge the state that the server stores."""
     place = Path(os.path.realpath(state))
     for share in shares:
         if place.is_relative_to(os.path.realpath(share.path)):

@@ -1,7 +1,7 @@
-"""The error of everything here."""
+"""The error that everything in this room raises."""
 
 from __future__ import annotations
 
 
 class ConfigError(Exception):
-    """Says what is wrong, and where."""
+    """Says what is wrong in the configuration, and where."""

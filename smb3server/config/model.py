@@ -1,4 +1,4 @@
-"""What the command line and the configuration file say, as one ``Config``."""
+"""The contents of the command line and the configuration file, as one ``Config``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from smb3server.settings.witness import WitnessConfig
 
 @dataclass(slots=True)
 class ShareConfig:
+    """One share, as configured."""
+
     name: str
     path: Path
     read_only: bool = False
@@ -41,37 +43,39 @@ class ShareConfig:
     force_user: User | None = None
 
     def admits(self, account: str) -> bool:
-        """Whether the share's ``users`` name this account."""
+        """Return whether the share's ``users`` include this account. None includes all."""
         return self.users is None or account.casefold() in self.users
 
     @property
     def never_written(self) -> bool:
-        """Nobody writes."""
+        """Whether no user can write to the share."""
         return self.read_only and not self.write_list
 
 
 @dataclass(slots=True)
 class Config:
+    """The whole configuration of one server."""
+
     shares: list[ShareConfig] = field(default_factory=list)
     accounts: list[Account] = field(default_factory=list)
     settings: Settings = field(default_factory=Settings)
     listen: list[str] = field(default_factory=list)
-    """Empty: all addresses."""
+    """Addresses to listen on; empty means all."""
     port: int | None = None
-    """None: 445, or above 1024 where that is not allowed."""
+    """TCP port. None means 445, or one above 1024 if the process may not bind 445."""
     rdma: str = "off"
     rdma_port: int | None = None
-    """None: 5445."""
+    """SMB Direct port. None means the usual ones of each fabric."""
     state: Path | None = None
     run_as: str = ""
-    """Name of the host's user that the server becomes; empty: it stays who started it."""
+    """Name of the host's user that the server becomes. Empty means that it does not change its user."""
     sandbox: bool = False
     xattrs: str = "auto"
-    """Namespace of extended attributes, as ``LocalOptions.xattrs``."""
+    """Namespace of extended attributes, as in ``LocalOptions.xattrs``."""
     secret_files: list[Path] = field(default_factory=list)
-    """Configuration files with passwords or hashes in them."""
+    """Configuration files that contain passwords or hashes."""
     command_line_passwords: list[str] = field(default_factory=list, repr=False)
-    """``NAME:PASSWORD`` as given."""
+    """Values ``NAME:PASSWORD`` as given on the command line."""
     log_level: str = "info"
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     witness: WitnessConfig | None = None

@@ -1,4 +1,4 @@
-"""Where passwords come from that are not in the configuration file, and how they leave the command line."""
+"""Sources of passwords outside the configuration file, and their removal from the command line."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from smb3server.process.secret_files import SecretFileError, read_secret
 
 PASSWORD_VARIABLE = "SMB3SERVER_PASSWORD"
 CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
-"""Set by systemd: the directory of the unit's credentials (systemd.exec(5))."""
+"""The directory of the unit's credentials; systemd sets it. [systemd.exec(5)]"""
 CREDENTIAL = "smb3server."
-"""Before the user's name: the credential with its password."""
+"""Prefix of the credential with a user's password; the user's name follows."""
 _ARGUMENT_START, _ARGUMENT_END = 47, 48
-"""Fields arg_start and arg_end of /proc/self/stat (proc(5)), counted from 0."""
+"""Fields arg_start and arg_end of /proc/self/stat, counted from 0. [proc(5)]"""
 
 
 def read_text(path: Path) -> str:
@@ -40,8 +40,11 @@ def read_password(path: Path) -> str:
 
 
 def find_password(name: str, file: Path | None) -> str:
-    """Find the password of a user whom the command line gives by name alone: in ``file``, in systemd's credential
-    ``smb3server.NAME``, in the variable SMB3SERVER_PASSWORD, or ask the terminal. Raises ``ConfigError``."""
+    """Find the password of a user whom the command line gives without one.
+
+    The places are, in this order: ``file``, systemd's credential ``smb3server.NAME``, the variable SMB3SERVER_PASSWORD,
+    the terminal. Raises ``ConfigError``.
+    """
     if file is not None:
         return read_password(file)
     directory = os.environ.get(CREDENTIALS_VARIABLE)
@@ -60,8 +63,10 @@ def find_password(name: str, file: Path | None) -> str:
 
 
 def read_users(path: Path) -> Iterator[tuple[str, str, str | None]]:
-    """Read lines ``NAME:NT_HASH`` or ``NAME:NT_HASH:UNIX_USER``; empty ones and those that begin with # say nothing.
-    Raises ``ConfigError``."""
+    """Read lines ``NAME:NT_HASH`` or ``NAME:NT_HASH:UNIX_USER``; skip empty lines and lines that begin with #.
+
+    Raises ``ConfigError``.
+    """
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -72,10 +77,11 @@ def read_users(path: Path) -> Iterator[tuple[str, str, str | None]]:
 
 
 def hide_arguments(given: Sequence[str]) -> None:
-    """Overwrite the passwords of arguments that are ``NAME:PASSWORD`` where everybody reads them: in the memory behind
-    /proc/PID/cmdline."""
+    """Overwrite the passwords of ``NAME:PASSWORD`` arguments in the memory behind /proc/PID/cmdline, which all users of
+    the host can read.
+    """
     with open("/proc/self/stat", "rb") as file:
-        # The second field, the program's name, may have blanks and parentheses.
+        # The second field is the program's name, which may contain blanks and parentheses.
         fields = file.read().rpartition(b") ")[2].split()
     start, end = int(fields[_ARGUMENT_START - 2]), int(fields[_ARGUMENT_END - 2])
     memory = ctypes.string_at(start, end - start)

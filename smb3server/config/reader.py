@@ -6,10 +6,10 @@ listen = ["0.0.0.0", "::"]
 port = 445
 rdma = "auto"                      # auto, off, or fabrics: "iwarp,roce", "verbs"
 rdma_port = 5445
-rdma_read_size = 8388608           # bytes that clients may read at once by RDMA; 0: what fits a message to the client
+rdma_read_size = 8388608           # bytes that clients may read at once by RDMA; 0: as much as fits a message
 iwarp_crc = false                  # ask iWARP clients for checksums
 state = "/var/lib/smb3server"
-run_as = "smb3server"              # give up being root once started; default: stay who started it
+run_as = "smb3server"              # change to this user after the start; default: stay the same
 sandbox = false                    # refuse system calls that a file server never makes
 xattrs = "auto"                    # where metadata lies: auto, trusted, user
 users_file = "/etc/smb3server/users"   # lines NAME:NT_HASH or NAME:NT_HASH:UNIX_USER
@@ -17,11 +17,11 @@ guest = false
 require_signing = false
 require_encryption = false
 test_fsctls = false                # answer smbtorture's own FSCTLs; for tests only
-watchdog = 0.05                    # log requests that hold up everybody for so many seconds; default: 0, off
+watchdog = 0.05                    # log requests that block all clients for so many seconds; default: 0, off
 keytab = "/etc/krb5.keytab"
-trusted_realms = ["EXAMPLE.COM"]   # where names mean accounts; default: those of the keytab's cifs/...
+trusted_realms = ["EXAMPLE.COM"]   # whose names are accounts; default: those of the keytab's cifs/...
 unknown_principals = "refuse"      # or "user:NAME": act as this user of the host
-ntlm = true                        # take passwords, too
+ntlm = true                        # accept passwords, too
 guests_see_accounts = false
 hosts_allow = ["192.0.2.0/24"]
 hosts_deny = []
@@ -39,8 +39,8 @@ read_only = false
 encrypt = false
 guest = false
 users = ["alice"]
-read_list = ["bob"]                # these only read
-write_list = ["alice"]             # with read_only = true: these write all the same
+read_list = ["bob"]                # these may only read
+write_list = ["alice"]             # with read_only = true: these may write nevertheless
 hosts_allow = ["192.0.2.0/24"]
 hosts_deny = []
 remark = "..."
@@ -54,28 +54,28 @@ level2_oplocks = true
 change_notify = true
 streams = true                     # alternate data streams
 symlinks = "beneath"               # follow symlinks that stay beneath the share; or "never"
-force_user = "www-data"            # everybody acts as this user of the host; as root only
+force_user = "www-data"            # all users act as this user of the host; as root only
 strict_allocate = false            # space that clients ask for ahead is reserved, however much it is
 keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
 
-[cluster]                          # the same on all nodes but for the node's name
+[cluster]                          # the same on all nodes, except the node's name
 etcd = "etcds://HOST:PORT,..."     # or --cluster; etcd:// without TLS
 node = "a"                         # or --node
 name = "smb3server"
 ttl = 4                            # seconds until a dead node's services move
-max_stall = 12                     # seconds until those of a node move that runs, but does nothing any more
-ca = "/etc/smb3server/ca.pem"      # who signed etcd's certificate; default: the system's authorities
+max_stall = 12                     # seconds until the services of a stalled node move
+ca = "/etc/smb3server/ca.pem"      # authority of etcd's certificate; default: the system's authorities
 cert = "/etc/smb3server/node.pem"  # this node's certificate for etcd, and its key
 key = "/etc/smb3server/node.key"
 user = "smb3server"                # of etcd
 password_file = "/etc/smb3server/etcd.password"
-secret_file = "/etc/smb3server/cluster.secret"  # what records are sealed with: smb3server cluster secret FILE
-unauthenticated_store = false      # do without it: nobody else can write to etcd
+secret_file = "/etc/smb3server/cluster.secret"  # seals the records: smb3server cluster secret FILE
+unauthenticated_store = false      # work without a secret: only where no one else can write to etcd
 
 [[service]]
 name = "files"
-addresses = ["10.0.0.10/24@eth0"]  # they move with it
-nodes = ["a", "b"]                 # that may have it, best first; default: any
+addresses = ["10.0.0.10/24@eth0"]  # move with the service
+nodes = ["a", "b"]                 # that may serve it, best first; default: any
 
 [[user]]
 name = "alice"
@@ -83,7 +83,7 @@ password = "..."                   # or nt_hash = "32 hexadecimal digits", or pa
 principal = "alice@EXAMPLE.COM"    # the Kerberos principal whose account it is; default: the name in a trusted realm
 unix_user = "alice"                # act with this user's uid, gid and groups; as root only (default: see security.md)
 
-[witness]                          # tell clients when to move (MS-SWN); without this section: off
+[witness]                          # notify clients that have to move (MS-SWN); without this section: off
 listen = ["0.0.0.0", "::"]         # default: that of [server]
 port = 0                           # 0: any; clients ask the endpoint mapper
 endpoint_mapper = true
@@ -144,7 +144,7 @@ LIMITS = tuple(
     )
     and entry.name != "max_dialect"
 )
-"""Numbers of ``Settings`` that the section [limits] sets under the same names."""
+"""Members of ``Settings`` that the section [limits] sets under the same names."""
 
 
 def read_file(path: Path, config: Config) -> None:
@@ -168,8 +168,10 @@ def read_file(path: Path, config: Config) -> None:
 
 
 def read_cluster(path: Path) -> ClusterConfig:
-    """Read the cluster that a node's file describes. Nothing else in it is looked at: shares and users are those of
-    another machine. Raises ``ConfigError``."""
+    """Read the cluster that a node's file describes.
+
+    The rest of the file is ignored: its shares and users are those of another machine. Raises ``ConfigError``.
+    """
     cluster = ClusterConfig()
     _read_cluster(Table(f"{path}: [cluster]", take_table(path, read_document(path), "cluster")), cluster)
     return cluster
@@ -230,7 +232,7 @@ def _read_server(table: Table, config: Config) -> None:
 
 
 def _unknown_principals(text: str) -> User | None:
-    """``refuse``, or ``user:NAME``."""
+    """Read ``refuse`` (None), or ``user:NAME``. Raises ``ConfigError``."""
     kind, _, name = text.partition(":")
     if text == "refuse":
         return None
@@ -290,7 +292,7 @@ def _read_service(table: Table) -> ServiceConfig:
 
 
 def _chosen(table: Table, key: str, names: Mapping[str, int], default: tuple[int, ...]) -> tuple[int, ...]:
-    """A list of names as the values they stand for."""
+    """Read a list of names and return the values that they stand for. Raises ``ConfigError``."""
     chosen = table.strings(key)
     if chosen is None:
         return default
@@ -300,7 +302,7 @@ def _chosen(table: Table, key: str, names: Mapping[str, int], default: tuple[int
 
 
 def _read_limits(table: Table, settings: Settings) -> None:
-    """Numbers of ``Settings`` by their own names."""
+    """Read the members of ``Settings`` that have the same names in the file. Raises ``ConfigError``."""
     given = set()
     for name in LIMITS:
         default = getattr(settings, name)

@@ -1,4 +1,4 @@
-"""A section of the configuration file: every key must be known, and every value of the right type."""
+"""A section of the configuration file, in which every key must be known and every value of the right type."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from smb3server.config.error import ConfigError
 
 SECRETS = ("password", "nt_hash")
-"""Keys whose values are not shown."""
+"""Keys whose values never appear in errors."""
 
 
 class Table:
-    """A TOML table of which every key must be known and of the right type.
+    """A TOML table in which every key must be known and of the right type.
 
-    Each key is taken once; ``finish`` then refuses those that nobody took. All methods raise ``ConfigError``, which
-    begins with ``where``.
+    Each key is taken once; ``finish`` then refuses the remaining keys. All methods raise ``ConfigError`` with a text
+    that begins with ``where``.
     """
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
@@ -35,6 +35,7 @@ class Table:
         return value
 
     def has(self, key: str) -> bool:
+        """Return whether the section has ``key`` and nothing has taken it yet."""
         return key in self._values
 
     def number(self, key: str, kinds: tuple[type[Any], ...], default: float) -> float:
@@ -45,14 +46,14 @@ class Table:
         return value  # type: ignore[no-any-return]
 
     def strings(self, key: str) -> list[str] | None:
-        """Take a list of strings; None if the key is not there."""
+        """Take a list of strings; return None if the key is missing."""
         values = self.take(key, list)
         if values is not None and not all(isinstance(value, str) for value in values):
             raise ConfigError(f"{self._where}: {key} must be a list of strings")
         return values  # type: ignore[no-any-return]
 
     def finish(self) -> None:
-        """Refuse the keys that are left."""
+        """Refuse the keys that were not taken."""
         if self._values:
             raise ConfigError(f"{self._where}: unknown key {', '.join(sorted(self._values))}")
 
@@ -68,7 +69,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def take_table(path: Path, document: dict[str, Any], key: str) -> Mapping[str, Any]:
-    """Take the section ``[key]`` out of the document; empty if it is not there. Raises ``ConfigError``."""
+    """Take the section ``[key]`` out of the document; return an empty one if it is missing. Raises ``ConfigError``."""
     value = document.pop(key, {})
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: {key} must be a section: [{key}]")

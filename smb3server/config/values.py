@@ -1,4 +1,4 @@
-"""Values that the command line and the file write the same way."""
+"""Values that are written the same way on the command line and in the file."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def parse_rdma(text: str) -> str:
 
 
 def check_port(value: int | None) -> int | None:
-    """Return a port number, or None where none is given. Raises ``ConfigError``."""
+    """Return the port number; None stays None. Raises ``ConfigError``."""
     if value is not None and not 0 <= value <= 65535:
         raise ConfigError(f"port {value} is not within 0..65535")
     return value
 
 
 def unix_user(what: str, name: str | None, shared: bool = False) -> User | None:
-    """Look up the credentials of a user of the host; None for no ``name``.
+    """Look up the credentials of a user of the host; return None if ``name`` is None or empty.
 
-    ``what`` names the setting in errors; ``shared``: several users act as this one. Acting as somebody else takes
-    capabilities (``impersonate.may_act``). Raises ``ConfigError``.
+    ``what`` names the setting in errors. ``shared`` means that several users act as this one. Acting as another user
+    requires capabilities (``impersonate.may_act``). Raises ``ConfigError``.
     """
     if name is None:
         return None

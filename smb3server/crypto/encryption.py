@@ -1,4 +1,4 @@
-"""Message encryption (MS-SMB2 2.2.41, 3.1.4.3), in place."""
+"""Message encryption, in place. [MS-SMB2 2.2.41, 3.1.4.3]"""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ TAG_SIZE = 16
 ENCRYPTED = 0x0001
 
 IN_PLACE_FROM = 16384
-"""Bytes from which setting up a streaming context costs less than copying the message."""
+"""Message size in bytes from which setting up a streaming context costs less than copying the message."""
 
 
 class TransformHeader(NamedTuple):
-    """2.2.41; everything from ``nonce`` on is authenticated."""
+    """SMB2 TRANSFORM_HEADER. All fields from ``nonce`` on are authenticated. [MS-SMB2 2.2.41]"""
 
     protocol_id: Annotated[bytes, Bytes(4)] = TRANSFORM_PROTOCOL_ID
     signature: Annotated[bytes, Bytes(16)] = bytes(16)
@@ -34,7 +34,7 @@ class TransformHeader(NamedTuple):
     original_message_size: Annotated[int, Int32ul] = 0
     reserved: Annotated[int, Int16ul] = 0
     flags: Annotated[int, Int16ul] = ENCRYPTED
-    """EncryptionAlgorithm in 3.0 and 3.0.2: the same number means AES-128-CCM there."""
+    """EncryptionAlgorithm in 3.0 and 3.0.2, where the same number means AES-128-CCM."""
     session_id: Annotated[int, Int64ul] = 0
 
 
@@ -46,26 +46,28 @@ _KEY_SIZE = {Cipher.AES_128_CCM: 16, Cipher.AES_128_GCM: 16, Cipher.AES_256_CCM:
 
 
 class SessionCipher:
-    """Both directions of one session. A nonce is a counter, so none repeats under a key; the key lives no longer than
-    the session, whose 2**64 messages never come."""
+    """Encrypts and decrypts the messages of one session."""
 
     def __init__(self, cipher_id: int, session_id: int, encryption_key: bytes, decryption_key: bytes) -> None:
+        """Prepare both directions. Raises ``ValueError`` if a key does not have the size that the cipher needs."""
         cipher = Cipher(cipher_id)
         if len(encryption_key) != _KEY_SIZE[cipher] or len(decryption_key) != _KEY_SIZE[cipher]:
             raise ValueError(f"wrong key size for {cipher.name}")
         self._keys = encryption_key, decryption_key
         self._encrypting: AESCCM | AESGCM | None = None
-        """Made when they are first needed: most sessions never encrypt."""
+        """Made on first use, as is ``_decrypting``: most sessions never encrypt."""
         self._decrypting: AESCCM | AESGCM | None = None
         self._gcm: AES | None = None
         self._ccm = cipher in (Cipher.AES_128_CCM, Cipher.AES_256_CCM)
         self._nonce_size = _NONCE_SIZE[cipher]
         self._session_id = session_id
+        # Invariant: larger than every nonce used so far, so no nonce repeats under a key. The key lives no longer than
+        # the session, which never sends 2**64 messages.
         self._nonce = 0
 
     @property
     def used(self) -> bool:
-        """The client has encrypted something."""
+        """Whether the client has sent an encrypted message."""
         return self._decrypting is not None
 
     def _encryptor(self) -> AESCCM | AESGCM:
@@ -78,8 +80,11 @@ class SessionCipher:
         return made
 
     def encrypt(self, segments: Sequence[Buffer], length: int, buffer: memoryview) -> None:
-        """Put the transform header and the encrypted ``segments`` (``length`` bytes in all) in ``buffer``, which has
-        ``TRANSFORM_SIZE + length + TAG_SIZE`` bytes; the last ``TAG_SIZE`` are scratch, not to be sent."""
+        """Write the transform header and the encrypted ``segments`` to ``buffer``.
+
+        ``length`` is the size of all segments in bytes. ``buffer`` has ``TRANSFORM_SIZE + length + TAG_SIZE`` bytes.
+        Its last ``TAG_SIZE`` bytes are scratch space that must not be sent.
+        """
         nonce = self._nonce
         self._nonce = nonce + 1
         _TRANSFORM.pack_into(buffer, 0, TRANSFORM_PROTOCOL_ID, b"", nonce, 0, length, 0, ENCRYPTED, self._session_id)
@@ -97,7 +102,10 @@ class SessionCipher:
         buffer[4:20] = buffer[position : position + TAG_SIZE]
 
     def decrypt(self, message: memoryview) -> memoryview | None:
-        """The plain message, in place; None if it is not authentic. The caller checked header and size."""
+        """Decrypt ``message`` in place and return the plain message, or None if it is not authentic.
+
+        The caller has checked the header and the size.
+        """
         decrypting = self._decrypting or self._decryptor()
         text = message[TRANSFORM_SIZE:]
         nonce = bytes(message[20 : 20 + self._nonce_size])
@@ -110,7 +118,7 @@ class SessionCipher:
                 state.update_into(text, text)
                 state.finalize()
             else:
-                # The one-call interface wants the tag behind the ciphertext.
+                # The one-call interface expects the tag behind the ciphertext.
                 decrypting.decrypt_into(nonce, b"".join((text, tag)), additional, text)
         except InvalidTag:
             return None

@@ -1,4 +1,4 @@
-"""Keys derived from a session key (MS-SMB2 3.1.4.2): SP 800-108 counter mode with HMAC-SHA256."""
+"""Keys derived from a session key: SP 800-108 counter mode with HMAC-SHA256. [MS-SMB2 3.1.4.2]"""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ _FIRST_BLOCK = (1).to_bytes(4, "big")
 
 
 class SessionKeys(NamedTuple):
+    """The keys of one session."""
+
     signing: bytes
     application: bytes
     encryption: bytes
-    """Server to client; empty without a cipher."""
+    """Key from server to client. Empty without a cipher."""
     decryption: bytes
-    """Client to server."""
+    """Key from client to server. Empty without a cipher."""
 
 
 def derive(key: bytes, label: bytes, context: bytes, length: int = 16) -> bytes:
-    """``length`` bytes, at most 32: the first block is all that SMB ever needs. Label and context without the
-    separating zero byte, which the function puts between them."""
+    """Return ``length`` bytes of key, at most 32: SMB never needs more than the first block. [MS-SMB2 3.1.4.2]
+
+    ``label`` and ``context`` come without the separating zero byte, which is added here.
+    """
     fixed = b"".join((_FIRST_BLOCK, label, b"\0", context, (8 * length).to_bytes(4, "big")))
     return hmac.digest(key, fixed, "sha256")[:length]
 
 
 def derive_signing_key(dialect: int, session_key: bytes, preauth_hash: bytes) -> bytes:
-    """Signing key of a session or of one more channel (3.3.5.5.3)."""
+    """Return the signing key of a session or of an additional channel. [MS-SMB2 3.3.5.5.3]"""
     if dialect < Dialect.SMB_3_0:
         return session_key
     if dialect >= Dialect.SMB_3_1_1:
@@ -39,8 +43,11 @@ def derive_signing_key(dialect: int, session_key: bytes, preauth_hash: bytes) ->
 def derive_session_keys(
     dialect: int, session_key: bytes, full_session_key: bytes, cipher_id: int, preauth_hash: bytes
 ) -> SessionKeys:
-    """All keys of a new session (3.3.5.5.3). ``session_key`` is its first 16 bytes, zero padded; 256-bit ciphers use
-    the whole one."""
+    """Return all keys of a new session. [MS-SMB2 3.3.5.5.3]
+
+    ``session_key`` has the first 16 bytes of ``full_session_key``, zero padded. 256-bit ciphers use
+    ``full_session_key``.
+    """
     signing = derive_signing_key(dialect, session_key, preauth_hash)
     if dialect < Dialect.SMB_3_0:
         return SessionKeys(signing, session_key, b"", b"")

@@ -1,4 +1,4 @@
-"""Preauthentication integrity hash (MS-SMB2 3.1.1: 3.3.5.4 and 3.3.5.5)."""
+"""The preauthentication integrity hash of 3.1.1. [MS-SMB2 3.3.5.4, 3.3.5.5]"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INITIAL_HASH = bytes(64)
 
 
 def extend(previous: bytes, segments: Iterable[Buffer]) -> bytes:
-    """SHA-512(previous || message), the message from its SMB2 header on."""
+    """Return SHA-512(previous || message). The message, in ``segments``, begins with its SMB2 header."""
     digest = hashlib.sha512(previous)
     for segment in segments:
         digest.update(segment)

@@ -1,4 +1,4 @@
-"""Message signatures (MS-SMB2 3.1.4.1), over segments so that payloads are not copied."""
+"""Message signatures, over segments so that payloads are not copied. [MS-SMB2 3.1.4.1]"""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ _IS_CANCEL = 2
 
 
 class Signer(ABC):
-    """Signs and verifies with one key. Messages' signature fields are zero while a signature is computed."""
+    """Signs and verifies messages with one key. The signature field of a message is zero while its signature is
+    computed."""
 
     @abstractmethod
     def sign(self, segments: Sequence[Buffer], message_id: int) -> bytes:
-        """The 16 bytes for a message of the server's."""
+        """Return the 16 bytes of signature for a message from the server."""
 
     def verify(self, message: memoryview) -> bool:
-        """Whether the signature of a client's message is right. Zeroes its signature field."""
+        """Return whether the signature of a message from the client is right. Sets its signature field to zero."""
         given = bytes(message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16])
         message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16] = _ZEROS
         return hmac.compare_digest(given, self.expect(message))
 
     @abstractmethod
     def expect(self, message: memoryview) -> bytes:
-        """The signature a client's message should have."""
+        """Return the signature that a message from the client should have."""
 
 
 class HmacSigner(Signer):
-    """HMAC-SHA256, first 16 bytes."""
+    """HMAC-SHA256, of which the first 16 bytes are used."""
 
     def __init__(self, key: bytes) -> None:
         self._keyed = hmac.new(key, digestmod="sha256")
@@ -58,7 +59,7 @@ class HmacSigner(Signer):
 
 
 class CmacSigner(Signer):
-    """AES-128-CMAC."""
+    """AES-128-CMAC. Its 16 bytes are used."""
 
     def __init__(self, key: bytes) -> None:
         self._keyed = CMAC(algorithms.AES(key))
@@ -74,8 +75,10 @@ class CmacSigner(Signer):
 
 
 class GmacSigner(Signer):
-    """AES-128-GMAC: the message is the additional data of an empty GCM encryption. The nonce is made of MessageId,
-    sender and whether it is a CANCEL."""
+    """AES-128-GMAC: the message is the additional data of an empty GCM encryption.
+
+    The nonce consists of the MessageId, the sender's role, and whether the message is a CANCEL.
+    """
 
     def __init__(self, key: bytes) -> None:
         self._algorithm = algorithms.AES(key)
@@ -105,5 +108,5 @@ _SIGNERS: dict[int, type[HmacSigner | CmacSigner | GmacSigner]] = {
 
 
 def make_signer(algorithm: int, key: bytes) -> Signer:
-    """``algorithm`` is one that was negotiated; ``key`` has 16 bytes."""
+    """Make the signer for a negotiated algorithm. ``key`` has 16 bytes."""
     return _SIGNERS[algorithm](key)

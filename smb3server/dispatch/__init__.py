@@ -1,8 +1,9 @@
-"""One message in, one reply out (MS-SMB2 3.3.5.2, 3.3.4.1).
+"""Receives messages, calls command handlers and sends replies. [MS-SMB2 3.3.5.2, 3.3.4.1]
 
-Belongs here: what every command has in common, from the first byte to the reply. Not here: what a single command does.
+Belongs here: everything that all commands have in common, from the first byte to the reply. Not here: what a single
+command does.
 
-Reading order: ``request`` (what a handler gets and gives) -> ``chain`` (a compound on its way) -> ``checks`` and
+Reading order: ``request`` (parameter and result of a handler) -> ``chain`` (a compound in progress) -> ``checks`` and
 ``lookup`` (3.3.5.2) -> ``dispatcher`` -> ``reply`` (credits, signature, encryption) -> ``pending`` and ``waiting``
 (requests that cannot be answered yet) -> ``parking`` (chains that wait for their turn) -> ``data_channel`` (data by
 RDMA) -> ``long_work``, ``reserving`` and ``stable_storage`` (work on threads) -> ``read_size``, ``errno_status`` and

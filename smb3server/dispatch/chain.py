@@ -1,4 +1,4 @@
-"""A received message on its way through: a chain of one or more commands, and their replies."""
+"""A received message in progress: a chain of one or more commands, and their replies."""
 
 from __future__ import annotations
 
@@ -18,49 +18,50 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Reply:
-    """One command's part of an outgoing message."""
+    """The part of an outgoing message that answers one command."""
 
     header: bytearray
     segments: Sequence[Buffer]
     message_id: int
     size: int = 0
-    """Bytes of a reply, header and padding included; 0 for what is sent on its own."""
+    """Bytes of a reply with header and padding; 0 for interim replies and notifications."""
     signer: Signer | None = None
-    """Signs it; None: it goes out without a signature."""
+    """Signs the reply. None means that it is not signed."""
     on_sent: Callable[[], None] | None = None
     """Called when ``segments`` are no longer needed."""
     invalidate: int | None = None
-    """Remote token to invalidate with it."""
+    """Remote token to invalidate with the message."""
     on_encoded: Callable[[Sequence[Buffer]], None] | None = None
-    """Gets the finished segments (preauthentication integrity)."""
+    """Called with the finished segments, for the preauthentication integrity hash."""
 
 
 @dataclass(slots=True)
 class Chain:
-    """A message that is being worked on: where in it, what related commands inherit, and what is to be sent.
+    """A message in progress: the position in it, the values that related commands inherit, and the unsent replies.
 
-    Invariant: at most one of its commands is with a handler or pends. The next one begins when that is answered.
+    Invariant: at most one of its commands is with a handler or pends. The next one begins when that one is answered.
     """
 
     inbound: InboundMessage
-    """To be released at the end."""
+    """The message; released when the chain ends."""
     view: memoryview
-    """Its commands, decrypted if it was encrypted."""
+    """The commands of the message, decrypted."""
     cipher_session: Session | None
-    """The session whose key encrypted it; None in the clear."""
+    """The session whose key the message was encrypted with. None if it was not encrypted."""
     offset: int = 0
-    """Of the next command; -1 after the last."""
+    """Offset of the next command in ``view``; -1 after the last."""
     session_id: int = 0
-    """What a related command inherits, as are the next three (3.3.5.2.7.2)."""
+    """Inherited by a related command, as are the next three. [MS-SMB2 3.3.5.2.7.2]"""
     tree_id: int = 0
     file_id: FileId | None = None
     status: int = NtStatus.SUCCESS
-    """How the last CREATE failed that later related commands fail with."""
+    """The status of a failed CREATE. Related commands that follow and need its FileId fail with it, too."""
     last_command_seen: bool = False
-    """A command came before: only then can one be related."""
+    """The chain has had a command that is not related: only after it can there be related ones."""
     no_session: bool = False
-    """The last command named a session that does not exist: none can be related to it."""
+    """The last command named a session that does not exist, so that no command can be related to it."""
     replies: list[Reply] = field(default_factory=list)
-    """Those that are ready and not sent."""
+    """Replies that are ready and have not been sent."""
     size: int = 0
     """Bytes of ``replies``."""
+    # Invariant: size is the sum of the sizes of replies.

@@ -1,9 +1,10 @@
-"""What the dispatcher checks of a command before its handler: sizes, credits, session state (MS-SMB2 3.3.5.2)."""
+"""Checks of a command before its handler is called: sizes, credits, session, tree connect. [MS-SMB2 3.3.5.2]"""
 
 from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smb3server.dispatch.request import KINDS, TreeRequest
@@ -40,8 +41,8 @@ STRUCTURE_SIZE: dict[int, int] = {
     Command.QUERY_INFO: 41,
     Command.SET_INFO: 33,
 }
-"""StructureSize of requests (2.2.x); an odd one counts one byte of the variable part that may be missing.
-OPLOCK_BREAK is not here: it has two layouts, which its handler tells apart."""
+"""StructureSize of requests (2.2.x). An odd size counts one byte of the variable part that may be missing.
+OPLOCK_BREAK is not here: it has two layouts, which its handler distinguishes."""
 
 FILE_ID_OFFSET: dict[int, int] = {
     Command.CLOSE: 8,
@@ -55,12 +56,14 @@ FILE_ID_OFFSET: dict[int, int] = {
     Command.QUERY_INFO: 24,
     Command.SET_INFO: 16,
 }
-"""Where a request's body has its FileId."""
+"""Offset of the FileId in the body of a request."""
 
 TREE_COMMANDS = frozenset(command for command, kind in KINDS.items() if kind is TreeRequest)
 """Commands that need a tree connect (3.3.5.2.11)."""
 SESSIONLESS = frozenset((int(Command.NEGOTIATE), int(Command.SESSION_SETUP)))
-"""Commands that look for their session themselves."""
+"""Commands whose handlers find the session themselves."""
+RUNS_WITHOUT_SESSION: dict[int, Callable[[Request], bool]] = {int(Command.ECHO): lambda request: True}
+"""By command: returns whether a request that names no session is run. ``fsctl.smbtorture`` adds one request."""
 
 _PAYLOAD_OFFSETS: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {
     Command.READ: ((), (4,)),
@@ -71,21 +74,22 @@ _PAYLOAD_OFFSETS: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {
     Command.QUERY_INFO: ((12,), (4,)),
     Command.SET_INFO: ((4,), ()),
 }
-"""Where a request's body says how many bytes it sends and how many it wants (3.3.5.2.5)."""
+"""Offsets of the fields in the body of a request with the lengths it sends, and those it requests. [MS-SMB2
+3.3.5.2.5]"""
 
 _EXPIRED_ALLOWED = frozenset((Command.LOGOFF, Command.CLOSE, Command.LOCK, Command.OPLOCK_BREAK))
 _RELATED = int(HeaderFlags.RELATED_OPERATIONS)
 _SIGNED = int(HeaderFlags.SIGNED)
 _NEGOTIATE = int(Command.NEGOTIATE)
 _SESSION_SETUP = int(Command.SESSION_SETUP)
-_ECHO = int(Command.ECHO)
-_FORCE_UNACKED_TIMEOUT = 0x83848003
 CREDIT_SIZE = 65536
-"""Payload bytes that one credit pays for (3.1.5.2)."""
+"""Payload bytes that one credit pays for. [MS-SMB2 3.1.5.2]"""
 
 
 def check_body(request: Request) -> None:
-    """The fixed part is there and says so itself; the credits pay for the payload. Raises INVALID_PARAMETER."""
+    """Check the size of the fixed part and its StructureSize, and that the credits pay for the payload.
+
+    Raises ``StatusError``: INVALID_PARAMETER."""
     message = request.message
     command = request.header.command
     size = STRUCTURE_SIZE.get(command)
@@ -95,27 +99,18 @@ def check_body(request: Request) -> None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     offsets = _PAYLOAD_OFFSETS.get(command)
     if offsets is not None and request.connection.supports_multi_credit:
-        sent = wanted = 0
+        sent = requested = 0
         for offset in offsets[0]:
             sent += _U32.unpack_from(message, HEADER_SIZE + offset)[0]
         for offset in offsets[1]:
-            wanted += _U32.unpack_from(message, HEADER_SIZE + offset)[0]
-        payload = max(sent, wanted)
+            requested += _U32.unpack_from(message, HEADER_SIZE + offset)[0]
+        payload = max(sent, requested)
         if payload > CREDIT_SIZE and (payload - 1) // CREDIT_SIZE >= (request.header.credit_charge or 1):
             raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
-def is_test_request(request: Request) -> bool:
-    """smbtorture marks a connection as stalled without a session."""
-    return (
-        request.server.settings.test_fsctls
-        and request.header.command == Command.IOCTL
-        and _U32.unpack_from(request.message, HEADER_SIZE + 4)[0] == _FORCE_UNACKED_TIMEOUT
-    )
-
-
 def check(request: Request, chain: Chain) -> None:
-    """Check what is the same for all commands, and note session and tree connect in ``request``. Raises
+    """Make the checks that all commands share, and note session and tree connect in ``request``. Raises
     ``StatusError``. [MS-SMB2 3.3.5.2.4-3.3.5.2.11, in their order]"""
     header = request.header
     command = header.command
@@ -138,7 +133,8 @@ def check(request: Request, chain: Chain) -> None:
         return
     check_body(request)
     if session is None:
-        if session_id or (command != _ECHO and not is_test_request(request)):
+        runs = RUNS_WITHOUT_SESSION.get(command)
+        if session_id or runs is None or not runs(request):
             chain.no_session = True
             raise StatusError(NtStatus.USER_SESSION_DELETED)
         return
@@ -150,10 +146,10 @@ def check(request: Request, chain: Chain) -> None:
 
 
 def _check_related(request: Request, chain: Chain) -> None:
-    """Check that there is a command that a related one can be related to. [MS-SMB2 3.3.5.2.7.2]"""
+    """Check that a related command follows a command it can be related to. [MS-SMB2 3.3.5.2.7.2]"""
     if chain.last_command_seen and not chain.no_session:
         return
-    # Related to nothing, but signed all the same: so is the answer (3.3.4.1.1).
+    # The command is related to no other. If it is signed, the reply must be signed nevertheless (3.3.4.1.1).
     header = request.header
     request.session = request.connection.session_table.get(header.session_id)
     if request.session is not None and header.flags & _SIGNED and not request.encrypted:
@@ -162,8 +158,9 @@ def _check_related(request: Request, chain: Chain) -> None:
 
 
 def verify(request: Request, session: Session | None) -> None:
-    """Verify a request's signature. A session setup that binds has no channel here yet: its handler verifies it. Raises
-    ``StatusError``. [MS-SMB2 3.3.5.2.4]"""
+    """Verify the signature of a request. Raises ``StatusError``. [MS-SMB2 3.3.5.2.4]
+
+    A session setup that binds has no channel here yet, so its handler verifies the signature."""
     if request.header.command == _NEGOTIATE:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if session is None:
@@ -209,11 +206,11 @@ def _find_tree(request: Request, chain: Chain, session: Session, tree_id: int) -
 
 
 def _inherit_file(request: Request, chain: Chain, related: int) -> None:
-    """Let a related command without a FileId of its own work on the previous command's, or fail as the CREATE failed
-    that should have provided it. [MS-SMB2 3.3.5.2.7.2]"""
+    """Remember the FileId for related commands. Fail a related command without a FileId of its own if the CREATE that
+    should have provided it failed. [MS-SMB2 3.3.5.2.7.2]"""
     file_id = FILE_ID.unpack_from(request.message, HEADER_SIZE + FILE_ID_OFFSET[request.header.command])
     if file_id != RELATED_FILE_ID:
         chain.file_id = file_id
     elif related and chain.file_id is None and chain.status:
-        # STOPPED_ON_SYMLINK is no more than a warning, but no FileId comes of it either.
+        # STOPPED_ON_SYMLINK is only a warning, but does not provide a FileId either.
         raise StatusError(chain.status)

@@ -1,6 +1,7 @@
-"""How the bytes of READ and WRITE travel: in the message, or by RDMA to and from described buffers.
+"""The data channel of READ and WRITE: in the message, or by RDMA to and from buffers that the request describes.
 
-The two commands parse and check with ``remote_buffers``; whether the connection has RDMA is asked only here.
+Both commands parse and check the descriptors with ``remote_buffers``. Only this module asks whether the connection has
+RDMA.
 """
 
 from __future__ import annotations
@@ -18,54 +19,56 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.message_transport import RdmaOperations, RemoteBuffer
 
 ERROR_BODY = struct.pack("<HBBIB", 9, 0, 0, 0, 0)
-"""SMB2 ERROR Response without data (MS-SMB2 2.2.2)."""
+"""SMB2 ERROR Response without data. [MS-SMB2 2.2.2]"""
 
 
 ADDRESS_SPACE = 1 << 64
-"""Bytes that a descriptor's Offset and Length can reach (MS-SMBD 2.2.3.1)."""
+"""Number of bytes that Offset and Length of a descriptor can address. [MS-SMBD 2.2.3.1]"""
 
 
 class RemoteMemory(NamedTuple):
-    """Where the peer wants the data, and what to invalidate with the response."""
+    """Buffers of the peer, and the token to invalidate with the response."""
 
     rdma: RdmaOperations
     buffers: Sequence[RemoteBuffer]
     invalidate: int | None
 
     def failure(self, request: Request, error: BaseException) -> Response:
-        """Return an error response that still invalidates the peer's token: a client that asked for remote invalidation
-        does not do it itself and would stumble over a token that stayed valid."""
+        """Return an error response that still invalidates the token of the peer. A client that requested remote
+        invalidation does not invalidate the token itself, and fails later if it stays valid."""
         return Response([ERROR_BODY], status=failure(request, error).status, invalidate=self.invalidate)
 
 
 def fail(pending: Pending, error: BaseException, remote: RemoteMemory | None) -> None:
-    """Fail a READ or WRITE that pends with the status that ``error`` stands for."""
+    """Fail a pending READ or WRITE with the status for ``error``."""
     if remote is None:
         waiting.fail(pending, error)
     else:
         pending.complete(remote.failure(pending.request, error))
 
 
-def remote_buffers(request: Request, record: ReadRequest | WriteRequest, length: int) -> RemoteMemory | None:
-    """None for data in the message. MS-SMB2 3.3.5.12, 3.3.5.13: Channel counts from dialect 3.0 on; an unknown value,
-    one that needs RDMA on a connection without, or descriptors that are malformed, leave the address space or cover
-    less than ``length`` bytes fail with INVALID_PARAMETER.
+def remote_buffers(request: Request, body: ReadRequest | WriteRequest, length: int) -> RemoteMemory | None:
+    """Return the buffers for data by RDMA, or None for data in the message. [MS-SMB2 3.3.5.12, 3.3.5.13]
 
-    So do descriptors where data is to be encrypted: without the transforms of 2.2.43, which this server does not
-    negotiate, what goes by RDMA goes in the clear. Clients do not ask for it there (3.2.4.6, 3.2.4.7)."""
+    Channel is valid from dialect 3.0 on. Raises ``StatusError``, INVALID_PARAMETER, for an unknown Channel, for one
+    that needs RDMA on a connection without it, and for descriptors that are malformed, leave the address space or cover
+    less than ``length`` bytes.
+
+    Descriptors fail, too, where data is to be encrypted. Without the transforms of 2.2.43, which this server does not
+    negotiate, data by RDMA would not be encrypted. Clients do not request it there (3.2.4.6, 3.2.4.7)."""
     connection, message = request.connection, request.message
-    if record.channel == Channel.NONE or connection.dialect < Dialect.SMB_3_0:
+    if body.channel == Channel.NONE or connection.dialect < Dialect.SMB_3_0:
         return None
     rdma = connection.transport.rdma
     if rdma is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    invalidate = record.channel == Channel.RDMA_V1_INVALIDATE and connection.dialect >= Dialect.SMB_3_0_2
-    if record.channel != Channel.RDMA_V1 and not invalidate:
+    invalidate = body.channel == Channel.RDMA_V1_INVALIDATE and connection.dialect >= Dialect.SMB_3_0_2
+    if body.channel != Channel.RDMA_V1 and not invalidate:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     session, tree = request.session, request.tree
     if request.encrypted or (session is not None and session.encrypt_data) or (tree is not None and tree.encrypt_data):
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    buffers = descriptors(message, record.channel_info_offset, record.channel_info_length)
+    buffers = descriptors(message, body.channel_info_offset, body.channel_info_length)
     covered = 0
     for buffer in buffers:
         if buffer.offset + buffer.length > ADDRESS_SPACE:

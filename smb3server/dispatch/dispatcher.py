@@ -1,8 +1,8 @@
-"""From received messages to handlers and back to replies (MS-SMB2 3.3.5.2, 3.3.4.1-3.3.4.4).
+"""The way of a message to the command handlers and of their results to replies. [MS-SMB2 3.3.5.2, 3.3.4.1-3.3.4.4]
 
-A received message is a ``Chain`` of one or more commands. Its commands run in order; one that pends stops its chain
-until it completes, and no other. Replies of a chain go out together, except that a chain which tells its client
-STATUS_PENDING sends what it has first. ``Parking`` says when a chain has to wait for its client or for others.
+A received message is a ``Chain`` of one or more commands. Its commands run in order. A command that pends stops its own
+chain until it completes, but no other chain. The replies of a chain are sent together, except that those which are
+ready are sent before an interim reply. ``Parking`` decides when a chain has to wait for its client or for others.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MESSAGE_OVERHEAD = 128
 
 
 def _unless_failed(result: Response | StatusError, error: NotStored | None) -> Response | StatusError:
-    """Return the result, or what becomes of it because it could not be stored."""
+    """Return the result, or the error for a result that could not be stored."""
     if error is None or isinstance(result, StatusError):
         return result
     if result.on_sent is not None:
@@ -57,8 +57,8 @@ def _unless_failed(result: Response | StatusError, error: NotStored | None) -> R
 
 
 def _is_secret(request: Request) -> bool:
-    """Return whether the reply is encrypted although the request was not: it says why that was refused. [MS-SMB2
-    3.3.4.1.4]"""
+    """Return whether the reply must be encrypted although the request was not, which was refused for that reason.
+    [MS-SMB2 3.3.4.1.4]"""
     session, tree, command = request.session, request.tree, request.header.command
     if session is None or session.cipher is None or command in checks.SESSIONLESS:
         return False
@@ -66,14 +66,14 @@ def _is_secret(request: Request) -> bool:
 
 
 class Owner(Protocol):
-    """Keeps account of the connections that there are."""
+    """Keeps account of all connections."""
 
     def connection_authenticated(self, connection: Connection) -> None:
-        """A session is valid on the connection, for the first time."""
+        """Note that the first session on the connection has become valid."""
         ...
 
     def connection_closed(self, connection: Connection) -> None:
-        """The connection has ended, and so have its sessions that have no other."""
+        """Note that the connection has ended, together with its sessions that have no other connection."""
         ...
 
 
@@ -83,28 +83,28 @@ class Dispatcher:
     def __init__(
         self, server: ServerState, transport: MessageTransport, owner: Owner, watchdog: Watchdog | None = None
     ) -> None:
-        """``owner``: who keeps account of connections. ``watchdog``: watches how long commands take."""
+        """``owner`` keeps account of connections. ``watchdog`` measures how long commands take."""
         self.server = server
         self._owner = owner
         self._watchdog = watchdog
         self.connection = Connection(transport, server.settings, self)
         self.writer = ReplyWriter(self.connection, server)
         self.handlers: Mapping[int, Handler] = HANDLERS
-        """What serves the connection's commands, by command."""
+        """The handlers of the connection's commands, by command."""
         self.requests = PendingRequests(server.settings, self.connection.loop, self._send_interim)
         self.parking = Parking(server, self.connection, self._go_on)
         self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, watchdog)
 
     def start(self) -> None:
-        """Serve what the transport delivers."""
+        """Serve the messages that the transport delivers."""
         self.connection.transport.start(self.receive, self._closed)
 
     # Receiving
 
     def receive(self, inbound: InboundMessage) -> None:
-        """Take one message of the transport. [MS-SMB2 3.3.5.2]"""
+        """Begin or park one message of the transport. [MS-SMB2 3.3.5.2]"""
         if self.server.is_fenced(self.connection):
-            # Not even done: somebody else may be doing it by now.
+            # Do not even execute it: another node may own the share by now.
             inbound.release()
             self.connection.disconnect("this node is fenced")
             return
@@ -126,7 +126,7 @@ class Dispatcher:
             self._go_on(chain)
 
     def _begin(self, inbound: InboundMessage, view: memoryview) -> Chain:
-        """Begin with a message that is not SMB2 in the clear: encrypted, or an SMB1 client's first."""
+        """Begin a message that is not plain SMB2: an encrypted one, or the first one of an SMB1 client."""
         magic = view[:4]
         if magic == SMB1_PROTOCOL_ID:
             return self._answer_smb1(inbound, view)
@@ -163,7 +163,7 @@ class Dispatcher:
         if plain is None:
             raise Disconnect("encrypted message is not authentic")
         if plain[:4] != PROTOCOL_ID:
-            raise Disconnect("encrypted message is no SMB2 message")
+            raise Disconnect("encrypted message is not an SMB2 message")
         if int.from_bytes(plain[40:48], "little") != header.session_id:
             raise Disconnect("encrypted message of another session")
         return Chain(inbound, plain, session)
@@ -171,7 +171,7 @@ class Dispatcher:
     # Running
 
     def _go_on(self, chain: Chain) -> None:
-        """Run the chain; end the connection if it breaks the protocol."""
+        """Run the chain. Disconnect if it violates the protocol."""
         try:
             self._advance(chain)
         except Disconnect as reason:
@@ -179,8 +179,8 @@ class Dispatcher:
             self.connection.disconnect(str(reason))
 
     def _advance(self, chain: Chain) -> None:
-        """Run the chain's commands until one pends, none is left, the client has to take answers first or others have
-        waited for long enough."""
+        """Run the commands of the chain until one pends, none is left, or the chain has to wait: until its client has
+        taken replies, or until other chains have had their turn."""
         turn_ends = 0.0
         while chain.offset >= 0:
             if chain.offset:
@@ -213,7 +213,7 @@ class Dispatcher:
         chain.inbound.release()
 
     def _must_drain(self, chain: Chain) -> bool:
-        """Return whether so many answers are unsent that the chain's next command has to wait."""
+        """Return whether so many bytes of replies are unsent that the next command of the chain has to wait."""
         transport = self.connection.transport
         if transport.pending_send_bytes + chain.size <= CHAIN_MARK:
             return False
@@ -221,9 +221,10 @@ class Dispatcher:
         return transport.pending_send_bytes > CHAIN_MARK
 
     def _next_request(self, chain: Chain) -> Request:
-        """Cut the next command out of the message (3.3.5.2.7) and take its MessageId (3.3.5.2.3)."""
+        """Return the next command of the message, and consume its MessageId. Raises ``Disconnect``. [MS-SMB2 3.3.5.2.7,
+        3.3.5.2.3]"""
         view, start = chain.view, chain.offset
-        # Whoever set ``offset`` has checked that a header is there.
+        # ``offset`` was set only after a check that a header is there.
         header = HEADER.make(HEADER.fields_from(view, start))
         if header.protocol_id != PROTOCOL_ID or header.structure_size != HEADER_SIZE:
             raise Disconnect("bad SMB2 header")
@@ -248,7 +249,7 @@ class Dispatcher:
         return kind(self, connection, header, message, chain, None, None, chain.cipher_session is not None)
 
     def _run(self, request: Request, chain: Chain) -> Response | StatusError | Pending:
-        """Check a command and call its handler; whatever it raises becomes its status."""
+        """Check a command and call its handler. An exception becomes the status of the command."""
         persistence = self.server.opens.persistence
         touches = persistence.touches if persistence is not None else 0
         result: Response | StatusError | Pending
@@ -272,7 +273,8 @@ class Dispatcher:
         return result
 
     def _hold(self, request: Request, result: Response | StatusError, journal: Persistence, touches: int) -> Pending:
-        """Store what the command changed of persistent opens before its reply leaves. It cannot be cancelled."""
+        """Store the changes that the command made to persistent opens before its reply is sent. This cannot be
+        cancelled."""
         pending = request.pend(Interim.DELAYED, lambda: None)
         pending.handler_returned()
 
@@ -283,7 +285,7 @@ class Dispatcher:
             else:
                 pending.fail(outcome)
 
-        # Not from within the handler's frame: a request that completes at once must not look like one that waits.
+        # In a later turn: a request that completes immediately must not look like one that waits.
         self.connection.loop.call_soon(journal.when_stored, touches, stored)
         journal.flush()
         return pending
@@ -291,7 +293,7 @@ class Dispatcher:
     # Completing
 
     def _take(self, request: Request, chain: Chain, result: Response | StatusError) -> None:
-        """Queue a command's reply and remember what related commands inherit."""
+        """Queue the reply of a command and remember the values that related commands inherit."""
         if isinstance(result, Response):
             if result.file_id is not None:
                 chain.file_id = result.file_id
@@ -305,12 +307,12 @@ class Dispatcher:
             chain.file_id = None
         reply = self.writer.reply(request, result)
         if chain.cipher_session is None and _is_secret(request):
-            # Not together with replies that go out in clear.
+            # It must not be sent together with replies that are not encrypted.
             self._flush(chain)
             self.writer.send([reply], request.session)
             return
         if chain.replies:
-            # Replies that do not fit one message of the transport's go out in several.
+            # Replies that do not fit into one message of the transport are sent in several.
             limit = self.connection.transport.max_outbound_message_size - _MESSAGE_OVERHEAD
             if chain.size + reply.size > limit:
                 self._flush(chain)
@@ -321,24 +323,24 @@ class Dispatcher:
         """Send the replies that the chain has collected."""
         if chain.replies:
             replies, size, chain.replies, chain.size = chain.replies, chain.size, [], 0
-            # Only what is large enough to make a chain wait has to report its end.
+            # Only a message that is large enough to make a chain wait has to report when it is sent.
             large = self.connection.transport.pending_send_bytes + size > CHAIN_MARK // 2
             self.writer.send(replies, chain.cipher_session, self.parking.drained if large else None)
 
     def _send_interim(self, request: Request) -> None:
-        """Tell the client that a request pends, after the replies of its chain that are ready. [MS-SMB2 3.3.4.2]"""
+        """Send the replies of the chain that are ready, then STATUS_PENDING for a request. [MS-SMB2 3.3.4.2]"""
         if not self.connection.closed:
             chain = request.chain
             self._flush(chain)
             self.writer.send([self.writer.interim(request)], chain.cipher_session)
 
     def finish(self, request: Request, result: Response | StatusError) -> None:
-        """Answer a pending request, then go on with its chain. [MS-SMB2 3.3.4.4]"""
+        """Answer a pending request, then continue its chain. [MS-SMB2 3.3.4.4]"""
         persistence = self.server.opens.persistence
         if persistence is None or not persistence.dirty:
             self._finish(request, result)
             return
-        # The caller changed something just now: most likely this request's own doing.
+        # Something has just been changed, most likely by this request.
         persistence.when_stored(
             persistence.touches - 1, lambda error: self._finish(request, _unless_failed(result, error))
         )
@@ -360,7 +362,7 @@ class Dispatcher:
         self._go_on(chain)
 
     def _cancel(self, request: Request) -> None:
-        """Cancel what the request names, if it is still pending. There is never a reply. [MS-SMB2 3.3.5.16]"""
+        """Cancel the request that a CANCEL names, if it is still pending. Never reply. [MS-SMB2 3.3.5.16]"""
         header = request.header
         session = self.connection.session_table.get(header.session_id)
         request.session = session
@@ -381,15 +383,15 @@ class Dispatcher:
     # Unsolicited
 
     def notify(self, session: Session, segments: Sequence[Buffer], command: int = Command.OPLOCK_BREAK) -> None:
-        """Send an oplock or lease break, or another message that no request asked for. It is never signed. [MS-SMB2
-        3.3.4.6, 3.3.4.7]"""
+        """Send an oplock or lease break, or another unsolicited message. It is never signed. [MS-SMB2 3.3.4.6,
+        3.3.4.7]"""
         encrypt = session if session.encrypt_data else None
         self.writer.send([self.writer.notification(segments, command)], encrypt)
 
     # The connection's life
 
     def authenticated(self) -> None:
-        """Trust the client with messages and credits of full size, as a session is valid now."""
+        """Allow the client messages of full size and all credits, as a session is valid now."""
         connection = self.connection
         if connection.life is ConnectionLife.NEGOTIATED:
             connection.enter(ConnectionLife.AUTHENTICATED)
@@ -400,7 +402,7 @@ class Dispatcher:
 
     @property
     def pending_requests(self) -> int:
-        """Asynchronous requests that are not answered yet."""
+        """Number of asynchronous requests that are not answered yet."""
         return len(self.requests)
 
     def cancel_waiting(self) -> None:
@@ -408,16 +410,17 @@ class Dispatcher:
         self.requests.cancel_waiting()
 
     def cancel_requests(self, session: Session, tree_id: int | None = None) -> None:
-        """Cancel the asynchronous requests of a session, or of one of its tree connects, that goes away."""
+        """Cancel the asynchronous requests of a session that ends, or of one of its tree connects that ends."""
         self.requests.cancel_of(session, tree_id)
 
     def _comes_again(self, request: Request, pending: Pending) -> bool:
-        """Return whether the client sends the request again on another channel. [MS-SMB2 3.2.7.1]"""
+        """Return whether the client will send the request again on another channel. [MS-SMB2 3.2.7.1]"""
         session = request.session
         return session is not None and len(session.channel_list) > 1 and self.server.opens.replays.owns(pending)
 
     def _closed(self, error: BaseException | None) -> None:
-        """Cancel what waits, leave every session and forget those that have no other channel. [MS-SMB2 3.3.7.1]"""
+        """Cancel waiting requests, and remove the connection from its sessions. End those that have no other channel.
+        [MS-SMB2 3.3.7.1]"""
         connection = self.connection
         if connection.closed:
             return

@@ -1,4 +1,4 @@
-"""Which status a failed system call becomes: the one table."""
+"""The only table that maps errors of system calls to statuses."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ _STATUS_OF_ERRNO: dict[int, NtStatus] = {
 
 
 def status_of(error: OSError) -> NtStatus:
-    """The status for an error of a backend; UNSUCCESSFUL for one that nobody thought of."""
+    """Return the status for an error of a backend. It is UNSUCCESSFUL for an errno that is not in the table."""
     if isinstance(error, PathNotFound):
         return NtStatus.OBJECT_PATH_NOT_FOUND
     return _STATUS_OF_ERRNO.get(error.errno or 0, NtStatus.UNSUCCESSFUL)
 
 
 def as_status_error(error: OSError) -> StatusError:
+    """Return ``status_of(error)`` as an exception."""
     return StatusError(status_of(error))

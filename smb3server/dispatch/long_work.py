@@ -1,4 +1,4 @@
-"""Requests whose work may take seconds: it is done in steps, on threads of its own."""
+"""Requests whose work may take seconds. It is done in steps, on separate threads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 
 async def on_worker(request: Request, opened: Open, steps: Steps) -> None:
-    """Take the steps on a worker, for ``request`` on ``opened``. They end early if the request is cancelled or the open
-    closed; its descriptor stays open until they have ended. Raises what the steps raise, and ``StatusError``:
-    FILE_CLOSED or NETWORK_NAME_DELETED if open or share are gone."""
+    """Take the steps on a worker thread, for ``request`` on ``opened``.
+
+    They end early if the request is cancelled or the open is closed. The open's descriptor stays open until they have
+    ended. Raises the exception of a step, and ``StatusError``: FILE_CLOSED or NETWORK_NAME_DELETED if the open was
+    closed or the share was lost."""
     server = request.server
     identity = opened.session.identity
 
@@ -45,8 +47,9 @@ async def on_worker(request: Request, opened: Open, steps: Steps) -> None:
 
 
 def run_steps(request: Request, opened: Open, steps: Steps, finish: Callable[[], Response]) -> Pending:
-    """Answer a request when its steps are taken and, through a persistent open, flushed. ``finish`` makes the response;
-    it is called on the event loop, with the open still open."""
+    """Answer a request when its steps are taken and, for a persistent open, flushed.
+
+    ``finish`` returns the response. It is called on the event loop, while the open is still open."""
 
     async def work() -> Response:
         await on_worker(request, opened, steps)

@@ -1,4 +1,4 @@
-"""Which open a command works on, and its place in the sequence of the client's channels (MS-SMB2 3.3.5.2.10)."""
+"""Finding the open that a command works on, and verifying its channel sequence. [MS-SMB2 3.3.5.2.10]"""
 
 from __future__ import annotations
 
@@ -17,39 +17,43 @@ if TYPE_CHECKING:
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
 _ORDERED = frozenset([int(Command.WRITE), int(Command.SET_INFO), int(Command.IOCTL)])
 _HALF = 0x7FFF
-"""A channel sequence that is ahead by no more is newer (16-bit arithmetic)."""
+"""A channel sequence that is ahead by at most this is newer (16-bit arithmetic)."""
 
 
 def find_open(request: TreeRequest, file_id: FileId) -> Open:
-    """Return the open that a command names, or its compound's (MS-SMB2 3.3.5.2.7.2). Raises ``StatusError``:
-    FILE_CLOSED if there is none, FILE_NOT_AVAILABLE if the request is an old one of a channel that failed."""
+    """Return the open that a command names, or the one its compound works on, and note it in ``request``. [MS-SMB2
+    3.3.5.2.7.2]
+
+    Raises ``StatusError``: FILE_CLOSED if there is none, FILE_NOT_AVAILABLE for an old request of a failed channel."""
     if file_id == RELATED_FILE_ID and request.chain.file_id is not None:
         file_id = request.chain.file_id
     session = request.session
-    found = session.open_table.get(file_id[1])
-    if found is None or found.file_id != file_id or found.tree is not request.tree:
+    opened = session.open_table.get(file_id[1])
+    if opened is None or opened.file_id != file_id or opened.tree is not request.tree:
         raise StatusError(NtStatus.FILE_CLOSED)
-    request.open = found
-    if found.replayable is not None:
-        request.server.opens.replays.forget(found)
+    request.open = opened
+    if opened.replayable is not None:
+        request.server.opens.replays.forget(opened)
     header = request.header
-    if header.status != found.channel_sequence or header.flags & _REPLAY:
-        _check_sequence(request, found)
-    return found
+    if header.status != opened.channel_sequence or header.flags & _REPLAY:
+        _check_sequence(request, opened)
+    return opened
 
 
 def handle_of(opened: Open) -> Handle:
-    """Return the handle of the file behind an open. Raises ``StatusError``: INVALID_DEVICE_REQUEST for a pipe, or if it
-    was closed meanwhile."""
+    """Return the file handle of an open. Raises ``StatusError``: INVALID_DEVICE_REQUEST for a pipe, or if the open was
+    closed meanwhile."""
     if opened.handle is None:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
     return opened.handle
 
 
 def _check_sequence(request: Request, opened: Open) -> None:
-    """Take a newer channel sequence over into the open. Called when the request's is not the open's, or when it is a
-    replay. WRITE, SET_INFO and IOCTL with an older one come from a channel that the client has given up:
-    FILE_NOT_AVAILABLE. [MS-SMB2 3.3.5.2.10]"""
+    """Note a newer channel sequence in the open. Called if the sequence differs from that of the open, or for a replay.
+    [MS-SMB2 3.3.5.2.10]
+
+    Raises ``StatusError``, FILE_NOT_AVAILABLE, for WRITE, SET_INFO and IOCTL with an older sequence, which come from a
+    channel that the client has given up."""
     header = request.header
     if request.connection.dialect < Dialect.SMB_3_0:
         return
@@ -68,10 +72,11 @@ def _check_sequence(request: Request, opened: Open) -> None:
 
 
 def begin(request: Request) -> None:
-    """Count a request that pends in Open.OutstandingRequestCount: no other is outstanding when the next one comes.
+    """Count a request that pends in Open.OutstandingRequestCount. Other requests are answered before the next one
+    comes, so they need not be counted.
 
-    A request with an old sequence is served if it changes nothing, but not counted (3.3.5.2.10). It remembers whether
-    it was counted, so that ``end`` takes off exactly what was added."""
+    A request with an old sequence that changes nothing is served, but not counted (3.3.5.2.10). The request remembers
+    whether it was counted, so that ``end`` subtracts exactly what was added."""
     opened = request.open
     if opened is not None and request.header.status & 0xFFFF == opened.channel_sequence:
         opened.outstanding_requests += 1
@@ -79,8 +84,8 @@ def begin(request: Request) -> None:
 
 
 def end(request: Request) -> None:
-    """Take a request that is answered off the count it is in by now (3.3.4.1): that of the open's sequence, or, after a
-    newer one came, that of older ones."""
+    """Subtract an answered request from the count it is in: that of the open's current sequence, or that of older
+    sequences if a newer one came meanwhile. [MS-SMB2 3.3.4.1]"""
     opened = request.open
     if opened is None or request.counted != opened.sequence_epoch:
         return

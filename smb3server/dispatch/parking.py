@@ -1,8 +1,8 @@
-"""Chains that wait, because their client has many answers to take first or because others are to have their turn.
+"""Chains that wait until their client has taken replies, or until other chains have had their turn.
 
-Answers take memory until the client has taken them. A chain whose connection has more than ``CHAIN_MARK`` of them
-unsent is parked before its next command, and goes on when they have drained; meanwhile nothing more is read. So is one
-that has worked for ``TURN`` seconds: the server's ``Turns`` let it go on after the others have had theirs.
+Replies take memory until the client has taken them. If more than ``CHAIN_MARK`` bytes of a connection are unsent, its
+chain is parked before the next command and continues when they have drained. Meanwhile the connection is not read. A
+chain that has worked for ``TURN`` seconds is parked, too. ``Turns`` of the server continue it after the others.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
     from smb3server.state.objects import Connection
 
 CHAIN_MARK = 4 << 20
-"""Bytes of unsent answers above which a chain does not go on."""
+"""Bytes of unsent replies above which a chain is parked."""
 MESSAGE_MARK = 16 << 20
-"""Bytes of unsent answers above which no message is begun: where the transport does not stop reading by itself."""
+"""Bytes of unsent replies above which a message is parked before its first command, for transports that do not stop
+reading by themselves."""
 TURN = 0.005
-"""Seconds after which a chain does not go on in this turn of the event loop."""
+"""Seconds after which a chain does not continue in this turn of the event loop."""
 _PATIENCE = 0.05
-"""Seconds until a parked chain looks again whether answers have drained, should nobody report it."""
+"""Seconds between checks whether replies have drained, in case this is not reported."""
 
 
 class _Server(Protocol):
-    """What parking needs of the server."""
+    """The part of the server that parking needs."""
 
     @property
     def turns(self) -> Turns: ...
@@ -37,26 +38,27 @@ class _Server(Protocol):
 
 
 class Parking:
-    """A connection's chains that wait, in their order. Invariant: reading is paused while there are any."""
+    """The parked chains of a connection, in their order. Invariant: reading is paused while there are any."""
 
     def __init__(self, server: _Server, connection: Connection, advance: Callable[[Chain], None]) -> None:
-        """``advance``: goes on with a chain; it may park it again."""
+        """``advance`` continues a chain. It may park the chain again."""
         self._server = server
         self._connection = connection
         self._advance = advance
         self.chains: deque[Chain] = deque()
         self._resuming = False
+        """A timer for ``_resume`` runs."""
         self._has_turn = False
-        """A turn is coming for the chain that is parked first."""
+        """The server's ``Turns`` will call ``_turn``. Until then no chain continues."""
 
     def park(self, chain: Chain) -> None:
-        """Let a chain wait until answers have drained."""
+        """Let a chain wait until replies have drained."""
         self.chains.append(chain)
         self._connection.transport.pause_reading()
         self._later()
 
     def give_way(self, chain: Chain) -> None:
-        """Let others have their turn. The chain stays ahead of what is parked, since it came first."""
+        """Let others have their turn. The chain is put before the parked ones, since it came first."""
         self.chains.appendleft(chain)
         self._connection.transport.pause_reading()
         if not self._has_turn:
@@ -64,12 +66,12 @@ class Parking:
             self._server.turns.add(self._turn)
 
     def drained(self) -> None:
-        """Go on soon: a message is sent. The transport is still busy with that."""
+        """Continue in a later turn, as a message was sent. The transport is still busy with it."""
         if self.chains:
             self._connection.loop.call_soon(self._go_on)
 
     def clear(self) -> None:
-        """Forget what is parked: the connection is gone."""
+        """Release all parked chains, as the connection has ended."""
         while self.chains:
             self.chains.popleft().inbound.release()
 
@@ -78,7 +80,7 @@ class Parking:
         self._go_on()
 
     def _later(self) -> None:
-        """Look again whether answers have drained, in a moment. ``drained`` usually comes first."""
+        """Check after ``_PATIENCE`` seconds whether replies have drained. ``drained`` usually comes earlier."""
         if not self._resuming:
             self._resuming = True
             self._connection.loop.call_later(_PATIENCE, self._resume)
@@ -88,8 +90,7 @@ class Parking:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Take up parked chains in their order, as far as answers have drained and none has to let others have their
-        turn."""
+        """Continue parked chains in their order until one has to wait again. Resume reading when none is left."""
         connection = self._connection
         while (
             self.chains

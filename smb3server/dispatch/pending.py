@@ -1,4 +1,4 @@
-"""A connection's requests that are not answered yet: their interim replies and their cancellation."""
+"""The pending requests of a connection: their interim replies and their cancellation."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ _CHANGE_NOTIFY = int(Command.CHANGE_NOTIFY)
 
 
 class PendingRequests:
-    """Connection.RequestList and Connection.AsyncCommandList (MS-SMB2 3.3.1.7), of what pends."""
+    """The pending requests of Connection.RequestList and Connection.AsyncCommandList. [MS-SMB2 3.3.1.7]"""
 
     def __init__(
         self, settings: Settings, loop: asyncio.AbstractEventLoop, send_interim: Callable[[Request], None]
     ) -> None:
-        """``send_interim``: sends STATUS_PENDING with the request's AsyncId."""
+        """``send_interim`` sends STATUS_PENDING with the request's AsyncId."""
         self._settings = settings
         self._loop = loop
         self._send_interim = send_interim
         self._by_message_id: dict[int, Request] = {}
         self._by_async_id: dict[int, Request] = {}
-        """Those whose client was sent STATUS_PENDING."""
+        """Requests for which STATUS_PENDING was sent."""
+        # Invariant: every request in _by_async_id is also in _by_message_id.
         self._delayed: deque[tuple[float, Request]] = deque()
-        """Those that get an interim reply at that time, if still pending; all delays are alike, so it is sorted."""
+        """Requests that get an interim reply at a time of the event loop's clock, if they are still pending then. All
+        delays are equal, so it is sorted by time."""
         self._timer_running = False
         self._next_async_id = 0
 
@@ -42,18 +44,19 @@ class PendingRequests:
         return len(self._by_message_id)
 
     def add(self, request: Request, pending: Pending) -> None:
-        """Make a request that pends known to CANCEL and, in time, to the client; or cancel it, with a status of its
-        own, if it is not allowed to wait."""
+        """Add a request that pends, and send or schedule its interim reply. Cancel it, with a status of its own, if it
+        is not allowed to wait."""
         may_wait = len(self._by_message_id) < self._settings.max_async_requests
         self._by_message_id[request.header.message_id] = request
         more_follow = request.chain.offset >= 0
         if not may_wait:
             self._refuse(pending, NtStatus.INSUFFICIENT_RESOURCES)
         elif request.header.command == _CHANGE_NOTIFY and more_follow:
-            # What follows would wait for it forever. Windows, too, answers so what must not wait within a compound.
+            # The commands after it would wait forever. Windows gives the same answer to a command that must not wait
+            # within a compound.
             self._refuse(pending, NtStatus.INTERNAL_ERROR)
         elif pending.interim is Interim.AT_ONCE and not more_follow:
-            self._tell(request)
+            self._make_async(request)
         elif pending.interim is not Interim.NEVER:
             delay = self._settings.interim_delay
             self._delayed.append((self._loop.time() + delay, request))
@@ -62,7 +65,7 @@ class PendingRequests:
                 self._loop.call_later(delay, self._on_timer)
 
     def remove(self, request: Request) -> None:
-        """Forget a request that is about to be answered."""
+        """Remove a request that is about to be answered."""
         self._by_message_id.pop(request.header.message_id, None)
         if request.async_id:
             self._by_async_id.pop(request.async_id, None)
@@ -80,7 +83,7 @@ class PendingRequests:
                 call_apart(request.pending.cancel)
 
     def cancel_of(self, session: Session, tree_id: int | None = None) -> None:
-        """Cancel those of a session, or of one of its tree connects, that goes away."""
+        """Cancel the requests of a session that ends, or of one of its tree connects that ends."""
         for request in list(self._by_message_id.values()):
             if request.session is not session or request.pending is None:
                 continue
@@ -88,14 +91,14 @@ class PendingRequests:
                 call_apart(request.pending.cancel, closing=True)
 
     def close(self, outlives: Callable[[Request, Pending], bool]) -> None:
-        """Cancel all except those that ``outlives`` is true for: the connection is gone."""
+        """Cancel all requests of the ended connection except those for which ``outlives`` returns True."""
         for request in list(self._by_message_id.values()):
             if request.pending is not None and not outlives(request, request.pending):
                 call_apart(request.pending.cancel)
         self._delayed.clear()
 
     def _refuse(self, pending: Pending, status: NtStatus) -> None:
-        """End what a handler left pending."""
+        """Cancel a request that is not allowed to wait. ``status`` is its final status."""
         pending.refused_with = status
         pending.cancel()
 
@@ -109,14 +112,14 @@ class PendingRequests:
                 delayed.popleft()
             elif deadline <= now:
                 delayed.popleft()
-                self._tell(request)
+                self._make_async(request)
             else:
                 self._loop.call_at(deadline, self._on_timer)
                 return
         self._timer_running = False
 
-    def _tell(self, request: Request) -> None:
-        """Give the request an AsyncId, and send it to the client. [MS-SMB2 3.3.4.2]"""
+    def _make_async(self, request: Request) -> None:
+        """Give the request an AsyncId, and send its interim reply. [MS-SMB2 3.3.4.2]"""
         self._next_async_id += 1
         request.async_id = self._next_async_id
         self._by_async_id[request.async_id] = request

@@ -1,4 +1,4 @@
-"""Outgoing messages: header, credits, padding, signature, encryption (MS-SMB2 3.3.4.1)."""
+"""Outgoing messages: header, credits, padding, signature, encryption. [MS-SMB2 3.3.4.1]"""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from smb3server.state.objects import Connection, Session
 
 REPLY_HEADER = struct.Struct("<4sHHIHHIIQQQ16x")
-"""SMB2 packet header without a signature (2.2.1). The AsyncId and the pair of Reserved and TreeId are one 64-bit field
-here."""
+"""SMB2 packet header without a signature. AsyncId is one 64-bit field here, and so is the pair of Reserved and TreeId
+that it replaces. [MS-SMB2 2.2.1]"""
 _ERROR_CONTEXT = struct.Struct("<II")
 _EMPTY_ERROR = ERROR_RESPONSE.pack(ErrorResponse()) + b"\0"
 _NEXT_COMMAND = struct.Struct("<I")
@@ -31,13 +31,14 @@ _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
 _ASYNC = int(HeaderFlags.ASYNC_COMMAND)
 _SIGNED = int(HeaderFlags.SIGNED)
 _WITHOUT_SESSION = (NtStatus.USER_SESSION_DELETED, NtStatus.INVALID_PARAMETER)
-"""What a command gets whose session is not known, and one that is related to it."""
+"""Statuses of a command whose session does not exist, and of a command related to it."""
 ECHOED_FLAGS = int(HeaderFlags.PRIORITY_MASK | HeaderFlags.RELATED_OPERATIONS)
-"""What a reply has of its request's flags."""
+"""Flags of a request that its reply has as well."""
 
 
 def error_body(error: StatusError, dialect: int) -> bytes:
-    """2.2.2; with one error context around the data in 3.1.1 (2.2.2.1)."""
+    """Return the body of an error response. In dialect 3.1.1 the data is in an error context. [MS-SMB2 2.2.2,
+    2.2.2.1]"""
     data = error.data
     if not data:
         return _EMPTY_ERROR
@@ -48,20 +49,22 @@ def error_body(error: StatusError, dialect: int) -> bytes:
 
 
 class Fence(Protocol):
-    """Keeps a node from answering when another one may be answering by now."""
+    """Keeps a node of a cluster from answering when another node may own the share by now."""
 
-    def is_fenced(self, connection: Connection) -> bool: ...
+    def is_fenced(self, connection: Connection) -> bool:
+        """Return whether nothing may be sent on ``connection``."""
+        ...
 
 
 class ReplyWriter:
-    """One connection's."""
+    """Builds and sends the messages of one connection."""
 
     def __init__(self, connection: Connection, fence: Fence) -> None:
         self.connection = connection
         self._fence = fence
 
     def reply(self, request: Request, result: Response | StatusError) -> Reply:
-        """Header and body of a final reply; it grants credits, unless an interim one did."""
+        """Return the final reply to a request. It grants credits unless an interim reply has done so."""
         connection = self.connection
         header = request.header
         flags = _REPLY | header.flags & ECHOED_FLAGS
@@ -91,7 +94,7 @@ class ReplyWriter:
         )
         signer = self._signer_for(request)
         if result.status in _WITHOUT_SESSION and session is None and signer is None and header.flags & _SIGNED:
-            # There is no key to sign with. smbtorture: does without the signature, but wants the flag.
+            # There is no key to sign with. smbtorture: does not check the signature then, but requires the flag.
             packed[16] |= _SIGNED
         if isinstance(result, Response):
             segments, on_sent, invalidate = result.segments, result.on_sent, result.invalidate
@@ -101,7 +104,7 @@ class ReplyWriter:
         return Reply(packed, segments, header.message_id, size, signer, on_sent, invalidate, request.on_encoded)
 
     def _signer_for(self, request: Request) -> Signer | None:
-        """Return what signs the reply; None where it is not signed. [MS-SMB2 3.3.4.1.1]"""
+        """Return the signer of the reply, or None if it is not signed. [MS-SMB2 3.3.4.1.1]"""
         if request.signer is not None:
             return request.signer
         session = request.session
@@ -111,7 +114,9 @@ class ReplyWriter:
         return channel.signer if channel is not None else None
 
     def interim(self, request: Request) -> Reply:
-        """3.3.4.2. Never signed: with AES-GMAC its nonce would be the final reply's, and clients do not verify it."""
+        """Return the interim reply to a request. [MS-SMB2 3.3.4.2]
+
+        It is never signed: with AES-GMAC its nonce would be that of the final reply, and clients do not verify it."""
         connection = self.connection
         header = request.header
         session = request.session
@@ -132,7 +137,7 @@ class ReplyWriter:
         return Reply(bytearray(packed), (_EMPTY_ERROR,), header.message_id)
 
     def notification(self, segments: Sequence[Buffer], command: int) -> Reply:
-        """3.3.4.6: no MessageId, no session, no tree connect, no credits, no signature."""
+        """Return a message without MessageId, session, tree connect, credits and signature. [MS-SMB2 3.3.4.6]"""
         packed = REPLY_HEADER.pack(
             PROTOCOL_ID, HEADER_SIZE, 0, NtStatus.SUCCESS, command, 0, _REPLY, 0, _NO_MESSAGE_ID, 0, 0
         )
@@ -141,8 +146,9 @@ class ReplyWriter:
     def send(
         self, replies: Sequence[Reply], encrypt_for: Session | None, then: Callable[[], None] | None = None
     ) -> None:
-        """One message of all ``replies``: of several each padded to eight bytes, each signed, encrypted as one.
-        ``then`` is called when it is sent or the connection gone."""
+        """Send ``replies`` as one message. Each is signed on its own, and all are encrypted together.
+
+        ``then`` is called when the message is sent or the connection has ended."""
         if self._fence.is_fenced(self.connection):
             self._drop(replies)
             return
@@ -189,7 +195,7 @@ class ReplyWriter:
         )
 
     def _drop(self, replies: Sequence[Reply]) -> None:
-        """This node may not answer any more: somebody else may be answering by now."""
+        """Drop replies and disconnect, because another node may be answering by now."""
         self.connection.disconnect("this node is fenced")
         for reply in replies:
             if reply.on_sent is not None:

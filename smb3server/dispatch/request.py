@@ -1,8 +1,8 @@
-"""What a command handler gets and gives. Only the dispatcher makes requests and turns results into replies.
+"""The parameter and the results of command handlers. Only the dispatcher creates requests and sends replies.
 
 A handler is ``def handler(request: TreeRequest) -> Response | Pending``, registered for its command with
-``@handles(Command.X, TreeRequest)``; it raises ``StatusError`` for every other outcome. It runs on the event loop's
-thread and must not block for long: what may take longer goes on through ``dispatch.waiting``.
+``@handles(Command.X, TreeRequest)``. It raises ``StatusError`` for every other outcome. It runs on the thread of the
+event loop and must not block for long: longer work is done through ``dispatch.waiting``.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Response:
-    """A reply's body (what follows the SMB2 header); the dispatcher adds header, credits, signature, encryption."""
+    """The body of a reply. The dispatcher adds header, credits, signature and encryption."""
 
     segments: Sequence[Buffer]
     status: int = NtStatus.SUCCESS
     on_sent: Callable[[], None] | None = None
-    """Called once the segments are no longer needed (release pooled buffers here)."""
+    """Called once when the segments are no longer needed. Release pooled buffers here."""
     invalidate: int | None = None
     """Remote token to invalidate with the reply (channel RDMA_V1_INVALIDATE)."""
     file_id: FileId | None = None
-    """CREATE: what later related commands of the compound use."""
+    """CREATE only: the FileId for related commands of the compound."""
 
 
 class Interim(enum.Enum):
-    """When a pending request tells the client STATUS_PENDING (MS-SMB2 3.3.4.2)."""
+    """When STATUS_PENDING is sent for a pending request. [MS-SMB2 3.3.4.2]"""
 
     AT_ONCE = "at once"
     DELAYED = "when it takes longer than a moment"
@@ -47,11 +47,12 @@ class Interim(enum.Enum):
 
 
 class Pending:
-    """A request that completes later. The first of ``complete`` and ``fail`` counts; a later one is ignored (its
-    response's ``on_sent`` is still called, so nothing leaks).
+    """A request that completes later. The first call of ``complete`` or ``fail`` counts. A later one is ignored, except
+    that the ``on_sent`` of its response is called, so that nothing leaks.
 
-    ``on_cancel`` is called at most once, on SMB2 CANCEL or when session, tree or connection goes away; it frees what
-    waits and then calls ``fail``, at once or later. The default only fails with CANCELLED.
+    ``on_cancel`` is called at most once: on SMB2 CANCEL, or when session, tree connect or connection ends. It releases
+    the resources of the waiting request and then calls ``fail``, immediately or later. By default the request only
+    fails with CANCELLED.
     """
 
     __slots__ = ("_early", "_finish", "_held", "closing", "interim", "on_cancel", "refused_with", "request")
@@ -63,30 +64,35 @@ class Pending:
         interim: Interim,
         on_cancel: Callable[[], None] | None,
     ) -> None:
-        """``finish`` gets the result, once."""
+        """``finish`` is called once with the result."""
         self.request = request
         self.interim = interim
         self.on_cancel = on_cancel
         self.closing = False
-        """Cancelled because session or tree connect goes away, not by the client's CANCEL."""
+        """The request was cancelled because its session or tree connect ends, not by a CANCEL of the client."""
         self.refused_with: int | None = None
         """Status to answer when the request is not allowed to wait. [MS-SMB2 3.3.4.2]"""
         self._finish: Callable[[Request, Response | StatusError], None] | None = finish
+        """None once the request is done."""
+        # Invariant: _early is None unless _held is true and the request is done.
         self._held = True
-        """The request's handler is on the stack: a result waits in ``_early``."""
+        """The handler has not returned yet: a result waits in ``_early``."""
         self._early: Response | StatusError | None = None
 
     @property
     def done(self) -> bool:
+        """Whether the request has been completed, failed or dropped."""
         return self._finish is None
 
     def complete(self, response: Response) -> None:
+        """Answer the request with ``response``, unless it is done."""
         if self._finish is not None:
             self._end(self._finish, response)
         elif response.on_sent is not None:
             response.on_sent()
 
     def fail(self, error: StatusError) -> None:
+        """Answer the request with the status of ``error``, unless it is done."""
         if self._finish is not None:
             self._end(self._finish, error)
 
@@ -98,19 +104,20 @@ class Pending:
             finish(self.request, result)
 
     def handler_returned(self) -> Response | StatusError | None:
-        """Return the result if the request is done by now. From now on a result is finished at once."""
+        """Return the result if the request is done already. Later results are passed on immediately."""
         self._held = False
         early, self._early = self._early, None
         return early
 
     def drop(self) -> None:
-        """Ignore what completes the request, or has: its handler raised after it had called ``pend``."""
+        """Ignore any result of the request, because its handler has raised an exception after its call of ``pend``."""
         self._finish = self.on_cancel = None
         early = self.handler_returned()
         if isinstance(early, Response) and early.on_sent is not None:
             early.on_sent()
 
     def cancel(self, closing: bool = False) -> None:
+        """Call ``on_cancel``, or fail with CANCELLED. ``closing``: the session or tree connect ends."""
         self.closing = closing
         on_cancel, self.on_cancel = self.on_cancel, None
         if on_cancel is not None:
@@ -120,18 +127,18 @@ class Pending:
 
 
 class Host(Protocol):
-    """The dispatcher that a request came through: what requests and their handlers need of it."""
+    """The part of a connection's dispatcher that requests and handlers need."""
 
     server: ServerState
     handlers: Mapping[int, Handler]
-    """What serves the connection's commands, by command."""
+    """The handlers of the connection's commands, by command."""
 
     def finish(self, request: Request, result: Response | StatusError) -> None:
-        """Send the reply of a request that was asynchronous. [MS-SMB2 3.3.4.4]"""
+        """Send the reply to an asynchronous request. [MS-SMB2 3.3.4.4]"""
         ...
 
     def authenticated(self) -> None:
-        """Trust the client, as a session on its connection is valid now."""
+        """Allow the client full message size and credits, as a session on its connection is valid now."""
         ...
 
 
@@ -143,50 +150,54 @@ class Request:
     connection: Connection
     header: Header
     message: memoryview
-    """This command from its SMB2 header to its end (NextCommand or end of message): wire offsets count from here."""
+    """This command from its SMB2 header up to the next command or the end of the message. Offsets in the request count
+    from here."""
     chain: Chain
-    """The message that it came in."""
+    """The message that contains the command."""
     session: Session | None = None
     tree: TreeConnect | None = None
     encrypted: bool = False
     signed: bool = False
-    """Its signature was verified."""
+    """The signature was verified."""
     signer: Signer | None = None
-    """Signs the reply instead of the channel, where the session has none on this connection."""
+    """Signs the reply if the session has no channel on this connection."""
     async_id: int = 0
-    """Of the interim reply; 0: there was none."""
+    """AsyncId of the interim reply; 0 if there was none."""
     pending: Pending | None = None
     open: Open | None = None
-    """The one it works on, once found."""
+    """The open that the command works on, once it has been looked up."""
     counted: int = 0
-    """``Open.sequence_epoch`` in which it was counted as outstanding; 0: it was not."""
+    """``Open.sequence_epoch`` in which the request was counted as outstanding; 0 if it was not counted."""
     on_encoded: Callable[[Sequence[Buffer]], None] | None = None
-    """Gets the segments of the reply as they are sent (preauthentication integrity)."""
+    """Called with the segments of the reply as they are sent, for the preauthentication integrity hash."""
 
     @property
     def server(self) -> ServerState:
+        """The server of the connection."""
         return self.host.server
 
     @property
     def body(self) -> memoryview:
+        """The command after its SMB2 header."""
         return self.message[64:]
 
     def pend(self, interim: Interim = Interim.DELAYED, on_cancel: Callable[[], None] | None = None) -> Pending:
-        """Make this request asynchronous. Its handler calls this and returns the result. What completes the request
-        before the handler has returned is held back until then."""
+        """Make this request asynchronous. Its handler calls this and returns the result.
+
+        A result that comes before the handler has returned is held back until then."""
         self.pending = Pending(self, self.host.finish, interim, on_cancel)
         return self.pending
 
 
 class SessionRequest(Request):
-    """A command of a session, as handlers get it: the dispatcher has found the session. [MS-SMB2 3.3.5.2.9]"""
+    """A command of a session, which the dispatcher has looked up and checked. [MS-SMB2 3.3.5.2.9]"""
 
     __slots__ = ()
     session: Session
 
 
 class TreeRequest(SessionRequest):
-    """A command on a tree connect, as handlers get it: the dispatcher has found session and tree connect. [MS-SMB2
+    """A command on a tree connect, which the dispatcher has looked up together with its session. [MS-SMB2
     3.3.5.2.11]"""
 
     __slots__ = ()
@@ -214,25 +225,28 @@ KINDS: dict[int, type[Request]] = {
         TreeRequest,
     ),
 }
-"""What the requests of a command are; ``Request`` for those that are not here.
+"""The class of the requests of a command. It is ``Request`` for commands that are not here.
 
-Invariant: a handler runs when ``checks.check`` has found what the class promises. There is one exception: the IOCTL by
-which smbtorture marks a connection as stalled has neither session nor tree connect (``checks.is_test_request``)."""
+Invariant: when a handler runs, ``checks.check`` has set the attributes that the class promises. There is one exception:
+the IOCTL by which smbtorture marks a connection as stalled has neither session nor tree connect
+(``checks.RUNS_WITHOUT_SESSION``)."""
 
 R = TypeVar("R", bound=Request)
 Handler = Callable[[Any], "Response | Pending"]
-"""Takes what the command's requests are (``KINDS``)."""
+"""Called with a request of the class for its command (``KINDS``)."""
 HANDLERS: dict[int, Handler] = {}
 
 SMB1_NEGOTIATE = 0x10072
-"""SMB_COM_NEGOTIATE (MS-CIFS 2.2.4.52) among the commands of SMB2, which have 16 bits: what a client may begin with."""
+"""SMB_COM_NEGOTIATE, with which a client may begin, as a key of ``HANDLERS``. Commands of SMB2 have 16 bits only.
+[MS-CIFS 2.2.4.52]"""
 
 
 def handles(
     command: int, kind: type[R]
 ) -> Callable[[Callable[[R], Response | Pending]], Callable[[R], Response | Pending]]:
-    """Register the handler of a command. ``kind``: what it takes. Raises ``TypeError`` if that is more than the
-    command's requests have been checked to be."""
+    """Register the handler of a command. ``kind`` is the class of its parameter.
+
+    Raises ``TypeError`` if the requests of the command are not checked to be of this class."""
     if not issubclass(KINDS.get(command, Request), kind):
         raise TypeError(f"command {command} does not come as a {kind.__name__}")
 

@@ -1,4 +1,4 @@
-"""Space that clients reserve ahead (AllocationSize: MS-FSA 2.1.5.1, 2.1.5.15.1)."""
+"""Reservation of space by AllocationSize. [MS-FSA 2.1.5.1, 2.1.5.15.1]"""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def reserve(request: Request, opened: Open, size: int) -> Steps | None:
-    """Reserve ``size`` bytes for the file of ``opened``, which has less: at once (None), or by the steps returned, on a
-    worker.
+    """Reserve ``size`` bytes for the file of ``opened``, which has less.
 
-    DISK_FULL if there is not so much space. What a user has reserved behind the ends of open files is limited: nobody
-    takes the disk without writing to it. Beyond that, unless the share has ``strict_allocate``, it is only made sure
-    that the space is there now.
+    Return None if this is done, or steps that do it, to be taken on a worker thread. The space that a user may reserve
+    behind the ends of open files is limited, so that a user cannot fill the disk without writing to it. Beyond the
+    limit, unless the share has ``strict_allocate``, this only checks that the space is available now. Raises
+    ``StatusError``, DISK_FULL if it is not, and ``OSError``.
     """
     handle, backend = opened.handle, opened.tree.share.backend
     if handle is None or backend is None:

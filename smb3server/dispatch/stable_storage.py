@@ -1,4 +1,5 @@
-"""What a client is told is written is on stable storage first, where it asked for that or its open is persistent."""
+"""Flushes before replies: written data is on stable storage first if the client requests it or the open is
+persistent."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
 
 
 def start_flush(request: Request, opened: Open, landed: Done) -> None:
-    """Flush what was written on a worker thread, then call ``landed``. The open may be closed meanwhile: its file stays
-    open until it is flushed. Raises ``StatusError`` if it is closed now."""
+    """Flush the file on a worker thread, then call ``landed``. Raises ``StatusError`` if the open is closed.
+
+    If the open is closed meanwhile, its file stays open until it is flushed."""
     handle = opened.handle
     if handle is None:
         raise StatusError(NtStatus.FILE_CLOSED)
@@ -29,15 +31,15 @@ def start_flush(request: Request, opened: Open, landed: Done) -> None:
 
 
 def after_flush(request: Request, opened: Open, response: Response) -> Response | Pending:
-    """Return the response to a request that changed data: at once, or, through a persistent open, once the data is on
-    stable storage."""
+    """Return the response to a request that changed data. For a persistent open, pend until the data is on stable
+    storage."""
     if not opened.write_through or opened.handle is None:
         return response
     return until(request, partial(start_flush, request, opened), lambda: response)
 
 
 async def flushed(request: Request, opened: Open) -> None:
-    """Return when what was written through a persistent open is on stable storage. Raises what goes wrong."""
+    """Wait until the data written through a persistent open is on stable storage. Raises the error of the flush."""
     if not opened.write_through or opened.handle is None:
         return
     await over(partial(start_flush, request, opened))

@@ -1,7 +1,18 @@
 """Requests that cannot be answered yet: try, wait for what is in the way, try again.
 
-Whoever waits goes on in a turn of the event loop of its own, never on the stack of the client that let it go on. What
-it raises is its own failure.
+A request that waited continues in a turn of the event loop of its own, never on the stack of the client that ended the
+wait. What it raises is its own failure.
+
+``until`` and ``over`` serve waits that have one end, an error or CANCELLED. Other waits call ``Request.pend``
+themselves and use at most ``answer`` and ``fail``:
+
+- LOCK: a state machine in ``files.locks``. A granted lock is queued again if a program of the host holds the range.
+  CLOSE ends it with RANGE_NOT_LOCKED, the end of the session or tree connect with SUCCESS.
+- CHANGE_NOTIFY: a state machine in ``files.notify``, which gives the status and the output. It answers at once if it
+  has kept changes, and the end of the session or tree connect ends the watcher instead of the one request.
+- Acknowledgments of breaks: most do not wait, and only ``files.caching`` knows; ``until`` makes every request pend.
+- READ and WRITE: they hold buffers, which they must give back even if the request was cancelled.
+- SESSION_SETUP: a delayed logon may be delayed again, and cannot be cancelled while its token is checked.
 """
 
 from __future__ import annotations
@@ -28,17 +39,19 @@ HOST_LEASE_TIMEOUT = 60.0
 
 
 class Breaking(Protocol):
-    """Where caching rights are being taken back (``leases.Caching``)."""
+    """The oplocks and leases of a stream, of which some are breaking (``caching.Caching``)."""
 
     def wait(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, in a turn of its own, when a break comes to an end."""
+        """Call ``callback`` once, in a turn of its own, when a break ends."""
         ...
 
-    def unwait(self, callback: Callable[[], None]) -> None: ...
+    def unwait(self, callback: Callable[[], None]) -> None:
+        """Undo ``wait``."""
+        ...
 
 
 class MustWait(Exception):
-    """Somebody's caching rights are being taken back. Try again when ``breaking`` reports the end of it."""
+    """Raised by an attempt that needs an oplock or lease break to end. Try again when ``breaking`` reports this."""
 
     def __init__(self, breaking: Breaking) -> None:
         super().__init__()
@@ -46,21 +59,22 @@ class MustWait(Exception):
 
 
 Attempt = Callable[[], Response | Awaitable[Response | None]]
-"""Returns the response, or work that leads to it; work that returns None is to be followed by another attempt.
+"""Returns the response, or an awaitable that returns it. If the awaitable returns None, another attempt is made.
 
-An attempt that cannot succeed yet raises ``MustWait``, ``FolderNotRead`` or, where a program of the host has a lease
-(fcntl(2), F_SETLEASE), ``BlockingIOError``. It leaves nothing behind then."""
+An attempt that cannot succeed yet raises ``MustWait``, ``FolderNotRead`` or, if a program of the host has a lease
+(fcntl(2), F_SETLEASE), ``BlockingIOError``. Such an attempt must not leave changes behind."""
 Begin = Callable[[Pending], Callable[[], None]]
-"""Called when the request has to wait; returns what is to be called when that is over, before the reply is made."""
+"""Called when the request has to wait. Returns a function to be called when the wait is over, before the reply."""
 
 
 def retry(
     request: Request, attempt: Attempt, interim: Interim = Interim.DELAYED, begin: Begin | None = None
 ) -> Response | Pending:
-    """Answer a request by ``attempt``: at once, or as soon as nothing is in its way any more.
+    """Answer a request by ``attempt``, which is repeated until it does not have to wait.
 
-    ``interim`` says when the client hears that a break is waited for; of everything else it hears after a moment.
-    Raises what the first attempt raises, unless that can be waited for.
+    ``interim`` is when to send the interim reply if the request waits for a break; otherwise it is sent after the usual
+    delay. ``begin`` is called before the first wait. Raises the exception of the first attempt if it is not one to
+    wait for.
     """
     try:
         result = attempt()
@@ -77,26 +91,28 @@ def retry(
 
 
 def run(request: Request, work: Awaitable[Response], interim: Interim = Interim.DELAYED) -> Pending:
-    """Answer a request with the result of a coroutine or what it raises. CANCEL cancels it."""
+    """Answer a request with the result or the exception of a coroutine. CANCEL cancels the coroutine."""
     waiting = _Waiting(request, None, interim, None)
     waiting.work_on(work)
     return waiting.pending
 
 
 Done = Callable[[BaseException | None], None]
-"""Called when something is over, with what went wrong."""
+"""Called when an operation has ended, with its error or None."""
 
 
 Begins = Callable[[Done], "Callable[[], None] | None"]
-"""Begins something and returns what calls it off, or None if it goes on to its end in any case. It calls what it is
-given in a turn of its own, never at once."""
+"""Begins an operation. Returns a function that calls it off, or None if it cannot be called off. It calls its argument
+in a later turn, never before it has returned."""
 
 
 def until(
     request: Request, begin: Begins, work: Callable[[], Response | None], interim: Interim = Interim.DELAYED
 ) -> Pending:
-    """Answer a request by ``work`` when something is over that ``begin`` begins, or fail it with what went wrong.
-    CANCEL fails it at once. ``work`` may return None: then the request waits on."""
+    """Answer a request by ``work`` when the operation that ``begin`` begins has ended, or fail it with its error.
+
+    CANCEL calls the operation off and fails the request immediately. If ``work`` returns None the request stays
+    pending."""
     pending = request.pending or request.pend(interim)
 
     def ended(error: BaseException | None) -> None:
@@ -117,8 +133,9 @@ def _called_off(pending: Pending, call_off: Callable[[], None]) -> None:
 
 
 async def over(begin: Begins) -> None:
-    """Return when something is over that ``begin`` begins. Raises what went wrong. It is called off if the task is
-    cancelled."""
+    """Wait until the operation that ``begin`` begins has ended. Raises its error.
+
+    The operation is called off if the task is cancelled."""
     future: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
     call_off = begin(lambda error: None if future.done() else future.set_result(error))
     try:
@@ -131,9 +148,10 @@ async def over(begin: Begins) -> None:
 
 
 def when_read(request: Request, unread: FolderNotRead, done: Done) -> Callable[[], None]:
-    """Read a large directory, for requests that look up a name in it ignoring case, and call ``done`` in a turn of its
-    own. Requests that wait for the same one share the reading, which goes on when they are cancelled. Returns what
-    forgets ``done``."""
+    """Read a large directory for a look-up of a name without regard to case, then call ``done`` in a turn of its own.
+
+    Requests that wait for the same directory share the work, which continues if they are cancelled. Return a function
+    that withdraws ``done``."""
     reading = unread.reading
     reading.waiting.append(done)
     if not reading.started:
@@ -156,9 +174,9 @@ def _report(reading: Reading, error: Exception | None) -> None:
 
 
 def answer(pending: Pending, work: Callable[[], Response | None]) -> None:
-    """Complete a request with what ``work`` returns, or fail it with what ``work`` raises. None: it waits on.
+    """Complete a request with the result of ``work``, or fail it with its exception. Do nothing if the request is done.
 
-    Nothing is done for a request that is over already.
+    If ``work`` returns None the request stays pending.
     """
     if pending.done:
         return
@@ -172,7 +190,7 @@ def answer(pending: Pending, work: Callable[[], Response | None]) -> None:
 
 
 def fail(pending: Pending, error: BaseException) -> None:
-    """Fail a request with the status that ``error`` stands for. ``Disconnect`` ends its connection, and so the
+    """Fail a request with the status for ``error``. If it is ``Disconnect``, close the connection, which ends the
     request."""
     try:
         pending.fail(failure(pending.request, error))
@@ -181,8 +199,9 @@ def fail(pending: Pending, error: BaseException) -> None:
 
 
 def failure(request: Request, error: BaseException) -> StatusError:
-    """Return the status that a request fails with which raised ``error``: INTERNAL_ERROR, and a line in the log, for
-    what was not foreseen. ``Disconnect`` is raised again."""
+    """Return the status for an exception of a request. Unexpected exceptions are logged and become INTERNAL_ERROR.
+
+    ``Disconnect`` is raised again."""
     if isinstance(error, StatusError):
         return error
     if isinstance(error, Disconnect):
@@ -196,24 +215,26 @@ def failure(request: Request, error: BaseException) -> StatusError:
 
 
 class _Waiting:
-    """One request that is not answered yet. It waits for one thing at a time, or a task works on it."""
+    """A request that is not answered yet."""
+
+    # Invariant: at most one of _call_off and _task is set.
 
     __slots__ = ("_attempt", "_call_off", "_deadline", "_end", "_request", "_task", "pending")
 
     def __init__(self, request: Request, attempt: Attempt | None, interim: Interim, begin: Begin | None) -> None:
         self._request = request
         self._attempt = attempt
-        """None: there is to be no other."""
+        """None means that there will be no further attempt."""
         self._call_off: Callable[[], None] | None = None
-        """Ends what is waited for now, unless that is a task."""
+        """Ends the present wait. Not used for a task."""
         self._task: asyncio.Future[Response | None] | None = None
         self._deadline: float | None = None
-        """Until when a lease of a host program is waited for; None until one was met."""
+        """Time of the event loop at which the wait for leases of host programs ends. None before the first of them."""
         self.pending = request.pend(interim, self._cancelled)
         self._end = begin(self.pending) if begin is not None else None
 
     def wait_for(self, blocked: MustWait | BlockingIOError) -> None:
-        """Attempt again when what ``blocked`` tells of is over."""
+        """Try again when the cause of ``blocked`` has ended."""
         try:
             if isinstance(blocked, MustWait):
                 blocked.breaking.wait(self._again)
@@ -226,8 +247,10 @@ class _Waiting:
             self._fail(error)
 
     def _poll(self) -> asyncio.TimerHandle:
-        """The kernel has told the program to let go of its lease, which it does, or is made to within
-        /proc/sys/fs/lease-break-time. Nobody tells when."""
+        """Try again in a moment. Raises ``StatusError``: SHARING_VIOLATION after ``HOST_LEASE_TIMEOUT``.
+
+        The kernel has notified the program, which must release its lease within /proc/sys/fs/lease-break-time seconds.
+        There is no notification of the release."""
         loop = self._request.connection.loop
         if self._deadline is None:
             self._deadline = loop.time() + HOST_LEASE_TIMEOUT
@@ -236,7 +259,7 @@ class _Waiting:
         return loop.call_later(HOST_POLL, self._again)
 
     def _read(self, error: BaseException | None) -> None:
-        """The directory is read, or cannot be."""
+        """Continue after the directory was read, or could not be read."""
         if error is None:
             self._again()
         elif not self.pending.done:
@@ -259,7 +282,7 @@ class _Waiting:
                 self.work_on(result)
 
     def work_on(self, work: Awaitable[Response | None]) -> None:
-        """Complete the request with what ``work`` comes to."""
+        """Complete the request with the result of ``work``."""
         self._task = asyncio.ensure_future(work)
         self._task.add_done_callback(self._worked)
 
@@ -281,10 +304,11 @@ class _Waiting:
             self._again()
 
     def _cancelled(self) -> None:
-        """CANCEL, or session, tree or connection go away. Work under way cleans up before the request fails."""
+        """End the wait on CANCEL, or when session, tree connect or connection end. A task cleans up before the request
+        fails."""
         self._attempt = None
         if self._task is not None:
-            # A task that is cancelled before its first step never gets to clean up.
+            # Not now: a task that is cancelled before its first step does not clean up.
             self._request.connection.loop.call_soon(self._task.cancel)
             return
         call_off, self._call_off = self._call_off, None

@@ -1,6 +1,6 @@
-"""Names what held up the event loop: a turn that took long is logged with the request it was for.
+"""Logs the requests that held up the event loop for long.
 
-Off, it costs nothing: nobody calls it. On, it costs two looks at the clocks per command.
+If it is off, it is not called and costs nothing. If it is on, it reads the clocks twice per command.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from smb3server.wire.header import Command
 log = logging.getLogger(__name__)
 
 KEPT = 32
-"""Turns remembered for reports."""
+"""Number of turns kept for reports."""
 LOGS_PER_MINUTE = 6
+"""Limit of log lines."""
 
 
 class Turn(NamedTuple):
-    """One that took too long."""
+    """A turn of the event loop that took too long."""
 
     when: float
     """Seconds since 1970."""
     seconds: float
     processor: float
-    """Of them with the processor; the rest was waiting, for a disk say, or other programs had it."""
+    """Seconds of processor time. The rest was spent waiting, e.g. for a disk or for the processor."""
     command: str
     client: str
     path: str
-    """Of the file it was about; empty where there is none."""
+    """Path of the request's file, or empty."""
 
 
 class _Header(Protocol):
@@ -48,7 +49,7 @@ class _Open(Protocol):
 
 
 class Work(Protocol):
-    """What it needs to know of a request."""
+    """The part of a request that the watchdog needs."""
 
     @property
     def header(self) -> _Header: ...
@@ -61,23 +62,23 @@ class Work(Protocol):
 
 
 class Watchdog:
-    """A server's."""
+    """The watchdog of one server."""
 
     def __init__(self, limit: float) -> None:
-        """``limit``: seconds that one command may take of a turn of the event loop."""
+        """``limit`` is the time in seconds that one command may take in a turn of the event loop."""
         self.limit = limit
         self.count = 0
-        """Turns that took longer, so far."""
+        """Number of turns so far that took longer."""
         self.worst: Turn | None = None
         self.turns: deque[Turn] = deque(maxlen=KEPT)
         self.on_slow: Callable[[Turn], None] = lambda turn: None
-        """Called for each."""
+        """Called for each turn that took too long."""
         self._logged = 0
         self._minute = 0.0
 
     def finished(self, request: Work, began: float, processor: float) -> None:
-        """A command was worked on from ``began`` (``time.monotonic``); ``processor`` is what ``time.thread_time`` said
-        then."""
+        """Note the end of the work on a command. ``began`` and ``processor`` are the values of ``time.monotonic`` and
+        ``time.thread_time`` at its beginning."""
         seconds = time.monotonic() - began
         if seconds < self.limit:
             return

@@ -1,7 +1,7 @@
-"""Oplocks and leases of one stream as a state machine (MS-SMB2 3.3.1.4, 3.3.4.6, 3.3.4.7; MS-FSA 2.1.4.12, 2.1.5.18).
+"""Oplocks and leases of one stream as a state machine. [MS-SMB2 3.3.1.4, 3.3.4.6, 3.3.4.7; MS-FSA 2.1.4.12, 2.1.5.18]
 
-Both are caching rights: oplock levels are the combinations that one open may hold, leases the same for all opens that
-name one key. No I/O and no clock here: notifications and timers go through ``Breaks``.
+Both grant caching rights. An oplock belongs to one open, a lease to all opens that name its key. This module does no
+I/O and has no clock: notifications and timers go through ``Breaks``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from smb3server.wire.oplock_break import LeaseState, OplockLevel
 NONE, READ, HANDLE, WRITE = (int(LeaseState.NONE), int(LeaseState.READ), int(LeaseState.HANDLE), int(LeaseState.WRITE))
 VALID_LEASES = frozenset([READ, READ | HANDLE, READ | WRITE, READ | HANDLE | WRITE])
 BREAK_TIMEOUT = 35.0
-"""Seconds a client has to acknowledge (MS-SMB2 3.3.2.1)."""
+"""Seconds that a client has to acknowledge a break. [MS-SMB2 3.3.2.1]"""
 
 LEVEL_STATES: dict[int, int] = {
     OplockLevel.NONE: NONE,
@@ -25,33 +25,38 @@ LEVEL_STATES: dict[int, int] = {
 
 
 Owner = TypeVar("Owner")
-"""The open that holds an oplock, or one of those that share a lease. Nothing is asked of it here."""
+"""The open that holds an oplock, or one of those that share a lease. This module uses nothing of it."""
 
 
 class Timer(Protocol):
+    """A scheduled call."""
+
     def cancel(self) -> None: ...
 
 
 class Breaks(Protocol[Owner]):
-    """The outside of the state machine."""
+    """The timers and connections that the state machine uses."""
 
-    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        """Call ``callback`` after ``delay`` seconds."""
+        ...
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` in a turn of its own: what it raises is nobody else's failure."""
+        """Call ``callback`` in a turn of its own, so that an exception in it does not affect the caller."""
         ...
 
     def notify_lease(self, lease: Lease[Owner], current: int, new: int, ack_required: bool) -> bool | None:
-        """Send a lease break notification; False when no connection could take it, None when its client is away but
-        may come back: ``Holder.resend`` then."""
+        """Send a lease break notification. Return True if it was sent and False if no connection could take it.
+
+        None means that the client is disconnected but may come back. Call ``Holder.resend`` when it does."""
         ...
 
     def notify_oplock(self, oplock: Oplock[Owner], level: int) -> bool | None:
-        """Send an oplock break notification; the result is as for a lease."""
+        """Send an oplock break notification. Return the same values as ``notify_lease``."""
         ...
 
     def changed(self, holder: Holder[Owner]) -> None:
-        """State, or what is to become of it, is not what it was."""
+        """Record that the holder's state, or its break, has changed."""
         ...
 
 
@@ -67,31 +72,34 @@ class Holder(Generic[Owner]):
     def __init__(self, caching: Caching[Owner], state: int) -> None:
         self.caching = caching
         self.state = state
-        """What the client may do now. During a break it keeps this until it acknowledges."""
+        """Rights that the client has now. During a break it keeps them until it acknowledges."""
         self.breaking = False
-        """A notification that asks for an acknowledgment was sent, or waits for the client to come back."""
+        """A notification that requires an acknowledgment was sent, or waits for the client to come back."""
         self.requested = state
-        """What the notification allows the client to keep."""
+        """Rights that the client may keep according to the last notification."""
         self.required = state
-        """What the client may keep in the end. Less than ``requested`` where another break began during this one."""
+        """Rights that the client may keep in the end: fewer than ``requested`` if another break began during this
+        one."""
         self.timer: Timer | None = None
-        """Runs while a delivered notification waits for its acknowledgment. None during a break: the client is away."""
+        """Runs while a delivered notification waits for its acknowledgment. None during a break means that the client
+        is disconnected."""
 
     def _ack_needed(self) -> bool:
+        """Return whether a break from the current state requires an acknowledgment."""
         raise NotImplementedError
 
     def _limit(self, state: int) -> int:
-        """The nearest state at or below ``state`` that this kind of holder can have."""
+        """Return the highest state at or below ``state`` that this kind of holder can have."""
         raise NotImplementedError
 
     def _notify(self, current: int, new: int, ack_required: bool) -> bool | None:
         raise NotImplementedError
 
     def _count_break(self) -> None:
-        """A new break begins; its further steps do not count (Lease.Epoch)."""
+        """Count a new break in Lease.Epoch. The further steps of a break are not counted."""
 
     def lower(self, to: int) -> None:
-        """Start taking away everything not in ``to``; or, during a break, ask for more in its next step."""
+        """Start a break to ``to``. During a break, take the other rights away in its next step."""
         to = self._limit(self.state & to)
         if self.breaking:
             self.required &= to
@@ -100,8 +108,9 @@ class Holder(Generic[Owner]):
             self._start(to)
 
     def _start(self, to: int, further: bool = False) -> bool:
-        """Tell the client; True if the break now waits for its acknowledgment. ``further``: the next step of a break
-        that was acknowledged."""
+        """Notify the client. Return whether the break now waits for its acknowledgment.
+
+        ``further`` marks the next step of a break of which the last step was acknowledged."""
         current = self.state
         ack = self._ack_needed()
         self.requested = to
@@ -119,26 +128,27 @@ class Holder(Generic[Owner]):
         return self.breaking
 
     def _wait_for_ack(self, delivered: bool | None) -> None:
-        """The clock starts with the notification; a client that cannot be told and will not come back has lost its
-        caching rights (3.3.4.6, 3.3.4.7)."""
+        """Start the timer if the notification was delivered. Take all rights from a client that cannot be notified and
+        will not come back. [MS-SMB2 3.3.4.6, 3.3.4.7]"""
         if delivered:
-            self.timer = self.caching.breaks.call_later(self.caching.break_timeout, self.time_out)
+            self.timer = self.caching.breaks.call_later(BREAK_TIMEOUT, self.time_out)
         elif delivered is False and self.breaking:
             self.end_break(NONE)
 
     def resend(self) -> None:
-        """The client is back: tell it of the break that began while it was away (3.3.5.9.12)."""
+        """Notify a client that has reconnected of the break that began in its absence. [MS-SMB2 3.3.5.9.12]"""
         if self.breaking and self.timer is None:
             self._wait_for_ack(self._notify(self.state, self.requested, True))
 
     def acknowledge(self, state: int) -> bool:
-        """The client goes down to ``state``; False if that is more than it was told (nothing changes then)."""
+        """Take the client's acknowledgment: it keeps ``state``. Return False, and change nothing, if no break waits for
+        one or ``state`` is more than the notification allowed."""
         if not self.breaking or state & ~self.requested:
             return False
         if state & ~self.required:
             self._stop_timer()
             self.state = state
-            # From handle caching to nothing Windows goes by way of read caching.
+            # On the way from write or handle caching to nothing, Windows stops at read caching.
             step = self.required | (READ if state & (HANDLE | WRITE) and self.required == NONE else NONE)
             if not self._start(self._limit(state & step), further=True):
                 self.caching.finished()
@@ -147,11 +157,12 @@ class Holder(Generic[Owner]):
         return True
 
     def time_out(self) -> None:
-        """No acknowledgment in time: everything is lost (3.3.6.1, 3.3.6.5)."""
+        """Take all rights away because no acknowledgment came in time. [MS-SMB2 3.3.6.1, 3.3.6.5]"""
         if self.breaking:
             self.end_break(NONE)
 
     def end_break(self, state: int) -> None:
+        """End the break with ``state`` and wake the operations that wait for it."""
         self._stop_timer()
         self.breaking = False
         self.state = self.requested = self.required = state
@@ -166,7 +177,7 @@ class Holder(Generic[Owner]):
 
 
 class Oplock(Holder[Owner]):
-    """An oplock of one open (3.3.1.10: Open.OplockLevel, Open.OplockState)."""
+    """An oplock of one open: Open.OplockLevel and Open.OplockState. [MS-SMB2 3.3.1.10]"""
 
     __slots__ = ("level", "level2", "open")
 
@@ -175,7 +186,7 @@ class Oplock(Holder[Owner]):
         self.open = owner
         self.level = level
         self.level2 = True
-        """Whether it may go down to level II rather than to nothing."""
+        """Whether it may be broken to level II rather than to none."""
 
     def _ack_needed(self) -> bool:
         return bool(self.state & WRITE)
@@ -194,7 +205,7 @@ class Oplock(Holder[Owner]):
 
 
 class Lease(Holder[Owner]):
-    """3.3.1.12. ``opens`` are the opens that named the key."""
+    """A lease of one client on one stream. ``opens`` are the opens that named its key. [MS-SMB2 3.3.1.12]"""
 
     __slots__ = ("client_guid", "directory", "epoch", "key", "opens", "parent_key", "version")
 
@@ -228,51 +239,56 @@ def _goes_with_write(holder: Holder[Owner], own: Holder[Owner] | None) -> bool:
 
 
 class Caching(Generic[Owner]):
-    """All holders of one stream."""
+    """The oplocks and leases of one stream, and the operations that wait for breaks of them."""
 
-    __slots__ = ("_arriving", "_settling", "break_timeout", "breaks", "holders", "waiters")
+    __slots__ = ("_arriving", "_awaited_arrivals", "breaks", "holders", "waiters")
 
-    def __init__(self, breaks: Breaks[Owner], break_timeout: float = BREAK_TIMEOUT) -> None:
+    def __init__(self, breaks: Breaks[Owner]) -> None:
         self.breaks = breaks
-        self.break_timeout = break_timeout
         self.holders: list[Holder[Owner]] = []
-        """Those with any right left, or breaking."""
+        """Holders that have any right left, or are breaking."""
         self.waiters: list[Callable[[], None]] = []
+        """Called when a break ends."""
         self._arriving: set[object] = set()
-        """Writes received whose data is still on its way."""
-        self._settling: list[tuple[set[object], Callable[[], None]]] = []
+        """Received writes whose data has not arrived yet."""
+        self._awaited_arrivals: list[tuple[set[object], Callable[[], None]]] = []
+        """Writes that are awaited, and the callback for when all of them have arrived."""
+        # Invariant: each set in _awaited_arrivals is a non-empty subset of _arriving.
 
     def arrives(self, write: object) -> None:
-        """A write was received whose data comes by RDMA Read; ``arrived`` follows."""
+        """Note a received write whose data comes by RDMA Read. ``arrived`` must follow."""
         self._arriving.add(write)
 
     def arrived(self, write: object) -> None:
-        """It is stored, or failed."""
+        """Note that the data of ``write`` is stored, or that the write failed."""
         self._arriving.discard(write)
-        if self._settling:
-            for awaited, callback in self._settling[:]:
+        if self._awaited_arrivals:
+            for awaited, callback in self._awaited_arrivals[:]:
                 awaited.discard(write)
                 if not awaited:
-                    self._settling.remove((awaited, callback))
+                    self._awaited_arrivals.remove((awaited, callback))
                     self.breaks.call_soon(callback)
 
     def after_arrivals(self, callback: Callable[[], None]) -> bool:
-        """Call once, in a turn of its own, when all that arrives now has arrived; False, and no call, if nothing
-        does."""
+        """Call ``callback`` once, in a turn of its own, when the writes that are arriving now have arrived.
+
+        Return False, without any call, if no write is arriving."""
         if not self._arriving:
             return False
-        self._settling.append((set(self._arriving), callback))
+        self._awaited_arrivals.append((set(self._arriving), callback))
         return True
 
     def others(self, own: Holder[Owner] | None) -> Iterable[Holder[Owner]]:
+        """Return all holders except ``own``."""
         return [holder for holder in self.holders if holder is not own]
 
     def add(self, holder: Holder[Owner]) -> None:
+        """Add a holder unless it is there already or has no rights."""
         if holder not in self.holders and (holder.state or holder.breaking):
             self.holders.append(holder)
 
     def drop(self, holder: Holder[Owner]) -> None:
-        """Its last open is closed: nothing is left to be acknowledged."""
+        """Remove a holder whose last open is closed, and end its break, if there is one."""
         if holder in self.holders:
             self.holders.remove(holder)
         was_breaking = holder.breaking
@@ -283,17 +299,20 @@ class Caching(Generic[Owner]):
             self.finished()
 
     def prune(self) -> None:
+        """Remove the holders that have lost all rights."""
         self.holders = [holder for holder in self.holders if holder.state or holder.breaking]
 
     def wait(self, callback: Callable[[], None]) -> None:
-        """Call once, in a turn of its own, when a break here comes to an end."""
+        """Call ``callback`` once, in a turn of its own, when a break of this stream ends."""
         self.waiters.append(callback)
 
     def unwait(self, callback: Callable[[], None]) -> None:
+        """Undo ``wait``. Do nothing if ``callback`` has already been called."""
         if callback in self.waiters:
             self.waiters.remove(callback)
 
     def finished(self) -> None:
+        """Call all waiters, as a break has ended."""
         waiters, self.waiters = self.waiters, []
         for callback in waiters:
             self.breaks.call_soon(callback)
@@ -306,10 +325,10 @@ class Caching(Generic[Owner]):
         first: bool,
         spare_leases: bool = False,
     ) -> bool:
-        """Break what an open by somebody else cannot live with; True if it must wait for an acknowledgment.
+        """Break the rights that conflict with a new open. Return whether the open must wait for an acknowledgment.
 
-        Write caching always goes; handle caching goes only if that may resolve a sharing violation; overwriting takes
-        everything. ``spare_leases``: the open is one that only oplocks mind.
+        Write caching is always broken. Handle caching is broken only if that may resolve a sharing violation. An open
+        that overwrites the file breaks everything. With ``spare_leases`` the open breaks oplocks only.
         """
         mask = HANDLE if sharing_violation else WRITE
         wait = False
@@ -333,16 +352,18 @@ class Caching(Generic[Owner]):
         return any(_goes_with_write(holder, own) for holder in self.holders)
 
     def break_for_write(self, own: Holder[Owner] | None) -> None:
-        """Data changes (write, truncation, a byte-range lock): nobody else may cache any. Nobody is waited for.
+        """Break all rights of others because of a write, a truncation or a byte-range lock. Do not wait for them.
 
-        A level II oplock has no key to know its owner by, so even the owner's goes.
+        The level II oplock of the open that writes is broken, too, as an oplock has no key to recognize its owner by.
         """
         for holder in list(self.holders):
             if _goes_with_write(holder, own):
                 holder.lower(NONE)
 
     def break_handles(self, own: Holder[Owner] | None) -> bool:
-        """Others shall close what they hold open only for caching; True if that needs waiting for."""
+        """Break the handle caching of others, so that they close files they keep open only for caching.
+
+        Return whether the caller must wait for an acknowledgment."""
         wait = False
         for holder in self.others(own):
             if holder.state & HANDLE:
@@ -353,7 +374,10 @@ class Caching(Generic[Owner]):
     def grant_oplock(
         self, owner: Owner, level: int, other_opens: bool, locked: bool, level2: bool = True
     ) -> Oplock[Owner] | None:
-        """The best oplock at or below ``level`` (MS-FSA 2.1.5.18.1); None if that is none."""
+        """Grant and return the highest possible oplock at or below ``level``, or None if none is. [MS-FSA 2.1.5.18.1]
+
+        ``other_opens``: the stream has other opens that exclude exclusive caching. ``locked``: it has byte-range locks.
+        ``level2``: the oplock may be of level II, now or after a break."""
         state = LEVEL_STATES.get(level, NONE)
         if any(
             holder.state & WRITE or (isinstance(holder, Lease) and holder.state & HANDLE) for holder in self.holders
@@ -370,23 +394,27 @@ class Caching(Generic[Owner]):
         self.add(oplock)
         return oplock
 
-    def grant_lease(self, lease: Lease[Owner], wanted: int, other_opens: bool, locked: bool, directory: bool) -> None:
-        """Give ``lease`` as much of ``wanted`` as possible (MS-FSA 2.1.5.18.2); never takes anything away."""
-        if wanted not in VALID_LEASES:
-            wanted = NONE
-        asked = wanted
+    def grant_lease(
+        self, lease: Lease[Owner], requested: int, other_opens: bool, locked: bool, directory: bool
+    ) -> None:
+        """Grant ``lease`` as much of the requested state as possible. Never take anything away. [MS-FSA 2.1.5.18.2]
+
+        ``other_opens`` and ``locked`` are as for an oplock. ``directory`` excludes write caching."""
+        if requested not in VALID_LEASES:
+            requested = NONE
+        granted = requested
         others = self.others(lease)
         if other_opens or others or directory:
-            wanted &= ~WRITE
+            granted &= ~WRITE
         if any(isinstance(holder, Oplock) and holder.state for holder in others):
-            wanted &= ~HANDLE
-        if locked and not wanted & WRITE:
-            wanted = NONE
-        if asked != wanted and lease.state:
-            # An upgrade is granted whole or not at all.
+            granted &= ~HANDLE
+        if locked and not granted & WRITE:
+            granted = NONE
+        if requested != granted and lease.state:
+            # An upgrade is granted completely or not at all.
             return
-        if not lease.breaking and lease.state != wanted and not lease.state & ~wanted:
-            lease.state = lease.requested = lease.required = wanted
+        if not lease.breaking and lease.state != granted and not lease.state & ~granted:
+            lease.state = lease.requested = lease.required = granted
             if lease.version == 2:
                 lease.epoch = (lease.epoch + 1) & 0xFFFF
             self.add(lease)
@@ -394,21 +422,25 @@ class Caching(Generic[Owner]):
 
 
 class LeaseTables(Generic[Owner]):
-    """GlobalLeaseTableList (3.3.1.4): per client, leases by key."""
+    """All leases by client and key: GlobalLeaseTableList. [MS-SMB2 3.3.1.4]"""
 
     def __init__(self) -> None:
         self._leases: dict[tuple[bytes, bytes], Lease[Owner]] = {}
         self.directory_leases = 0
-        """How many are on directories: while 0, changes need not look for them."""
+        """Number of leases on directories. While it is 0, changes need not look for them."""
+        # Invariant: directory_leases is the number of values of _leases whose directory is true.
 
     def find(self, client_guid: bytes, key: bytes) -> Lease[Owner] | None:
+        """Return the lease with this key of a client, or None."""
         return self._leases.get((client_guid, key))
 
     def add(self, lease: Lease[Owner]) -> None:
+        """Add a new lease. ``directory`` of it must not change later."""
         self._leases[lease.client_guid, lease.key] = lease
         self.directory_leases += lease.directory
 
     def remove(self, lease: Lease[Owner]) -> None:
+        """Remove a lease. Do nothing if it is not there."""
         if self._leases.pop((lease.client_guid, lease.key), None) is not None:
             self.directory_leases -= lease.directory
 

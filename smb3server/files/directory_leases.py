@@ -1,8 +1,9 @@
-"""Breaking directory leases: whoever lists a directory from a cache must hear of changes to its entries.
+"""Breaks of directory leases: a client that caches a directory must be notified of changes to its entries.
 
-MS-FSA 2.1.4.12 with PARENT_OBJECT: a change takes read caching from every lease on the parent directory, and as handle
-caching alone is no lease, all of it. Spared is the lease whose key the changing open named as its parent's
-(SMB2_CREATE_REQUEST_LEASE_V2.ParentLeaseKey): its holder made the change. Nobody waits for the acknowledgment.
+A change takes read caching from every lease on the parent directory. As handle caching alone is not a valid lease, this
+takes all of it. The lease whose key the changing open named as its parent's is spared, because its holder made the
+change (SMB2_CREATE_REQUEST_LEASE_V2.ParentLeaseKey). The change does not wait for acknowledgments. [MS-FSA 2.1.4.12,
+PARENT_OBJECT]
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ ParentLease = tuple[bytes, bytes]
 
 
 def entry_changed(table: FileTable[Opened], backend: Backend, path: Path, spared: ParentLease | None) -> None:
-    """Break the leases on the directory in which something was created, removed, renamed or changed at ``path``.
-    ``spared``: as the open named it that made the change."""
+    """Break the leases on the parent directory of ``path``, which was created, removed, renamed or changed.
+
+    ``spared`` is the parent lease that the open named which made the change."""
     if not path:
         return
     try:
         key = backend.stat(path[:-1]).key
     except OSError:
-        # The directory is gone, too, and its leases with it.
+        # The directory has been removed, too, and its leases with it.
         return
     directory = table.find(key)
     if directory is not None:

@@ -1,7 +1,7 @@
-"""Telling the server's own changes from those made on the host behind it.
+"""Distinguishes changes that the server made from those made by programs of the host.
 
-A store's watch reports both alike, and the server reports its own itself, better. Whatever the server did is noted here
-and the store's later word of the same thing dropped. Kept per watcher; bounded; forgotten after a moment.
+A store's watch reports both. The server reports its own changes itself, with more detail. So each watcher notes them
+here, and drops the store's later report of the same change. The notes are bounded and expire after ``MEMORY`` seconds.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from smb3server.wire.change_notify import Action
 Key = tuple[str, ...]
 
 MEMORY = 2.0
-"""Seconds within which the store tells what the server did."""
+"""Seconds within which the store reports a change that the server made."""
 MAX_ENTRIES = 8192
-"""More changes than this within that time: the oldest are forgotten, at the price of telling something twice."""
+"""Limit of the notes. Beyond it the oldest are dropped, so a change may be reported twice."""
 
 _APPEARED = frozenset({Action.ADDED, Action.RENAMED_NEW_NAME})
 _GONE = frozenset({Action.REMOVED, Action.RENAMED_OLD_NAME})
@@ -28,15 +28,16 @@ def _kind(action: int) -> int:
 
 
 class EchoFilter:
-    """``now`` is a clock in seconds."""
+    """The recent changes by the server below one watched directory."""
 
     def __init__(self, now: Callable[[], float]) -> None:
+        """``now`` is a monotonic clock in seconds."""
         self._now = now
         self._expected: dict[tuple[Key, int], tuple[float, int]] = {}
-        """(deadline, how often) by path and kind of action; in order of deadline."""
+        """(deadline, number of changes) by path and kind of action, in order of deadline."""
 
     def own(self, key: Key, action: int) -> None:
-        """The server did this."""
+        """Note a change that the server made."""
         now = self._now()
         self._forget(now)
         for kind in {_kind(action), 0}:
@@ -44,15 +45,16 @@ class EchoFilter:
             self._expected[key, kind] = (now + MEMORY, count + 1)
 
     def is_echo(self, key: Key, action: int) -> bool:
-        """Is this, from the store, only word of what the server did? Each creation or removal is heard of once,
-        modifications (of which one change makes many) any number of times."""
+        """Return whether a report of the store is about a change that the server made.
+
+        The store reports each creation or removal once, but one modification any number of times."""
         self._forget(self._now())
         kind = _kind(action)
-        found = self._expected.get((key, kind))
-        if found is None:
+        noted = self._expected.get((key, kind))
+        if noted is None:
             return False
         if kind:
-            deadline, count = found
+            deadline, count = noted
             if count > 1:
                 self._expected[key, kind] = (deadline, count - 1)
             else:

@@ -1,6 +1,6 @@
-"""Files that are open: what all opens of one stream share (MS-FSA 2.1.1.3 - 2.1.1.5), in one table for all shares.
+"""Open files: the state that all opens of one stream share, in one table for all shares. [MS-FSA 2.1.1.3 - 2.1.1.5]
 
-``server.file_table`` maps (FileKey, folded stream name) to ``File``; a file leaves it with its last open.
+``server.file_table`` maps (FileKey, folded stream name) to ``File``. A file is removed from it with its last open.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
     from smb3server.files.write_times import WriteTime
 
 STAT_ACCESS = int(Access.READ_ATTRIBUTES | Access.WRITE_ATTRIBUTES | Access.SYNCHRONIZE)
-"""An open with no more than this neither breaks oplocks nor stands in the way of granting them (MS-FSA 2.1.5.1.2)."""
+"""An open with no more access than this neither breaks oplocks nor prevents that they are granted. [MS-FSA
+2.1.5.1.2]"""
 LEASE_STAT_ACCESS = STAT_ACCESS | int(Access.READ_CONTROL)
 
 
 class Usage(Protocol):
-    """What one user has of the server."""
+    """The resources of the server that one user holds."""
 
     locks: int
     """Byte-range locks held."""
 
 
 class FileOpen(Protocol):
-    """What a file asks of each of its opens."""
+    """What a file needs of each of its opens."""
 
     granted_access: int
     share_access: int
@@ -41,7 +42,7 @@ class FileOpen(Protocol):
 
     @property
     def caching(self) -> object:
-        """Its oplock or lease."""
+        """The oplock or lease of the open."""
         ...
 
     @property
@@ -51,7 +52,9 @@ class FileOpen(Protocol):
         """Keep the handle from being closed until ``end_io``."""
         ...
 
-    def end_io(self) -> None: ...
+    def end_io(self) -> None:
+        """Undo one ``begin_io``."""
+        ...
 
 
 Opened = TypeVar("Opened", bound=FileOpen)
@@ -64,20 +67,21 @@ def _count_locks(owner: FileOpen, more: int) -> None:
 
 
 def is_stat_open(access: int) -> bool:
+    """Return whether an open with ``access`` is for attributes only and does not affect oplocks."""
     return not access & ~STAT_ACCESS
 
 
 class Deleter(NamedTuple, Generic[Opened]):
-    """The open through which a file's deletion was asked for."""
+    """The open that requested the deletion of a file."""
 
     opened: Opened
     handle: Handle
     parent_lease: tuple[bytes, bytes] | None
-    """``Open.parent_lease``, as it was then."""
+    """``Open.parent_lease`` at the time of the request."""
 
 
 class File(Generic[Opened]):
-    """One stream."""
+    """One stream of a file that is open."""
 
     __slots__ = (
         "caching",
@@ -89,7 +93,7 @@ class File(Generic[Opened]):
         "opens",
         "stream",
         "table",
-        "uncover",
+        "unwatch",
         "write_time",
     )
 
@@ -99,80 +103,91 @@ class File(Generic[Opened]):
         self.stream = stream
         self.opens: list[Opened] = []
         self.delete_pending = False
-        """Removed at the last close; until then new opens fail with DELETE_PENDING. ``mark`` and ``keep`` change it."""
+        """The file is removed at the last close, and until then new opens fail with DELETE_PENDING. Change it with
+        ``mark`` and ``keep`` only."""
         self.deleter: Deleter[Opened] | None = None
-        """Who had it marked so. None, too, where an earlier run of the server did it for somebody."""
+        """The open that requested the deletion. Also None if it was requested in an earlier run of the server."""
+        # Invariant: deleter is None unless delete_pending.
         self.last_closed: tuple[Opened, Handle] | None = None
-        """The last open of a file to be deleted, while other streams of it are still open."""
-        self.uncover: Callable[[], None] | None = None
-        """Set while host changes to it are watched for; stops that."""
+        """The last open of a file to be deleted, while other streams of the file are still open."""
+        self.unwatch: Callable[[], None] | None = None
+        """Stops the watch for changes by programs of the host. None if the file is not watched."""
         self.write_time: WriteTime | None = None
         """None until something is written or the last write time is set."""
         self.locks: LockTable[Opened] = LockTable(table.breaks.call_soon, _count_locks)
-        self.caching: Caching[Opened] = Caching(table.breaks, table.break_timeout)
+        self.caching: Caching[Opened] = Caching(table.breaks)
 
     def share_conflict(self, access: int, share: int, exclude: Opened | None = None) -> bool:
-        """SHARING_VIOLATION for a new open? DELETE on a file's unnamed stream is asked of its other streams, too."""
-        opens = [entry for entry in self.opens if entry is not exclude]
+        """Return whether an open with ``access`` and ``share`` violates the sharing of the file's other opens.
+
+        DELETE on the unnamed stream must be shared by the opens of the file's other streams, too."""
+        opens = [opened for opened in self.opens if opened is not exclude]
         if share_modes.conflicts(opens, access, share):
             return True
         if not self.stream and access & Access.DELETE:
             for other in self.table.streams(self.key):
                 if other is not self and any(
-                    entry.granted_access & share_modes.SHARED and share_modes.denied(Access.DELETE, entry.share_access)
-                    for entry in other.opens
+                    opened.granted_access & share_modes.SHARED
+                    and share_modes.denied(Access.DELETE, opened.share_access)
+                    for opened in other.opens
                 ):
                     return True
         return False
 
-    def other_opens(self, own: Opened | None, lease: Lease[Opened] | None) -> bool:
-        """Any open, beyond those of the same lease and those for attributes only, that forbids exclusive caching?"""
+    def other_opens(self, exclude: Opened | None, lease: Lease[Opened] | None) -> bool:
+        """Return whether an open other than ``exclude`` forbids exclusive caching: it is not for attributes only, and
+        does not hold ``lease``."""
         return any(
-            entry is not own
-            and not is_stat_open(entry.granted_access)
-            and (lease is None or entry.caching is not lease)
-            for entry in self.opens
+            opened is not exclude
+            and not is_stat_open(opened.granted_access)
+            and (lease is None or opened.caching is not lease)
+            for opened in self.opens
         )
 
-    def mark(self, by: Opened) -> None:
-        """Delete the file at the last close, by the name and with the rights of this open, whoever closes last."""
-        self.let_go()
+    def mark(self, opened: Opened) -> None:
+        """Delete the file at its last close, with the name and the rights of this open. The last close may be that of
+        another open."""
+        self.release_deleter()
         self.delete_pending = True
-        if by.handle is not None:
-            # The handle outlives its open: no other has that name and those rights.
-            by.begin_io()
-            self.deleter = Deleter(by, by.handle, by.parent_lease)
+        if opened.handle is not None:
+            # Keep the handle beyond the close of its open, as no other handle has this name and these rights.
+            opened.begin_io()
+            self.deleter = Deleter(opened, opened.handle, opened.parent_lease)
 
     def keep(self) -> None:
-        """Do not delete the file after all."""
+        """Withdraw the request to delete the file."""
         self.delete_pending = False
-        self.let_go()
+        self.release_deleter()
 
-    def let_go(self) -> None:
-        """Forget who had it marked."""
+    def release_deleter(self) -> None:
+        """Release the open that requested the deletion."""
         deleter, self.deleter = self.deleter, None
         if deleter is not None:
             deleter.opened.end_io()
 
-    def data_changes(self, by: Holder[Opened] | None) -> None:
-        """Tell other clients' caches (write, truncation, byte-range lock). Cheap when nobody caches."""
+    def data_changes(self, holder: Holder[Opened] | None) -> None:
+        """Break the caching rights of others for a write, a truncation or a byte-range lock. Cheap without any."""
         if self.caching.holders:
-            self.caching.break_for_write(by)
+            self.caching.break_for_write(holder)
 
 
 class FileTable(Generic[Opened]):
-    def __init__(self, breaks: Breaks[Opened], break_timeout: float = 35.0) -> None:
+    """The open files of all shares, and all leases."""
+
+    # Invariant: no value of _files is empty.
+
+    def __init__(self, breaks: Breaks[Opened]) -> None:
         self.breaks = breaks
-        self.break_timeout = break_timeout
         self.leases: LeaseTables[Opened] = LeaseTables()
         self._files: dict[FileKey, dict[str, File[Opened]]] = {}
 
     def find(self, key: FileKey, stream: str = "") -> File[Opened] | None:
+        """Return the entry of an open file, or None if the stream is not open."""
         streams = self._files.get(key)
         return streams.get(stream.upper()) if streams is not None else None
 
     def get(self, key: FileKey, stream: str = "") -> File[Opened]:
-        """The file's entry, made if there is none. Give it back with ``release`` when it did not get an open."""
+        """Return the file's entry, and create it if needed. Call ``release`` if it does not get an open."""
         streams = self._files.setdefault(key, {})
         folded = stream.upper()
         file = streams.get(folded)
@@ -181,14 +196,15 @@ class FileTable(Generic[Opened]):
         return file
 
     def streams(self, key: FileKey) -> list[File[Opened]]:
+        """Return the open streams of a file."""
         return list(self._files.get(key, {}).values())
 
     def release(self, file: File[Opened]) -> None:
-        """Forget the file if nothing is open any more."""
+        """Remove the file from the table if it has no opens left."""
         if file.opens or file.last_closed is not None:
             return
-        if file.uncover is not None:
-            file.uncover()
+        if file.unwatch is not None:
+            file.unwatch()
         streams = self._files.get(file.key)
         if streams is not None and streams.get(file.stream.upper()) is file:
             del streams[file.stream.upper()]
@@ -197,6 +213,3 @@ class FileTable(Generic[Opened]):
 
     def __len__(self) -> int:
         return len(self._files)
-
-    def open_files(self) -> list[File[Opened]]:
-        return [file for streams in self._files.values() for file in streams.values()]

@@ -1,8 +1,8 @@
-"""Flushing files to stable storage on worker threads, many at a time.
+"""Flushes of files to stable storage on worker threads, many at a time.
 
-A thread costs more to wake than most flushes cost it, so what comes in one turn of the event loop, or while all workers
-are busy, goes to them in batches. Batches are spread over the workers: on a disk flushes run side by side, as far as
-there are workers.
+To wake a thread costs more than most flushes. So flushes that come in one turn of the event loop, or while all workers
+are busy, are handed to the workers in batches. The batches are spread over all workers, because a disk handles flushes
+in parallel.
 """
 
 from __future__ import annotations
@@ -16,26 +16,28 @@ from collections.abc import Callable, Sequence
 from smb3server.process.turns import call_apart
 
 WORKERS = min(32, (os.cpu_count() or 1) + 4)
-"""As many as asyncio's own executor has."""
+"""The number of threads of asyncio's default executor."""
 _PATIENCE = 0.002
-"""Seconds of work after which a worker tells what it has done so far."""
+"""Seconds of work after which a worker reports the flushes it has done so far."""
 
 Done = Callable[[Exception | None], None]
 _Task = tuple[Callable[[], None], Done]
 
 
 class Flushes:
-    """A server's; used on its event loop."""
+    """The flushes of one server. To be used on its event loop only."""
+
+    # Invariant: _running, the number of workers that are busy, is at most WORKERS.
 
     def __init__(self) -> None:
         self.batches = 0
-        """Handed to workers so far."""
+        """Number of batches handed to workers so far."""
         self._queue: deque[_Task] = deque()
         self._running = 0
         self._scheduled = False
 
     def add(self, flush: Callable[[], None], done: Done) -> None:
-        """Call ``flush`` on a worker thread, then ``done`` on the event loop with what it raised."""
+        """Call ``flush`` on a worker thread, then ``done`` on the event loop, with the exception it raised or None."""
         self._queue.append((flush, done))
         if not self._scheduled:
             self._scheduled = True
@@ -59,7 +61,7 @@ class Flushes:
 
 def _work(loop: asyncio.AbstractEventLoop, batch: Sequence[_Task]) -> None:
     outcomes: list[tuple[Done, Exception | None]] = []
-    told = time.monotonic()
+    reported = time.monotonic()
     for flush, done in batch:
         try:
             flush()
@@ -68,13 +70,13 @@ def _work(loop: asyncio.AbstractEventLoop, batch: Sequence[_Task]) -> None:
         else:
             outcomes.append((done, None))
         now = time.monotonic()
-        if now - told > _PATIENCE:
-            loop.call_soon_threadsafe(_tell, outcomes)
-            outcomes, told = [], now
+        if now - reported > _PATIENCE:
+            loop.call_soon_threadsafe(_report, outcomes)
+            outcomes, reported = [], now
     if outcomes:
-        loop.call_soon_threadsafe(_tell, outcomes)
+        loop.call_soon_threadsafe(_report, outcomes)
 
 
-def _tell(outcomes: Sequence[tuple[Done, Exception | None]]) -> None:
+def _report(outcomes: Sequence[tuple[Done, Exception | None]]) -> None:
     for done, error in outcomes:
         call_apart(done, error)

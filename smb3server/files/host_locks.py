@@ -1,7 +1,7 @@
-"""Byte-range locks that programs of the host see and hold, too: open file description locks (fcntl(2), Linux).
+"""Byte-range locks shared with programs of the host: open file description locks (fcntl(2), Linux).
 
-Each open has a descriptor of its own, so its locks are its own; they go with the descriptor. SMB's ranges may lie
-beyond what POSIX can say, and may be empty: those parts are not known to the host.
+The locks belong to the descriptor of an open and are released when it is closed. SMB ranges may be empty, or lie beyond
+the offsets of POSIX: the host does not see those parts.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from smb3server.files.locks import Lock, Owner
 
 _FLOCK = struct.Struct("hh4xqqi4x")
-"""struct flock: type, whence, start, length (0: to the end), process."""
+"""struct flock: type, whence, start, length (0 means to the end), process."""
 
 
 def _set(descriptor: int, kind: int, offset: int, length: int) -> bool:
-    """False if a program of the host holds a lock that conflicts."""
+    """Set or clear a lock of the host. Return False if a program of the host holds a conflicting lock."""
     if length == 0 or offset > MAX_OFFSET:
         return True
     count = 0 if offset + length > MAX_OFFSET else length
@@ -33,23 +33,27 @@ def _set(descriptor: int, kind: int, offset: int, length: int) -> bool:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return False
         if error.errno == errno.EBADF:
-            # An exclusive lock through a descriptor that cannot write: POSIX has none.
+            # POSIX has no exclusive locks through a descriptor that cannot write.
             return True
         raise
     return True
 
 
 def take(descriptor: int | None, offset: int, length: int, exclusive: bool) -> bool:
-    """Take a lock that the server's own table has granted. False if a program of the host holds one that conflicts.
+    """Take a lock on the host that the server's own table has granted.
 
-    ``descriptor`` is the open's own; None: the host is not asked. Raises ``OSError``."""
+    Return False if a program of the host holds a conflicting lock. ``descriptor`` is that of the open; None
+    means that nothing is done. Raises ``OSError``."""
     if descriptor is None:
         return True
     return _set(descriptor, fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK, offset, length)
 
 
 def release(descriptor: int | None, kept: Iterable[Lock[Owner]], offset: int, length: int) -> None:
-    """Give a range back whose lock is gone from the table. ``kept``: the open's other locks, which go on to hold."""
+    """Unlock a range on the host after its lock was removed from the server's table.
+
+    ``kept`` are the other locks of the open. They are taken again, because POSIX unlocks where they overlap the range.
+    Raises ``OSError``."""
     if descriptor is None:
         return
     _set(descriptor, fcntl.F_UNLCK, offset, length)

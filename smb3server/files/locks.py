@@ -1,4 +1,4 @@
-"""Byte-range locks of one stream (MS-FSA 2.1.5.7, 2.1.5.8 and the conflict rule 2.1.4.10). No I/O, no clock."""
+"""Byte-range locks of one stream, without I/O and without a clock. [MS-FSA 2.1.5.7, 2.1.5.8; conflicts: 2.1.4.10]"""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ _Exact = tuple[int, int, bool]
 
 
 Owner = TypeVar("Owner")
-"""The open that holds locks. Nothing is asked of it here."""
+"""The open that holds locks. This module uses nothing of it."""
 
 
 @dataclass(slots=True, eq=False)
 class Lock(Generic[Owner]):
+    """One byte-range lock. Offset and length are in bytes."""
+
     owner: Owner
-    """The open that holds it; locks of two opens of one client are different owners."""
+    """The open that holds it. Two opens of one client are different owners."""
     offset: int
     length: int
     exclusive: bool
@@ -29,22 +31,26 @@ class Lock(Generic[Owner]):
 
 @dataclass(slots=True, eq=False)
 class Waiter(Generic[Owner]):
-    """A blocking lock that waits. ``on_granted`` is called once the lock is held, in a turn of its own."""
+    """A blocking lock request that waits. One of the callbacks is called, in a turn of its own, unless it is
+    cancelled."""
 
     lock: Lock[Owner]
     on_granted: Callable[[], None]
+    """Called when the lock is held."""
     on_closed: Callable[[], None]
-    """Called instead, in a turn of its own, when the owner goes away."""
+    """Called when the owner is closed, or has unlocked the range."""
 
 
 def valid_range(offset: int, length: int) -> bool:
-    """False where the range ends beyond 2^64 - 1 (STATUS_INVALID_LOCK_RANGE)."""
+    """Return whether the range ends at or below 2^64 - 1. If not, the status is STATUS_INVALID_LOCK_RANGE."""
     return length == 0 or offset + length - 1 <= MAX_OFFSET
 
 
 class LockTable(Generic[Owner]):
-    """``if table.locks`` is the data path's cheap test for "no locks at all". A file may have very many locks of a
-    client that means no good: nothing here but the end of their owner looks at all of them."""
+    """The locks of one stream, and the requests that wait for locks.
+
+    ``if table.locks`` is the cheap test of the data path for "no locks at all". A malicious client may hold very many
+    locks, so only operations on all locks of one owner iterate over locks."""
 
     __slots__ = ("_by_owner", "_call_soon", "_count", "_exclusive", "_granted", "_shared", "locks", "waiters")
 
@@ -53,20 +59,23 @@ class LockTable(Generic[Owner]):
         call_soon: Callable[[Callable[[], None]], None],
         count: Callable[[Owner, int], None] = lambda owner, more: None,
     ) -> None:
-        """``call_soon`` calls in a turn of its own. ``count`` is told of how many locks more, or less, an owner has."""
+        """``call_soon`` calls a callback in a turn of its own. ``count`` is called with the owner and the change of the
+        number of its locks."""
         self._call_soon = call_soon
         self._count = count
         self.locks: dict[Lock[Owner], None] = {}
-        """In the order they were taken. To be changed by this class only."""
+        """In the order in which they were taken. Only this class changes it."""
+        # Invariant: a lock of locks is in exactly one of _exclusive and _shared, and in _by_owner.
         self.waiters: list[Waiter[Owner]] = []
+        """Requests whose lock is not held yet, oldest first."""
         self._granted: dict[Waiter[Owner], None] = {}
-        """Those that hold their lock and do not know it yet."""
+        """Requests that hold their lock and have not been notified yet. None of them is in ``waiters``."""
         self._exclusive: RangeIndex[Lock[Owner]] = RangeIndex()
         self._shared: RangeIndex[Lock[Owner]] = RangeIndex()
         self._by_owner: dict[Owner, dict[_Exact, list[Lock[Owner]]]] = {}
 
     def add(self, lock: Lock[Owner]) -> None:
-        """Hold it, conflicts or not."""
+        """Add a lock without a check for conflicts."""
         self.locks[lock] = None
         (self._exclusive if lock.exclusive else self._shared).add(lock)
         exact = (lock.offset, lock.length, lock.exclusive)
@@ -74,7 +83,7 @@ class LockTable(Generic[Owner]):
         self._count(lock.owner, 1)
 
     def _remove(self, owner: Owner, offset: int, length: int, exclusive: bool) -> Lock[Owner] | None:
-        """The newest of exactly these."""
+        """Remove and return the newest lock with exactly these properties, or return None."""
         owned = self._by_owner.get(owner)
         same = owned.get((offset, length, exclusive)) if owned is not None else None
         if owned is None or same is None:
@@ -90,14 +99,16 @@ class LockTable(Generic[Owner]):
         return lock
 
     def conflicts(self, owner: Owner, offset: int, length: int, exclusive: bool) -> bool:
-        """A new lock conflicts with what overlaps it, unless both are shared or a shared one is laid over one's own
-        exclusive one."""
+        """Return whether a new lock conflicts with one that is held. [MS-FSA 2.1.4.10]
+
+        Overlapping locks conflict unless both are shared, or the new one is shared and the held one has the same
+        owner."""
         if exclusive:
             return self._exclusive.overlapped(offset, length) or self._shared.overlapped(offset, length)
         return self._exclusive.overlapped(offset, length, owner)
 
     def acquire(self, owner: Owner, offset: int, length: int, exclusive: bool) -> bool:
-        """Take the lock unless it conflicts."""
+        """Take the lock unless it conflicts. Return whether it was taken."""
         if self.conflicts(owner, offset, length, exclusive):
             return False
         self.add(Lock(owner, offset, length, exclusive))
@@ -112,13 +123,15 @@ class LockTable(Generic[Owner]):
         on_granted: Callable[[], None],
         on_closed: Callable[[], None],
     ) -> Waiter[Owner]:
-        """Queue a lock that could not be taken now. End it with ``cancel``."""
+        """Queue a lock that could not be taken now. ``cancel`` withdraws it."""
         waiter = Waiter(Lock(owner, offset, length, exclusive), on_granted, on_closed)
         self.waiters.append(waiter)
         return waiter
 
     def cancel(self, waiter: Waiter[Owner]) -> bool:
-        """True if it was still waiting: then it is told of nothing, and has no lock."""
+        """Withdraw a waiting request. Return False if it has already been notified.
+
+        On True it does not hold the lock, and no callback will be called."""
         if waiter in self.waiters:
             self.waiters.remove(waiter)
             return True
@@ -130,28 +143,30 @@ class LockTable(Generic[Owner]):
         return False
 
     def locks_of(self, owner: Owner) -> list[Lock[Owner]]:
+        """Return all locks that ``owner`` holds."""
         return [lock for same in self._by_owner.get(owner, {}).values() for lock in same]
 
     def count_of(self, owner: Owner) -> int:
-        """Locks held and waited for."""
+        """Return the number of locks that ``owner`` holds or waits for."""
         waiting = sum(waiter.lock.owner is owner for waiter in self.waiters)
         return waiting + sum(len(same) for same in self._by_owner.get(owner, {}).values())
 
     def release(self, owner: Owner, offset: int, length: int, grant: bool = True) -> Lock[Owner] | None:
-        """Unlock exactly one lock of exactly this range; of several the exclusive one goes first.
-        None if there is none. Without ``grant`` the caller calls ``grant_waiters`` when it has released everything."""
-        found = self._remove(owner, offset, length, True) or self._remove(owner, offset, length, False)
-        if found is not None and grant:
+        """Release and return one lock of exactly this range, or return None. An exclusive lock is released first.
+
+        With ``grant`` false the caller must call ``grant_waiters`` when it has released all its locks."""
+        released = self._remove(owner, offset, length, True) or self._remove(owner, offset, length, False)
+        if released is not None and grant:
             self.grant_waiters()
-        return found
+        return released
 
     def release_newest(self, owner: Owner, offset: int, length: int, exclusive: bool) -> None:
-        """Undo an ``acquire`` of a request that failed further on."""
+        """Undo an ``acquire`` of a request that failed later."""
         self._remove(owner, offset, length, exclusive)
         self.grant_waiters()
 
     def release_owner(self, owner: Owner) -> None:
-        """The open is closed: its locks go, its waiters are told (``on_closed``)."""
+        """Release all locks of an open that is closed, and end its waiting requests with ``on_closed``."""
         gone = [waiter for waiter in self.waiters if waiter.lock.owner is owner]
         if gone:
             self.waiters = [waiter for waiter in self.waiters if waiter.lock.owner is not owner]
@@ -170,7 +185,8 @@ class LockTable(Generic[Owner]):
             self.grant_waiters()
 
     def grant_waiters(self) -> None:
-        """Give those who wait what has become free. They hold it when this returns, and are told soon."""
+        """Grant the waiting locks that no longer conflict. They are held on return; their requests are notified in a
+        later turn."""
         waiting: list[Waiter[Owner]] = []
         for waiter in self.waiters:
             lock = waiter.lock
@@ -179,11 +195,11 @@ class LockTable(Generic[Owner]):
             else:
                 self.add(lock)
                 self._granted[waiter] = None
-                self._call_soon(partial(self._tell, waiter))
+                self._call_soon(partial(self._notify_granted, waiter))
         self.waiters = waiting
 
-    def _tell(self, waiter: Waiter[Owner]) -> None:
-        """Its lock is held, unless the owner has given it up meanwhile: by ``cancel``, or by unlocking the range."""
+    def _notify_granted(self, waiter: Waiter[Owner]) -> None:
+        """Notify a granted request. The owner may have given the lock up meanwhile by ``cancel`` or by an unlock."""
         if waiter not in self._granted:
             return
         del self._granted[waiter]
@@ -193,11 +209,12 @@ class LockTable(Generic[Owner]):
             waiter.on_closed()
 
     def denies_read(self, owner: Owner, offset: int, length: int) -> bool:
-        """Somebody else's exclusive lock covers part of it (MS-FSA 2.1.5.2). Reads of nothing never conflict."""
+        """Return whether an exclusive lock of another owner overlaps the range. An empty read never conflicts. [MS-FSA
+        2.1.5.2]"""
         return length > 0 and self._exclusive.overlapped(offset, length, owner)
 
     def denies_write(self, owner: Owner, offset: int, length: int) -> bool:
-        """Anybody else's lock, or a shared one even of one's own (MS-FSA 2.1.5.3)."""
+        """Return whether a lock of another owner or a shared lock of any owner overlaps the range. [MS-FSA 2.1.5.3]"""
         return length > 0 and (
             self._exclusive.overlapped(offset, length, owner) or self._shared.overlapped(offset, length)
         )

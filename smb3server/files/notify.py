@@ -1,7 +1,8 @@
-"""Change notification (MS-SMB2 3.3.5.19, MS-FSA 2.1.5.11): who watches what, and what they have yet to be told.
+"""Change notification: the watchers of directories and the changes they have not reported yet. [MS-SMB2 3.3.5.19,
+MS-FSA 2.1.5.11]
 
-Each share has a ``NotifyHub``, which is told of changes; CHANGE_NOTIFY requests wait in a ``Watcher``, one per open
-directory, made by the first of them. All on the event loop's thread.
+Changes are reported to the ``NotifyHub`` of the share. CHANGE_NOTIFY requests wait in the ``Watcher`` of their open
+directory, which the first of them creates. Everything runs on the thread of the event loop.
 """
 
 from __future__ import annotations
@@ -28,38 +29,39 @@ if TYPE_CHECKING:
 
 Key = tuple[str, ...]
 AT_ONCE = 32
-"""Watchers that are told of a change before others get their turn."""
+"""Number of watchers notified in one turn of the event loop."""
 MAX_LATER = 16384
-"""Notifications that wait to be told."""
+"""Limit of the notifications that wait for a later turn."""
 LOST = 0
-"""Action of a store's ``Change`` that stands for any number of others."""
+"""Action of a store's ``Change`` that stands for any number of lost changes."""
 
 
 _MODIFICATIONS = (Action.MODIFIED, Action.MODIFIED_STREAM)
 
 
 def fold(path: Path) -> Key:
+    """Return the key of a path, which is the same for names that differ in case only."""
     return tuple(part.casefold() for part in path)
 
 
 Answer = Callable[[int, bytes], None]
-"""Called once, with the status (NtStatus) and the output buffer of the answer."""
+"""Called once, with the status (NtStatus) and the output buffer of the response."""
 
 
 class Waiting:
-    """A request that has no answer yet."""
+    """A CHANGE_NOTIFY request that is not answered yet."""
 
     __slots__ = ("answer", "limit")
 
     def __init__(self, answer: Answer, limit: int) -> None:
         self.answer = answer
         self.limit = limit
-        """Bytes of output that it takes."""
+        """Maximum output in bytes."""
 
 
 class Watcher:
-    """What one open has asked to be told. Filter, depth and buffer size are those of its first request: later ones
-    cannot change them (MS-FSA 2.1.5.11)."""
+    """The watch of one open on its directory. Filter, depth and buffer size are those of its first request; later
+    requests cannot change them. [MS-FSA 2.1.5.11]"""
 
     def __init__(self, hub: NotifyHub, path: Path, completion_filter: int, recursive: bool, limit: int) -> None:
         self.hub = hub
@@ -68,18 +70,23 @@ class Watcher:
         self.completion_filter = completion_filter
         self.recursive = recursive
         self.limit = limit
-        """Bytes of changes kept between requests; more is an overflow (not in spec: its value is up to the server)."""
+        """Bytes of changes kept between requests; more is an overflow. The specification leaves the value to the
+        server."""
         self.stop_backend: Callable[[], None] | None = None
-        """Set while the store tells of changes, too."""
+        """Ends the reports of the store. None if the store does not report."""
         self.echoes = EchoFilter(time.monotonic)
+        # Invariant: _size is the encoded size of _queue in bytes, and at most limit after each call.
+        # Invariant: while _overflow is true, _queue is empty.
         self._queue: list[Notification] = []
         self._size = 0
         self._overflow = False
+        """Changes were dropped: the next answer is NOTIFY_ENUM_DIR."""
         self._waiting: deque[Waiting] = deque()
         self._final: int | None = None
+        """The status of all further requests, once the watcher has ended."""
 
     def wait(self, answer: Answer, limit: int) -> Waiting:
-        """Queue a request that takes ``limit`` bytes. It is answered at once if something has happened before."""
+        """Queue a request that takes up to ``limit`` bytes. If changes are queued, answer it immediately."""
         waiting = Waiting(answer, limit)
         if self._final is not None:
             answer(self._final, b"")
@@ -89,13 +96,14 @@ class Watcher:
         return waiting
 
     def forget(self, waiting: Waiting) -> None:
-        """Keep what happens from now on for the next request: this one was cancelled, and is not answered."""
+        """Remove a request that was cancelled, without an answer. Later changes are kept for the next request."""
         if waiting in self._waiting:
             self._waiting.remove(waiting)
 
     def add(self, notifications: Sequence[Notification]) -> None:
-        """Something happened; the group is told in one answer where it fits. A file that is said to be modified and has
-        not been looked at since is not said to be modified again."""
+        """Queue a group of notifications, which is sent in one answer if it fits.
+
+        A modification equal to the last queued notification is not repeated."""
         if self._final is not None or self._overflow:
             return
         for notification in notifications:
@@ -110,12 +118,14 @@ class Watcher:
         self._flush()
 
     def own_change(self, key: Key, action: int) -> None:
-        """The server did it: what the store will tell of it is no news."""
+        """Note a change by the server, so that the store's report of it is ignored."""
         if self.stop_backend is not None:
             self.echoes.own(key, action)
 
     def end(self, status: int) -> None:
-        """No more to come: close (NOTIFY_CLEANUP) or deletion (DELETE_PENDING). Answers what waits. Idempotent."""
+        """End the watch and answer its waiting requests with ``status``. Do nothing if it has ended before.
+
+        ``status`` is NOTIFY_CLEANUP for a close and DELETE_PENDING for a deletion of the directory."""
         if self._final is not None:
             return
         self._final = status
@@ -128,7 +138,7 @@ class Watcher:
             self._waiting.popleft().answer(status, b"")
 
     def lost(self) -> None:
-        """Something happened that nobody can tell: the client must look for itself."""
+        """Report that changes were lost, so that the client must list the directory again."""
         if self._final is None:
             self._overflow = True
             self._queue.clear()
@@ -138,7 +148,7 @@ class Watcher:
     def _flush(self) -> None:
         while self._waiting and (self._queue or self._overflow):
             waiting = self._waiting.popleft()
-            # The last entry's padding is not sent.
+            # The padding of the last entry is not sent.
             output = b"" if self._overflow else encode_notifications(self._queue)
             self._queue.clear()
             self._size = 0
@@ -150,15 +160,15 @@ class Watcher:
 
 
 class _News(NamedTuple):
-    """What one watcher is told of a change that the server made."""
+    """A change that the server made, as one watcher sees it."""
 
     watcher: Watcher
     own: Sequence[tuple[Key, int]]
-    """Paths and actions."""
+    """Paths and actions of the change."""
     notifications: Sequence[Notification]
-    """Empty if it did not ask for such."""
+    """Empty if the watcher's filter excludes them."""
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         for key, action in self.own:
             self.watcher.own_change(key, action)
         if self.notifications:
@@ -171,30 +181,31 @@ class NotifyHub:
     def __init__(self) -> None:
         self._watchers: dict[Key, list[Watcher]] = {}
         self._later: deque[_News] = deque()
-        """What is still to be told, in its order: very many may watch one directory."""
+        """Notifications for later turns, oldest first, as very many opens may watch one directory."""
+        # Invariant: while _later is not empty, a call of _notify_later is scheduled.
 
-    def _tell(self, news: list[_News]) -> None:
-        """``AT_ONCE`` watchers now, the others in the turns of the event loop to come."""
+    def _notify(self, news: list[_News]) -> None:
+        """Notify ``AT_ONCE`` watchers now, and the others in later turns of the event loop."""
         if not self._later:
             for entry in news[:AT_ONCE]:
-                call_apart(entry.tell)
+                call_apart(entry.notify)
             news = news[AT_ONCE:]
             if not news:
                 return
-            asyncio.get_running_loop().call_soon(self._tell_on)
+            asyncio.get_running_loop().call_soon(self._notify_later)
         self._later.extend(news)
         if len(self._later) > MAX_LATER:
-            # More happens than can be told: whoever is behind has to look for itself.
+            # Too many changes to report one by one: the clients have to list their directories again.
             behind = {entry.watcher: None for entry in self._later}
             self._later.clear()
             for watcher in behind:
                 call_apart(watcher.lost)
 
-    def _tell_on(self) -> None:
+    def _notify_later(self) -> None:
         for _ in range(min(AT_ONCE, len(self._later))):
-            call_apart(self._later.popleft().tell)
+            call_apart(self._later.popleft().notify)
         if self._later:
-            asyncio.get_running_loop().call_soon(self._tell_on)
+            asyncio.get_running_loop().call_soon(self._notify_later)
 
     def __len__(self) -> int:
         return sum(len(watchers) for watchers in self._watchers.values())
@@ -203,11 +214,13 @@ class NotifyHub:
         return bool(self._watchers)
 
     def watch(self, path: Path, completion_filter: int, recursive: bool, limit: int) -> Watcher:
+        """Return a new watcher of the directory ``path``. ``limit``: bytes of changes that it keeps."""
         watcher = Watcher(self, path, completion_filter, recursive, limit)
         self._watchers.setdefault(watcher.key, []).append(watcher)
         return watcher
 
     def remove(self, watcher: Watcher) -> None:
+        """Remove a watcher. Do nothing if it is not there."""
         watchers = self._watchers.get(watcher.key)
         if watchers is not None and watcher in watchers:
             watchers.remove(watcher)
@@ -215,7 +228,7 @@ class NotifyHub:
                 del self._watchers[watcher.key]
 
     def _interested(self, path: Path) -> Iterator[tuple[Watcher, int]]:
-        """Watchers of the parent and, recursive ones, of ancestors; with their depth."""
+        """Yield the watchers of the parent directory and the recursive ones of its ancestors, with their depth."""
         key = fold(path)
         last = len(key) - 1
         for depth in range(len(key)):
@@ -224,7 +237,10 @@ class NotifyHub:
                     yield watcher, depth
 
     def report(self, path: Path, action: int, completion_filter: int, stream: str = "") -> None:
-        """``action`` happened to ``path``; it counts as ``completion_filter`` (any bit in common)."""
+        """Report a change of ``path`` by the server to its watchers.
+
+        Watchers whose filter has a bit in common with ``completion_filter`` are notified. ``stream`` is the name of a
+        stream of the file, if one was changed."""
         if not self._watchers:
             return
         own = ((fold(path), action),)
@@ -233,14 +249,16 @@ class NotifyHub:
         for watcher, depth in self._interested(path):
             if depth not in by_depth:
                 by_depth[depth] = [Notification(action, relative_name(path, depth, stream))]
-            wanted = watcher.completion_filter & completion_filter
-            news.append(_News(watcher, own, by_depth[depth] if wanted else ()))
+            matching = watcher.completion_filter & completion_filter
+            news.append(_News(watcher, own, by_depth[depth] if matching else ()))
         if news:
-            self._tell(news)
+            self._notify(news)
 
     def report_rename(self, old: Path, new: Path, directory: bool) -> None:
-        """Both names in one answer where the entry stays in its directory; else REMOVED here and ADDED there
-        (MS-FSA 2.1.5.14.11). Watchers at or below a renamed directory follow it."""
+        """Report a rename by the server. [MS-FSA 2.1.5.14.11]
+
+        If the entry stays in its directory, both names are in one answer. Otherwise the old parent gets REMOVED and the
+        new one ADDED. Watchers at or below a renamed directory follow it."""
         if not self._watchers:
             return
         kind = NotifyFilter.DIR_NAME if directory else NotifyFilter.FILE_NAME
@@ -254,14 +272,14 @@ class NotifyHub:
                 ]
                 news.append(_News(watcher, own, both if watcher.completion_filter & kind else ()))
             if news:
-                self._tell(news)
+                self._notify(news)
         else:
             self.report(old, Action.REMOVED, kind)
             self.report(new, Action.ADDED, kind)
         if directory:
             self._follow(old, new)
         else:
-            # A rename sets FILE_ATTRIBUTE_ARCHIVE: that is what those see who do not ask for names.
+            # A rename sets FILE_ATTRIBUTE_ARCHIVE: watchers of attributes that do not watch names see this change.
             seen = kind | NotifyFilter.ATTRIBUTES
             modified = [
                 _News(watcher, (), [Notification(Action.MODIFIED, relative_name(new, depth))])
@@ -269,7 +287,7 @@ class NotifyHub:
                 if watcher.completion_filter & seen == NotifyFilter.ATTRIBUTES
             ]
             if modified:
-                self._tell(modified)
+                self._notify(modified)
 
     def _follow(self, old: Path, new: Path) -> None:
         prefix = fold(old)
@@ -281,19 +299,22 @@ class NotifyHub:
                 self._watchers.setdefault(watcher.key, []).append(watcher)
 
     def directory_deleted(self, path: Path) -> None:
-        """The directory is gone or going (delete pending): its watchers end with DELETE_PENDING."""
+        """End the watchers of a directory that is deleted, or is to be, with DELETE_PENDING."""
         for watcher in tuple(self._watchers.get(fold(path), ())):
             call_apart(watcher.end, NtStatus.DELETE_PENDING)
 
 
 def relative_name(path: Path, depth: int, stream: str = "") -> str:
+    """Return the name of ``path`` relative to its ancestor at ``depth``."""
     name = "\\".join(path[depth:])
     return f"{name}:{stream}" if stream else name
 
 
 def from_backend(watcher: Watcher, open_here: Callable[[Path], bool]) -> Callable[[Change], None]:
-    """Callback for ``Backend.watch``: what happened behind the server, told to this watcher alone. ``open_here``: may a
-    client of this server be writing to that file? Then its changes are the server's to report."""
+    """Return a callback for ``Backend.watch`` that reports changes by programs of the host to ``watcher``.
+
+    ``open_here`` returns whether a client of this server may be writing to a file. Then the server reports its
+    modifications itself."""
 
     def on_change(change: Change) -> None:
         if change.action == LOST:

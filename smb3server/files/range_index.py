@@ -1,7 +1,8 @@
-"""Ranges by where they lie: whether anything overlaps is told without looking at all of them.
+"""An index of byte ranges that finds overlaps without a look at all ranges.
 
-Sorted by offset and cut into chunks, each of which knows how far its ranges reach and whose they are. A look-up, an
-insertion or a removal costs about the square root of their number, whatever a client makes them look like.
+The ranges are sorted by offset and split into chunks. Each chunk knows how far its ranges reach and who owns them. A
+look-up, an insertion or a removal costs about the square root of the number of ranges, for any choice of ranges by a
+client.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ from collections import Counter
 from typing import Generic, Protocol, TypeVar
 
 CHUNK = 256
+"""A chunk is split when it has more than twice as many ranges."""
 Key = tuple[int, int]
-"""(offset, number of insertion)."""
+"""(offset, sequence number of the insertion)."""
 
 
 class Range(Protocol):
-    """Covers ``length`` bytes; an empty one lies between the byte before ``offset`` and the one there."""
+    """A range of ``length`` bytes. An empty range lies between the byte before ``offset`` and the byte at it."""
 
     offset: int
     length: int
 
     @property
     def owner(self) -> object:
-        """Whose it is; told apart by equality."""
+        """The owner of the range. It is hashable and equal to itself only."""
         ...
 
 
@@ -31,6 +33,11 @@ T = TypeVar("T", bound=Range)
 
 
 class _Chunk(Generic[T]):
+    """Ranges that are neighbours in the order of their keys."""
+
+    # Invariant: keys is sorted, and ranges[i] has keys[i].
+    # Invariant: owners counts the ranges of each owner and has no zero counts.
+
     __slots__ = ("end", "keys", "owners", "ranges")
 
     def __init__(self, keys: list[Key], ranges: list[T]) -> None:
@@ -38,24 +45,24 @@ class _Chunk(Generic[T]):
         self.ranges = ranges
         self.owners = Counter(entry.owner for entry in ranges)
         self.end = max((entry.offset + entry.length - 1 for entry in ranges), default=-1)
-        """The last byte that one of them covers."""
+        """Offset of the last byte that a range of the chunk covers."""
 
-    def overlaps(self, first: int, last: int, but: object) -> bool:
+    def overlaps(self, first: int, last: int, excluded: object) -> bool:
         return any(
-            entry.offset <= last and entry.offset + entry.length > first and entry.owner is not but
+            entry.offset <= last and entry.offset + entry.length > first and entry.owner is not excluded
             for entry in self.ranges
         )
 
 
 class RangeIndex(Generic[T]):
-    """Empty when made."""
+    """An index of ranges, initially empty."""
 
     __slots__ = ("_chunks", "_firsts", "_keys", "_next")
 
     def __init__(self) -> None:
+        # Invariant: chunks are not empty and sorted by key; _firsts[i] is the first key of _chunks[i].
         self._chunks: list[_Chunk[T]] = []
         self._firsts: list[Key] = []
-        """Of each chunk, its first key."""
         self._keys: dict[T, Key] = {}
         self._next = 0
 
@@ -63,6 +70,7 @@ class RangeIndex(Generic[T]):
         return len(self._keys)
 
     def add(self, entry: T) -> None:
+        """Add a range. Its owner, offset and length must not change while it is here."""
         self._next += 1
         key = self._keys[entry] = (entry.offset, self._next)
         if not self._chunks:
@@ -86,7 +94,7 @@ class RangeIndex(Generic[T]):
             self._firsts[index : index + 1] = [half.keys[0] for half in halves]
 
     def remove(self, entry: T) -> None:
-        """One that was added, and whose owner, offset and length are what they were then."""
+        """Remove a range that was added. Its owner, offset and length must not have changed since."""
         key = self._keys.pop(entry)
         index = bisect_right(self._firsts, key) - 1
         chunk = self._chunks[index]
@@ -104,15 +112,16 @@ class RangeIndex(Generic[T]):
         if entry.offset + entry.length - 1 == chunk.end:
             chunk.end = max(other.offset + other.length - 1 for other in chunk.ranges)
 
-    def overlapped(self, offset: int, length: int, but: object = None) -> bool:
-        """Whether one overlaps the range given, of another owner than ``but``. An empty range overlaps only what holds
-        bytes on both sides of it, hence never another empty one."""
+    def overlapped(self, offset: int, length: int, excluded: object = None) -> bool:
+        """Return whether a range with another owner than ``excluded`` overlaps the given one.
+
+        An empty range overlaps only ranges with bytes on both sides of it, so never another empty one."""
         last = offset + length - 1
         for first, chunk in zip(self._firsts, self._chunks, strict=True):
             if first[0] > last:
                 return False
-            if chunk.end < offset or (len(chunk.owners) == 1 and but in chunk.owners):
+            if chunk.end < offset or (len(chunk.owners) == 1 and excluded in chunk.owners):
                 continue
-            if chunk.overlaps(offset, last, but):
+            if chunk.overlaps(offset, last, excluded):
                 return True
         return False

@@ -1,10 +1,12 @@
-"""Wildcard expressions of directory searches (MS-FSA 2.1.4.4), matched without regard to case.
+"""Wildcard expressions of directory searches, matched without regard to case. [MS-FSA 2.1.4.4]
 
-``*`` any characters; ``?`` one character; ``<`` (DOS_STAR) any characters but the name's last dot; ``>`` (DOS_QM) one
-character other than a dot, or nothing before a dot or the end; ``"`` (DOS_DOT) a dot, or nothing at the end.
+``*`` matches any characters, ``?`` one character, ``<`` (DOS_STAR) any characters except the last dot of the name.
+``>`` (DOS_QM) matches one character other than a dot, or nothing before a dot or the end. ``"`` (DOS_DOT) matches a
+dot, or nothing at the end.
 
-Patterns come from clients, so the time to match is bounded by pattern length times name length: plain expressions
-become regular ones without ambiguity (atomic groups), the DOS ones run as a bit-parallel automaton.
+Patterns come from clients, so the time to match is bounded by pattern length times name length. Expressions without DOS
+wildcards become regular expressions without backtracking (atomic groups). Those with DOS wildcards run as a
+bit-parallel automaton.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ Matcher = Callable[[str], bool]
 _DOS = frozenset('<>"')
 _STARS = re.compile(r"\*{2,}")
 MAX_PATTERN = 1024
-"""Characters, once stars in a row are one. Names have at most 255, so who writes more means no good."""
+"""Maximum length in characters, with stars in a row counted as one. Names have at most 255, so a longer pattern is
+malicious."""
 
 
 @lru_cache(maxsize=256)
 def compile_expression(pattern: str) -> Matcher:
-    """A function that tells whether a name matches."""
+    """Return a function that returns whether a name matches. Raises ``StatusError``: OBJECT_NAME_INVALID if the pattern
+    is too long."""
     if not pattern.strip("*"):
         return _everything
     pattern = _STARS.sub("*", pattern)
@@ -45,8 +49,10 @@ def _everything(name: str) -> bool:
 
 
 def _plain(pattern: str) -> Matcher:
-    """Only ``*`` and ``?``: the leftmost place for each part between stars is as good as any other, so parts are atomic
-    groups and nothing is tried twice."""
+    """Compile a pattern with no wildcards except ``*`` and ``?``.
+
+    The leftmost match of each part between stars is as good as any other, so parts are atomic groups and there is no
+    backtracking."""
     parts = ["".join("." if char == "?" else re.escape(char) for char in part) for part in pattern.split("*")]
     if len(parts) == 1:
         expression = parts[0]
@@ -58,12 +64,12 @@ def _plain(pattern: str) -> Matcher:
 
 
 def _automaton(pattern: str) -> Matcher:
-    """Set of reachable pattern positions, one bit each; all positions move at once."""
+    """Compile a pattern with DOS wildcards. The state is the set of reachable pattern positions, one bit each."""
     size = len(pattern)
     final = 1 << size
 
-    def positions(wanted: str) -> int:
-        return sum(1 << position for position, char in enumerate(pattern) if char in wanted)
+    def positions(characters: str) -> int:
+        return sum(1 << position for position, char in enumerate(pattern) if char in characters)
 
     stars, dos_stars, marks, dos_dots = positions("*"), positions("<"), positions(">"), positions('"')
     any_one = positions("?")
@@ -74,8 +80,8 @@ def _automaton(pattern: str) -> Matcher:
             literal[char] = literal.get(char, 0) | 1 << position
 
     def closure(states: int, free: int) -> int:
-        """Add what is reachable without consuming a character: past all positions of ``free`` in a row (the sum's carry
-        runs through each row)."""
+        """Add the positions that are reachable without consuming a character: those after positions of ``free`` in a
+        row. The carry of the addition runs through each row."""
         return states | ((free + (states & free)) ^ free)
 
     def matches(name: str) -> bool:

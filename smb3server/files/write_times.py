@@ -1,8 +1,8 @@
-"""The last write time as Windows shows it (MS-FSA 2.1.4.17): a write shows two seconds later, on flush or on close.
+"""The last write time as Windows shows it: a write shows two seconds later, on a flush or on close. [MS-FSA 2.1.4.17]
 
-The store's own time changes with every write; what differs from it lies over it here, while the file is open. After the
-two seconds further writes show on close only. A time that a client sets stays, whatever its handle writes; so does one
-that it freezes (-1), until it thaws it (-2) or closes (MS-FSCC 2.4.7).
+The store's own time changes with every write. While the file is open, a different time can hide it here. After the two
+seconds, further writes show on close only. A time that a client sets is not changed by writes of the same open. A time
+that it freezes (-1) stays until it thaws it (-2) or closes. [MS-FSCC 2.4.7]
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Handle
 
 WRITE_TIME_DELAY = 2.0
+"""Seconds after which a write shows."""
 _RECENT = 0.05
-"""Seconds: a write so short before the close has the right time already."""
+"""Seconds. The time of the store is right if the write came at most this long before the close."""
 _RESOLUTION = 156250
-"""FILETIME units: what is written within a tick of Windows' clock, 1/64 s, does not change the time."""
+"""FILETIME units. Writes within one tick of the clock of Windows, 1/64 s, do not change the time."""
 FREEZE, THAW = -1, -2
 
 
 class TimedOpen(Protocol):
-    """What is asked of an open."""
+    """What this module needs of an open."""
 
     @property
     def handle(self) -> Handle | None: ...
@@ -38,7 +39,7 @@ class TimedOpen(Protocol):
 
 
 class TimedFile(Protocol):
-    """What is asked of an open file."""
+    """What this module needs of an open file."""
 
     write_time: WriteTime | None
 
@@ -47,47 +48,51 @@ class TimedFile(Protocol):
 
 
 class WriteTime:
-    """One open file's."""
+    """The last write time of one open file."""
 
-    __slots__ = ("_file", "_first", "_timer", "dirty", "pinned_by", "settled", "shown")
+    __slots__ = ("_file", "_first", "_timer", "dirty", "pinned_by", "shown", "visible_once")
 
     def __init__(self, file: TimedFile) -> None:
         self._file = file
         self.dirty = False
-        """Written to since the time last became visible."""
-        self.settled = False
+        """The file was written to since the time last became visible."""
+        self.visible_once = False
+        """A write has become visible already: further ones show on close or flush only."""
         self.shown: int | None = None
-        """FILETIME instead of the store's; None: the store's."""
+        """The FILETIME that clients see. None means the time of the store."""
         self.pinned_by: TimedOpen | None = None
-        """Set or frozen through this open."""
+        """The open that has set or frozen the time."""
         self._first = 0.0
+        """When the first write came that made the file dirty, by the clock of the event loop."""
         self._timer: asyncio.TimerHandle | None = None
 
     def writing(self, handle: Handle) -> None:
-        """Called before data is written, unless ``dirty``."""
+        """Keep the present time visible, as data is about to be written. Not needed while ``dirty``."""
         if self.shown is None:
             self.shown = handle.info().last_write_time
         self.dirty = True
         loop = asyncio.get_running_loop()
         self._first = loop.time()
-        if not self.settled and self.pinned_by is None:
+        if not self.visible_once and self.pinned_by is None:
             self._timer = loop.call_later(WRITE_TIME_DELAY, self._on_timer)
 
     def _on_timer(self) -> None:
-        handle = next((entry.handle for entry in self._file.opens if entry.handle is not None), None)
+        handle = next((opened.handle for opened in self._file.opens if opened.handle is not None), None)
         if handle is not None:
-            self.settle(handle)
+            self.make_visible(handle)
 
-    def settle(self, handle: Handle) -> None:
-        """What was written shows now."""
+    def make_visible(self, handle: Handle) -> None:
+        """Make the time of the last write visible, unless an open has set or frozen the time."""
         self._stop_timer()
         if self.dirty and self.pinned_by is None:
             self.dirty = False
-            self.settled = True
+            self.visible_once = True
             self.shown = handle.info().last_write_time
 
     def set(self, opened: TimedOpen, value: int) -> None:
-        """A client has set the last write time (and the store has it), freezes or thaws it."""
+        """Note that a client sets, freezes or thaws the last write time. A time it sets is in the store already.
+
+        ``value`` is a FILETIME, ``FREEZE``, ``THAW`` or 0 for no change."""
         handle = opened.handle
         if handle is None or value == 0:
             return
@@ -106,7 +111,7 @@ class WriteTime:
         self.dirty = False
 
     def closing(self, opened: TimedOpen) -> None:
-        """``opened`` is about to be closed."""
+        """Make the time final for writes so far, before ``opened`` is closed."""
         handle = opened.handle
         if handle is None:
             return
@@ -125,7 +130,7 @@ class WriteTime:
         if not self.dirty:
             self._stop_timer()
             self.shown = None if self.pinned_by is None else self.shown
-            self.settled = False
+            self.visible_once = False
 
     def _stop_timer(self) -> None:
         timer, self._timer = self._timer, None
@@ -134,26 +139,28 @@ class WriteTime:
 
 
 def visible(file: TimedFile | None, info: FileInfo) -> FileInfo:
-    """``info`` with the last write time that clients are to see."""
+    """Return ``info`` with the last write time that clients see."""
     if file is None or file.write_time is None or file.write_time.shown is None:
         return info
     return info._replace(last_write_time=file.write_time.shown)
 
 
 def of(file: TimedFile) -> WriteTime:
+    """Return the write time of an open file, and create it if needed."""
     if file.write_time is None:
         file.write_time = WriteTime(file)
     return file.write_time
 
 
-def settle(opened: TimedOpen) -> None:
-    """FLUSH, and changes of sizes and times, make it visible."""
+def make_visible(opened: TimedOpen) -> None:
+    """Make the last write time visible: for FLUSH, and for changes of sizes and times."""
     file, handle = opened.file, opened.handle
     if file is not None and handle is not None and file.write_time is not None:
-        file.write_time.settle(handle)
+        file.write_time.make_visible(handle)
 
 
 def closing(opened: TimedOpen) -> None:
+    """Make the last write time final before ``opened`` is closed."""
     file = opened.file
     if file is not None and file.write_time is not None:
         file.write_time.closing(opened)

@@ -1,4 +1,4 @@
-"""Which fabric serves which address, and why: a pure function of what was asked for and what the machine has."""
+"""The choice of the fabric for each address, with the reasons: pure functions of the request and the machine."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ WILDCARDS = ("0.0.0.0", "::")
 
 
 class Choice(NamedTuple):
-    """One decision. ``host`` is empty where it is about the fabric as a whole."""
+    """One decision. ``host`` is empty if it applies to the fabric as a whole."""
 
     fabric: str
     host: str
     ports: tuple[int, ...]
-    """To listen on, the first one is the fabric's own; empty: not served."""
+    """The ports to listen on, the fabric's own first. Empty means not served."""
     reason: str
     remedy: str = ""
     taken: bool = False
-    """Not served because another program has the port, or because this process may not use it."""
+    """Whether it is not served because another program has the port, or because this process may not use it."""
 
     @property
     def served(self) -> bool:
+        """Whether the fabric is served."""
         return bool(self.ports)
 
     def __str__(self) -> str:
@@ -52,18 +53,18 @@ class Choice(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What the decision depends on."""
+    """The state of the machine on which the decision depends."""
 
     interfaces: Sequence[Interface] = ()
     devices: Sequence[RdmaDevice] = ()
     owners: Sequence[PortOwner] = ()
-    """Of the ports that fabrics need."""
+    """The owners of the ports that fabrics need."""
     unavailable: Mapping[str, str] = {}
-    """Fabric to the reason (with its remedy) why it cannot serve at all here."""
+    """By fabric: the reason (with its remedy) why it cannot be served on this machine at all."""
 
 
 def ports_needed(port: int | None) -> list[tuple[str, int]]:
-    """Return the (protocol, port) pairs whose owners decide; ``port``: None for the usual ones."""
+    """Return the (protocol, port) pairs whose owners matter. ``port`` is None for the usual ports."""
     numbers = {SMB_PORT, SMB_DIRECT_PORT} if port is None else {port}
     return [("udp", ROCE_UDP_PORT), *(("tcp", number) for number in sorted(numbers))]
 
@@ -85,13 +86,13 @@ def _software(fabric: str, host: str, why: str, port: int | None, machine: Machi
     blocked = obstacle(fabric, host, first, machine)
     if blocked is not None:
         return Choice(fabric, host, (), *blocked, taken=True)
-    # Over RoCE the port is a number in the request only: Windows asks for 445, Linux 6.12 for 5445.
+    # Over RoCE the port is only a number in the request: Windows requests 445, Linux 6.12 requests 5445.
     ports = (first, SMB_PORT) if fabric == "roce" and port is None else (first,)
     return Choice(fabric, host, ports, why)
 
 
 class _Addresses:
-    """Which interface, and which device, an address belongs to."""
+    """A map of addresses to their interfaces and RDMA devices."""
 
     def __init__(self, machine: Machine) -> None:
         self._devices: dict[str, RdmaDevice] = {}
@@ -110,7 +111,7 @@ class _Addresses:
         return entry.name if entry is not None else "an unknown interface"
 
     def expand(self, host: str) -> list[str]:
-        """Return the addresses that a wildcard stands for; ``host`` alone if it is none."""
+        """Return the addresses that a wildcard stands for, or only ``host`` if it is not a wildcard."""
         if host not in WILDCARDS:
             return [host]
         version = 6 if ":" in host else 4
@@ -125,7 +126,8 @@ def _verbs(host: str, device: RdmaDevice, interface: str, port: int | None) -> C
 
 
 def choose_automatically(hosts: Sequence[str], machine: Machine, port: int | None) -> list[Choice]:
-    """Choose verbs where there is an RDMA device that works, software iWARP and RoCEv2 elsewhere."""
+    """Choose verbs for addresses with a working RDMA device, and software iWARP and RoCEv2 for the others. ``port`` is
+    None for the usual ports."""
     addresses = _Addresses(machine)
     choices: list[Choice] = []
     verbs_missing = machine.unavailable.get("verbs")
@@ -142,7 +144,7 @@ def choose_automatically(hosts: Sequence[str], machine: Machine, port: int | Non
             why = _why_software(host, addresses, machine, verbs_missing)
             choices += [_software(fabric, host, why, port, machine) for fabric in SOFTWARE]
             continue
-        # With a device in use, software must keep off its addresses, so nobody listens on the wildcard.
+        # If a device is used, software must not listen on its addresses, so nothing may listen on the wildcard.
         for text in expanded:
             if text in usable:
                 choices.append(_verbs(text, usable[text], addresses.interface(text), port))
@@ -166,7 +168,7 @@ def _why_software(host: str, addresses: _Addresses, machine: Machine, verbs_miss
 
 
 def choose_named(fabrics: Sequence[str], hosts: Sequence[str], machine: Machine, port: int | None) -> list[Choice]:
-    """Choose exactly the fabrics asked for."""
+    """Choose exactly the fabrics in ``fabrics``. ``port`` is None for the usual ports."""
     addresses = _Addresses(machine)
     choices: list[Choice] = []
     for fabric in fabrics:
@@ -196,8 +198,8 @@ def fatal(choices: Sequence[Choice], fabrics: Sequence[str], hosts: Sequence[str
     """Return the first choice that makes a start with explicitly named ``fabrics`` an error, or None.
 
     It is an error if a fabric serves nothing, does not serve an address that was named, or does not serve an address
-    (a wildcard included) because another program has its port. A wildcard whose address family this machine lacks is no
-    error.
+    (including a wildcard) because another program has its port. A wildcard of an address family that this machine does
+    not have is not an error.
     """
     for fabric in fabrics:
         own = [choice for choice in choices if choice.fabric == fabric]
@@ -210,7 +212,8 @@ def fatal(choices: Sequence[Choice], fabrics: Sequence[str], hosts: Sequence[str
 
 
 def explain(error: OSError | ProviderError, choice: Choice, port: int, owners: Callable[[], Machine]) -> Choice:
-    """Return ``choice`` after listening failed, with the owner of the port, if there is one, and the remedy."""
+    """Return ``choice`` as failed after listening raised ``error``, with the owner of the port, if there is one, and
+    the remedy."""
     blocked = obstacle(choice.fabric, choice.host, port, owners())
     if blocked is not None:
         return choice.failed(*blocked, taken=True)

@@ -1,7 +1,7 @@
-"""What the machine says about its ports and RDMA devices: /proc and /sys, read without any library.
+"""The machine's ports and RDMA devices, from /proc and /sys, without any library.
 
-Every function takes ``root``, the directory that holds ``proc`` and ``sys``, so that tests can bring their own machine.
-Nothing here raises for files that are missing or unreadable: what cannot be seen is not reported.
+Every function takes ``root``, the directory that contains ``proc`` and ``sys``, so that tests can simulate a machine.
+No function raises for files that are missing or unreadable: their information is left out.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ def _read(path: Path) -> str:
 
 
 def machine_id(root: Path = ROOT) -> str:
-    """The same for every start of this machine (machine-id(5)); not to be told to others."""
+    """Return the machine's ID, which does not change at a restart (machine-id(5)). It must not be disclosed to
+    others."""
     return _read(root / "etc/machine-id")
 
 
 class PortOwner(NamedTuple):
-    """A socket that is bound to a port."""
+    """The owner of a socket that is bound to a port."""
 
     protocol: str
     """tcp or udp."""
@@ -45,10 +46,10 @@ class PortOwner(NamedTuple):
     """0.0.0.0 and :: are wildcards."""
     port: int
     process: str
-    """Name of the process; empty where the kernel owns the socket or its process cannot be seen."""
+    """Name of the process; empty if the kernel owns the socket or its process is not visible."""
     pid: int | None
     hidden: bool
-    """The owner may be a process of another user: its descriptors could not be read."""
+    """Whether the owner may be a process of another user, whose descriptors could not be read."""
 
     def __str__(self) -> str:
         if self.pid is not None:
@@ -57,7 +58,7 @@ class PortOwner(NamedTuple):
 
 
 def _address(text: str) -> str:
-    """/proc/net prints addresses as 32-bit words in host order."""
+    """Return an address from /proc/net, which prints 32-bit words in host order."""
     words = [int(text[start : start + 8], 16) for start in range(0, len(text), 8)]
     packed = struct.pack(f"={len(words)}I", *words)
     address = ipaddress.ip_address(packed)
@@ -66,7 +67,7 @@ def _address(text: str) -> str:
 
 
 def _processes(root: Path, inodes: set[int]) -> tuple[dict[int, tuple[str, int]], bool]:
-    """(process name, pid) by socket inode, and whether some process would not be looked into."""
+    """Return (process name, pid) by socket inode, and whether the descriptors of some process could not be read."""
     found: dict[int, tuple[str, int]] = {}
     hidden = False
     try:
@@ -93,7 +94,7 @@ def _processes(root: Path, inodes: set[int]) -> tuple[dict[int, tuple[str, int]]
 
 
 def port_owners(wanted: Iterable[tuple[str, int]], root: Path = ROOT) -> list[PortOwner]:
-    """Who listens on (or, for UDP, is bound to) the given (protocol, port) pairs."""
+    """Return the owners of the sockets that listen on (or, for UDP, are bound to) the given (protocol, port) pairs."""
     pairs = set(wanted)
     sockets: list[tuple[str, str, int, int]] = []
     for protocol in ("tcp", "udp"):
@@ -117,13 +118,13 @@ def port_owners(wanted: Iterable[tuple[str, int]], root: Path = ROOT) -> list[Po
 
 
 def overlapping(owners: Sequence[PortOwner], protocol: str, host: str, port: int) -> PortOwner | None:
-    """The owner that keeps ``host`` from being bound to ``port``."""
+    """Return the owner that prevents binding to ``port`` on ``host``, or None."""
     family = 6 if ":" in host else 4
     for owner in owners:
         if (owner.protocol, owner.port) != (protocol, port):
             continue
         theirs = 6 if ":" in owner.address else 4
-        # A socket on :: may take IPv4, too; whether it does is not told.
+        # A socket on :: may accept IPv4 as well; /proc does not show whether it does.
         wildcard = owner.address == "::" or (owner.address == "0.0.0.0" and family == 4)
         if wildcard or (theirs == family and (owner.address == host or host in ("0.0.0.0", "::"))):
             return owner
@@ -131,7 +132,7 @@ def overlapping(owners: Sequence[PortOwner], protocol: str, host: str, port: int
 
 
 class RdmaDevice(NamedTuple):
-    """An RDMA device's port, the software driver behind it and its interfaces."""
+    """One port of an RDMA device, its driver and its interfaces."""
 
     state: PortState
     driver: str
@@ -139,6 +140,7 @@ class RdmaDevice(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The name of the device."""
         return self.state.device
 
     @property
@@ -150,15 +152,15 @@ class RdmaDevice(NamedTuple):
 
     @property
     def smb_ports(self) -> tuple[int, ...]:
-        """Clients look for SMB Direct on 5445 over iWARP, which shares TCP's ports with 445; on 445 elsewhere, where
-        Linux 6.12 asks for 5445 first."""
+        """The ports on which clients expect SMB Direct. Over iWARP that is 5445, since iWARP shares TCP's ports with
+        direct TCP on 445. On other fabrics it is 445; Linux 6.12 requests 5445 first."""
         return (SMB_DIRECT_PORT,) if self.state.iwarp else (SMB_PORT, SMB_DIRECT_PORT)
 
 
 def _driver(device: str, root: Path) -> str:
     folder = root / "sys" / "class" / "infiniband" / device
     description = _read(folder / "node_desc").lower()
-    # The kernel's software devices have no bus device whose driver could be asked; they describe themselves.
+    # The kernel's software devices have no bus device with a driver; they describe themselves.
     if not (folder / "device" / "driver").exists():
         if description == "rxe" or device.startswith("rxe"):
             return "rxe"
@@ -169,16 +171,18 @@ def _driver(device: str, root: Path) -> str:
 
 
 def rdma_devices(root: Path = ROOT) -> list[RdmaDevice]:
+    """Return all ports of all RDMA devices."""
     return [RdmaDevice(state, _driver(state.device, root)) for state in ports(root / "sys" / "class" / "infiniband")]
 
 
 def module_loaded(name: str, root: Path = ROOT) -> bool:
-    """Loaded, or built in with parameters; built in without leaves no trace."""
+    """Return whether a module is loaded, or built in with parameters. One that is built in without parameters leaves no
+    trace."""
     return (root / "sys" / "module" / name).is_dir()
 
 
 def effective_capabilities(root: Path = ROOT) -> int:
-    """Bit mask of this process's effective capabilities."""
+    """Return the bit mask of this process's effective capabilities."""
     for line in _read(root / "proc" / "self" / "status").splitlines():
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)
@@ -186,13 +190,13 @@ def effective_capabilities(root: Path = ROOT) -> int:
 
 
 def mtu(interface: str, root: Path = ROOT) -> int:
-    """Bytes; 0 if unknown."""
+    """Return the MTU of an interface in bytes; 0 if unknown."""
     text = _read(root / "sys" / "class" / "net" / interface / "mtu")
     return int(text) if text.isdigit() else 0
 
 
 def kernel_owner(owner: PortOwner, devices: Sequence[RdmaDevice], root: Path = ROOT) -> tuple[str, str]:
-    """(who, remedy) for a port that somebody else has, with the kernel's drivers told apart."""
+    """Return (owner, remedy) for a port that another program or one of the kernel's drivers has."""
     rxe = [device for device in devices if device.driver == "rxe"]
     if owner.pid is None and owner.protocol == "udp" and owner.port == ROCE_UDP_PORT:
         if rxe:

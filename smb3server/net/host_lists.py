@@ -1,4 +1,4 @@
-"""Which hosts may come in: lists of addresses and networks."""
+"""Lists of addresses and networks that decide which hosts may connect."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def parse(entries: Sequence[str]) -> tuple[Network, ...]:
-    """``192.0.2.7``, ``192.0.2.0/24``, ``2001:db8::/32``. Raises ``ValueError``, also where host bits are set."""
+    """Parse entries such as ``192.0.2.7``, ``192.0.2.0/24`` or ``2001:db8::/32``. Raise ``ValueError`` for other
+    entries and for networks with host bits set."""
     return tuple(ipaddress.ip_network(entry) for entry in entries)
 
 
 @dataclass(frozen=True, slots=True)
 class HostLists:
-    """Whoever is in ``deny`` stays out; of the others those in ``allow`` come in, or all where that is None."""
+    """The hosts that may connect: those in ``allow`` (None means all), except those in ``deny``."""
 
     allow: tuple[Network, ...] | None = None
     deny: tuple[Network, ...] = ()
 
     def admits(self, host: str) -> bool:
-        """``host``: an address as sockets have it, with or without its interface."""
+        """Return whether ``host`` may connect: an address as sockets return it, with or without its interface."""
         if self.allow is None and not self.deny:
             return True
         try:

@@ -1,5 +1,7 @@
-"""The machine's network interfaces, as clients are told of them (MS-SMB2 2.2.32.5). The list follows the kernel's
-events; a slow poll stands in where they cannot be had."""
+"""The machine's network interfaces, as they are reported to clients. [MS-SMB2 2.2.32.5]
+
+The list follows the kernel's events. If these are not available, it is refreshed at intervals.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ log = logging.getLogger(__name__)
 RSS_CAPABLE, RDMA_CAPABLE = 1, 2
 FAMILY_IPV4, FAMILY_IPV6 = 0x0002, 0x0017
 DEFAULT_SPEED = 1_000_000_000
-"""Bits per second, where the driver does not know."""
+"""Bits per second, if the driver does not report it."""
 REFRESH_INTERVAL = 10.0
 _IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
 _UNUSABLE = 0x40 | 0x08
@@ -41,13 +43,13 @@ class Interface(NamedTuple):
     """Bits per second."""
     loopback: bool
     running: bool = True
-    """The link is there: nobody reaches an address whose cable is out."""
+    """Whether there is a link: an address whose cable is unplugged cannot be reached."""
     queues: int = 1
     """Receive queues."""
 
 
 def _speed(name: str) -> int:
-    """Drivers of virtual interfaces say -1 or nothing."""
+    """Return the bits per second of an interface. Drivers of virtual interfaces report -1 or nothing."""
     try:
         megabits = int((Path("/sys/class/net") / name / "speed").read_text())
     except (OSError, ValueError):
@@ -56,6 +58,7 @@ def _speed(name: str) -> int:
 
 
 def _queues(name: str) -> int:
+    """Return how many receive queues an interface has."""
     try:
         return max(1, sum(1 for _ in (Path("/sys/class/net") / name / "queues").glob("rx-*")))
     except OSError:
@@ -63,8 +66,8 @@ def _queues(name: str) -> int:
 
 
 def read_interfaces() -> list[Interface]:
-    """Addresses of the interfaces that are up, link-local ones left out. Blocks for some milliseconds."""
-    # Takes a quarter of a second to load, which the commands that look at no interface save.
+    """Return the addresses of the interfaces that are up, except link-local ones. This blocks for some milliseconds."""
+    # Takes a quarter of a second to load, so commands that do not need it do not import it.
     from pyroute2 import IPRoute
 
     found: list[Interface] = []
@@ -86,7 +89,7 @@ def read_interfaces() -> list[Interface]:
 
 
 class InterfaceList:
-    """A list that is refreshed in the background, so that no request waits for it."""
+    """The list of interfaces, which is refreshed in the background so that no request waits for it."""
 
     def __init__(self) -> None:
         self.interfaces: list[Interface] = []
@@ -95,15 +98,16 @@ class InterfaceList:
         self._events = LinkEvents(self.refresh_soon)
 
     async def start(self) -> None:
-        """Read it once, then keep it fresh until ``stop``."""
+        """Read the list, then keep it up to date until ``stop``."""
         try:
             self._events.start()
         except OSError as error:
-            log.info("no events of network interfaces, looking every %.0f s: %s", REFRESH_INTERVAL, error)
+            log.info("no events of network interfaces, reading the list every %.0f s: %s", REFRESH_INTERVAL, error)
         await self.refresh()
         self._task = asyncio.get_running_loop().create_task(self._keep_fresh())
 
     async def stop(self) -> None:
+        """Stop refreshing the list."""
         self._events.stop()
         if self._task is not None:
             self._task.cancel()
@@ -111,15 +115,15 @@ class InterfaceList:
             self._task = None
 
     def refresh_soon(self) -> None:
-        """Something about an interface changed."""
+        """Refresh the list in the background: an interface has changed."""
         self._wanted.set()
 
     async def refresh(self) -> None:
-        """Now: addresses have just been changed."""
+        """Refresh the list now. On an error keep the old one, and log it."""
         try:
             self.interfaces = await asyncio.to_thread(read_interfaces)
         except Exception as error:
-            # netlink may be out of bounds in a sandbox; the server works without, only multichannel does not.
+            # A sandbox may not permit netlink. The server works without it, except multichannel.
             log.warning("cannot list network interfaces: %s", error)
 
     async def _keep_fresh(self) -> None:
@@ -130,7 +134,8 @@ class InterfaceList:
             await self.refresh()
 
     def visible_from(self, local: str) -> list[Interface]:
-        """Those a client can reach that reached us at ``local``: loopback addresses mean nothing to other machines."""
+        """Return the addresses that a client connected to ``local`` can reach. Loopback addresses are of no use to
+        other machines."""
         try:
             inside = ipaddress.ip_address(local).is_loopback
         except ValueError:
@@ -139,12 +144,13 @@ class InterfaceList:
 
 
 def _serves(addresses: Collection[str], address: Address) -> bool:
+    """Return whether a listener on ``addresses`` serves ``address``, directly or by a wildcard."""
     wildcard = "0.0.0.0" if address.version == 4 else "::"
     return str(address) in addresses or wildcard in addresses
 
 
 def rdma_capable(interfaces: Iterable[Interface], rdma_addresses: Collection[str]) -> int:
-    """How many of them ``pack_interfaces`` flags RDMA_CAPABLE."""
+    """Return how many of the interfaces ``pack_interfaces`` flags RDMA_CAPABLE."""
     return sum(_serves(rdma_addresses, entry.address) for entry in interfaces)
 
 
@@ -156,10 +162,12 @@ def pack_interfaces(
     plain_too: bool = False,
     rss: bool = False,
 ) -> bytes:
-    """NETWORK_INTERFACE_INFO structures, linked, of the addresses that are served; RDMA_CAPABLE where SMB Direct
-    listens. ``plain_too``: such an address is listed once more without that flag, if it is served over TCP. Linux 6.12
-    keeps to one kind: a session that began over TCP gets channels to interfaces without the flag only. ``rss``: those
-    with several receive queues are RSS_CAPABLE."""
+    """Return linked NETWORK_INTERFACE_INFO structures of the addresses that are served. [MS-SMB2 2.2.32.5]
+
+    An address is RDMA_CAPABLE if SMB Direct listens on it. With ``plain_too``, such an address is also listed without
+    that flag if it is served over TCP. Linux 6.12 uses only one kind: a session that began over TCP gets channels only
+    to interfaces without the flag. With ``rss``, an interface with several receive queues is RSS_CAPABLE.
+    """
     packed: list[bytes] = []
     for entry in interfaces:
         rdma, tcp = _serves(rdma_addresses, entry.address), _serves(tcp_addresses, entry.address)

@@ -1,4 +1,4 @@
-"""The kernel's word that an interface or an address changed (rtnetlink(7)): what exactly is read elsewhere."""
+"""The kernel's notification that an interface or an address changed (rtnetlink(7)), without details."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _GROUPS = 0x1 | 0x10 | 0x100
 """RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR."""
 _RECEIVE_SIZE = 65536
 SETTLE = 0.05
-"""Seconds after the first event until it is told: a link that comes or goes brings several."""
+"""Seconds from the first event to the notification: a link that comes or goes causes several events."""
 
 
 class LinkEvents:
-    """Calls ``on_change`` on the loop's thread some moments after interfaces, addresses or links changed."""
+    """Calls ``on_change`` on the loop's thread shortly after interfaces, addresses or links changed."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
@@ -26,7 +26,7 @@ class LinkEvents:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Raises ``OSError`` where netlink is out of bounds."""
+        """Begin to listen for events. Raise ``OSError`` if netlink is not permitted."""
         sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE)
         try:
             sock.bind((0, _GROUPS))
@@ -37,7 +37,7 @@ class LinkEvents:
         asyncio.get_running_loop().add_reader(sock.fileno(), self._readable)
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stop listening for events. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -54,9 +54,9 @@ class LinkEvents:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
-                # More events than the buffer holds: some are lost, which says that something changed, too.
+                # There were more events than the buffer holds: some were lost, which also means that something changed.
                 if error.errno != errno.ENOBUFS:
-                    log.warning("no more events of network interfaces: %s", error)
+                    log.warning("events of network interfaces have ended: %s", error)
                     self.stop()
                     return
         if self._timer is None:

@@ -1,4 +1,4 @@
-"""Listening for direct TCP, and telling iWARP from it by the first byte."""
+"""Listening for direct TCP and iWARP on the same port; the first byte distinguishes them."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ FIRST_BYTE_DIRECT_TCP = 0x00
 FIRST_BYTE_MPA = 0x4D
 """'M' of "MPA ID Req Frame" (RFC 5044 7.1)."""
 BACKLOG = 65535
-"""Connections that may wait to be accepted; the kernel's limit is net.core.somaxconn. Behind it clients wait for their
-next SYN, a second and more."""
+"""Most connections that wait to be accepted; the kernel's limit is net.core.somaxconn. Further clients wait for their
+next SYN, a second or more."""
 ACCEPTS_PER_TURN = 512
 FEWEST_PER_TURN, FIRST_PER_TURN, MOST_PER_TURN, MORE_PER_TURN = 4, 32, 128, 4
-"""Connections listened to anew in one turn of the event loop. What one more means shows in the turns that follow, so it
-grows slowly and shrinks fast."""
+"""Fewest, first and most new connections that are admitted in one turn of the event loop, and the increment. The effect
+of one more connection shows only in later turns, so the number grows slowly and shrinks fast."""
 SHORT_TURN, LONG_TURN = 0.02, 0.06
-"""Seconds. In a turn that takes longer other things wait too long: the renewal of a cluster's lease, clients that are
-in already."""
+"""Seconds. After a turn shorter than the first more connections are admitted, after one longer than the second fewer. A
+long turn delays other work too much, such as the renewal of a cluster's lease and requests of connected clients."""
 PAUSE_WITHOUT_DESCRIPTORS = 1.0
 MAX_SILENT = 1024
-"""Connections that have said nothing, of a listener that shares no table with others."""
+"""Most connections that have sent nothing, if the listener shares no table with others."""
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A TCP listener on one address; IPv6 ones take IPv6 only. Raises ``OSError``."""
+    """Return a TCP listener on one address; an IPv6 address accepts only IPv6. Raise ``OSError`` if that fails."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
@@ -54,13 +54,15 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 class TcpListener:
-    """Accepts on one address and hands ``TcpTransport`` objects to ``on_transport``. With ``on_iwarp``, sockets whose
-    first byte is MPA's go there instead, unread. A connection that says nothing for ``first_byte_timeout`` seconds
-    is closed; until then it costs a socket and nothing else.
+    """A listening address, which passes ``TcpTransport`` objects to ``on_transport``.
 
-    When thousands come at once, as after a failover, all are accepted, for the kernel would leave some to their
-    time-outs; but they are listened to in the order they came, and no more at a time than leave the event loop short
-    turns."""
+    With ``on_iwarp``, sockets whose first byte is MPA's are passed there instead, unread. A connection that sends
+    nothing for ``first_byte_timeout`` seconds is closed; until then it needs only a socket.
+
+    When thousands of clients connect at the same time, as after a failover, all connections are accepted: otherwise the
+    kernel would let some of them time out. They are admitted in the order of their arrival, in each turn of the event
+    loop only as many as keep the turns short.
+    """
 
     def __init__(
         self,
@@ -74,8 +76,8 @@ class TcpListener:
         silent: UnauthenticatedPeers | None = None,
         admits: Callable[[str], bool] = lambda host: True,
     ) -> None:
-        """``silent``: the table of connections that have said nothing, which listeners may share; None: one of its own.
-        ``admits``: says of an address whether connections from there are taken."""
+        """Listen. ``silent`` is the table of connections that have sent nothing, which listeners may share; None means
+        a table of its own. ``admits`` returns whether an address may connect. Raise ``OSError`` if listening fails."""
         self._socket = listening_socket(host, port)
         name = self._socket.getsockname()
         self.address: tuple[str, int] = (name[0], name[1])
@@ -88,9 +90,9 @@ class TcpListener:
         self._places = UnauthenticatedPeers(MAX_SILENT) if silent is None else silent
         self._admits = admits
         self._silent: dict[socket.socket, tuple[asyncio.TimerHandle, UnauthenticatedPeer]] = {}
-        """Connected and not heard of yet, oldest first."""
+        """Connections that have sent nothing, the oldest first. Invariant: each has an entry in the table."""
         self._waiting: deque[socket.socket] = deque()
-        """Of those, the ones not listened to yet."""
+        """Those that are not admitted yet: the loop does not watch them. Some may have been dropped meanwhile."""
         self._admitting = False
         self._per_turn = FIRST_PER_TURN
         self._turn_began = 0.0
@@ -130,7 +132,8 @@ class TcpListener:
                 self._loop.call_soon(self._admit)
 
     def _admit(self) -> None:
-        """Once in a turn of the event loop, while somebody waits."""
+        """Watch some of the waiting connections for their first byte. Runs once in each turn of the event loop while
+        any wait."""
         now = time.monotonic()
         turn, self._turn_began = now - self._turn_began, now
         if turn > LONG_TURN:
@@ -180,7 +183,7 @@ class TcpListener:
         sock.close()
 
     async def close(self) -> None:
-        """Stop listening; connections live on."""
+        """Stop listening and drop the connections that have sent nothing; the others remain."""
         if self._closed:
             return
         self._closed = True

@@ -1,7 +1,7 @@
-"""Direct TCP (MS-SMB2 2.1): each message behind a zero byte and its length in three bytes, big-endian.
+"""Direct TCP: each message follows a zero byte and its length in three bytes, big-endian. [MS-SMB2 2.1]
 
-Small messages are cut out of one receive buffer, as many as a read brought; a large one is received straight into a
-pooled buffer of its own. Sends gather segments without copying them.
+Small messages are copied from one receive buffer, which may receive several at once. A large message is received
+directly into a pooled buffer of its own. Sends gather segments without copying them.
 """
 
 from __future__ import annotations
@@ -24,31 +24,30 @@ from smbdirect.unauthenticated import Allowance
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE = 0xFFFFFF
-"""The length field has three bytes."""
+"""Longest message in bytes: the length field has three bytes."""
 RECEIVE_BUFFER = 65536
 INITIAL_BUFFER = 8192
-"""Bytes of a trusted peer's receive buffer until a read fills it: most of thousands of clients send little. It is
-allocated with the first byte: idle connections use no buffer."""
+"""Bytes of a trusted peer's receive buffer until a read fills it: most of thousands of clients send little."""
 FIRST_BUFFER = 2048
-"""Bytes of the receive buffer of an unauthenticated peer; it grows with what arrives, not with announcements."""
+"""Bytes of an unauthenticated peer's first receive buffer. It grows with received data, not with announced lengths."""
 PEER_TIMEOUT = 180.0
-"""Seconds that a peer may acknowledge neither data nor keepalive probes: a network may be away for a minute or two. A
-client that lost its network sends nothing, and only probes find that out."""
+"""Seconds for which a peer may acknowledge neither data nor keepalive probes: a network may fail for a minute or two. A
+client that lost its network sends nothing, and only probes detect that."""
 LARGE_MESSAGE = 16384
-"""Bytes from which a message is received into a buffer of its own."""
+"""A message of at least this many bytes is received into a buffer of its own."""
 MAX_SEGMENTS = 512
-"""Segments per sendmsg; IOV_MAX is 1024."""
+"""Most segments per sendmsg; IOV_MAX is 1024."""
 HIGH_WATER = 16 << 20
-"""Unsent bytes at which reading stops until half of them are gone."""
+"""Reading stops when more bytes than this are unsent, until fewer than half of them are."""
 HIGH_WATER_UNAUTHENTICATED = 16384
 READS_PER_TURN = 4
-"""Receive calls before other connections get their turn."""
+"""Most receive calls before other connections get their turn."""
 
 OnMessage = Callable[[InboundMessage], None]
 
 
 class _Small:
-    """A message in memory of its own, which needs no giving back."""
+    """One message in memory of its own, which need not be given back."""
 
     __slots__ = ("view",)
 
@@ -56,24 +55,25 @@ class _Small:
         self.view = view
 
     def release(self) -> None:
-        """Nothing to give back: the memory goes with the last view."""
+        """Do nothing: the memory is freed with the last view."""
 
 
 def tune(sock: socket.socket) -> None:
-    """Options of a connection's socket, or of a listening one for all that it accepts: they inherit them (Linux)."""
+    """Set the options of a connection's socket, or of a listening one: the sockets that it accepts inherit them
+    (Linux)."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     tcp_info.set_peer_timeout(sock, PEER_TIMEOUT)
 
 
 class TcpTransport:
-    """See ``smbdirect.message_transport.MessageTransport``. Takes over ``sock``."""
+    """One direct-TCP connection. Implements ``smbdirect.message_transport.MessageTransport``."""
 
     rdma: RdmaOperations | None = None
     max_outbound_message_size = MAX_MESSAGE
 
     def __init__(self, sock: socket.socket, pool: BufferPool, max_message_size: int, tuned: bool = False) -> None:
-        """``max_message_size``: in bytes, until the peer is trusted with more. ``tuned``: accepted by a socket that was
-        prepared with ``tune``."""
+        """Take over ``sock``. ``max_message_size`` applies until ``trust``, in bytes. ``tuned`` means that the
+        listening socket was prepared with ``tune``."""
         if not tuned:
             sock.setblocking(False)
             tune(sock)
@@ -88,45 +88,47 @@ class TcpTransport:
         self.local_address: tuple[str, int] = _address(sock.getsockname())
         self.pending_send_bytes = 0
         self._life = Life.OPENING
-        """Open from ``start`` on."""
+        """Open after ``start``."""
         self._error: BaseException | None = None
-        """Why it died; None: a clean end."""
+        """Why the connection ended; None means a clean end."""
         self._on_message: OnMessage = _release
         self._on_closed: Callable[[BaseException | None], None] | None = None
-        # The receive side. Invariant: what was received and not delivered is _receive_view[_start:_end], and of _large
-        # the first _large_filled bytes; one of the two is empty.
+        # The receive side. Invariant: the bytes that were received but not delivered are _receive_view[_start:_end] or
+        # the first _large_filled bytes of _large; one of the two is empty.
         self._bytes_received = 0
         self._receive_view = memoryview(bytearray())
         self._start = 0
         self._end = 0
         self._filled = False
-        """A read filled the initial buffer: the next one is of full size."""
+        """Whether a read has filled the initial buffer: the next buffer has full size."""
         self._allowance = Allowance(pool.unauthenticated)
         self._large: PooledBuffer | None = None
         self._large_filled = 0
         self._paused = False
-        """By ``pause_reading``."""
+        """Set by ``pause_reading``."""
         self._throttled = False
-        """Too much is unsent. Invariant: ``pending_send_bytes`` has been above the high-water mark, and not below half
-        of it since."""
+        """Whether too much is unsent. Invariant: if set, ``pending_send_bytes`` was above the high-water mark, and has
+        not been below half of it since."""
         self._reading = False
-        """Invariant: true exactly if open, neither paused nor throttled; the loop watches the socket exactly then."""
+        """Whether the loop watches the socket for data. Invariant: True if and only if open and neither paused nor
+        throttled."""
         self._delivering = False
-        """``_deliver_buffered`` is on the stack: messages are cut out by it, not by what it calls."""
+        """Whether ``_deliver_buffered`` is on the stack: a nested call must not deliver messages."""
         # The send side. Invariant: _queue has the bytes from _sent_position to _queued_position of the stream.
         self._queue: deque[Buffer] = deque()
         self._marks: deque[tuple[int, Callable[[], None] | None]] = deque()
-        """(stream position at a message's end, its on_sent)."""
+        """(stream position of a message's end, its on_sent)."""
         self._queued_position = 0
         self._sent_position = 0
         self._writing = False
-        """The loop watches for room in the socket. Invariant: ``_queue`` is not empty then."""
+        """Whether the loop watches for room in the socket. Invariant: if so, ``_queue`` is not empty."""
         self._corked = False
-        """``_readable`` is on the stack and flushes at its end: answers to a batch of requests go out in one call."""
+        """Whether ``_readable`` is on the stack: it flushes at its end, so that answers to a batch of requests need one
+        call."""
 
     @property
     def counters(self) -> dict[str, int]:
-        """A snapshot: bytes on the wire (framing included), segments sent again."""
+        """A snapshot: bytes on the wire (including framing) and retransmitted segments."""
         return {
             "bytes_received": self._bytes_received,
             "bytes_sent": self._sent_position,
@@ -149,20 +151,20 @@ class TcpTransport:
         """See ``MessageTransport``."""
         return Limits(max_message_received=self.max_message_size)
 
-    # Life
+    # Start and end
 
     def start(self, on_message: OnMessage, on_closed: Callable[[BaseException | None], None]) -> None:
         if self._life is Life.OPENING:
             self._life = change(self._life, Life.OPEN)
         elif self._life is Life.DEAD and self._on_closed is None:
-            # It ended before anybody could be notified.
+            # It ended before there was a callback to notify.
             self._loop.call_soon(self._report_end)
         self._on_message = on_message
         self._on_closed = on_closed
         self._update_reading()
 
     def trust(self, max_message_size: int) -> None:
-        """See ``MessageTransport``. A trusted peer also gets large buffers and may leave more answers unread."""
+        """See ``MessageTransport``. A trusted peer also gets large buffers, and may leave more answers unread."""
         self.max_message_size = max_message_size
         self._trusted = True
         self._high_water = HIGH_WATER
@@ -231,7 +233,7 @@ class TcpTransport:
         self._corked = True
         try:
             if self._end - self._start >= 4:
-                # Reading was paused before everything was cut out.
+                # Reading was paused before every message was delivered.
                 self._deliver_buffered()
             for _ in range(READS_PER_TURN):
                 if not self._reading or not self._receive():
@@ -246,7 +248,7 @@ class TcpTransport:
         self._flush()
 
     def _receive(self) -> bool:
-        """One receive call and what it brought; False when more would only block."""
+        """Receive once, and deliver the complete messages. Return False if another call would only block."""
         large = self._large
         if large is not None:
             view = large.view
@@ -273,7 +275,7 @@ class TcpTransport:
         self._end += count
         full = count == len(room)
         if full and not self._filled and self._trusted:
-            # It has more to say than fits: now and from now on there is room for it.
+            # This peer sends more than fits: allocate the full buffer from now on.
             self._filled = True
             self._resize()
         self._deliver_buffered()
@@ -288,11 +290,13 @@ class TcpTransport:
             self._resize()
 
     def _evicted(self) -> None:
-        """Others need the memory more than the unfinished message of this peer, who has most of it."""
+        """Abort the connection: the memory of its unfinished message is needed for other peers, and its source holds
+        most."""
         self.abort("unfinished message of an unauthenticated peer")
 
     def _resize(self) -> None:
-        """Make a receive buffer with room, with the first byte that comes."""
+        """Allocate a receive buffer with room, and copy the unparsed rest to it. Raise ``OSError`` if unauthenticated
+        peers hold too much memory."""
         if self._trusted:
             size = RECEIVE_BUFFER if self._filled or self._end - self._start >= INITIAL_BUFFER else INITIAL_BUFFER
         else:
@@ -306,7 +310,7 @@ class TcpTransport:
         self._start, self._end = 0, len(rest)
 
     def _deliver_buffered(self) -> None:
-        """Cut complete messages out of the receive buffer."""
+        """Deliver the complete messages in the receive buffer."""
         if self._delivering:
             return
         self._delivering = True
@@ -328,7 +332,7 @@ class TcpTransport:
                 return
             here = self._end - start - 4
             if here >= length:
-                # A copy, so that a request that waits for long keeps its own bytes only, not the receive buffer.
+                # A copy, so that a request that waits for a long time keeps only its own bytes, not the receive buffer.
                 body = bytearray(view[start + 4 : start + 4 + length])
                 self._start = start + 4 + length
                 self._on_message(_Small(memoryview(body)))
@@ -381,7 +385,7 @@ class TcpTransport:
             self._update_reading()
 
     def _flush(self) -> None:
-        """Send what the socket takes."""
+        """Send as much as the socket accepts."""
         queue = self._queue
         while queue and self._life < Life.DEAD:
             try:
@@ -409,6 +413,7 @@ class TcpTransport:
             self._finish(None)
 
     def _sent(self, count: int) -> None:
+        """Note that the socket accepted ``count`` bytes of the queue."""
         self.pending_send_bytes -= count
         self._sent_position += count
         if not self.pending_send_bytes:
@@ -430,11 +435,11 @@ class TcpTransport:
 
 
 def _release(message: InboundMessage) -> None:
-    """Take a message before ``start``: there is none."""
+    """Drop a message: the default callback before ``start``, when no message is received."""
     message.release()
 
 
 def _address(name: tuple[object, ...]) -> tuple[str, int]:
-    """Host and port; an IPv4 client of a dual-stack listener shows as IPv4."""
+    """Return host and port; an IPv4 client of a dual-stack listener appears as IPv4."""
     host, port = str(name[0]), int(str(name[1]))
     return host.removeprefix("::ffff:") if "." in host else host, port

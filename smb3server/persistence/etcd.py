@@ -1,7 +1,7 @@
 """The store of a cluster: etcd, through the JSON gateway of its v3 interface.
 
-Versions are etcd's mod revisions. Batches go out one transaction at a time, in order; batches that wait meanwhile share
-the next one where they touch different keys under the same conditions.
+Versions are etcd's mod revisions. Batches are sent in order, one transaction at a time. Batches that wait meanwhile
+share the next transaction if they change different keys under the same conditions.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ REQUEST_TIMEOUT = 3.0
 _CONNECT_TIMEOUT = 1.0
 _RETRY_DELAY = 0.05
 _PAGE = 5000
-"""Keys read at once. Between two answers a busy node does much else."""
+"""Keys per request of a scan. A busy node does much other work between two answers."""
 PAGE_TIMEOUT = 10.0
-"""Seconds for as many, also on a machine that thousands of clients come back to: a takeover that fails begins anew."""
+"""Seconds for one page. Long enough for a machine that thousands of clients come back to, because a takeover that fails
+begins anew."""
 WATCH_SILENCE = 5.0
-"""Seconds without a change after which a watch connects anew: it may be talking to nobody."""
+"""Seconds without a change after which a watch connects anew, because its member may be unreachable."""
 _LINE_LIMIT = 8 << 20
 
 Json = dict[str, Any]
@@ -78,7 +79,9 @@ def _b64(data: str | bytes) -> str:
 
 
 def _key(text: str) -> str:
-    """A name that is no UTF-8 is somebody else's; it must not keep this node from reading on."""
+    """Decode the name of a key.
+
+    A name that is not UTF-8 belongs to another application. It must not stop this node from reading on."""
     return base64.b64decode(text).decode(errors="backslashreplace")
 
 
@@ -103,12 +106,13 @@ def _compare_of(condition: Condition) -> Json:
 
 
 class EtcdStore(Store):
-    """``endpoints``: base addresses, tried in turn. ``timeout``: seconds for one request. ``access``: how to get in;
-    None: anybody may."""
+    """A store in an etcd cluster."""
 
     def __init__(
         self, endpoints: Sequence[str], timeout: float = REQUEST_TIMEOUT, access: EtcdAccess | None = None
     ) -> None:
+        """``endpoints``: base addresses, tried in turn. ``timeout``: seconds for one request. ``access``: None means
+        that etcd requires neither a user nor TLS."""
         self.timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._members = Members(endpoints)
@@ -117,20 +121,24 @@ class EtcdStore(Store):
         self._logging_on = asyncio.Lock()
         connector = aiohttp.TCPConnector(limit=0, ssl=self._access.tls or True)
         self._session = aiohttp.ClientSession(connector=connector, read_bufsize=1 << 18)
+        # Invariant: while there are batches in the queue, ``_sender`` is a task that sends them.
         self._batches: deque[_Batch] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._last: asyncio.Future[int] | None = None
+        """The future of the batch that was submitted last."""
         self._closed = False
         self._watching: dict[aiohttp.ClientResponse, str] = {}
-        """Watches under way, and the endpoints they are at."""
+        """Watches under way, with the endpoints that they are connected to."""
         self.transactions = 0
-        """Committed so far: the measure of group commit."""
+        """Number of transactions committed so far. It shows how many batches share one (group commit)."""
 
     # Requests
 
     async def _call(self, path: str, body: Json) -> Json:
-        """One request and its answer. An endpoint that does not take the connection is passed over; a request that was
-        sent is not sent again, since it may have been done."""
+        """Send a request once, and return its answer. Raises ``StoreError``.
+
+        Skip endpoints that do not accept the connection. Do not repeat a request that was sent, because etcd may have
+        executed it."""
         if self._closed:
             raise StoreError("store is closed")
         failure: Exception | None = None
@@ -145,7 +153,7 @@ class EtcdStore(Store):
                         failure = error
                     self._avoid(endpoint)
         except TimeoutError:
-            # The next request goes elsewhere: this one may have lost its leader, or its network.
+            # The next request goes to another member: this one may have lost its leader, or its network.
             self._avoid(endpoint)
             raise StoreError(f"no answer from etcd in {self.timeout} s") from None
         except (aiohttp.ClientError, ValueError) as error:
@@ -154,9 +162,11 @@ class EtcdStore(Store):
         raise StoreError(f"no etcd member can be reached: {_why(failure)}")
 
     async def _ask(self, path: str, body: Json, timeout: float = 0.0) -> Json:
-        """A request that does no harm if it is done twice: it is sent to one member after the other, none of which gets
-        all the time there is. So a member that is cut off, or that waits for a leader, costs little. Each gets more in
-        the next round, if there is one: it may be this machine that is slow. ``timeout``: seconds for all of it."""
+        """Send a request that may be executed twice to one member after the other, and return the first answer.
+
+        Each member gets a part of the time only, so a member that is cut off, or that waits for a leader, delays the
+        request little. Each further round gives every member more time, in case this machine is the slow one.
+        ``timeout``: seconds in all, 0 means those for one request. Raises ``StoreError``."""
         if self._closed:
             raise StoreError("store is closed")
         timeout = timeout or self.timeout
@@ -173,7 +183,7 @@ class EtcdStore(Store):
                 raise
             except (StoreError, aiohttp.ClientError, ValueError, TimeoutError) as error:
                 if failure is None or not isinstance(error, TimeoutError):
-                    # The last try has hardly any time left: what was heard before it says more.
+                    # The last attempt has hardly any time: an earlier error says more than its timeout.
                     failure = error
             self._avoid(endpoint)
             if self._loop.time() + _RETRY_DELAY > deadline:
@@ -186,15 +196,16 @@ class EtcdStore(Store):
             await asyncio.sleep(_RETRY_DELAY)
 
     def _avoid(self, endpoint: str) -> None:
-        """It does not answer as it should: what follows goes elsewhere, and watches do not wait for news from it."""
+        """Send further requests to other members, and end watches at ``endpoint``, which does not work properly."""
         self._members.avoid(endpoint)
         for response, source in list(self._watching.items()):
             if source == endpoint:
                 _drop(response)
 
     async def _post(self, endpoint: str, path: str, body: Json) -> Json:
-        """One request and its answer, with a new token and once more if etcd refuses the one that there is: it has done
-        nothing then."""
+        """Send a request to one member, and return its answer.
+
+        Get a new token and repeat the request if etcd refuses the present token: etcd has then done nothing."""
         token = await self._token(endpoint)
         try:
             return await self._exchange(endpoint + path, json.dumps(body).encode(), token)
@@ -206,7 +217,7 @@ class EtcdStore(Store):
         return await self._exchange(endpoint + path, json.dumps(body).encode(), token)
 
     async def _token(self, endpoint: str) -> str:
-        """Of the user, if there is one. Many requests that need a new one wait for the same."""
+        """Return the user's token; empty if there is no user. Requests that need a new token wait for the same one."""
         token = self._login.token()
         if token or not self._login.user:
             return token
@@ -240,6 +251,7 @@ class EtcdStore(Store):
         return future
 
     async def _send(self) -> None:
+        """Send batches until the queue is empty."""
         while self._batches:
             group = self._take_group()
             try:
@@ -255,7 +267,9 @@ class EtcdStore(Store):
         self._sender = None
 
     def _take_group(self) -> list[_Batch]:
-        """etcd refuses transactions that change a key twice."""
+        """Take the first batch off the queue, and those after it that can share its transaction.
+
+        etcd refuses transactions that change a key twice."""
         first = self._batches.popleft()
         group, keys = [first], {operation[0] for operation in first.operations}
         if any(isinstance(operation, DeletePrefix) for operation in first.operations):
@@ -277,6 +291,7 @@ class EtcdStore(Store):
         return group
 
     async def _transaction(self, group: Sequence[_Batch]) -> int:
+        """Commit the batches, and return the new version. Raises ``StoreError``."""
         operations = [_request_of(operation) for batch in group for operation in batch.operations]
         body: Json = {"success": operations}
         if group[0].conditions:
@@ -288,7 +303,7 @@ class EtcdStore(Store):
         return int(answer["header"]["revision"])
 
     async def _submitted(self) -> None:
-        """Until all batches submitted so far are done, well or badly."""
+        """Wait until all batches submitted so far are done, successfully or not."""
         if self._last is not None and not self._last.done():
             await asyncio.wait([self._last])
 
@@ -319,7 +334,9 @@ class EtcdStore(Store):
         return int(answer["header"]["revision"])
 
     async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[Change]:
-        """A lost connection is made anew, elsewhere, without a gap; only compaction can lose changes."""
+        """Yield changes, and reconnect to another member without a gap if a connection is lost.
+
+        Only compaction can lose changes."""
         if after is None:
             after = await self.version(prefix)
         while not self._closed:
@@ -354,7 +371,7 @@ class EtcdStore(Store):
             self._avoid(endpoint)
             raise
         if endpoint != self._members.first:
-            # Found silent by others meanwhile.
+            # Another request has given up this member meanwhile.
             _drop(response)
             return
         self._watching[response] = endpoint
@@ -374,7 +391,7 @@ class EtcdStore(Store):
         except TokenRefused:
             if not self._login.user:
                 raise
-            # The next attempt brings a new one; nothing was missed.
+            # The next attempt gets a new token. No change was missed.
             self._login.refused(token)
             await asyncio.sleep(_RETRY_DELAY)
         finally:
@@ -388,13 +405,15 @@ class EtcdStore(Store):
         return int(answer["ID"])
 
     def renewer(self) -> Renewer:
-        """What it finds silent is left by requests and watches, too, once the event loop has time for that."""
+        """Return a renewer. Requests and watches avoid the members that do not answer it, too.
+
+        They do so as soon as the event loop has time."""
 
         def silent(endpoint: str) -> None:
             try:
                 self._loop.call_soon_threadsafe(self._avoid, endpoint)
             except RuntimeError:
-                log.debug("event loop is gone")
+                log.debug("the event loop is closed")
 
         return EtcdRenewer(self._members, silent, self._access, self._login)
 
@@ -402,7 +421,7 @@ class EtcdStore(Store):
         try:
             await self._ask("/v3/lease/revoke", {"ID": str(lease)})
         except LeaseLost:
-            log.debug("lease %x is gone already", lease)
+            log.debug("lease %x has ended already", lease)
 
     async def time_left(self, lease: int) -> float:
         answer = await self._ask("/v3/lease/timetolive", {"ID": str(lease)})
@@ -420,7 +439,7 @@ class EtcdStore(Store):
 
 
 def _drop(response: aiohttp.ClientResponse) -> None:
-    """At once: TLS would wait for the other side's good-bye, and a member that is silent says none."""
+    """Abort a response's connection. TLS would wait for a closing message that a silent member never sends."""
     connection = response.connection
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
@@ -428,14 +447,14 @@ def _drop(response: aiohttp.ClientResponse) -> None:
 
 
 def _why(error: BaseException | None) -> str:
-    """Why a request failed: of aiohttp's text what an operator can use."""
+    """Return why a request failed: the part of aiohttp's text that an operator can use."""
     if type(error) is aiohttp.ClientConnectorError and error.os_error.errno:
         return f"{error.host}:{error.port}: {os.strerror(error.os_error.errno)}"
     return explain(error)
 
 
 def _reason(error: Exception | None) -> str:
-    """Why a member that is named beside it did not answer as it should."""
+    """Return why a member, which the message names already, did not answer properly."""
     if type(error) is aiohttp.ClientConnectorError and error.os_error.errno:
         return os.strerror(error.os_error.errno)
     silent = error is None or isinstance(error, TimeoutError)
@@ -447,6 +466,7 @@ def _entry(item: Json) -> Entry:
 
 
 def _changes(answer: Json) -> list[Change]:
+    """Return the changes of one answer of a watch. Raises ``StoreError`` if etcd has ended the watch."""
     raise_error(answer)
     result = answer.get("result", {})
     if result.get("canceled"):

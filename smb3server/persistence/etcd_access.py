@@ -1,4 +1,4 @@
-"""Getting into etcd: a user's token, and what to do when etcd does not let this node in."""
+"""Access to etcd: the user's token, and errors with remedies when etcd refuses access."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _NO_SPACE = "database space exceeded"
 _TOO_LARGE = "request is too large"
 _DENIED = "permission denied"
 _TOKEN_REFUSED = ("invalid auth token", "revision of auth store is old", "user name is empty")
-"""Also what etcd says to a request that has no token."""
+"""Errors of etcd for a token that is not valid, or for a request without one."""
 _WRONG_PASSWORD = "authentication failed"
 _NO_AUTHENTICATION = "authentication is not enabled"
 _COMMON_NAME = "CommonName of client sending a request against gateway"
 _PLAIN_TO_TLS = "HTTP request to an HTTPS server"
 _SHOWN = 200
-"""Characters of an answer that is not understood."""
+"""Characters that are shown of an unexpected answer."""
 
 # verify_code of OpenSSL (x509_vfy.h).
 _EXPIRED, _NOT_YET = 10, 9
@@ -31,33 +31,36 @@ _WRONG_NAME = frozenset([62, 64])
 
 
 class AccessRefused(StoreError):
-    """etcd does not let this node do it, and will not unless somebody changes something."""
+    """etcd does not allow this node to do it. Trying again does not help until an administrator changes something."""
 
 
 class TokenRefused(AccessRefused):
-    """The token has expired, or was never given; nothing was done."""
+    """The token has expired, or none was sent. etcd has done nothing."""
 
 
 class Login:
-    """A user's token, shared by the threads that talk to etcd. Tokens expire (by default 300 s after their last use),
-    and are gone when a member starts anew: then the next request brings a new one."""
+    """A user's token, shared by the threads that talk to etcd.
+
+    Tokens expire, by default 300 s after their last use. A member that restarts forgets them. The next request then
+    gets a new one."""
 
     def __init__(self, access: EtcdAccess) -> None:
         self.user = access.user
         self._password = access.password
         self._token = ""
         self._lock = threading.Lock()
+        """Held to change ``_token``."""
 
     def token(self) -> str:
-        """The one to use; empty: there is none now."""
+        """Return the present token; empty if there is none."""
         return self._token
 
     def request(self) -> bytes:
-        """The body of the request for a token."""
+        """Return the body of the request for a token."""
         return json.dumps({"name": self.user, "password": self._password}).encode()
 
     def take(self, answer: dict[str, Any]) -> str:
-        """The token out of etcd's answer. Raises ``StoreError``. Where etcd asks nobody for a user, it is empty."""
+        """Store and return the token in etcd's answer; empty if etcd requires no users. Raises ``StoreError``."""
         try:
             raise_error(answer)
         except AccessRefused:
@@ -74,31 +77,33 @@ class Login:
         return token
 
     def refused(self, token: str) -> None:
-        """It is no good any more. Another that somebody has brought meanwhile stays."""
+        """Forget ``token``, which etcd has refused. A newer one that another thread got meanwhile stays."""
         with self._lock:
             if self._token == token:
                 self._token = ""
 
 
 def headers(token: str) -> dict[str, str]:
-    """Of a request to the JSON gateway."""
+    """Return the HTTP headers of a request to the JSON gateway. ``token``: empty for none."""
     return {"Authorization": token} if token else {}
 
 
 def parse_answer(data: bytes) -> dict[str, Any]:
-    """An answer of the JSON gateway. Raises ``AccessRefused`` for what etcd says in plain text instead, ``ValueError``
-    for anything else that is no JSON object."""
+    """Parse an answer of the JSON gateway.
+
+    Raises ``AccessRefused`` for refusals that etcd sends as plain text, ``ValueError`` for anything else that is not a
+    JSON object."""
     try:
         answer = json.loads(data)
     except ValueError:
         text = data[:_SHOWN].decode("latin-1").strip()
         if _COMMON_NAME in text:
             raise AccessRefused(
-                "etcd takes no certificate that has a common name from nodes with a user; remedy: make `cert`, and the "
-                "certificates of etcd's members, with a subject that has an organization (O) and no CN"
+                "etcd does not accept a certificate with a common name from nodes with a user; remedy: make `cert`, "
+                "and the certificates of etcd's members, with a subject that has an organization (O) and no CN"
             ) from None
         if _PLAIN_TO_TLS in text:
-            raise AccessRefused("etcd speaks TLS there; remedy: write etcds:// for etcd://") from None
+            raise AccessRefused("etcd uses TLS there; remedy: write etcds:// instead of etcd://") from None
         raise ValueError(f"no JSON: {text!r}") from None
     if not isinstance(answer, dict):
         raise ValueError("not an object")
@@ -106,14 +111,14 @@ def parse_answer(data: bytes) -> dict[str, Any]:
 
 
 def raise_error(answer: dict[str, Any]) -> None:
-    """Raises ``StoreError`` or what it is in particular, if that is etcd's answer."""
+    """Raise ``StoreError``, or one of its subclasses, if etcd's answer is an error."""
     error = answer.get("error")
     if error:
         raise error_of(error if isinstance(error, str) else str(error.get("message", error)))
 
 
 def error_of(text: str) -> StoreError:
-    """What etcd's words mean."""
+    """Return the exception that stands for an error text of etcd."""
     if _LEASE_NOT_FOUND in text:
         return LeaseLost(text)
     if _NO_SPACE in text or _TOO_LARGE in text:
@@ -131,8 +136,8 @@ def error_of(text: str) -> StoreError:
 
 
 def explain(error: BaseException | None) -> str:
-    """Why a connection failed, for people, with the remedy where TLS is the reason."""
-    # The innermost: aiohttp's errors are some of ssl's, too, without what these say.
+    """Return why a connection failed, as text for an operator, with the remedy if TLS is the reason."""
+    # The innermost ssl error has the details. Some of aiohttp's errors are ssl errors as well, but without details.
     found, link = None, error
     while link is not None:
         found = link if isinstance(link, ssl.SSLError) else found
@@ -146,11 +151,12 @@ def explain(error: BaseException | None) -> str:
         if code in _UNKNOWN_CA:
             return f"{found.verify_message}; remedy: `ca` must be the authority that signed the certificate of etcd"
         if code in _WRONG_NAME:
+            # OpenSSL's message ends with a full stop here.
             return f"{found.verify_message} remedy: write the host as it is in the certificate of etcd"
         return found.verify_message
     reason = found.reason or ""
     if reason == "WRONG_VERSION_NUMBER":
-        return "no TLS there; remedy: have etcd speak TLS, or write etcd:// for etcds:// in a network that is trusted"
+        return "no TLS there; remedy: make etcd use TLS, or write etcd:// instead of etcds:// in a trusted network"
     if "ALERT" in reason:
         return (
             f"etcd refuses this node's certificate ({reason.lower().replace('_', ' ')}); remedy: `cert` must be one "

@@ -1,4 +1,4 @@
-"""Which of etcd's members is asked, by whatever thread: what one finds silent, the others leave, too."""
+"""The members of an etcd cluster, in the order in which all threads use them: one that fails is avoided by all."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 
 class Members:
-    """``endpoints``: base addresses, asked in turn."""
+    """The members of one etcd cluster. May be used by several threads."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
+        """``endpoints``: base addresses, used in turn."""
         self._endpoints = deque(endpoints)
         self._lock = threading.Lock()
 
@@ -19,11 +20,11 @@ class Members:
 
     @property
     def first(self) -> str:
-        """Whom to ask now."""
+        """The endpoint to use now."""
         return self._endpoints[0]
 
     def avoid(self, endpoint: str) -> None:
-        """It does not answer as it should. Nothing changes if it is not the first (any more)."""
+        """Use the next endpoint instead of one that does not work properly. Does nothing if it is not the first."""
         with self._lock:
             if self._endpoints[0] == endpoint:
                 self._endpoints.rotate(-1)

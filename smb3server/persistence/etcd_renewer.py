@@ -25,15 +25,14 @@ _LONGEST_ANSWER = 1 << 16
 
 
 def check_renewal(answer: dict[str, Any], lease: int) -> None:
-    """A lease that etcd does not know has no time to live. Raises ``LeaseLost``."""
+    """Raise ``LeaseLost`` if etcd does not know the lease: its answer then has no time to live."""
     result = answer.get("result")
     if not isinstance(result, dict) or int(result.get("TTL", 0)) <= 0:
         raise LeaseLost(f"lease {lease:x}")
 
 
 class EtcdRenewer(Renewer):
-    """``on_silent`` is called with the endpoint of a member that did not answer as it should, on the thread that
-    renews. ``login``: shared with the others who talk to etcd."""
+    """Renews leases in etcd, through one connection at a time."""
 
     def __init__(
         self,
@@ -42,12 +41,14 @@ class EtcdRenewer(Renewer):
         access: EtcdAccess | None = None,
         login: Login | None = None,
     ) -> None:
+        """``on_silent``: called on the thread that renews, with the endpoint of a member that did not answer properly.
+        ``login``: shared with the store's other requests."""
         self._access = access or EtcdAccess()
         self._login = login or Login(self._access)
         self._members = members
         self._on_silent = on_silent
         self._endpoint = ""
-        """Where the connection goes."""
+        """The endpoint that the connection goes to."""
         self._connection: http.client.HTTPConnection | None = None
 
     @property
@@ -97,7 +98,7 @@ class EtcdRenewer(Renewer):
         if connection.sock is None:
             connection.timeout = timeout
             connection.connect()
-        # Requests and answers fit into a packet: each of these is one system call.
+        # Requests and answers fit into a packet: sending and receiving take one system call each.
         connection.sock.settimeout(max(0.001, deadline - time.monotonic()))
         connection.request("POST", path, body, headers(token))
         connection.sock.settimeout(max(0.001, deadline - time.monotonic()))

@@ -1,9 +1,10 @@
-"""Keeps the stored state of persistent opens up to date, and holds back replies until what they speak of is stored.
+"""The journal between persistent opens and the store: it stores changes, and holds back replies until they are stored.
 
-Whoever changes a persistent open says so (``changed``, ``closed``). Changes made by one request go to the store as one
-batch when its handler returns; the store puts the batches of many requests into one transaction. Memory comes first,
-the store second, the reply last; batches are stored in the order they were made, so a crash leaves a state that some
-moment in the past had, and never loses what a client was told.
+Code that changes a persistent open reports it (``changed``, ``closed``). The changes of one request go to the store as
+one batch when its handler returns. The store puts the batches of many requests into one transaction.
+
+Memory is changed first, then the store, and the reply is sent last. Batches are stored in the order of the changes. So
+a crash leaves the state of some moment in the past, and never loses a change that was acknowledged to a client.
 """
 
 from __future__ import annotations
@@ -34,38 +35,45 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_DELAY = 1.0
-"""Seconds until what could not be stored is tried again."""
+"""Seconds until changes that could not be stored are tried again."""
 
 
 @dataclass(slots=True, eq=False)
 class Domain:
-    """Where the opens of some shares are stored. ``conditions`` hold for every write: in a cluster, that this node is
-    still their owner."""
+    """The place where the opens of some shares are stored.
+
+    Every write has the ``conditions``: in a cluster, that this node still owns the shares."""
 
     store: Store
     prefix: str
     conditions: Sequence[Condition] = ()
     on_refused: Callable[[], None] = lambda: None
-    """A condition does not hold any more."""
+    """Called when a write fails because a condition no longer holds."""
     ended: bool = False
-    """The opens are somebody else's, or will be this node's again under another domain: nothing is written for them,
-    and nothing that was under way says anything about who owns them now."""
+    """Whether this node no longer owns the opens, or will own them again under another domain.
+
+    Nothing more is written then, and the outcome of writes under way does not show who owns the opens now."""
 
 
 class _Flight:
-    """One batch per domain on its way to the store."""
+    """The changes of one ``flush``, on their way to the store."""
 
     __slots__ = ("closed", "entries", "error", "left", "required", "undos", "upto", "waiters")
 
     def __init__(self, upto: int) -> None:
         self.upto = upto
+        """``Persistence.touches`` at the flush."""
         self.left = 0
+        """Number of batches and syncs that are not done."""
         self.error: StoreError | None = None
+        """The error of the batch or sync that failed last; None if none has failed."""
         self.entries: list[Open] = []
         self.closed: dict[int, Domain] = {}
         self.undos: list[Callable[[], None]] = []
         self.required = False
+        """Whether requests depend on it: they fail if it does."""
         self.waiters: list[Callable[[], None]] = []
+        """Called when it is done, successfully or not."""
 
 
 @dataclass(slots=True)
@@ -77,76 +85,87 @@ class _Changes:
 
 
 class Persistence:
-    """A server's. All on its event loop."""
+    """The journal of a server. Used on its event loop only. Opens are keyed by the persistent half of their FileId."""
 
     def __init__(self) -> None:
         self.touches = 0
-        """Changes reported so far."""
+        """Number of changes reported so far."""
         self._loop = asyncio.get_running_loop()
         self._changes = _Changes()
+        """Changes that have not been sent to the store."""
+        # Invariant: ``upto`` never decreases from one flight to the next.
         self._flights: list[_Flight] = []
         self._flush_scheduled = False
+        # Invariant: while ``_unstored`` or ``_unremoved`` has an entry, ``_retry`` is a timer.
         self._unstored: dict[int, Open] = {}
-        """Opens whose last change could not be stored, and (below) closed ones that could not be removed."""
+        """Opens whose last change could not be stored."""
         self._unremoved: dict[int, Domain] = {}
+        """Closed opens whose records could not be removed, with their domains."""
+        # Invariant: a share is in ``_domains`` if, and only if, its ``stores_opens`` is set.
         self._domains: dict[Share, Domain] = {}
-        """Of the shares whose opens are stored now."""
+        """The domains of the shares whose opens are stored now."""
         self._owed: dict[str, set[int]] = {}
-        """Closed opens whose records are still there, by the prefix of a domain that has ended."""
+        """Closed opens whose records still exist, by the prefix of a domain that has ended."""
         self._retry: asyncio.TimerHandle | None = None
 
     def serve(self, domain: Domain, shares: Iterable[Share]) -> None:
-        """Store the persistent opens of ``shares`` in ``domain`` from now on."""
+        """Begin to store the persistent opens of ``shares`` in ``domain``."""
         for share in shares:
             self._domains[share] = domain
             share.stores_opens = True
 
     @property
     def dirty(self) -> bool:
-        """Something changed that is not on its way yet."""
+        """Whether there are changes that have not been sent to the store yet."""
         return bool(self._changes.entries or self._changes.closed)
 
     def changed(
-        self, entry: Open, undo: Callable[[], None] | None = None, sync: Callable[[], None] | None = None
+        self, opened: Open, undo: Callable[[], None] | None = None, sync: Callable[[], None] | None = None
     ) -> None:
-        """Store ``entry`` anew; a no-op for opens that are not persistent. With ``undo`` the request depends on it: if
-        the store fails, ``undo`` is called and the request fails. ``sync`` is run on a worker thread first (flush a
-        new file's name); its failure is the store's."""
-        durable = entry.durable
+        """Store ``opened`` anew. Does nothing for opens that are not persistent.
+
+        With ``undo`` the request depends on the change: if the store fails, ``undo`` is called and the request fails.
+        ``sync`` is run on a worker thread first, for instance to flush the name of a new file. Its failure counts as a
+        failure of the store."""
+        durable = opened.durable
         if durable is None or not durable.persistent or durable.abandoned:
             return
-        if entry.tree.share not in self._domains or entry.handle is None:
+        if opened.tree.share not in self._domains or opened.handle is None:
             return
         self.touches += 1
-        self._changes.entries[entry.file_id[0]] = entry
+        self._changes.entries[opened.file_id[0]] = opened
         if undo is not None:
             self._changes.undos.append(undo)
         if sync is not None:
             self._changes.syncs.append(sync)
         self._schedule()
 
-    def closed(self, entry: Open) -> None:
-        """Forget a persistent open. If the store fails the request does not: a forgotten record costs others no more
-        than its time-out after a restart."""
-        domain = self._domains.get(entry.tree.share)
+    def closed(self, opened: Open) -> None:
+        """Remove the record of a persistent open.
+
+        The request does not fail if the store does: after a restart, a record that was left over only blocks others
+        until its time-out."""
+        domain = self._domains.get(opened.tree.share)
         if domain is None:
             return
         self.touches += 1
-        number = entry.file_id[0]
+        number = opened.file_id[0]
         self._changes.entries.pop(number, None)
         self._unstored.pop(number, None)
         self._changes.closed[number] = domain
         self._schedule()
 
-    def abandon(self, entry: Open) -> None:
-        """The open goes on elsewhere: nothing of it is written from here any more."""
-        number = entry.file_id[0]
+    def abandon(self, opened: Open) -> None:
+        """Write nothing more of an open that continues elsewhere. Its record stays."""
+        number = opened.file_id[0]
         self._changes.entries.pop(number, None)
         self._unstored.pop(number, None)
 
     def end(self, domain: Domain) -> None:
-        """Store nothing more in ``domain``: this node does not own its opens any more. They have been abandoned; of
-        closed ones whose records could not be removed the numbers are remembered (``reclaim``)."""
+        """Store nothing more in ``domain``, because this node no longer owns its opens.
+
+        The caller has abandoned them. The numbers of closed opens whose records could not be removed are remembered for
+        ``reclaim``."""
         domain.ended = True
         for share in [share for share, other in self._domains.items() if other is domain]:
             del self._domains[share]
@@ -157,8 +176,9 @@ class Persistence:
                 del waiting[number]
 
     def reclaim(self, domain: Domain) -> None:
-        """This node owns opens with this prefix once more: what was closed while their store could not be reached is
-        removed, before anybody reads it."""
+        """Remove the records that could not be removed in earlier domains with the same prefix.
+
+        Call it when this node owns the opens again, before the records are read."""
         owed = self._owed.pop(domain.prefix, set())
         if owed:
             self._changes.closed.update(dict.fromkeys(owed, domain))
@@ -177,19 +197,19 @@ class Persistence:
         self.flush()
 
     def flush(self) -> None:
-        """Send what has changed on its way."""
+        """Send the changes to the store."""
         if not self.dirty:
             return
         changes, self._changes = self._changes, _Changes()
         flight = _Flight(self.touches)
         flight.closed, flight.undos, flight.required = changes.closed, changes.undos, bool(changes.undos)
         batches: dict[int, tuple[Domain, list[Operation]]] = {}
-        for entry in changes.entries.values():
-            domain = self._domains.get(entry.tree.share)
-            if domain is None or entry.handle is None:
+        for opened in changes.entries.values():
+            domain = self._domains.get(opened.tree.share)
+            if domain is None or opened.handle is None:
                 continue
-            flight.entries.append(entry)
-            operation = Put(key_of(domain.prefix, entry.file_id[0]), snapshot(entry))
+            flight.entries.append(opened)
+            operation = Put(key_of(domain.prefix, opened.file_id[0]), snapshot(opened))
             batches.setdefault(id(domain), (domain, []))[1].append(operation)
         for number, domain in changes.closed.items():
             batches.setdefault(id(domain), (domain, []))[1].append(Delete(key_of(domain.prefix, number)))
@@ -207,6 +227,7 @@ class Persistence:
     def _await(
         self, flight: _Flight, future: asyncio.Future[int] | asyncio.Future[None], domain: Domain | None = None
     ) -> None:
+        """Count ``future`` for ``flight`` until it is done. ``domain``: that of a batch, None for a sync."""
         flight.left += 1
 
         def done(future: asyncio.Future[int] | asyncio.Future[None]) -> None:
@@ -220,6 +241,7 @@ class Persistence:
         future.add_done_callback(done)
 
     def _landed(self, flight: _Flight) -> None:
+        """Count one batch or sync as done, or the flush itself. After the last one, finish the flight."""
         flight.left -= 1
         if flight.left:
             return
@@ -228,7 +250,7 @@ class Persistence:
             log.error("state of %d opens is not stored: %s", len(flight.entries) + len(flight.closed), flight.error)
             for undo in reversed(flight.undos):
                 undo()
-            self._unstored.update((entry.file_id[0], entry) for entry in flight.entries if entry.handle is not None)
+            self._unstored.update((opened.file_id[0], opened) for opened in flight.entries if opened.handle is not None)
             for number, domain in flight.closed.items():
                 if domain.ended:
                     self._owe(domain, number)
@@ -243,14 +265,16 @@ class Persistence:
         self._retry = None
         unstored, self._unstored = self._unstored, {}
         unremoved, self._unremoved = self._unremoved, {}
-        for entry in unstored.values():
-            self.changed(entry)
+        for opened in unstored.values():
+            self.changed(opened)
         self._changes.closed.update((number, domain) for number, domain in unremoved.items() if not domain.ended)
         self.flush()
 
     def when_stored(self, since: int, callback: Callable[[StoreError | None], None]) -> None:
-        """Call once all changes later than the ``since``-th are stored, or could not be: with the error if a request
-        that made them must fail for it. Never at once unless nothing is left to store."""
+        """Call ``callback`` when all changes after the ``since``-th are stored, or have failed to be.
+
+        The argument is the error if a request that made them must fail, else None. The callback is called during this
+        call only if there is nothing left to store."""
         self.flush()
         flights = [flight for flight in self._flights if flight.upto > since]
         left = len(flights)
@@ -269,11 +293,12 @@ class Persistence:
             flight.waiters.append(landed)
 
     async def drain(self) -> None:
-        """Until everything is stored, or could not be."""
+        """Wait until all changes are stored, or have failed to be."""
         future: asyncio.Future[None] = self._loop.create_future()
         self.when_stored(-1, lambda _: None if future.done() else future.set_result(None))
         await future
 
     def close(self) -> None:
+        """Stop retrying."""
         if self._retry is not None:
             self._retry.cancel()

@@ -1,7 +1,8 @@
-"""What is stored of a persistent open: everything that a server which never saw it needs to go on with it.
+"""The stored record of a persistent open: everything that another server needs to continue it.
 
-One record per open, written anew whenever something in it changes. JSON; bytes in hexadecimal. Who has the open is in
-it, the credentials to act with are not: they are those of the account on the server that restores it.
+There is one record per open, and it is written anew whenever something in it changes. It is JSON, with bytes in
+hexadecimal. It names the user of the open, but has no credentials: the server that restores it takes those of its own
+account of that user.
 """
 
 from __future__ import annotations
@@ -22,23 +23,25 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 _READABLE = (1, 2)
-"""Format 1 has credentials in it, which are not read."""
+"""Format 1 has credentials, which are not read."""
 _LOCK = struct.Struct("<QQB")
 _GUID_SIZE = 16
 _BAD_PARTS = frozenset(["", ".", ".."])
-"""Of a path."""
+"""Parts that a path must not have."""
 _LONGEST_TIMEOUT = 24 * 3600.0
-"""Seconds; far beyond what a client is granted."""
+"""Seconds: much more than any client is granted."""
 
 
 class LockRecord(NamedTuple):
+    """A byte-range lock: offset and length in bytes."""
+
     offset: int
     length: int
     exclusive: bool
 
 
 class CachingRecord(NamedTuple):
-    """An oplock (``key`` empty), or an open's share of a lease, which all opens of the lease store alike."""
+    """An oplock (``key`` empty), or a lease. All opens of a lease store the same record of it."""
 
     state: int
     breaking: bool
@@ -54,7 +57,7 @@ class CachingRecord(NamedTuple):
 
 @dataclass(slots=True)
 class OpenRecord:
-    """Names are those of ``open.Open`` and ``durable.Durability``."""
+    """The record of one open. Names are those of ``objects.Open`` and ``durable.Durability``."""
 
     persistent_id: int
     share: str
@@ -84,46 +87,50 @@ _NO_CACHING = CachingRecord(0, False, 0, 0)
 
 
 def key_of(prefix: str, persistent_id: int) -> str:
+    """Return the store's key of an open. ``prefix``: that of its domain."""
     return f"{prefix}opens/{persistent_id:016x}"
 
 
 def opens_prefix(prefix: str) -> str:
+    """Return the prefix of the keys of all opens of a domain."""
     return f"{prefix}opens/"
 
 
-def snapshot(entry: Open) -> bytes:
-    """The record of an open as it is now. The open is a persistent one, of a file that is still open."""
-    durable, file, handle = entry.durable, entry.file, entry.handle
-    identity = entry.session.identity
+def snapshot(opened: Open) -> bytes:
+    """Return the record of an open as it is now.
+
+    Raises ``ValueError`` unless the open is persistent and has its file open."""
+    durable, file, handle = opened.durable, opened.file, opened.handle
+    identity = opened.session.identity
     if durable is None or file is None or handle is None or identity is None:
         raise ValueError("not a persistent open")
     try:
-        entry.path = handle.path
+        opened.path = handle.path
     except OSError:
-        # The name is gone, or cannot be told now: the last one known may still do.
+        # The file has no name, or it cannot be found out now. The last known one may still be right.
         pass
-    locks = b"".join(_LOCK.pack(lock.offset, lock.length, lock.exclusive) for lock in file.locks.locks_of(entry))
+    locks = b"".join(_LOCK.pack(lock.offset, lock.length, lock.exclusive) for lock in file.locks.locks_of(opened))
     record: dict[str, Any] = {
         "format": FORMAT,
-        "id": entry.file_id[0],
-        "share": entry.tree.share.name,
-        "path": entry.path,
+        "id": opened.file_id[0],
+        "share": opened.tree.share.name,
+        "path": opened.path,
         "stream": file.stream,
         "inode": file.key.inode,
-        "directory": entry.is_directory,
+        "directory": opened.is_directory,
         "create_guid": (durable.create_guid or bytes(16)).hex(),
         "client_guid": durable.client_guid.hex(),
         "identity": [identity.name, identity.domain, identity.guest, identity.anonymous],
         "timeout": durable.timeout,
-        "access": [entry.granted_access, entry.maximal_access, entry.share_access],
-        "options": entry.create_options,
-        "action": entry.create_action,
-        "delete": [entry.delete_on_close, file.delete_pending],
-        "caching": _caching(entry.caching),
+        "access": [opened.granted_access, opened.maximal_access, opened.share_access],
+        "options": opened.create_options,
+        "action": opened.create_action,
+        "delete": [opened.delete_on_close, file.delete_pending],
+        "caching": _caching(opened.caching),
         "locks": base64.b64encode(locks).decode(),
-        "sequences": list(entry.lock_sequences.items()),
-        "app": entry.app_instance_id.hex() if entry.app_instance_id is not None else None,
-        "app_version": entry.app_instance_version,
+        "sequences": list(opened.lock_sequences.items()),
+        "app": opened.app_instance_id.hex() if opened.app_instance_id is not None else None,
+        "app_version": opened.app_instance_version,
     }
     return json.dumps(record, separators=(",", ":")).encode()
 
@@ -145,7 +152,7 @@ def _caching(holder: Lease[Open] | Oplock[Open] | None) -> CachingRecord | None:
 
 
 def parse(data: bytes) -> OpenRecord:
-    """Raises ``ValueError`` for what this version does not understand."""
+    """Parse a record. Raises ``ValueError`` if this version does not understand it."""
     try:
         record = json.loads(data)
         if record["format"] not in _READABLE:
@@ -183,7 +190,9 @@ def parse(data: bytes) -> OpenRecord:
 
 
 def _check(record: OpenRecord) -> None:
-    """Raises ``ValueError`` for what no server has written. Fast, for there may be tens of thousands."""
+    """Raise ``ValueError`` for a record that no server can have written.
+
+    It has to be fast, because there may be tens of thousands of records."""
     identity, caching = record.identity, record.caching or _NO_CACHING
     numbers = (
         record.persistent_id,

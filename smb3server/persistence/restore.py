@@ -1,10 +1,11 @@
-"""Persistent opens of an earlier run, or of another node: from their records back into the server's tables.
+"""Restoring persistent opens of an earlier run, or of another node, from their records into the server's tables.
 
-They come back disconnected (3.3.7.1): with access, share modes, locks, caching rights and delete-on-close as their
-clients were told, waiting for those clients as long as the clients were promised.
+Restored opens are disconnected. They have the access, share modes, locks, caching rights and delete-on-close that their
+clients were granted, and wait for those clients for the granted time. [MS-SMB2 3.3.7.1]
 
-A record says who has an open and what was granted. It does not say what that user may do now: credentials come from the
-accounts of this server, files are opened with them, and what was granted is checked against the file's descriptor.
+A record names the user of an open and the access that was granted. It does not decide what that user may do now: the
+credentials come from the accounts of this server, files are opened with them, and the granted access is checked against
+the file's security descriptor.
 """
 
 from __future__ import annotations
@@ -46,14 +47,15 @@ log = logging.getLogger(__name__)
 _DATA = int(Access.READ_DATA) | masks.WRITES_DATA
 _EXHAUSTED = frozenset([errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 _TURN = 0.05
-"""Seconds of restoring before others (the renewal of a cluster lease) get their turn. Theirs may be long, where clients
-are already at the door; so there are not too many."""
+"""Seconds of restoring in one turn of the event loop. In between, other tasks run, such as the renewal of a cluster
+lease. Their turns may be long if clients connect already, so the number of turns is kept small."""
 
 
 async def restore(server: ServerState, domain: Domain, shares: Iterable[Share]) -> int:
-    """Restore all opens of a domain, on these shares; how many came back. Records of what cannot come back (the file is
-    gone: it was closed for good as the server died) are removed; those not understood stay. Raises ``StoreError``, also
-    when there is no room for all of them."""
+    """Restore all opens of a domain that are on ``shares``. Return how many were restored.
+
+    Remove the records of opens that cannot be restored, for instance because the file no longer exists. Records that
+    are not understood stay. Raises ``StoreError``, also if there are not enough resources for all opens."""
     records = await domain.store.scan(opens_prefix(domain.prefix))
     with collector.paused():
         return await _restore_all(server, domain, shares, records)
@@ -80,16 +82,16 @@ async def _restore_all(server: ServerState, domain: Domain, shares: Iterable[Sha
         try:
             restored += restore_open(server, owners, share, share.backend, record)
         except (FileNotFoundError, NotADirectoryError) as error:
-            log.info("open of %s does not come back: %s", "/".join(record.path), error)
+            log.info("open of %s is not restored: %s", "/".join(record.path), error)
             await _remove(domain, entry.key)
         except PermissionError as error:
             log.warning("open of %r by %r is not restored: %s", "/".join(record.path), str(record.identity), error)
             await _remove(domain, entry.key)
         except OSError as error:
             if error.errno in _EXHAUSTED:
-                # Serving without the rest would let others at files that their owners count on.
+                # Serving without the rest would give others access to files whose owners rely on their opens.
                 raise StoreError(f"opens cannot be restored: {error}") from error
-            log.error("open of %s does not come back, but stays stored: %s", "/".join(record.path), error)
+            log.error("open of %s is not restored, but its record stays: %s", "/".join(record.path), error)
     return restored
 
 
@@ -101,15 +103,16 @@ async def _remove(domain: Domain, key: str) -> None:
 
 
 class _Owners:
-    """Sessions that are over, and tree connects of them: they only say whose the restored opens are."""
+    """Expired sessions with tree connects. They only record the owners of the restored opens."""
 
     def __init__(self, server: ServerState) -> None:
         self._server = server
         self._known: dict[tuple[Identity, Share], tuple[Session, TreeConnect]] = {}
 
     def of(self, stored: Identity, share: Share) -> tuple[Session, TreeConnect]:
-        """Return those of a user; all opens of one user in one share have the same. Raises ``PermissionError`` as
-        ``identity_here`` does."""
+        """Return the session and tree connect of a user. All opens of one user in one share have the same ones.
+
+        Raises ``PermissionError`` as ``identity_here`` does."""
         known = self._known.get((stored, share))
         if known is None:
             session = Session(0, None)
@@ -120,13 +123,13 @@ class _Owners:
 
 
 def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Backend, record: OpenRecord) -> bool:
-    """Restore one open of a share. Return False if it is there already.
+    """Restore one open of a share. Return False if the server has it already.
 
-    Raises ``OSError``, ``FileNotFoundError`` also where another file has the name, ``PermissionError`` where its user
-    has no right to it any more."""
+    Raises ``OSError``, in particular ``FileNotFoundError`` if the file is gone or another file has its name, and
+    ``PermissionError`` if its user no longer has the right to it."""
     if record.persistent_id in server.opens.by_id:
         return False
-    entry = Open(
+    opened = Open(
         (record.persistent_id, 0),
         *owners.of(record.identity, share),
         record.path,
@@ -138,40 +141,43 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
         is_directory=record.is_directory,
         delete_on_close=record.delete_on_close,
     )
-    handle = _handle_of(server.accounts, backend, entry, record)
+    handle = _handle_of(server.accounts, backend, opened, record)
     if handle.key.inode != record.inode:
         handle.close()
         raise FileNotFoundError("another file has the name now")
     file = server.file_table.get(handle.key, record.stream)
-    entry.use_handle(handle)
-    entry.file = file
-    entry.lock_sequences = dict(record.lock_sequences)
+    opened.use_handle(handle)
+    opened.file = file
+    opened.lock_sequences = dict(record.lock_sequences)
     if record.app_instance_id is not None:
-        server.opens.join_application(entry, record.app_instance_id)
-    entry.app_instance_version = record.app_instance_version
-    file.opens.append(entry)
+        server.opens.join_application(opened, record.app_instance_id)
+    opened.app_instance_version = record.app_instance_version
+    file.opens.append(opened)
     file.delete_pending = file.delete_pending or record.delete_pending
     for lock in record.locks:
-        file.locks.add(Lock(entry, *lock))
-        if not host_locks.take(entry.descriptor if entry.tree.share.posix_locks else None, *lock):
-            log.warning("%s: a program of the host has a lock that a client holds", "/".join(record.path))
+        file.locks.add(Lock(opened, *lock))
+        if not host_locks.take(opened.descriptor if opened.tree.share.posix_locks else None, *lock):
+            log.warning("%s: a program of the host has locked a range that a client has locked", "/".join(record.path))
     if record.caching is not None:
-        _restore_caching(file, entry, record.caching)
-    entry.durable = Durability(owner_of(entry.session.identity), record.client_guid, record.create_guid, record.timeout)
-    server.opens.restore(entry)
+        _restore_caching(file, opened, record.caching)
+    opened.durable = Durability(
+        owner_of(opened.session.identity), record.client_guid, record.create_guid, record.timeout
+    )
+    server.opens.restore(opened)
     return True
 
 
 def identity_here(server: ServerState, share: Share, given: Identity) -> Identity:
-    """Who a stored identity is on this server, with the credentials of its account here. Raises ``PermissionError`` for
-    somebody who could not log on, or connect to the share, now."""
+    """Return a stored identity with the credentials of its account on this server.
+
+    Raises ``PermissionError`` if the user could not log on, or connect to the share, now."""
     if not share.admits_user(given):
         raise PermissionError(errno.EACCES, f"share {share.name} is not for this user")
     if given.guest or given.anonymous:
         return replace(given, user=None)
     if given.domain:
         if server.principals is None:
-            raise PermissionError(errno.EACCES, "there is no Kerberos here")
+            raise PermissionError(errno.EACCES, "this server does not use Kerberos")
         try:
             return server.principals.identity_of(f"{given.name}@{given.domain}")
         except ValueError as error:
@@ -182,15 +188,15 @@ def identity_here(server: ServerState, share: Share, given: Identity) -> Identit
     return replace(given, user=account.user)
 
 
-def _handle_of(accounts: Accounts, backend: Backend, entry: Open, record: OpenRecord) -> Handle:
-    """Return the file, opened as the user when it is first needed, which may be never. Only where locks have to be seen
-    by programs of the host, which takes a descriptor, it is opened at once.
+def _handle_of(accounts: Accounts, backend: Backend, opened: Open, record: OpenRecord) -> Handle:
+    """Return a handle that opens the file as the user when it is first used, which may be never.
 
-    Raises ``OSError``, ``PermissionError`` if the user has no right to it any more. A file that is opened later raises
-    them then."""
+    Open the file now only if programs of the host have to see the locks, because that takes a descriptor. Raises
+    ``OSError``, in particular ``PermissionError`` if the user no longer has the right to it. A handle that opens the
+    file later raises them then."""
     data = record.granted_access
-    share = entry.tree.share
-    user = share.acting_user(entry.session.user)
+    share = opened.tree.share
+    user = share.acting_user(opened.session.user)
     wanted = OpenRequest(
         record.path,
         record.stream,
@@ -201,8 +207,8 @@ def _handle_of(accounts: Accounts, backend: Backend, entry: Open, record: OpenRe
         open_reparse_point=bool(record.create_options & CreateOptions.OPEN_REPARSE_POINT),
         user=user,
     )
-    # What is opened later keeps the open, not the record: there may be tens of thousands.
-    checked = partial(_checked, accounts, backend, entry, wanted)
+    # A handle that opens the file later keeps the open in memory, not the record: there may be tens of thousands.
+    checked = partial(_checked, accounts, backend, opened, wanted)
     if not (share.posix_locks and record.locks):
         remembered = backend.remember(wanted)
         if remembered is not None:
@@ -212,32 +218,33 @@ def _handle_of(accounts: Accounts, backend: Backend, entry: Open, record: OpenRe
 
 
 class _Opens(Protocol):
-    """A store, or one of its files that is remembered."""
+    """A backend, or a file that it remembers."""
 
     def open(self, request: OpenRequest) -> Handle: ...
 
 
-def _checked(accounts: Accounts, backend: Backend, entry: Open, wanted: OpenRequest, source: _Opens) -> Handle:
-    """Open the file and check that its user may have it."""
+def _checked(accounts: Accounts, backend: Backend, opened: Open, wanted: OpenRequest, source: _Opens) -> Handle:
+    """Open the file, and check that its user may open it now. Raises ``OSError`` and its subclasses."""
     handle = source.open(wanted)
     try:
         _check_kind(handle.kind, wanted)
-        _check_rights(accounts, backend, handle, entry)
+        _check_rights(accounts, backend, handle, opened)
     except BaseException:
         handle.close()
         raise
     return handle
 
 
-def _check_rights(accounts: Accounts, backend: Backend, handle: Handle, entry: Open) -> None:
-    """Whether the user would be granted now what was granted then (MS-FSA 2.1.5.1.2.1). Who created a file was granted
-    what they asked for, whatever its descriptor gives: of that they keep what it gives, if access to the data is in it.
-    Raises ``PermissionError``."""
-    held = caller_of(entry.session, entry.tree, accounts).rights_on(backend, handle.path, handle.describe())
-    missing = entry.granted_access & ~held
-    if missing & (_DATA if entry.create_action == CreateAction.CREATED else ~0):
+def _check_rights(accounts: Accounts, backend: Backend, handle: Handle, opened: Open) -> None:
+    """Raise ``PermissionError`` unless the user would be granted the same access now. [MS-FSA 2.1.5.1.2.1]
+
+    A user who created the file was granted the requested access, regardless of the file's descriptor. If the descriptor
+    still grants all access to data in it, reduce the granted access to what the descriptor grants."""
+    held = caller_of(opened.session, opened.tree, accounts).rights_on(backend, handle.path, handle.describe())
+    missing = opened.granted_access & ~held
+    if missing & (_DATA if opened.create_action == CreateAction.CREATED else ~0):
         raise PermissionError(errno.EACCES, f"its user no longer has access {missing:#x} to the file")
-    entry.granted_access &= ~missing
+    opened.granted_access &= ~missing
 
 
 def _check_kind(kind: Kind, wanted: OpenRequest) -> None:
@@ -245,8 +252,8 @@ def _check_kind(kind: Kind, wanted: OpenRequest) -> None:
         raise FileNotFoundError("a directory has the name now")
 
 
-def _restore_caching(file: File[Open], entry: Open, record: CachingRecord) -> None:
-    """A break that was under way begins again when the client is back."""
+def _restore_caching(file: File[Open], opened: Open, record: CachingRecord) -> None:
+    """Give an open its oplock, or its share of a lease. A break under way begins again when the client is back."""
     holder: Lease[Open] | Oplock[Open]
     if record.key:
         key, client_guid = bytes.fromhex(record.key), bytes.fromhex(record.client_guid)
@@ -256,11 +263,11 @@ def _restore_caching(file: File[Open], entry: Open, record: CachingRecord) -> No
             lease.epoch = record.epoch
             lease.parent_key = bytes.fromhex(record.parent_key) if record.parent_key else None
             file.table.leases.add(lease)
-        lease.opens.append(entry)
+        lease.opens.append(opened)
         holder = lease
     else:
-        holder = Oplock(file.caching, entry, record.level)
+        holder = Oplock(file.caching, opened, record.level)
     holder.state, holder.breaking = record.state, record.breaking
     holder.requested, holder.required = record.requested, record.required
-    entry.caching = holder
+    opened.caching = holder
     file.caching.add(holder)

@@ -1,10 +1,11 @@
-"""A store of which only those records count that were written by somebody who knows the cluster's secret.
+"""A store that accepts only records whose writer knows the cluster's secret.
 
-It lies over another store. Values are sealed on their way in (``seal``) and checked on their way out. A record that
-fails is as good as absent: ``get`` and ``scan`` leave it out, and a watcher is told that the key is gone. It stays in
-the store until somebody removes it, and it still makes conditions fail that want its key to be absent.
+It is a layer over another store. It seals values when they are written (``seal``), and checks them when they are read.
+A record that fails the check counts as absent: ``get`` and ``scan`` omit it, and a watcher sees the key as deleted. The
+record stays in the store until it is removed. Until then, conditions that require its key to be absent fail.
 
-A seal does not say when a record was written: who may write to the store can put an older record back under its key.
+A seal does not show when a record was written. A party that may write to the store can put an older record back under
+its key.
 """
 
 from __future__ import annotations
@@ -30,17 +31,19 @@ from smb3server.persistence.store import (
 log = logging.getLogger(__name__)
 
 MAX_REFUSED = 1000
-"""Keys that are remembered as refused. Each is logged once; of more than these nothing is logged."""
+"""Refused keys that are remembered. Each of these is logged once; further ones are not logged."""
 _TURN = 2000
-"""Records checked in one turn of the event loop: some milliseconds."""
+"""Records checked in one turn of the event loop, which takes some milliseconds."""
 
 
 class SealedStore(Store):
-    """``store``: what it lies over, and closes."""
+    """A layer over a store that seals and checks its values."""
 
     def __init__(self, store: Store, seal: Seal) -> None:
+        """``store``: the store below, which ``close`` closes as well."""
+        # Invariant: at most MAX_REFUSED entries.
         self.refused: dict[str, str] = {}
-        """Why, by key; the first ``MAX_REFUSED`` of them."""
+        """Why records are refused, by key."""
         self._store = store
         self._seal = seal
 
@@ -58,15 +61,15 @@ class SealedStore(Store):
         return operation
 
     def _opened(self, key: str, value: bytes) -> bytes | None:
-        """None, and remembered, for a record that is refused."""
+        """Return the content of a record. Return None and remember the key if the record is refused."""
         try:
             content = self._seal.open(key, value)
         except SealError as error:
             if key not in self.refused and len(self.refused) < MAX_REFUSED:
                 self.refused[key] = str(error)
-                log.error("%r in the store is not acted upon: %s", key, error)
+                log.error("%r in the store is ignored: %s", key, error)
                 if len(self.refused) == MAX_REFUSED:
-                    log.error("%d records of the store are refused; no more are named", MAX_REFUSED)
+                    log.error("%d records of the store are refused; further ones are not logged", MAX_REFUSED)
             return None
         self.refused.pop(key, None)
         return content
@@ -97,7 +100,7 @@ class SealedStore(Store):
                 yield change._replace(value=self._opened(change.key, change.value))
 
     async def purge(self, prefix: str) -> list[str]:
-        """Remove the records below ``prefix`` that are refused, unless they change meanwhile; their keys."""
+        """Remove the refused records below ``prefix``, except those that change meanwhile. Return the removed keys."""
         gone: list[str] = []
         for entry in await self._store.scan(prefix):
             if self._opened(entry.key, entry.value) is None:

@@ -1,7 +1,7 @@
 """The store of a single server: one SQLite file in its state directory.
 
-WAL with synchronous=FULL: a committed transaction survives the power going off. One thread owns the database; it takes
-everything that is queued into one transaction (group commit), so that many requests share one fsync.
+With WAL and synchronous=FULL, a committed transaction survives a power failure. One thread owns the database. It puts
+all queued batches into one transaction (group commit), so that many requests share one fsync.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CREATE TABLE IF NOT EXISTS counter (version INTEGER NOT NULL);
 INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM counter);
 """
 _MAX_GROUP = 1024
-"""Batches of one transaction."""
+"""Batches in one transaction at most."""
 _LOCKED_TIMEOUT = 2.0
 
 
@@ -57,7 +57,7 @@ class _Batch(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """Something other than a batch, in its turn."""
+    """A function to call on the writer's thread, in order with the batches."""
 
     work: Callable[[], object]
     future: asyncio.Future[object]
@@ -72,7 +72,7 @@ class _Lease:
 
 
 class _SqliteRenewer(Renewer):
-    """Leases live in memory: so does what renews them."""
+    """Renews leases, which exist in memory only."""
 
     members = 1
 
@@ -92,7 +92,9 @@ class _SqliteRenewer(Renewer):
 
 
 class SqliteStore(Store):
-    """``open`` it. Leases live in memory: with the process that granted them, they and their keys are gone."""
+    """A store in one SQLite file. Make it with ``open``.
+
+    Leases exist in memory only. They end, with their keys, when the process that granted them ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -102,17 +104,19 @@ class SqliteStore(Store):
         self._version = 0
         self._leases: dict[int, _Lease] = {}
         self._leases_lock = threading.Lock()
-        """Between the end of a lease and its renewal by another thread."""
+        """Held while a lease expires, and while another thread renews it."""
         self._next_lease = 1
         self._watchers: list[tuple[str, asyncio.Queue[Change | None]]] = []
         self._closed = False
         self.transactions = 0
-        """Committed so far: the measure of group commit."""
+        """Number of transactions committed so far. It shows how many batches share one (group commit)."""
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
 
     @classmethod
     async def open(cls, path: Path) -> SqliteStore:
-        """Raises ``StoreError`` where the file cannot be opened, is no database, or is used by another server."""
+        """Open the store in the file ``path``, which is made if it does not exist.
+
+        Raises ``StoreError`` if the file cannot be opened, is not a database, or is used by another server."""
         store = cls(path)
         store._thread.start()
         try:
@@ -161,7 +165,7 @@ class SqliteStore(Store):
         return await self._call(lambda: self._version)
 
     async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[Change]:
-        """History is not kept: ``after`` must be the present version."""
+        """Yield changes. ``after`` must be the present version, because earlier changes are not kept."""
         changes: asyncio.Queue[Change | None] = asyncio.Queue()
         watcher = (prefix, changes)
         self._watchers.append(watcher)
@@ -231,7 +235,7 @@ class SqliteStore(Store):
 
     def _open(self) -> None:
         self._keep_private()
-        # Locked exclusively: a second server on the same state directory must not start.
+        # Locked exclusively, so that a second server on the same state directory does not start.
         database = sqlite3.connect(self.path, timeout=_LOCKED_TIMEOUT, isolation_level=None, check_same_thread=False)
         try:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -246,8 +250,10 @@ class SqliteStore(Store):
         self._database = database
 
     def _keep_private(self) -> None:
-        """Whoever could write the file could forge open files, and it names everybody's. SQLite gives its other files
-        the mode of this one."""
+        """Make the file if it does not exist, and allow no other user to read or write it.
+
+        A user who could write it could forge opens, and its contents name the open files of all users. SQLite gives its
+        other files the mode of this one."""
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
@@ -294,7 +300,7 @@ class SqliteStore(Store):
             return None, error
 
     def _write(self, group: list[_Batch]) -> None:
-        """One transaction for all; if that fails, one for each, so that only those fail that must."""
+        """Write all batches in one transaction. If that fails, write each in its own, so that no other batch fails."""
         results, error = self._try(lambda: self._transaction(group))
         if error is None and isinstance(results, list):
             for batch, result in zip(group, results, strict=True):
@@ -307,6 +313,7 @@ class SqliteStore(Store):
             self._answer(batch.future, result, error or (result if isinstance(result, Exception) else None))
 
     def _transaction(self, group: list[_Batch]) -> list[int | StoreError]:
+        """Commit the batches that can be, and return the new version or the error of each. Raises ``sqlite3.Error``."""
         version = self._version
         changes: list[Change] = []
         results: list[int | StoreError] = []
@@ -335,6 +342,7 @@ class SqliteStore(Store):
         return results
 
     def _failure(self, batch: _Batch) -> StoreError | None:
+        """Return why a batch cannot be committed, None if it can."""
         for operation in batch.operations:
             if isinstance(operation, Put) and operation.lease and operation.lease not in self._leases:
                 return LeaseLost(f"lease {operation.lease}")
@@ -384,7 +392,7 @@ class SqliteStore(Store):
         try:
             self._loop.call_soon_threadsafe(finish)
         except RuntimeError:
-            log.debug("event loop is gone")
+            log.debug("the event loop is closed")
 
     def _report(self, changes: list[Change]) -> None:
         for change in changes:

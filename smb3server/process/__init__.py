@@ -1,9 +1,9 @@
-"""What the process asks of its host and of the interpreter; nothing here knows SMB.
+"""The process's use of its host and of the interpreter, independent of SMB.
 
-Belongs here: sandbox, capabilities, log output, threads for long work, turns of the event loop. Not here: files that
-clients see (``backends``) and sockets (``net``).
+Sandbox, capabilities, log output, threads for long work and turns of the event loop belong here. Files that clients see
+(``backends``) and sockets (``net``) do not.
 
-Each module stands for itself: ``turns`` and ``long_work`` (work that must not hold up the event loop), ``garbage``,
-``log_lines`` and ``output`` (what is printed), ``secret_files`` and ``state_lock``, ``capabilities`` and ``sandbox``
-(what the process gives up).
+The modules are independent: ``turns`` and ``long_work`` (work that must not block the event loop), ``garbage``,
+``log_lines`` and ``output`` (printed text), ``secret_files`` and ``state_lock``, ``capabilities`` and ``sandbox``
+(privileges that the process drops).
 """

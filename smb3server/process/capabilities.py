@@ -12,7 +12,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Capability(enum.IntFlag):
-    """Those this server has to do with; the others stay numbers (linux/capability.h)."""
+    """The capabilities that this server uses or names (linux/capability.h)."""
 
     CHOWN = 1 << 0
     DAC_OVERRIDE = 1 << 1
@@ -38,7 +38,7 @@ NO_CAPABILITY = Capability(0)
 
 
 class Sets(NamedTuple):
-    """Bit masks."""
+    """The capability sets of a thread, as bit masks."""
 
     effective: int
     permitted: int
@@ -54,7 +54,7 @@ class _Data(ctypes.Structure):
 
 
 def get() -> Sets:
-    """Tell the sets of the calling thread."""
+    """Return the sets of the calling thread. Raise ``OSError`` if that fails."""
     data = (_Data * 2)()
     if _libc.capget(ctypes.byref(_Header(_VERSION_3, 0)), ctypes.byref(data)) != 0:
         raise _error()
@@ -67,7 +67,7 @@ def get() -> Sets:
 
 
 class Change:
-    """A change of the calling thread's sets, prepared once and made as often as wanted."""
+    """A change of the calling thread's sets, which is prepared once and can be made repeatedly."""
 
     __slots__ = ("_data", "_header", "_header_address", "_address")
 
@@ -79,7 +79,8 @@ class Change:
         self._address = ctypes.addressof(self._data)
 
     def make(self) -> None:
-        """Raise ``PermissionError`` for a capability that is not in the permitted set."""
+        """Set the sets of the calling thread. Raise ``PermissionError`` for a capability that is not in the permitted
+        set."""
         if _capset(self._header_address, self._address) != 0:
             raise _error()
 
@@ -94,6 +95,6 @@ def _error() -> OSError:
 
 
 def names(mask: int) -> list[str]:
-    """Tell the names of the capabilities in a mask, as capabilities(7) writes them."""
+    """Return the names of the capabilities in a mask, as capabilities(7) writes them."""
     known = {flag.value: f"CAP_{flag.name}" for flag in Capability}
     return [known.get(1 << bit, f"CAP_{bit}") for bit in range(mask.bit_length()) if mask & 1 << bit]

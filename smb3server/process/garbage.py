@@ -1,12 +1,12 @@
-"""Python's cyclic garbage collector, for a process with millions of objects that live long and refer to each other.
+"""Settings of Python's cyclic garbage collector for a process with millions of long-lived objects in circles.
 
-Connections, sessions and opens do. With Python's own thresholds the collector looks at all of them over and over while
-tens of thousands of clients come; here it looks at them seldom, and not at all at what a takeover brought until the
-rush is over.
+Connections, sessions and opens are such objects. With Python's own thresholds the collector would examine all of them
+again and again while tens of thousands of clients connect. Here it examines them rarely, and it does not examine the
+objects of a takeover until the rush is over.
 
-It looks at what is young in small portions: everybody waits while it does, for some ten milliseconds for each 10,000
-objects that are garbage. What connections leave behind refers to itself, so a stranger who makes connections fast
-decides how many there are.
+It examines young objects in small portions, because all clients wait meanwhile: some ten milliseconds for each 10,000
+objects that are garbage. The remains of connections are circles, so an unauthenticated peer that connects fast
+determines how many there are.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ import gc
 from collections.abc import Iterator
 
 THRESHOLDS = 2_000, 4, 200
-"""See ``gc.set_threshold``: what is young is at most 10,000 objects. All are looked at after two million, if a quarter
-of them is new."""
+"""See ``gc.set_threshold``. The young generations have at most 10,000 objects. All objects are examined after two
+million new ones, if a quarter of all is new."""
 RUSH = 120.0
-"""Seconds after a takeover in which what it brought is not looked at."""
+"""Seconds after a takeover during which its objects are not examined."""
 
 
-def settle() -> None:
-    """The process has started: what is there stays."""
+def freeze() -> None:
+    """Exempt all present objects from collection and set the thresholds. To be called when the process has started."""
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
 
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Nothing is collected inside, where thousands of objects are made and none becomes garbage. In an event loop."""
+    """Collect nothing inside, for code that makes thousands of objects of which none becomes garbage. An event loop
+    must be running: it ends the exemption of these objects after ``RUSH`` seconds."""
     was = gc.isenabled()
     gc.disable()
     try:

@@ -1,13 +1,13 @@
-"""Log lines that peers have a part in: escaped, bounded, and limited in number.
+"""Log lines with text from peers: escaped, bounded in length and limited in number.
 
-Names, addresses and errors in them may be whatever a stranger chose. What cannot be printed is escaped, so that nobody
-forges a line or reaches the terminal that shows it.
+An unauthenticated peer may choose the names, addresses and errors in them. Unprintable characters are escaped, so that
+no peer can forge a line or control the terminal that shows it.
 
 A place in the code that logs has a budget for each source (the message's first argument: the peer's address, by
-convention) and one for all. A long line counts as several. What exceeds it is counted, and the count is told, which
-the place's budget pays for, too: no number of sources makes more lines than that. Tracebacks are told once in a while
-for
-each place where the exception was raised: one of them says what the next thousand would. Debug lines are not limited.
+convention) and one for all sources together. A long line counts as several. Lines beyond the budget are suppressed and
+counted. A line reports the count; the budget of the place pays for that line, too, so the number of lines has a limit
+for any number of sources. For each place that raises an exception, one traceback is written per interval: it says as
+much as the next thousand. Debug lines are not limited.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from typing import NamedTuple, TextIO
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MAX_LENGTH = 2000
-"""Characters of a message."""
+"""Most characters of a message."""
 PER_SOURCE = 50
-"""Lines of one place and source at once."""
+"""Most lines of one place and source in a burst."""
 PER_PLACE = 100
-"""Lines of one place at once, of all sources together."""
+"""Most lines of one place in a burst, of all sources together."""
 SOURCE_RATE, PLACE_RATE = 0.5, 5.0
-"""Lines a second that the budgets grow by."""
+"""Lines per second by which the budgets grow."""
 LINE = 200
 """Characters that count as one line."""
 TRACE_INTERVAL = 60.0
 """Seconds between two tracebacks of one place."""
 QUIET = 10.0
-"""Seconds without a line after which what was suppressed is told."""
+"""Seconds without a line after which the number of suppressed lines is reported."""
 MAX_KEYS = 4096
 
 
 def printable(text: str, most: int = MAX_LENGTH) -> str:
-    """Escape what cannot be printed, and cut what is longer than ``most`` characters."""
+    """Escape unprintable characters, and truncate ``text`` to ``most`` characters."""
     if len(text) > most:
         text = f"{text[:most]}... ({len(text) - most} more)"
     if text.isprintable():
@@ -49,7 +49,7 @@ def printable(text: str, most: int = MAX_LENGTH) -> str:
 
 
 def printable_tree(value: object) -> object:
-    """Escape every string of a value made of dictionaries and lists."""
+    """Escape every string in a value that consists of dictionaries and lists."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -60,7 +60,7 @@ def printable_tree(value: object) -> object:
 
 
 class LineFormatter(logging.Formatter):
-    """Escapes messages; the lines of a traceback are marked, so that none looks like a message."""
+    """A formatter that escapes messages and marks the lines of a traceback, so that none looks like a message."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = printable(record.message)
@@ -74,7 +74,7 @@ class LineFormatter(logging.Formatter):
 
 
 class _Budget:
-    """Lines that may be written now, and what could not be."""
+    """The number of lines that may be written now, and the suppressed lines."""
 
     __slots__ = ("at", "left", "like", "most", "rate", "suppressed")
 
@@ -85,15 +85,16 @@ class _Budget:
         self.at = now
         self.suppressed = 0
         self.like = ("", 0, "")
-        """Logger, level and text of the first line that was suppressed. Not the record: it may hold a traceback, and
-        that all that was going on."""
+        """Logger, level and text of the first line that was suppressed. Not the record: it may hold a traceback, whose
+        frames keep many objects alive."""
 
     def take(self, record: logging.LogRecord, now: float) -> bool:
+        """Pay for ``record`` and return True, or count it as suppressed and return False."""
         self.left = min(self.most, self.left + (now - self.at) * self.rate)
         self.at = now
         text = record.getMessage()
         if self.left >= 1:
-            # What is over goes to the account of the lines to come: a long line, too, is told when it was quiet.
+            # The budget may become negative at the expense of later lines, so that a long line can be written as well.
             self.left -= 1 + min(len(text), MAX_LENGTH) // LINE
             return True
         if not self.suppressed:
@@ -102,7 +103,8 @@ class _Budget:
         return False
 
     def take_over(self, other: _Budget, now: float) -> bool:
-        """Pay for the line that tells what ``other`` has suppressed, or count that as suppressed here: False."""
+        """Pay for the line that reports what ``other`` has suppressed and return True, or add its count to this one and
+        return False."""
         self.left = min(self.most, self.left + (now - self.at) * self.rate)
         self.at = now
         if self.left >= 1:
@@ -115,7 +117,7 @@ class _Budget:
         return False
 
     def told(self) -> logging.LogRecord:
-        """Give the line that tells of those that were suppressed, and count anew."""
+        """Return the line that reports the number of suppressed lines, and reset the count."""
         name, level, text = self.like
         text = f"{self.suppressed} more suppressed like: {text}"
         self.suppressed = 0
@@ -123,22 +125,22 @@ class _Budget:
 
 
 class _Key(NamedTuple):
-    """Whose budget: a place's, or that of one source or kind of exception there."""
+    """The owner of a budget: a place, or (with ``of``) one source or kind of exception at that place."""
 
     place: tuple[str, int]
     of: Hashable = None
 
 
 class LimitedHandler(logging.StreamHandler[TextIO]):
-    """Writes to a stream what the budgets allow."""
+    """A handler that writes to a stream as many lines as the budgets allow."""
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream)
         self._clock = clock
         self._budgets: OrderedDict[_Key, _Budget] = OrderedDict()
-        """The least recently used first."""
+        """The least recently used first. Invariant: at most ``MAX_KEYS``."""
         self._suppressing: dict[_Key, _Budget] = {}
-        """Those with something to tell, the one first that is quiet for longest."""
+        """Budgets with suppressed lines; the one that has been quiet for the longest time is first."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record if its budgets allow it."""
@@ -148,7 +150,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
             super().emit(record)
 
     def close(self) -> None:
-        """Tell what was suppressed to the end."""
+        """Report everything that was suppressed."""
         while self._suppressing:
             key, budget = next(iter(self._suppressing.items()))
             del self._suppressing[key]
@@ -164,7 +166,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
             raised = (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace is not None else None
             return self._take(_Key(place, (raised, record.exc_info[0])), record, 1, 1 / TRACE_INTERVAL, now)
         first = record.args[0] if isinstance(record.args, tuple) and record.args else ""
-        # An address may come with its port, which a peer has many of.
+        # An address may come with its port, and one peer has many ports.
         source = printable(str(first[0] if isinstance(first, tuple) and first else first), 100)
         return self._take(_Key(place, source), record, PER_SOURCE, SOURCE_RATE, now) and self._take(
             _Key(place), record, PER_PLACE, PLACE_RATE, now
@@ -182,7 +184,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         return allowed
 
     def _budget(self, key: _Key, most: float, rate: float, now: float) -> _Budget:
-        """Find or make it; it is the one used last now."""
+        """Return the budget of ``key``, a new one if there is none, and mark it as used last."""
         budget = self._budgets.pop(key, None) or _Budget(most, rate, now)
         self._budgets[key] = budget
         if len(self._budgets) > MAX_KEYS:
@@ -192,7 +194,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         return budget
 
     def _tell(self, key: _Key, budget: _Budget, now: float) -> None:
-        """Tell what was suppressed; of a source, only if the place has lines left."""
+        """Report what was suppressed. For a source, do so only if the budget of the place allows it."""
         if key.of is not None:
             above = _Key(key.place)
             place = self._budget(above, PER_PLACE, PLACE_RATE, now)
@@ -202,7 +204,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         super().emit(budget.told())
 
     def _tell_overdue(self, now: float) -> None:
-        """Tell what was suppressed at places that are quiet since."""
+        """Report what was suppressed at places that have been quiet since."""
         while self._suppressing:
             key, budget = next(iter(self._suppressing.items()))
             if now - budget.at < QUIET:
@@ -212,7 +214,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
 
 
 def set_up(level: str, stream: TextIO, wanted: Callable[[logging.LogRecord], bool] = lambda record: True) -> None:
-    """Send what is ``wanted`` of the process's log to ``stream``."""
+    """Write the process's log to ``stream``: records of at least ``level`` for which ``wanted`` returns True."""
     handler = LimitedHandler(stream)
     handler.addFilter(wanted)
     handler.setFormatter(LineFormatter(FORMAT))

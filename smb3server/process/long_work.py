@@ -1,5 +1,6 @@
-"""Work that may take seconds, in steps, on threads of its own: flushes and reads need not wait for it, and one user's
-does not keep the others' waiting.
+"""Work that may take seconds, in steps, on threads of its own.
+
+Flushes and reads need not wait for it, and one user's work does not block that of others.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ log = logging.getLogger(__name__)
 
 THREADS = 4
 THREADS_PER_USER = 2
-"""One user's work leaves threads to the others'."""
+"""Most threads that work for one user at the same time, so that threads are left for the others."""
 
 _PATIENCE = 5.0
-"""Seconds that the server's end waits for a step."""
+"""Seconds that the end of the server waits for the steps under way."""
 
 Steps = Iterator[None]
-"""Work in pieces of at most some tens of milliseconds. It begins with the first, and may be closed between two."""
+"""Work in steps of at most some tens of milliseconds. It begins with the first step, and may be closed between two."""
 Done = Callable[[Exception | None], None]
 
 
@@ -33,7 +34,7 @@ def _executor() -> ThreadPoolExecutor:
 
 
 class Job:
-    """Something to do, or being done."""
+    """One piece of work, waiting or running."""
 
     __slots__ = ("_done", "_steps", "_stopped", "owner")
 
@@ -44,11 +45,11 @@ class Job:
         self._stopped = False
 
     def stop(self) -> None:
-        """End it after the step that it is at; what it has done stays done. Any thread may call."""
+        """End the job after its present step; the steps that were done are not undone. Any thread may call this."""
         self._stopped = True
 
     def run(self) -> Exception | None:
-        """Called on a worker; returns what went wrong."""
+        """Take the steps, on a worker thread. Return the exception that ended them, or None."""
         try:
             for _ in self._steps:
                 if self._stopped:
@@ -56,44 +57,46 @@ class Job:
         except Exception as error:
             return error
         finally:
-            # Here, not on the thread of whoever forgets the job last.
+            # Close the steps on this thread, not on the one that drops the last reference.
             close = getattr(self._steps, "close", None)
             if close is not None:
                 close()
         return None
 
     def give_up(self) -> None:
-        """Instead of ``run``."""
+        """End the job without running it, with ECANCELED."""
         close = getattr(self._steps, "close", None)
         if close is not None:
             close()
-        self._done(OSError(errno.ECANCELED, "the server ends"))
+        self._done(OSError(errno.ECANCELED, "the server is stopping"))
 
     def finish(self, error: Exception | None) -> None:
-        """Called on the event loop."""
+        """Report the end of the job, on the event loop."""
         self._done(error)
 
 
 class LongWork:
-    """A server's; used on its event loop."""
+    """The long work of one server. All methods are called on its event loop."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Job]] = {}
-        """By owner, in the order in which their turns come."""
+        """By owner, in the order of their turns. Invariant: no queue is empty."""
         self._running: dict[str, int] = {}
+        """Invariant: how many of ``_jobs`` each owner has; no count is 0."""
         self._threads = 0
         self._jobs: set[Job] = set()
-        """Running."""
+        """Running jobs. Invariant: ``_threads`` is their number."""
 
     def add(self, owner: str, steps: Steps, done: Done) -> Job:
-        """Take the steps on a worker thread, then call ``done`` on the event loop with what they raised."""
+        """Take the steps on a worker thread, then call ``done`` on the event loop with the exception that they raised,
+        or None. ``owner`` is the user whose turn it takes."""
         job = Job(owner, steps, done)
         self._waiting.setdefault(owner, deque()).append(job)
         self._hand_out()
         return job
 
     async def close(self) -> None:
-        """End what is running after the step that it is at, and give up the rest."""
+        """End the running jobs after their present step, and give up the waiting ones."""
         waiting, self._waiting = self._waiting, {}
         for queue in waiting.values():
             for job in queue:
@@ -112,7 +115,7 @@ class LongWork:
             queue = self._waiting.pop(owner)
             job = queue.popleft()
             if queue:
-                # Behind everybody else.
+                # The owner's next turn comes after those of all others.
                 self._waiting[owner] = queue
             self._threads += 1
             self._jobs.add(job)

@@ -1,4 +1,4 @@
-"""Commands whose output nobody reads to its end: ``smb3server doctor | head -1`` is no error of the command."""
+"""Commands whose output is closed early: ``smb3server doctor | head -1`` is not an error of the command."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TextIO
 
 EXIT_CLOSED = 128 + signal.SIGPIPE
-"""Exit status of a command whose output is closed before it has said everything, as shells give it for SIGPIPE."""
+"""Exit status of a command whose output was closed before its end, as shells report it for SIGPIPE."""
 
 
 def run(command: Callable[[], int | None]) -> int:
-    """Call ``command`` and flush what it printed; its exit status (None means 0), or ``EXIT_CLOSED``. Only a closed
-    output is handled: other ``BrokenPipeError`` are raised."""
+    """Call ``command`` and flush its output. Return its exit status (None means 0), or ``EXIT_CLOSED`` if the output
+    was closed. Any other ``BrokenPipeError`` is raised."""
     try:
         try:
             return command() or 0
@@ -30,8 +30,8 @@ def run(command: Callable[[], int | None]) -> int:
 
 
 def _abandon(stream: TextIO) -> bool:
-    """Whether the reader of ``stream`` is gone; if so, let what is left to write go nowhere, else the interpreter
-    complains at its exit."""
+    """Return whether ``stream`` has no reader. If so, redirect it to nowhere, since the interpreter would complain
+    about unwritten output at its exit."""
     try:
         descriptor = stream.fileno()
     except (AttributeError, io.UnsupportedOperation, ValueError):

@@ -1,8 +1,9 @@
-"""A seccomp filter (seccomp(2)): system calls that a file server never makes fail with EPERM, for all its threads.
+"""A seccomp filter (seccomp(2)): system calls that a file server never makes fail with EPERM, in all its threads.
 
-It names what is refused, not what is allowed: the C library, RDMA libraries and Kerberos choose their calls themselves,
-and choose others with their next version. What stands between files and clients is the kernel's check of credentials;
-this takes away the tools with which somebody who runs code in here would go on to the kernel or to other processes.
+It lists the refused calls, not the allowed ones: the C library, RDMA libraries and Kerberos choose their calls
+themselves, and may choose others in their next version. The kernel's check of credentials protects files from clients.
+This filter takes away the tools by which an attacker who runs code in this process could attack the kernel or other
+processes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import struct
 from typing import NamedTuple
 
 _SAME = {
-    # Not io_uring_enter: libuv's loop has a ring of its own from its beginning on, and ends the process where it fails.
+    # Not io_uring_enter: libuv's loop has a ring of its own from its start, and aborts the process if the call fails.
     "io_uring_setup": 425,
     "io_uring_register": 427,
     "open_tree": 428,
@@ -27,7 +28,7 @@ _SAME = {
     "pidfd_getfd": 438,
     "mount_setattr": 442,
 }
-"""Numbers of newer calls are the same on all machines."""
+"""The numbers of newer calls are the same on all architectures."""
 _X86_64 = {
     "execve": 59,
     "execveat": 322,
@@ -109,15 +110,17 @@ _AARCH64 = {
 
 
 class Machine(NamedTuple):
+    """The system call numbers of one architecture."""
+
     architecture: int
     """AUDIT_ARCH_* (linux/audit.h)."""
     seccomp: int
-    """The number of seccomp(2) itself."""
+    """The number of seccomp(2)."""
     denied: dict[str, int]
 
 
 _X32 = 0x40000000
-"""x86-64 has a second set of numbers from here on."""
+"""A second set of numbers of x86-64 begins here."""
 MACHINES = {
     "x86_64": Machine(0xC000003E, 317, _X86_64 | _SAME),
     "aarch64": Machine(0xC00000B7, 277, _AARCH64 | _SAME),
@@ -134,16 +137,16 @@ _PR_SET_NO_NEW_PRIVS = 38
 _INSTRUCTION = struct.Struct("=HBBI")
 """struct sock_filter (linux/filter.h): code, jump if true, jump if false, operand."""
 _PROGRAM = struct.Struct("@HP")
-"""struct sock_fprog: number of instructions and where they are."""
+"""struct sock_fprog: the number of instructions and their address."""
 
 
 def program(machine: Machine) -> bytes:
-    """Build the filter: calls of another architecture's numbering and those denied fail, all others go on."""
+    """Build the filter: denied calls, and calls with another architecture's numbers, fail; all others are allowed."""
     numbers = sorted(machine.denied.values())
     count = len(numbers)
     instructions = [
         (_LOAD_WORD, 0, 0, _ARCHITECTURE_OFFSET),
-        # Counted from the next instruction: the last one is what refuses.
+        # Jumps count from the next instruction. The last instruction refuses the call.
         (_JUMP_EQUAL, 0, count + 3, machine.architecture),
         (_LOAD_WORD, 0, 0, _NUMBER_OFFSET),
         (_JUMP_AT_LEAST, count + 1, 0, _X32),
@@ -155,8 +158,8 @@ def program(machine: Machine) -> bytes:
 
 
 def enter() -> None:
-    """Filter the calls of all threads of this process, for ever. Raises ``OSError`` where the kernel or this machine
-    knows no such filter."""
+    """Filter the calls of all threads of this process, irrevocably. Raise ``OSError`` if the kernel or the architecture
+    has no such filter."""
     machine = MACHINES.get(platform.machine())
     if machine is None:
         raise OSError(errno.ENOSYS, f"not known on {platform.machine()}")

@@ -1,4 +1,4 @@
-"""Files with secrets in them: read only if nobody else could have read or written them."""
+"""Files with secrets: they are read only if no other user could have read or changed them."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import stat
 from pathlib import Path
 
 MAX_SECRET = 1 << 20
-"""Bytes."""
+"""Most bytes of such a file."""
 _OTHERS = 0o037
-"""Rights that nobody but the owner may have; groups of this process may read."""
+"""Mode bits that must not be set. A group of this process may read."""
 _GROUP_READS = 0o040
 
 
 class SecretFileError(ValueError):
-    """Says why a file with a secret is refused, and what to do."""
+    """A file with a secret was refused; the text has the reason and the remedy."""
 
 
 def read_secret(path: Path) -> bytes:
     """Return the content of a file that only its owner, and groups of this process, may read.
 
-    The owner must be root or the user that this process runs as. Raises ``SecretFileError``: the file cannot be read,
-    is no regular file, is longer than ``MAX_SECRET`` bytes, has another owner, or others may read or change it.
+    The owner must be root or the user that this process runs as. Raises ``SecretFileError`` if the file cannot be read,
+    is not a regular file, is longer than ``MAX_SECRET`` bytes, has another owner, or can be read or changed by others.
     """
     try:
-        # A FIFO without a writer must not hold up the start.
+        # O_NONBLOCK: a FIFO without a writer must not block the start.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise SecretFileError(f"{path}: {error.strerror}") from error
     try:
-        # Of what is open: the name may lead elsewhere by now.
+        # Check the open file: the name may lead to another one by now.
         _check(path, os.fstat(descriptor))
         with open(descriptor, "rb", closefd=False) as file:
             data = file.read(MAX_SECRET + 1)

@@ -1,4 +1,5 @@
-"""One server per state directory: two would share a ServerGuid, side cars and stored opens, and spoil both."""
+"""A lock that allows one server per state directory. Two servers would share a ServerGuid, side cars and stored opens,
+and corrupt them."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ LOCK_NAME = "lock"
 
 
 class StateLock:
-    """A lock on a state directory, held until ``release`` or the end of the process, however it ends (flock(2))."""
+    """The lock on one state directory. It is held until ``release`` or until the process ends in any way (flock(2))."""
 
     def __init__(self, directory: Path) -> None:
-        """Raise ``BlockingIOError``, whose text names the process, if another server has the directory; ``OSError`` if
-        there can be no lock in it."""
+        """Take the lock. Raise ``BlockingIOError``, whose text names the process, if another server has the directory,
+        and ``OSError`` if it cannot be locked."""
         path = directory / LOCK_NAME
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -32,6 +33,6 @@ class StateLock:
             raise
 
     def release(self) -> None:
-        """Let the next server in. The file stays: to remove it would let two servers lock two files of one name."""
+        """Release the lock. The file remains: if it were removed, two servers could lock two files of the same name."""
         os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""Turns of the event loop: callbacks that fail for themselves alone, and work that waits for a turn of its own."""
+"""Turns of the event loop: callbacks whose failure affects no other code, and work that waits for its own turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _P = ParamSpec("_P")
 
 
 def call_apart(callback: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
-    """Call ``callback`` now. Log what it raises, instead of raising it."""
+    """Call ``callback`` now. Log an exception instead of raising it."""
     try:
         callback(*args, **kwargs)
     except Exception:
@@ -22,18 +22,20 @@ def call_apart(callback: Callable[_P, object], *args: _P.args, **kwargs: _P.kwar
 
 
 def call_in_own_turn(callback: Callable[[], object]) -> None:
-    """Call ``callback`` in the next turn of the event loop. Log what it raises."""
+    """Call ``callback`` in the next turn of the event loop. Log an exception instead of raising it."""
     asyncio.get_running_loop().call_soon(call_apart, callback)
 
 
 class Turns:
-    """Work of a server that can be put off: one piece in each turn of the event loop, however many ask for them."""
+    """The work of a server that can be delayed: one piece is done in each turn of the event loop, however much is
+    waiting."""
 
     def __init__(self) -> None:
         self._asking: deque[Callable[[], None]] = deque()
+        """Invariant: ``_next`` is running or among the loop's next calls if and only if this is not empty."""
 
     def add(self, work: Callable[[], None]) -> None:
-        """Call ``work`` in a turn of the event loop to come, after those who asked before."""
+        """Call ``work`` in a later turn of the event loop, after the work that was added before."""
         self._asking.append(work)
         if len(self._asking) == 1:
             asyncio.get_running_loop().call_soon(self._next)

@@ -1,9 +1,9 @@
-"""DCE/RPC (MS-RPCE) over named pipes and TCP, and the services that clients expect of a file server.
+"""DCE/RPC over named pipes and TCP, and the services that clients expect of a file server. [MS-RPCE]
 
-Belongs here: PDUs, binds, their protection, and the interfaces. Not here: the Witness service (``witness``) and pipes
-as files (``commands``).
+Belongs here: PDUs, binds, their protection, and the interfaces; ``interface`` at the end of a service's module has its
+calls by number. Not here: the Witness service (``witness``) and pipes as files (``commands``).
 
 Reading order: ``dcerpc`` (PDUs and calls) -> ``security`` (protected calls) -> ``association`` -> ``tcp`` and
 ``endpoint_mapper`` -> ``ndr`` and ``handles`` -> ``srvsvc_lists`` and ``srvsvc`` (shares and sessions) -> ``wkssvc`` ->
-``lsarpc`` and ``samr`` (names and SIDs) -> ``pipes`` (which pipe has which services).
+``lsarpc`` and ``samr`` (names and SIDs) -> ``pipes`` (the services of each pipe).
 """

@@ -1,5 +1,5 @@
-"""An association on a transport that brings no security of its own: NTLM, SPNEGO and Kerberos in the binds, integrity
-and privacy of calls (MS-RPCE 3.3.1.5, 3.3.3.5)."""
+"""An association with security of its own: NTLM, SPNEGO and Kerberos in the binds, integrity and privacy of calls.
+[MS-RPCE 3.3.1.5, 3.3.3.5]"""
 
 from __future__ import annotations
 
@@ -37,40 +37,46 @@ log = logging.getLogger(__name__)
 
 AUTH3 = 16
 HEADER_SIGNING = 0x04
-"""PFC_SUPPORT_HEADER_SIGN, in binds and their answers (MS-RPCE 2.2.2.3)."""
+"""PFC_SUPPORT_HEADER_SIGN, in binds and their answers. [MS-RPCE 2.2.2.3]"""
 NAK_REASON_NOT_SPECIFIED = 0
 MAX_SECURITY_CONTEXTS = 8
 MAX_LEGS = 8
 """Tokens of one authentication."""
 _FEATURES_PREFIX = bytes.fromhex("2c1cb76c12984045")
-"""Transfer syntax that stands for features (MS-RPCE 3.3.1.5.3); the next two bytes are a bit mask."""
+"""Transfer syntax that stands for features. The next two bytes are a bit mask. [MS-RPCE 3.3.1.5.3]"""
 _FEATURES = 0x03
-"""Several security contexts; orphaned calls do not cost the connection."""
+"""Supported features: several security contexts on one connection, and keeping the connection when a call is
+orphaned."""
 _PAD = 16
-"""Stubs are padded to this before the trailer (MS-RPCE 2.2.2.11)."""
+"""Stubs are padded to a multiple of this before the trailer. [MS-RPCE 2.2.2.11]"""
 
 
 class AssociationGroup:
-    """Connections of one client that share context handles (C706 12.6.3.2). ``on_rundown`` callbacks are called when
-    the last of them is gone."""
+    """Connections of one client that share context handles. [C706 12.6.3.2]
+
+    ``on_rundown`` callbacks are called when the last connection has left.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
+        # Invariant: the number of associations that have joined and not left.
         self.connections = 0
         self.on_rundown: list[Callable[[], None]] = []
         self.attachments: set[Hashable] = set()
-        """Whatever interfaces keep with the group."""
+        """State that interfaces attach to the group."""
 
 
 class AssociationGroups:
-    """Of one endpoint."""
+    """The association groups of one endpoint."""
 
     def __init__(self) -> None:
+        # Invariant: every group has at least one connection, and its own number as key.
         self._groups: dict[int, AssociationGroup] = {}
         self._last = 0
 
     def join(self, number: int) -> AssociationGroup:
-        """The group of this number, or a new one; the numbers of new ones are chosen here."""
+        """Add a connection to the group of this number, or to a new group with a number chosen here. Return the
+        group."""
         group = self._groups.get(number)
         if group is None:
             self._last = self._last % 0xFFFFFFFF + 1
@@ -81,6 +87,7 @@ class AssociationGroups:
         return group
 
     def leave(self, group: AssociationGroup) -> None:
+        """Remove a connection from its group. Call ``on_rundown`` after the last one."""
         group.connections -= 1
         if group.connections == 0:
             del self._groups[group.number]
@@ -89,7 +96,7 @@ class AssociationGroups:
 
 
 class Association(RpcEndpoint):
-    """One connection's association; ``broken`` asks for a disconnect after the output."""
+    """One connection's association. ``broken`` means that the connection must be closed after the output was sent."""
 
     def __init__(
         self,
@@ -100,25 +107,29 @@ class Association(RpcEndpoint):
     ) -> None:
         super().__init__(address, interfaces(self))
         self.caller: SecurityContext | None = None
-        """Who makes the call that is being started, as far as it is proven; operations look at it at once."""
+        """Security context of the call that is being started. None means an unauthenticated call. Operations must read
+        it before they return."""
         self.group: AssociationGroup | None = None
+        """The group, from the first bind on."""
         self.authenticated = False
+        """Whether the client has authenticated in at least one security context."""
         self.local_host = ""
         """Address at which the client reached this endpoint."""
         self.peer_host = ""
         self.flush: Callable[[], None] = lambda: None
         """Called when an answer is ready outside ``feed``."""
         self.on_delay: Callable[[float], None] = lambda seconds: None
-        """Called when a logon may be looked at only in so many seconds: read no more, and ``resume`` then."""
+        """Called with the seconds until a delayed logon may be verified: stop reading, and call ``resume`` then."""
         self._new_acceptor = new_acceptor
         self._groups = groups
         self._header_signing = False
         self._security: dict[int, SecurityContext] = {}
         self._legs = 0
         self._delayed: tuple[CommonHeader, bytes] | None = None
-        """The fragment whose logon has to wait."""
+        """The fragment whose logon is delayed."""
 
     def close(self) -> None:
+        """End the association, and leave its group."""
         super().close()
         if self.group is not None:
             group, self.group = self.group, None
@@ -136,7 +147,7 @@ class Association(RpcEndpoint):
             self.on_delay(delay.seconds)
 
     def resume(self) -> None:
-        """Look at the logon that had to wait, and at what came behind it."""
+        """Process the fragment whose logon was delayed, and the input behind it."""
         delayed, self._delayed = self._delayed, None
         self.waits = False
         if delayed is not None and not self.broken:
@@ -149,7 +160,7 @@ class Association(RpcEndpoint):
         self.feed(b"")
 
     def _trailer(self, header: CommonHeader, body: bytes) -> tuple[AuthTrailer, int]:
-        """The trailer and where it begins in the body."""
+        """Return the trailer, and the offset in the body where it begins. Raises ``DecodeError``."""
         start = len(body) - header.auth_length - AUTH_TRAILER.size
         if start < 0:
             raise DecodeError("verifier longer than its fragment")
@@ -189,7 +200,7 @@ class Association(RpcEndpoint):
         self._emit(kind, header.call_id, answer, flags, len(token))
 
     def _deny(self, header: CommonHeader, reason: int) -> None:
-        """A bind is refused, an alter_context faults; neither connection is of further use."""
+        """Refuse a bind, or answer an alter_context with a fault. The connection ends in both cases."""
         if header.type == BIND:
             self._refuse(header, reason)
         else:
@@ -197,7 +208,7 @@ class Association(RpcEndpoint):
         self.broken = True
 
     def _third_leg(self, header: CommonHeader, body: bytes) -> None:
-        """rpc_auth_3 (MS-RPCE 2.2.2.5) has no answer; calls show whether it was accepted."""
+        """Process an rpc_auth_3. It has no answer: the result shows in later calls. [MS-RPCE 2.2.2.5]"""
         trailer, start = self._trailer(header, body)
         if trailer.context_id not in self._security:
             raise DecodeError("third leg of no authentication")
@@ -208,7 +219,7 @@ class Association(RpcEndpoint):
             del self._security[trailer.context_id]
 
     def _claimed(self, trailer: AuthTrailer) -> str:
-        """Name the account of a logon, proven or not, for the log."""
+        """Return the account that a logon named, proven or not, for the log."""
         context = self._security.get(trailer.context_id)
         return (context.claimed if context is not None else "") or "nobody"
 
@@ -247,7 +258,7 @@ class Association(RpcEndpoint):
         request = REQUEST_BODY.unpack(body)
         head = REQUEST_BODY.size + (16 if header.flags & OBJECT_UUID else 0)
         if not header.auth_length:
-            # Level CONNECT proves who connected, and nothing about calls.
+            # Level CONNECT authenticates the connection, but does not protect calls.
             contexts = [entry for entry in self._security.values() if entry.identity is not None]
             security = contexts[0] if len(contexts) == 1 and not contexts[0].protects else None
             if security is None and self._security:
@@ -276,7 +287,7 @@ class Association(RpcEndpoint):
         self._collect(header, request, body[REQUEST_BODY.size : head] + stub, security)
 
     def _fail_call(self, header: CommonHeader, context_id: int, reason: str) -> None:
-        """After this the two sides' sequence numbers differ: the connection ends."""
+        """Answer with a fault and end the connection, because the sequence numbers of the two sides no longer match."""
         log.info("RPC call refused: %s", reason)
         self._fault(header.call_id, context_id, FAULT_ACCESS_DENIED)
         self.broken = True
@@ -307,7 +318,8 @@ class Association(RpcEndpoint):
         trailer = AUTH_TRAILER.pack(AuthTrailer(security.type, security.level, pad, 0, security.context_id))
         try:
             verifier_size, verifier = -1, b""
-            # The size of a verifier is certain only after the first one: then once more, with the right header.
+            # The size of a verifier is certain only after the first one. If it was wrong, sign again with the right
+            # header.
             while verifier_size != len(verifier):
                 verifier_size = security.verifier_size()
                 length = COMMON.size + len(body) + len(stub) + len(trailer) + verifier_size

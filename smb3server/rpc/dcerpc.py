@@ -1,6 +1,6 @@
-"""Connection-oriented DCE/RPC (C706 chapter 12, MS-RPCE): bind, alter context, requests, faults.
+"""Connection-oriented DCE/RPC: bind, alter context, requests, faults. [C706 chapter 12, MS-RPCE]
 
-Binds with a security trailer are refused here; ``smb3server.rpc.association`` accepts them.
+Binds with a security trailer are refused here. ``smb3server.rpc.association`` accepts them.
 """
 
 from __future__ import annotations
@@ -38,19 +38,22 @@ FAULT_ACCESS_DENIED = 0x00000005
 
 MAX_FRAGMENT = 4280
 MIN_FRAGMENT = 1432
-"""MustRecvFragSize (C706 12.6.3.1)."""
+"""MustRecvFragSize, in bytes. [C706 12.6.3.1]"""
 MAX_CONTEXTS = 32
 MAX_STUB = 1 << 20
-"""Bytes of request stubs under way."""
+"""Bytes of the stubs of all incomplete requests of one association."""
 MAX_PARTIAL_CALLS = 16
-"""Calls of which fragments are missing: clients may send several in turn (C706 12.6.3.1, PFC_CONC_MPX)."""
+"""Incomplete calls of one association: clients may send fragments of several calls in turn.
+[C706 12.6.3.1, PFC_CONC_MPX]"""
 MAX_PENDING_CALLS = 64
-"""Calls that wait for an answer, of one association."""
+"""Calls of one association that wait for an answer."""
 
 NDR = uuid.UUID("8a885d04-1ceb-11c9-9fe8-08002b104860").bytes_le + b"\x02\x00\x00\x00"
 
 
 class CommonHeader(NamedTuple):
+    """The header of every PDU. [C706 12.6.3.1]"""
+
     version: Annotated[int, Int8ul] = 5
     minor: Annotated[int, Int8ul] = 0
     type: Annotated[int, Int8ul] = 0
@@ -62,12 +65,16 @@ class CommonHeader(NamedTuple):
 
 
 class BindBody(NamedTuple):
+    """The fixed part of a bind or a bind_ack."""
+
     max_transmit: Annotated[int, Int16ul] = MAX_FRAGMENT
     max_receive: Annotated[int, Int16ul] = MAX_FRAGMENT
     association_group: Annotated[int, Int32ul] = 0
 
 
 class ContextItem(NamedTuple):
+    """A presentation context in a bind, up to its transfer syntaxes."""
+
     context_id: Annotated[int, Int16ul] = 0
     transfer_count: Annotated[int, Int8ul] = 0
     reserved: Annotated[int, Int8ul] = 0
@@ -77,13 +84,15 @@ class ContextItem(NamedTuple):
 
 
 class ContextResult(NamedTuple):
+    """The answer to one presentation context."""
+
     result: Annotated[int, Int16ul] = 0
     reason: Annotated[int, Int16ul] = 0
     transfer: Annotated[bytes, Bytes(20)] = bytes(20)
 
 
 class RequestBody(NamedTuple):
-    """Also a response's: there the second byte pair is cancel count and padding."""
+    """The fixed part of a request. In a response the last two bytes are cancel count and padding."""
 
     allocation_hint: Annotated[int, Int32ul] = 0
     context_id: Annotated[int, Int16ul] = 0
@@ -106,84 +115,94 @@ class Fault(Exception):
 
 
 class Deferred:
-    """What an operation returns whose answer comes later: call ``resolve`` or ``fail`` once.
+    """The result of an operation that is answered later: call ``resolve`` or ``fail`` once.
 
-    ``on_abandon`` is called when the client cancels the call or its connection ends: nothing is answered then.
+    ``on_abandon`` is called when the client cancels the call or its connection ends. No answer is sent then.
     """
 
     __slots__ = ("_finish", "on_abandon")
 
     def __init__(self, on_abandon: Callable[[], None]) -> None:
         self.on_abandon = on_abandon
+        # Invariant: None before wait, and again after the call was answered or abandoned.
         self._finish: Callable[[bytes | Fault], None] | None = None
 
     def resolve(self, stub: bytes) -> None:
-        """Answer with this response stub; ignored after the call was abandoned."""
+        """Answer with this response stub. Does nothing after the call was abandoned."""
         if self._finish is not None:
             finish, self._finish = self._finish, None
             finish(stub)
 
     def fail(self, status: int) -> None:
-        """Answer with a fault."""
+        """Answer with a fault. Does nothing after the call was abandoned."""
         if self._finish is not None:
             finish, self._finish = self._finish, None
             finish(Fault(status))
 
     def wait(self, finish: Callable[[bytes | Fault], None]) -> None:
-        """Where the answer goes."""
+        """Pass the answer to ``finish`` when there is one."""
         self._finish = finish
 
     def abandon(self) -> None:
+        """Drop the call without an answer, and call ``on_abandon``."""
         if self._finish is not None:
             self._finish = None
             self.on_abandon()
 
 
 Operation = Callable[[bytes], "bytes | Deferred"]
-"""Request stub to response stub, at once or later. May raise ``Fault``."""
+"""Takes a request stub and returns the response stub, or a ``Deferred`` that will have it. May raise ``Fault``."""
 
 
 @dataclass(slots=True)
 class Call:
-    """A request, whole or not yet."""
+    """A request of which some or all fragments have arrived."""
 
     call_id: int
     request: RequestBody
     security: Any = None
-    """Of its first fragment; all others have the same, and so has the answer."""
+    """Security context of its first fragment. All other fragments must have the same. It protects the answer."""
     stub: bytearray = field(default_factory=bytearray)
 
 
 class Interface(NamedTuple):
+    """An RPC interface and the operations that are served."""
+
     uuid: bytes
-    """As on the wire."""
+    """The UUID as encoded in messages."""
     version: int
     operations: dict[int, Operation]
+    """Operations by opnum."""
 
 
 class RpcEndpoint:
-    """One association: feed it bytes, take fragments out of ``output``."""
+    """One association. Pass bytes of the client to ``feed``, and take fragments for the client from ``output``."""
 
     def __init__(self, address: str, interfaces: list[Interface]) -> None:
-        """``address``: the secondary address of the bind_ack (C706 12.6.4.4), a pipe's path or a port."""
+        """Make an association without contexts.
+
+        ``address`` is the secondary address of the bind_ack: a pipe's path or a port. [C706 12.6.4.4]
+        """
         self.output: list[bytes] = []
         self.broken = False
-        """The peer broke the protocol: nothing more is answered."""
+        """Whether the association has ended, for example because the client violated the protocol. It sends no more
+        answers."""
         self.waits = False
-        """What comes is kept, and not looked at for now."""
+        """Whether input is only kept, and not processed for now."""
         self.max_fragment = MIN_FRAGMENT
         self.max_stub = MAX_STUB
         self._address = address.encode("ascii") + b"\0"
         self._interfaces = {(entry.uuid, entry.version): entry for entry in interfaces}
         self._contexts: dict[int, Interface] = {}
         self._input = bytearray()
+        # Incomplete calls, and calls that wait for an answer. Invariant: no call identifier is in both.
         self._partial: dict[int, Call] = {}
         self._pending: dict[int, Deferred] = {}
         self._group = 0x5342
-        """Association group: contexts of a pipe are not shared, so any number but zero will do."""
+        """Association group. Contexts of a pipe are not shared, so any number but zero is valid."""
 
     def feed(self, data: bytes) -> None:
-        """Take what the client wrote: fragments, or parts or several of them."""
+        """Process bytes from the client. They may be parts of fragments, or several fragments."""
         if self.broken:
             return
         self._input += data
@@ -204,7 +223,7 @@ class RpcEndpoint:
                     self._fault(header.call_id, 0, FAULT_PROTOCOL)
 
     def close(self) -> None:
-        """The transport is gone: calls that wait are given up."""
+        """Abandon all pending calls, because the transport has ended."""
         self.broken = True
         self._partial.clear()
         while self._pending:
@@ -223,14 +242,14 @@ class RpcEndpoint:
             self._fault(header.call_id, 0, FAULT_PROTOCOL)
 
     def _orphaned(self, call_id: int) -> None:
-        """C706 12.6.4.10: the client lost interest; nothing is answered."""
+        """Drop a call that the client no longer needs, without an answer. [C706 12.6.4.10]"""
         self._partial.pop(call_id, None)
         deferred = self._pending.pop(call_id, None)
         if deferred is not None:
             deferred.abandon()
 
     def _cancel(self, call_id: int) -> None:
-        """C706 12.6.4.6: a call that waits ends with a fault; one that does not is about to be answered."""
+        """End a pending call with a fault. Other calls are about to be answered. [C706 12.6.4.6]"""
         deferred = self._pending.pop(call_id, None)
         if deferred is not None:
             deferred.abandon()
@@ -243,14 +262,15 @@ class RpcEndpoint:
             self._acknowledge(header, self._accept(header, body))
 
     def _refuse(self, header: CommonHeader, reason: int) -> None:
-        """C706 12.6.4.5, with the versions of the protocol that are spoken here."""
+        """Refuse a bind. The answer has the supported versions of the protocol. [C706 12.6.4.5]"""
         self._emit(BIND_NAK, header.call_id, reason.to_bytes(2, "little") + b"\x01\x05\x00")
 
     def _acknowledge(self, header: CommonHeader, body: bytes) -> None:
         self._emit(BIND_ACK if header.type == BIND else ALTER_RESPONSE, header.call_id, body)
 
     def _accept(self, header: CommonHeader, body: bytes) -> bytes:
-        """C706 12.6.4.3-4: accept the interfaces known here in NDR, reject the rest one by one. The answer's body."""
+        """Accept each interface that is known here in NDR, reject each other one. Return the answer's body.
+        [C706 12.6.4.3, 12.6.4.4]"""
         bind = BIND_BODY.unpack(body)
         position = BIND_BODY.size + 4
         if len(body) < position or body[BIND_BODY.size] > MAX_CONTEXTS:
@@ -290,7 +310,8 @@ class RpcEndpoint:
         return head + b"".join(results)
 
     def _features(self, transfers: set[bytes]) -> ContextResult | None:
-        """The answer to a bind time feature negotiation (MS-RPCE 3.3.1.5.3); None if this is none."""
+        """Return the answer to a bind time feature negotiation, or None if it is an ordinary bind.
+        [MS-RPCE 3.3.1.5.3]"""
         return None
 
     def _join_group(self, wanted: int) -> None:
@@ -302,8 +323,10 @@ class RpcEndpoint:
         self._collect(header, REQUEST_BODY.unpack(body), body[REQUEST_BODY.size :], None)
 
     def _collect(self, header: CommonHeader, request: RequestBody, stub: bytes, security: Any) -> None:
-        """Put the fragments of a call together (C706 12.6.4.9) and run it after the last. ``stub`` may begin with the
-        object's UUID."""
+        """Join the fragments of a call and run it after the last one. [C706 12.6.4.9]
+
+        ``stub`` begins with the object's UUID if the header's flags say so.
+        """
         if header.flags & OBJECT_UUID:
             if len(stub) < 16:
                 raise DecodeError("no object UUID")
@@ -363,7 +386,7 @@ class RpcEndpoint:
             self._respond(call, result)
 
     def _room(self, call: Call) -> int:
-        """Bytes of stub in one fragment."""
+        """Return the bytes of stub that fit one fragment."""
         return self.max_fragment - COMMON.size - REQUEST_BODY.size
 
     def _respond(self, call: Call, answer: bytes) -> None:
@@ -390,7 +413,8 @@ class RpcEndpoint:
         flags: int = FIRST_FRAGMENT | LAST_FRAGMENT,
         auth_length: int = 0,
     ) -> None:
-        """``auth_length``: of the verifier at the end of ``body``."""
+        """Append a fragment to the output. ``auth_length`` is the size of the verifier at the end of ``body``, in
+        bytes."""
         length = COMMON.size + len(body)
         header = CommonHeader(type=kind, flags=flags, fragment_length=length, auth_length=auth_length, call_id=call_id)
         self.output.append(COMMON.pack(header) + body)

@@ -1,4 +1,4 @@
-"""The endpoint mapper (C706 appendix O, MS-RPCE 3.3.3.2): which port an interface is served on."""
+"""The endpoint mapper: returns the port on which an interface is served. [C706 appendix O, MS-RPCE 3.3.3.2]"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATUS_OK = 0
 STATUS_NOT_REGISTERED = 0x16C9A0D6
 """ept_s_not_registered."""
 STATUS_INVALID_CONTEXT = 0x16C9A0D3
-"""ept_s_cant_perform_op: no lookup spans several calls here, so there is no handle to go on with."""
+"""ept_s_cant_perform_op. No lookup spans several calls here, so no handle to continue one is valid."""
 
 _FLOOR_UUID, _FLOOR_RPC, _FLOOR_TCP, _FLOOR_IP = 0x0D, 0x0B, 0x07, 0x09
 _INQUIRE_ALL, _INQUIRE_INTERFACE = 0, 1
@@ -30,8 +30,10 @@ _MAX_TOWER = 1024
 
 
 class Mapping(NamedTuple):
+    """An interface and its port."""
+
     uuid: bytes
-    """As on the wire."""
+    """The UUID as encoded in messages."""
     version: int
     minor: int
     port: int
@@ -43,8 +45,10 @@ def _floor(protocol: bytes, related: bytes) -> bytes:
 
 
 def tower(mapping: Mapping, host: str) -> bytes:
-    """Protocol tower (C706 appendix L) of an interface over TCP. IPv6 has no floor of its own: the client uses the
-    address it reached the mapper at (MS-RPCE 2.1.1.1)."""
+    """Return the protocol tower of an interface over TCP. [C706 appendix L]
+
+    IPv6 has no floor of its own: the client uses the address at which it reached the mapper (MS-RPCE 2.1.1.1).
+    """
     address = ipaddress.ip_address(host.partition("%")[0] or "0.0.0.0")
     packed = address.packed if address.version == 4 else bytes(4)
     floors = (
@@ -60,7 +64,7 @@ def tower(mapping: Mapping, host: str) -> bytes:
 
 
 def _floors(data: bytes) -> Iterator[bytes]:
-    """Left-hand sides. ``ValueError`` for a tower that is none."""
+    """Iterate over the left-hand sides of a tower. Raises ``ValueError`` for a malformed tower."""
     if len(data) < 2:
         raise ValueError("tower too short")
     position = 2
@@ -77,7 +81,10 @@ def _floors(data: bytes) -> Iterator[bytes]:
 
 
 def wanted(data: bytes) -> tuple[bytes, int] | None:
-    """(UUID, version) that a tower asks for, if it asks for NDR over TCP. ``ValueError`` for what is no tower."""
+    """Return (UUID, version) that a tower asks for, or None if it does not ask for NDR over TCP.
+
+    Raises ``ValueError`` for a malformed tower.
+    """
     sides = list(_floors(data))
     if len(sides) < 4 or len(sides[0]) != 19 or len(sides[1]) != 19:
         return None
@@ -89,40 +96,49 @@ def wanted(data: bytes) -> tuple[bytes, int] | None:
 
 
 class LookupHandleFree(NDRCALL):  # type: ignore[misc]
-    """ept_lookup_handle_free."""
+    """Request of ept_lookup_handle_free."""
 
     opnum = 4
     structure = (("entry_handle", epm.ept_lookup_handle_t),)
 
 
 class LookupHandleFreeResponse(NDRCALL):  # type: ignore[misc]
+    """Response of ept_lookup_handle_free."""
+
     structure = (("entry_handle", epm.ept_lookup_handle_t), ("status", epm.error_status))
 
 
 class _Sized:
-    """An answer with an array whose declared size is the client's maximum, however much of it is used; impacket
-    declares what is used."""
+    """A response with an array whose declared size is the client's maximum, whatever number of elements is used.
+
+    impacket declares the number of used elements.
+    """
 
     _OFFSET = 24
-    """After the lookup handle and the number of elements."""
+    """Offset of the declared size, behind the lookup handle and the number of elements."""
 
     def __init__(self, response: Any, size: int) -> None:
         self._response = response
         self._size = size
 
     def getData(self) -> bytes:
+        """Return the encoded response with the declared size replaced."""
         data = bytearray(self._response.getData())
         data[self._OFFSET : self._OFFSET + 4] = self._size.to_bytes(4, "little")
         return bytes(data)
 
 
 class EndpointMapper:
-    """``mappings`` may change while it serves. Needs no authentication, and changes nothing for anybody."""
+    """The mappings of one server. ``mappings`` may change at any time.
+
+    Calls need no authentication, and change nothing for other clients.
+    """
 
     def __init__(self) -> None:
         self.mappings: list[Mapping] = []
 
     def interface(self, association: Association) -> Interface:
+        """Return the operations for one association."""
         return Interface(
             UUID,
             VERSION,
@@ -135,7 +151,7 @@ class EndpointMapper:
 
     def _map(self, association: Association, request: Any) -> Any:
         if isinstance(request["map_tower"], bytes):
-            # A null pointer, which impacket shows as no bytes: a question about nothing has no answer.
+            # A null pointer, which impacket represents as bytes. Without a tower there is no interface to look up.
             raise Fault(FAULT_BAD_STUB_DATA)
         response = epm.ept_mapResponse()
         found: list[Mapping] = []

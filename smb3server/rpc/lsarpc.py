@@ -1,4 +1,4 @@
-"""Local Security Authority (MS-LSAD, MS-LSAT): names and SIDs for security dialogs, and who the server is."""
+"""Local Security Authority: names and SIDs for security dialogs, and the domain of the server. [MS-LSAD, MS-LSAT]"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from smb3server.wire.status import NtStatus
 UUID = wire_uuid("12345778-1234-ABCD-EF00-0123456789AB")
 VERSION = 0
 MAX_LOOKUPS = 1000
-"""Names or SIDs of one call (MS-LSAT 3.1.4.5 allows to limit them)."""
+"""Names or SIDs of one call. MS-LSAT 3.1.4.5 allows a limit."""
 _SOME_NOT_MAPPED = 0x00000107
 _NONE_MAPPED = 0xC0000073
 _NO_DOMAIN = -1
@@ -26,7 +26,7 @@ _PRIMARY, _ACCOUNT, _ROLE, _DNS, _LOCAL_ACCOUNT = 3, 5, 6, 12, 14
 
 
 def rpc_sid(sid: Sid) -> RPC_SID:
-    """As NDR."""
+    """Return a SID as an NDR structure."""
     made = RPC_SID()
     made["Revision"] = 1
     made["SubAuthorityCount"] = len(sid.sub_authorities)
@@ -37,25 +37,26 @@ def rpc_sid(sid: Sid) -> RPC_SID:
 
 
 def sid_of(decoded: Any) -> Sid:
+    """Return the SID in an NDR structure."""
     authority = int.from_bytes(bytes(decoded["IdentifierAuthority"]), "big")
     return Sid(authority, tuple(int(sub) for sub in decoded["SubAuthority"]))
 
 
 def string_of(decoded: Any) -> str:
-    """An RPC_UNICODE_STRING's text; impacket says the text itself where it can."""
+    """Return the text of an RPC_UNICODE_STRING. impacket returns either the text or a structure."""
     value = decoded if isinstance(decoded, str | bytes) else decoded["Data"]
     return str(value) if isinstance(value, str) else ""
 
 
 class _Unread:
-    """A request that need not be looked at: object attributes, of which nothing counts (MS-LSAD 2.2.2.4)."""
+    """A request that is not decoded: its object attributes are ignored. [MS-LSAD 2.2.2.4]"""
 
     def __init__(self, stub: bytes) -> None:
         del stub
 
 
 class _Domains:
-    """LSAPR_REFERENCED_DOMAIN_LIST as it grows."""
+    """LSAPR_REFERENCED_DOMAIN_LIST of an answer under construction."""
 
     def __init__(self, accounts: Accounts, answer: Any) -> None:
         self._accounts = accounts
@@ -65,6 +66,7 @@ class _Domains:
         self._index: dict[str, int] = {}
 
     def add(self, known: Known) -> int:
+        """Add the domain of a name if the list does not have it. Return its index."""
         index = self._index.get(known.domain)
         if index is None:
             index = self._index[known.domain] = len(self._index)
@@ -106,13 +108,15 @@ class _Service:
         return answer
 
     def open_policy(self, request: Any) -> Any:
-        """MS-LSAD 3.1.4.4.2. Whatever access is asked for, all there is is reading."""
+        """Serve LsarOpenPolicy. Any requested access gets read access. [MS-LSAD 3.1.4.4.2]"""
         return self._open(lsad.LsarOpenPolicyResponse())
 
     def open_policy2(self, request: Any) -> Any:
+        """Serve LsarOpenPolicy2, like ``open_policy``."""
         return self._open(lsad.LsarOpenPolicy2Response())
 
     def close(self, request: Any) -> Any:
+        """Serve LsarClose."""
         self.handles.close(request["ObjectHandle"])
         answer = lsad.LsarCloseResponse()
         answer["ObjectHandle"] = NULL_HANDLE
@@ -120,10 +124,11 @@ class _Service:
         return answer
 
     def query_policy(self, request: Any) -> Any:
-        """MS-LSAD 3.1.4.4.4."""
+        """Serve LsarQueryInformationPolicy. [MS-LSAD 3.1.4.4.4]"""
         return self._policy(request, lsad.LsarQueryInformationPolicyResponse())
 
     def query_policy2(self, request: Any) -> Any:
+        """Serve LsarQueryInformationPolicy2, like ``query_policy``."""
         return self._policy(request, lsad.LsarQueryInformationPolicy2Response())
 
     def _policy(self, request: Any, answer: Any) -> Any:
@@ -179,12 +184,12 @@ class _Service:
         return answer
 
     def lookup_sids(self, request: Any) -> Any:
-        """MS-LSAT 3.1.4.11."""
+        """Serve LsarLookupSids. [MS-LSAT 3.1.4.11]"""
         self.handles.find(request["PolicyHandle"])
         return self._names(request, lsat.LsarLookupSidsResponse(), lsat.LSAPR_TRANSLATED_NAME, False)
 
     def lookup_sids2(self, request: Any) -> Any:
-        """MS-LSAT 3.1.4.10."""
+        """Serve LsarLookupSids2. [MS-LSAT 3.1.4.10]"""
         self.handles.find(request["PolicyHandle"])
         return self._names(request, lsat.LsarLookupSids2Response(), lsat.LSAPR_TRANSLATED_NAME_EX, True)
 
@@ -216,37 +221,38 @@ class _Service:
         return answer
 
     def _by_name(self, name: str, relative: bool) -> Known | None:
-        """Where only a RID can be said, an account is named within the account domain, whatever uid it has."""
+        """Look up a name. If the answer can only have a RID, return an account's SID in the account domain, whatever
+        uid it has."""
         known = self.accounts.by_name(name)
         if relative and known is not None and known.domain == self.accounts.domain and known.name:
             return known._replace(sid=self.accounts.account_sid(known.name))
         return known
 
     def lookup_sids3(self, request: Any) -> Any:
-        """MS-LSAT 3.1.4.9: without a handle."""
+        """Serve LsarLookupSids3, which has no handle. [MS-LSAT 3.1.4.9]"""
         return self._names(request, lsat.LsarLookupSids3Response(), lsat.LSAPR_TRANSLATED_NAME_EX, True)
 
     def lookup_names4(self, request: Any) -> Any:
-        """MS-LSAT 3.1.4.5: without a handle."""
+        """Serve LsarLookupNames4, which has no handle. [MS-LSAT 3.1.4.5]"""
         return self._sids(request, lsat.LsarLookupNames4Response(), lsat.LSAPR_TRANSLATED_SID_EX2, False, True)
 
     def lookup_names(self, request: Any) -> Any:
-        """MS-LSAT 3.1.4.8."""
+        """Serve LsarLookupNames. [MS-LSAT 3.1.4.8]"""
         self.handles.find(request["PolicyHandle"])
         return self._sids(request, lsat.LsarLookupNamesResponse(), lsat.LSA_TRANSLATED_SID, True, False)
 
     def lookup_names2(self, request: Any) -> Any:
-        """MS-LSAT 3.1.4.7."""
+        """Serve LsarLookupNames2. [MS-LSAT 3.1.4.7]"""
         self.handles.find(request["PolicyHandle"])
         return self._sids(request, lsat.LsarLookupNames2Response(), lsat.LSAPR_TRANSLATED_SID_EX, True, True)
 
     def lookup_names3(self, request: Any) -> Any:
-        """MS-LSAT 3.1.4.6."""
+        """Serve LsarLookupNames3. [MS-LSAT 3.1.4.6]"""
         self.handles.find(request["PolicyHandle"])
         return self._sids(request, lsat.LsarLookupNames3Response(), lsat.LSAPR_TRANSLATED_SID_EX2, False, True)
 
     def get_user_name(self, request: Any) -> Any:
-        """MS-LSAT 3.1.4.4."""
+        """Serve LsarGetUserName. [MS-LSAT 3.1.4.4]"""
         identity = self.session.identity
         answer = lsat.LsarGetUserNameResponse()
         anonymous = identity is None or identity.anonymous
@@ -257,7 +263,7 @@ class _Service:
 
 
 def interface(accounts: Accounts, session: Session) -> Interface:
-    """The operations that are served; all others fault with the opnum out of range."""
+    """Return the operations that are served. All others fault with the opnum out of range."""
     service = _Service(accounts, session)
     return Interface(
         UUID,

@@ -1,4 +1,4 @@
-"""Between RPC operations and impacket's NDR structures."""
+"""Connects RPC operations to impacket's NDR structures."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ NERR_NET_NAME_NOT_FOUND = 2310
 
 
 def wire_uuid(text: str) -> bytes:
+    """Return a UUID as encoded in messages."""
     return uuid.UUID(text).bytes_le
 
 
 def text(value: str) -> str:
-    """NDR strings carry their terminator."""
+    """Append the terminator that NDR strings contain."""
     return value + "\0"
 
 
 def operation(request_type: Any, serve: Callable[[Any], Any]) -> Operation:
-    """An operation that decodes its request, calls ``serve`` and encodes what that returns."""
+    """Return an operation that decodes its request, calls ``serve`` and encodes the result."""
 
     def run(stub: bytes) -> bytes:
         try:
             request = request_type(stub)
         except Exception as error:
-            # impacket's decoders meet whatever the client sends, and raise whatever comes to them.
+            # impacket's decoders may raise any exception for malformed input.
             log.debug("bad stub of %s: %r", request_type.__name__, error)
             raise Fault(FAULT_BAD_STUB_DATA) from error
         try:
             return bytes(serve(request).getData())
         except UnicodeError as error:
-            # Strings are decoded when they are looked at.
+            # impacket decodes strings only when they are accessed.
             raise Fault(FAULT_BAD_STUB_DATA) from error
 
     return run

@@ -1,4 +1,4 @@
-"""Named pipes of IPC$: an RPC endpoint behind each open, in message mode (MS-SMB2 3.3.5.10, 3.3.5.12, 3.3.5.13)."""
+"""Named pipes of IPC$: an RPC endpoint behind each open, in message mode. [MS-SMB2 3.3.5.10, 3.3.5.12, 3.3.5.13]"""
 
 from __future__ import annotations
 
@@ -36,51 +36,63 @@ def _lsarpc(server: ServerState, session: Session) -> list[Interface]:
 PIPES: dict[str, InterfaceFactory] = {
     "srvsvc": _srvsvc,
     "wkssvc": _wkssvc,
-    # All of LSASS is behind each of its pipes (MS-RPCE has interfaces, not pipes, chosen by the bind).
+    # All interfaces of LSASS are available on each of its pipes, because the bind chooses the interface (MS-RPCE).
     "lsarpc": _lsarpc,
     "samr": _lsarpc,
     "lsass": _lsarpc,
 }
-"""By name without ``\\pipe\\``. impacket's NDR is imported with the first use."""
+"""Services by the name of their pipe without ``\\pipe\\``. impacket's NDR is imported on first use."""
 
 MAX_WRITE = 65536
-"""Bytes at once. Clients write fragments."""
+"""Bytes of one write. Clients write fragments."""
 MAX_STUB = 32768
 """Bytes of one call's arguments."""
 MAX_SHORT_STUB = 2048
-"""The same for services whose operations look at the state of the server and so stay on the event loop. None of their
-calls has reason to be longer."""
+"""Bytes of one call's arguments, for services that read the state of the server and so run on the event loop. None of
+their calls needs more."""
 MAX_OUTPUT = 8 << 20
-"""Unread answers, bytes; a client that only writes gets PIPE_BUSY."""
+"""Bytes of unread answers. A client that only writes gets PIPE_BUSY."""
 
 
 class RpcPipe:
-    """See ``smb3server.state.objects.Pipe``."""
+    """One open of a pipe: implements ``smb3server.state.objects.Pipe``."""
 
     def __init__(self, endpoint: RpcEndpoint, on_worker: bool) -> None:
-        """``on_worker``: calls touch nothing but what they read of accounts, and may ask the host's user database."""
+        """Connect a pipe to its association.
+
+        ``on_worker`` means that calls run on a worker. They may only read accounts, and may query the host's user
+        database.
+        """
         self._endpoint = endpoint
         self._on_worker = on_worker
         self._rest = memoryview(b"")
+        # Invariant: while a worker writes (busy), close only sets closed, and end then closes the association.
         self._busy = False
         self._closed = False
         self.turn = asyncio.Lock()
 
     def is_slow(self, size: int) -> bool:
+        """Return whether a write must run on a worker, because its calls may take long."""
         return self._on_worker
 
     def begin(self) -> bool:
+        """Keep the association for a worker that is going to write, until ``end``. Return False if the pipe is
+        closed."""
         self._busy = not self._closed
         return self._busy
 
     def end(self) -> None:
+        """Note that the worker has written, and close the association if the pipe was closed meanwhile."""
         self._busy = False
         if self._closed:
             self._close()
 
     def write(self, data: bytes) -> int:
-        """Everything is taken, or PIPE_DISCONNECTED after a protocol violation of the client's. INSUFFICIENT_RESOURCES
-        for more than a client has reason to send at once."""
+        """Pass all of ``data`` to the association and return its size.
+
+        Raises ``StatusError``: INSUFFICIENT_RESOURCES for more than ``MAX_WRITE`` bytes, PIPE_BUSY for too many unread
+        answers, PIPE_DISCONNECTED after the client violated the protocol.
+        """
         if len(data) > MAX_WRITE:
             raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
         if sum(map(len, self._endpoint.output)) > MAX_OUTPUT:
@@ -91,7 +103,8 @@ class RpcPipe:
         return len(data)
 
     def read(self, size: int) -> tuple[bytes, bool]:
-        """One message, or what fits, and whether more of it is left."""
+        """Return one message, or the first ``size`` bytes of it, and whether more of it is left. Raises ``StatusError``
+        (PIPE_EMPTY)."""
         if not self._rest:
             if not self._endpoint.output:
                 raise StatusError(NtStatus.PIPE_EMPTY)
@@ -101,11 +114,12 @@ class RpcPipe:
         return data, len(self._rest) > 0
 
     def peek(self) -> tuple[int, int, int]:
-        """Bytes that can be read, messages, bytes of the first message."""
+        """Return the bytes that can be read, the number of messages, and the bytes of the first message."""
         messages = ([self._rest] if self._rest else []) + [memoryview(entry) for entry in self._endpoint.output]
         return sum(map(len, messages)), len(messages), len(messages[0]) if messages else 0
 
     def close(self) -> None:
+        """Close the pipe, at the end of a worker's write if there is one."""
         self._closed = True
         if not self._busy:
             self._close()
@@ -117,18 +131,18 @@ class RpcPipe:
 
 
 def normalize(name: str) -> str:
-    """Pipe names come with and without a prefix."""
+    """Return the name of a pipe without prefix, case-folded."""
     return name.casefold().lstrip("\\").removeprefix("pipe\\")
 
 
 def open_pipe(request: SessionRequest, name: str) -> RpcPipe:
-    """OBJECT_NAME_NOT_FOUND for a name that nobody serves; ACCESS_DENIED for anonymous users where they are barred."""
+    """Open a pipe for the user of the request's session. Raises ``StatusError`` (OBJECT_NAME_NOT_FOUND)."""
     factory = PIPES.get(normalize(name))
     if factory is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     server = request.server
     interfaces = factory(server, request.session)
-    # Calls act for the session's user; binds may protect them on top of what the session does.
+    # Calls act for the session's user. A bind may protect them in addition to the session's protection.
     association = Association(
         f"\\PIPE\\{normalize(name)}", lambda association: interfaces, server.new_rpc_acceptor, AssociationGroups()
     )

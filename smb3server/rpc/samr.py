@@ -1,4 +1,4 @@
-"""Security Account Manager (MS-SAMR), to look at: the server's accounts, no changes, no groups of its own."""
+"""Security Account Manager, read-only: the server's accounts. There are no groups of its own. [MS-SAMR]"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from smb3server.wire.status import NtStatus
 UUID = wire_uuid("12345778-1234-ABCD-EF00-0123456789AC")
 VERSION = 1
 DOMAIN_USERS = 513
-"""RID of every account's primary group."""
+"""RID of the primary group of every account."""
 MAX_LOOKUPS = 1000
 _NO_SUCH_DOMAIN, _NO_SUCH_USER = 0xC00000DF, 0xC0000064
 _SOME_NOT_MAPPED, _NONE_MAPPED = 0x00000107, 0xC0000073
@@ -28,7 +28,7 @@ _NORMAL_ACCOUNT = 0x00000010
 
 
 class _CloseHandle(NDRCALL):  # type: ignore[misc]
-    """SamrCloseHandle as MS-SAMR 3.1.5.13.1 has it: the handle and nothing else."""
+    """Request of SamrCloseHandle: the handle and nothing else. [MS-SAMR 3.1.5.13.1]"""
 
     opnum = 1
     structure = (("SamHandle", samr.SAMPR_HANDLE),)
@@ -54,8 +54,11 @@ class _Service:
         self.handles = Handles()
 
     def connect(self, request: Any, answer: Any) -> Any:
-        """3.1.5.1. Whatever access is asked for, all there is is reading; who has proved nothing does not even get the
-        handle that all other calls need."""
+        """Serve SamrConnect, SamrConnect2 and SamrConnect4. [MS-SAMR 3.1.5.1]
+
+        Any requested access gets read access. Guests and anonymous users do not get the handle that all other calls
+        need, unless the settings allow it.
+        """
         if not self.accounts.may_be_asked_by(self.session.identity):
             answer["ServerHandle"] = NULL_HANDLE
             answer["ErrorCode"] = NtStatus.ACCESS_DENIED
@@ -65,7 +68,7 @@ class _Service:
         return answer
 
     def connect5(self, request: Any) -> Any:
-        """3.1.5.1.1."""
+        """Serve SamrConnect5. [MS-SAMR 3.1.5.1.1]"""
         answer = samr.SamrConnect5Response()
         answer["OutVersion"] = 1
         answer["OutRevisionInfo"]["tag"] = 1
@@ -74,6 +77,7 @@ class _Service:
         return self.connect(request, answer)
 
     def close(self, request: Any) -> Any:
+        """Serve SamrCloseHandle."""
         self.handles.close(request["SamHandle"])
         answer = samr.SamrCloseHandleResponse()
         answer["SamHandle"] = NULL_HANDLE
@@ -83,7 +87,7 @@ class _Service:
     # Domains
 
     def lookup_domain(self, request: Any) -> Any:
-        """3.1.5.11.1."""
+        """Serve SamrLookupDomainInSamServer. [MS-SAMR 3.1.5.11.1]"""
         self.handles.find(request["ServerHandle"], _Connection)
         name = string_of(request["Name"]).casefold()
         answer = samr.SamrLookupDomainInSamServerResponse()
@@ -94,14 +98,14 @@ class _Service:
         return answer
 
     def enumerate_domains(self, request: Any) -> Any:
-        """3.1.5.2.1."""
+        """Serve SamrEnumerateDomainsInSamServer. [MS-SAMR 3.1.5.2.1]"""
         self.handles.find(request["ServerHandle"], _Connection)
         return self._entries(
             request, samr.SamrEnumerateDomainsInSamServerResponse(), [(0, self.accounts.domain), (1, "Builtin")]
         )
 
     def open_domain(self, request: Any) -> Any:
-        """3.1.5.1.5."""
+        """Serve SamrOpenDomain. [MS-SAMR 3.1.5.1.5]"""
         self.handles.find(request["ServerHandle"], _Connection)
         sid = sid_of(request["DomainId"])
         answer = samr.SamrOpenDomainResponse()
@@ -113,7 +117,7 @@ class _Service:
     # Users, groups, aliases
 
     def _entries(self, request: Any, answer: Any, entries: list[tuple[int, str]]) -> Any:
-        """All there is in one answer; asked to go on, there is no more."""
+        """Fill in all entries in one answer. An enumeration that continues gets no more."""
         start = int(request["EnumerationContext"])
         rest = entries[start:]
         answer["EnumerationContext"] = len(entries)
@@ -142,19 +146,22 @@ class _Service:
         return self._entries(request, answer, [(rid, name) for rid, name, kind in self._members(domain) if kind is use])
 
     def enumerate_users(self, request: Any) -> Any:
-        """3.1.5.2.5. A filter of account kinds without ordinary ones finds nobody."""
+        """Serve SamrEnumerateUsersInDomain. A filter without normal accounts returns no accounts.
+        [MS-SAMR 3.1.5.2.5]"""
         kinds = int(request["UserAccountControl"])
         use = Use.USER if not kinds or kinds & _NORMAL_ACCOUNT else Use.UNKNOWN
         return self._enumerate(request, samr.SamrEnumerateUsersInDomainResponse(), use)
 
     def enumerate_groups(self, request: Any) -> Any:
+        """Serve SamrEnumerateGroupsInDomain. There are no groups."""
         return self._enumerate(request, samr.SamrEnumerateGroupsInDomainResponse(), Use.GROUP)
 
     def enumerate_aliases(self, request: Any) -> Any:
+        """Serve SamrEnumerateAliasesInDomain."""
         return self._enumerate(request, samr.SamrEnumerateAliasesInDomainResponse(), Use.ALIAS)
 
     def lookup_names(self, request: Any) -> Any:
-        """3.1.5.11.2."""
+        """Serve SamrLookupNamesInDomain. [MS-SAMR 3.1.5.11.2]"""
         domain = self.handles.find(request["DomainHandle"], _Domain)
         answer = samr.SamrLookupNamesInDomainResponse()
         members = {name.casefold(): (rid, use) for rid, name, use in self._members(domain)}
@@ -166,7 +173,7 @@ class _Service:
         return answer
 
     def lookup_ids(self, request: Any) -> Any:
-        """3.1.5.11.3."""
+        """Serve SamrLookupIdsInDomain. [MS-SAMR 3.1.5.11.3]"""
         domain = self.handles.find(request["DomainHandle"], _Domain)
         answer = samr.SamrLookupIdsInDomainResponse()
         members = {rid: (name, use) for rid, name, use in self._members(domain)}
@@ -189,7 +196,7 @@ class _Service:
             array["Element"].append(number)
 
     def open_user(self, request: Any) -> Any:
-        """3.1.5.1.9."""
+        """Serve SamrOpenUser. [MS-SAMR 3.1.5.1.9]"""
         domain = self.handles.find(request["DomainHandle"], _Domain)
         rid = int(request["UserId"])
         name = next((name for own, name, use in self._members(domain) if own == rid and use is Use.USER), None)
@@ -199,7 +206,7 @@ class _Service:
         return answer
 
     def groups_of_user(self, request: Any) -> Any:
-        """3.1.5.9.1."""
+        """Serve SamrGetGroupsForUser. [MS-SAMR 3.1.5.9.1]"""
         self.handles.find(request["UserHandle"], _User)
         answer = samr.SamrGetGroupsForUserResponse()
         entry = samr.GROUP_MEMBERSHIP()
@@ -211,7 +218,7 @@ class _Service:
         return answer
 
     def alias_membership(self, request: Any) -> Any:
-        """3.1.5.9.2: nobody is a member of an alias by being listed in it."""
+        """Serve SamrGetAliasMembership. Aliases have no listed members. [MS-SAMR 3.1.5.9.2]"""
         self.handles.find(request["DomainHandle"], _Domain)
         answer = samr.SamrGetAliasMembershipResponse()
         answer["Membership"]["Count"] = 0
@@ -220,7 +227,10 @@ class _Service:
         return answer
 
     def query_user(self, request: Any, answer: Any) -> Any:
-        """3.1.5.5.6, of the levels: general (1), names (6, 7, 8), account control (16)."""
+        """Serve SamrQueryInformationUser and SamrQueryInformationUser2. [MS-SAMR 3.1.5.5.6]
+
+        The levels are general (1), names (6, 7, 8) and account control (16).
+        """
         user: _User = self.handles.find(request["UserHandle"], _User)
         level = int(request["UserInformationClass"])
         info = answer["Buffer"]
@@ -254,7 +264,7 @@ def _outcome(found: list[Any]) -> int:
 
 
 def interface(accounts: Accounts, session: Session) -> Interface:
-    """The operations that are served; all others fault with the opnum out of range."""
+    """Return the operations that are served. All others fault with the opnum out of range."""
     service = _Service(accounts, session)
     return Interface(
         UUID,

@@ -1,5 +1,5 @@
-"""Security contexts of an association: tokens of binds, protection of requests and responses (MS-RPCE 2.2.2.11,
-3.3.1.5.2)."""
+"""Security contexts of an association: tokens of binds, protection of requests and responses.
+[MS-RPCE 2.2.2.11, 3.3.1.5.2]"""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from smbdirect.codec import Codec
 log = logging.getLogger(__name__)
 
 SPNEGO, NTLM, KERBEROS = 9, 10, 16
-"""Security providers (MS-RPCE 2.2.1.1.7)."""
+"""Security providers. [MS-RPCE 2.2.1.1.7]"""
 PROVIDERS = (SPNEGO, NTLM, KERBEROS)
 _MIC_SIZE = {NTLM: 16}
 _LIKELY_MIC_SIZE = 28
-"""Of Kerberos with AES (RFC 4121 4.2.6.1: 16, and 12 of checksum)."""
+"""Bytes of a Kerberos signature with AES: a header of 16 and a checksum of 12. [RFC 4121 4.2.6.1]"""
 
 
 class Level(enum.IntEnum):
-    """Authentication levels (MS-RPCE 2.2.1.1.8)."""
+    """Authentication levels. [MS-RPCE 2.2.1.1.8]"""
 
     NONE = 1
     CONNECT = 2
@@ -40,7 +40,7 @@ class Level(enum.IntEnum):
 
 
 class AuthTrailer(NamedTuple):
-    """sec_trailer (MS-RPCE 2.2.2.11)."""
+    """sec_trailer. [MS-RPCE 2.2.2.11]"""
 
     type: Annotated[int, Int8ul] = 0
     level: Annotated[int, Int8ul] = 0
@@ -57,10 +57,14 @@ class SecurityError(Exception):
 
 
 class SecurityContext:
-    """One authentication and what it protects. Requests are verified in the order they were sent: both sides count."""
+    """One authentication, and the protection of calls with its keys.
+
+    Both sides count messages, so requests are verified in the order in which they were sent.
+    """
 
     def __init__(self, acceptor: Acceptor, trailer: AuthTrailer, header_signing: bool) -> None:
-        """``header_signing``: headers and trailers are covered by signatures, too (MS-RPCE 3.3.1.5.2.2)."""
+        """Prepare an authentication. ``header_signing`` means that signatures also cover headers and trailers.
+        [MS-RPCE 3.3.1.5.2.2]"""
         self.type = trailer.type
         self.level = trailer.level
         self.context_id = trailer.context_id
@@ -68,29 +72,30 @@ class SecurityContext:
         self._header_signing = header_signing
         self._verifier_size = 0
         self._ntlm: NtlmContext | None = None
-        """With extended session security."""
+        """NTLM's context, if extended session security was negotiated."""
 
     @property
     def identity(self) -> Identity | None:
-        """None until the authentication is complete."""
+        """The user, or None until the authentication is complete."""
         return self._acceptor.identity
 
     @property
     def claimed(self) -> str:
-        """The account that the client named, proven or not."""
+        """The account that the client named, whether it has proved its identity or not."""
         return self._acceptor.claimed
 
     @property
     def protects(self) -> bool:
-        """Whether every fragment carries a verifier."""
+        """Whether every fragment has a verifier."""
         return self.level >= Level.PACKET
 
     @property
     def private(self) -> bool:
+        """Whether stubs are encrypted."""
         return self.level == Level.PRIVACY
 
     def step(self, token: bytes) -> bytes:
-        """The answer to a token. Raises ``SecurityError``."""
+        """Return the answer to a token. Raises ``SecurityError``."""
         try:
             answer = self._acceptor.step(token)
         except StatusError as error:
@@ -102,15 +107,16 @@ class SecurityContext:
         return answer
 
     def _check_strength(self) -> None:
-        """The client's flags must allow what its level asks for: NTLM signs with a constant otherwise."""
+        """Raise ``SecurityError`` if the client's flags do not allow its level. NTLM would sign with a constant
+        otherwise."""
         given = self._context.context_attr
         if self.protects and not given & ContextReq.integrity:
             raise SecurityError("integrity was not negotiated")
         if self.private and not given & ContextReq.confidentiality:
             raise SecurityError("confidentiality was not negotiated")
 
-        # NTLM's signatures cover all buffers with extended session security and the stub without, whatever the bind
-        # said of header signing; impacket and Windows rely on it.
+        # NTLM's signatures cover all buffers with extended session security, and only the stub without it. The bind's
+        # flag for header signing does not matter: impacket and Windows rely on this.
         extended = self._acceptor.extended_session_security
         if extended is not None:
             self._header_signing = extended
@@ -118,7 +124,8 @@ class SecurityContext:
             self._ntlm = self._acceptor.ntlm
 
     def verifier_size(self) -> int:
-        """Bytes of a verifier; known before the fragment is signed, whose header tells it."""
+        """Return the size of a verifier in bytes. It is needed before a fragment is signed, because the signed header
+        has it."""
         if not self._verifier_size:
             if self.private:
                 self._verifier_size = self._context.query_message_sizes().header
@@ -128,11 +135,11 @@ class SecurityContext:
         return self._verifier_size
 
     def note_verifier(self, verifier: bytes) -> None:
-        """All verifiers have one size."""
+        """Remember the size of a verifier, because all verifiers have the same."""
         self._verifier_size = len(verifier)
 
     def protect(self, header: bytes, stub: bytes, trailer: bytes) -> tuple[bytes, bytes]:
-        """Stub to send and verifier. Raises ``SecurityError``."""
+        """Return the stub to send and its verifier. Raises ``SecurityError``."""
         try:
             if self.private:
                 return self._seal(header, stub, trailer)
@@ -150,7 +157,7 @@ class SecurityContext:
         return buffers[2 if self._header_signing else 1].data or b"", buffers[0].data or b""
 
     def unprotect(self, header: bytes, stub: bytes, trailer: bytes, verifier: bytes) -> bytes:
-        """The stub in clear. Raises ``SecurityError`` for anything but what the client sent."""
+        """Return the plain stub. Raises ``SecurityError`` if anything was changed after the client sent it."""
         try:
             if self.private:
                 return self._unseal(header, stub, trailer, verifier)
@@ -158,7 +165,7 @@ class SecurityContext:
         except SpnegoError as error:
             raise SecurityError(str(error)) from error
         except Exception as error:
-            # Libraries meet whatever a stranger sent as a verifier.
+            # The verifier is input of an untrusted peer, and libraries may raise any exception for it.
             log.debug("malformed verifier: %r", error)
             raise SecurityError("malformed verifier") from error
         return stub

@@ -1,4 +1,4 @@
-"""Server Service (MS-SRVS): what clients browse with."""
+"""Server Service, which clients browse with. [MS-SRVS]"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SERVER_LEVELS = (100, 101, 102)
 STYPE_DISKTREE, STYPE_IPC, STYPE_SPECIAL = 0x00000000, 0x00000003, 0x80000000
 PLATFORM_ID_NT = 500
 SERVER_TYPE = 0x00009003
-"""Workstation, server, NT, NT server (MS-SRVS 2.2.2.7)."""
+"""Workstation, server, NT, NT server. [MS-SRVS 2.2.2.7]"""
 VERSION_MAJOR, VERSION_MINOR = 10, 0
 UNLIMITED = 0xFFFFFFFF
 
@@ -42,7 +42,7 @@ _SHARE_INFO = {
 
 
 def share_type(share: Share) -> int:
-    """MS-SRVS 2.2.2.4."""
+    """Return the type of a share. [MS-SRVS 2.2.2.4]"""
     if share.type is ShareType.PIPE:
         return STYPE_IPC | STYPE_SPECIAL
     return STYPE_DISKTREE | (STYPE_SPECIAL if share.hidden else 0)
@@ -66,7 +66,7 @@ class _Service:
             info[prefix + "permissions"] = 0
             info[prefix + "max_uses"] = UNLIMITED
             info[prefix + "current_uses"] = self._uses(share)
-            # Where a share lies on this machine is nobody's business; MS-SRVS wants a path all the same.
+            # MS-SRVS requires a path. Clients need not know where a share is on this machine, so it is made up.
             info[prefix + "path"] = text("" if share.type is ShareType.PIPE else f"C:\\{share.name}")
             info[prefix + "passwd"] = NULL
             if level == 502:
@@ -84,7 +84,8 @@ class _Service:
         return identity is not None and share.admits(identity, self.session.connection.client_name)
 
     def share_enum(self, request: Any) -> Any:
-        """3.1.4.8. Everything fits one answer, so a resume handle is not needed."""
+        """Serve NetrShareEnum and NetrShareEnumSticky. One answer has all shares, so no resume handle is needed.
+        [MS-SRVS 3.1.4.8]"""
         level = request["InfoStruct"]["Level"]
         answer = srvs.NetrShareEnumResponse()
         answer["InfoStruct"]["Level"] = level
@@ -97,7 +98,7 @@ class _Service:
             answer["ErrorCode"] = ERROR_INVALID_LEVEL
             return answer
         answer["InfoStruct"]["ShareInfo"]["tag"] = level
-        # Everybody knows IPC$; the others that are hidden are for those who know their names.
+        # IPC$ is well known. Other hidden shares are not listed: clients must know their names.
         shares = [
             share for share in self.server.share_list.values() if share.type is ShareType.PIPE or not share.hidden
         ]
@@ -112,7 +113,7 @@ class _Service:
         return answer
 
     def share_get_info(self, request: Any) -> Any:
-        """3.1.4.10. A hidden share is there for those who may use it."""
+        """Serve NetrShareGetInfo. A hidden share is visible to users who may use it. [MS-SRVS 3.1.4.10]"""
         level = request["Level"]
         answer = srvs.NetrShareGetInfoResponse()
         share = self.server.share_list.get(str(request["NetName"]).rstrip("\0").casefold())
@@ -129,7 +130,7 @@ class _Service:
         return answer
 
     def server_get_info(self, request: Any) -> Any:
-        """3.1.4.17."""
+        """Serve NetrServerGetInfo. [MS-SRVS 3.1.4.17]"""
         level = request["Level"]
         answer = srvs.NetrServerGetInfoResponse()
         if level not in SERVER_LEVELS:
@@ -160,7 +161,7 @@ class _Service:
         return answer
 
     def remote_time_of_day(self, request: Any) -> Any:
-        """3.1.4.21."""
+        """Serve NetrRemoteTOD. [MS-SRVS 3.1.4.21]"""
         now = time.time()
         utc, local = time.gmtime(now), time.localtime(now)
         answer = srvs.NetrRemoteTODResponse()
@@ -182,7 +183,7 @@ class _Service:
 
 
 def interface(server: ServerState, session: Session) -> Interface:
-    """The operations that are served; all others fault with the opnum out of range."""
+    """Return the operations that are served. All others fault with the opnum out of range."""
     service, lists = _Service(server, session), Lists(server.sessions.by_id, session)
     return Interface(
         UUID,

@@ -1,4 +1,4 @@
-"""Sessions and open files for the Server Service (MS-SRVS 3.1.4.5, 3.1.4.2). Everybody sees what is his own."""
+"""Lists of sessions and open files for the Server Service. Users see only their own. [MS-SRVS 3.1.4.5, 3.1.4.2]"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SESSION_INFO = {
 _FILE_INFO = {2: srvs.FILE_INFO_2, 3: srvs.FILE_INFO_3}
 _GUEST, _NO_ENCRYPTION = 1, 2
 _READ, _WRITE, _CREATE = 1, 2, 4
-"""PERM_FILE_* (MS-SRVS 2.2.2.3)."""
+"""PERM_FILE_*. [MS-SRVS 2.2.2.3]"""
 
 
 def _client(session: Session) -> str:
@@ -37,13 +37,15 @@ def _user(session: Session) -> str:
 
 
 def _asked(value: Any) -> str:
-    """An optional string argument, '' if it was not given."""
+    """Return an optional string argument, or '' if it was not given."""
     return str(value).rstrip("\0").lstrip("\\").casefold() if isinstance(value, str) else ""
 
 
 class Lists:
+    """The lists of the server, as the user of one session sees them."""
+
     def __init__(self, sessions: Mapping[int, Session], session: Session) -> None:
-        """``sessions``: all of the server's, of which ``session`` sees those of its user."""
+        """Make the lists for the user of ``session``. ``sessions`` are all sessions of the server."""
         self._sessions = sessions
         self._session = session
 
@@ -57,7 +59,7 @@ class Lists:
                 yield session
 
     def session_enum(self, request: Any) -> Any:
-        """NetrSessionEnum."""
+        """Serve NetrSessionEnum. [MS-SRVS 3.1.4.5]"""
         level = int(request["InfoStruct"]["Level"])
         answer = srvs.NetrSessionEnumResponse()
         answer["InfoStruct"]["Level"] = level
@@ -104,7 +106,7 @@ class Lists:
         return info
 
     def file_enum(self, request: Any) -> Any:
-        """NetrFileEnum."""
+        """Serve NetrFileEnum. [MS-SRVS 3.1.4.2]"""
         level = int(request["InfoStruct"]["Level"])
         answer = srvs.NetrFileEnumResponse()
         answer["InfoStruct"]["Level"] = level
@@ -138,7 +140,7 @@ class Lists:
 
 
 def _path(entry: Open) -> str:
-    """As on a Windows server whose shares lie in C:\\; pipes by their name."""
+    """Return the path of an open as on a Windows server with its shares in C:\\, or the name of a pipe."""
     if entry.handle is None:
         return "\\PIPE\\" + "\\".join(entry.path)
     return "\\".join((f"C:\\{entry.tree.share.name}", *entry.path))

@@ -1,4 +1,4 @@
-"""DCE/RPC over TCP (ncacn_ip_tcp, MS-RPCE 2.1.1.1): listeners and their connections on asyncio."""
+"""DCE/RPC over TCP: listeners and their connections on asyncio. [MS-RPCE 2.1.1.1, ncacn_ip_tcp]"""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers
 log = logging.getLogger(__name__)
 
 AUTHENTICATION_TIMEOUT = 30.0
-"""Seconds from connecting to the end of the authentication, or to the end of all that goes without."""
+"""Seconds from connecting to the end of the authentication. A connection that never authenticates ends after this
+time."""
 MAX_UNAUTHENTICATED = 4096
-"""Connections that have not authenticated, of an endpoint that shares no table with others."""
+"""Unauthenticated connections of an endpoint that has its own table of them."""
 MAX_UNAUTHENTICATED_PER_ADDRESS = 128
 MAX_UNKNOWN_STUB = 4096
-"""Bytes of request stubs under way of a client that has not authenticated: the endpoint mapper's calls are small."""
+"""Bytes of the stubs of an unauthenticated client's incomplete requests. Calls of the endpoint mapper are small."""
 MAX_UNSENT = 4 << 20
 """Bytes of answers that a client may leave unread."""
 _KEEPALIVE_IDLE, _KEEPALIVE_INTERVAL, _KEEPALIVE_COUNT = 60, 10, 3
-"""Seconds, seconds, probes: a client that waits for a notification says nothing, maybe because it is gone."""
+"""Seconds, seconds, probes. A client that waits for a notification sends nothing, so only probes detect that it is
+gone."""
 
 InterfaceFactory = Callable[[Association], list[Interface]]
 
 
 class RpcConnection(asyncio.Protocol):
-    """Feeds an ``Association`` and sends what comes out of it, also when answers come later."""
+    """One TCP connection. It feeds an ``Association`` and sends its output, including answers that come later."""
 
     def __init__(self, listener: RpcListener) -> None:
         self.listener = listener
@@ -39,12 +41,12 @@ class RpcConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._place: UnauthenticatedPeer | None = None
-        """While it counts as one that has not authenticated."""
+        """Its entry in the table of unauthenticated peers, until it has authenticated."""
         self._delay: asyncio.TimerHandle | None = None
-        """Until a logon that has to wait is looked at."""
+        """Timer until a delayed logon may be verified."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are none of asyncio's classes.
+        # uvloop's transports are not instances of asyncio's classes.
         self._transport = transport = cast(asyncio.Transport, transport)
         listener = self.listener
         peer = transport.get_extra_info("peername")[0]
@@ -88,7 +90,7 @@ class RpcConnection(asyncio.Protocol):
         self.flush()
 
     def _wait(self, seconds: float) -> None:
-        """A logon may be looked at only later; nothing more is read until then."""
+        """Read nothing more until a delayed logon may be verified."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
             self._delay = asyncio.get_running_loop().call_later(seconds, self._resume)
@@ -117,7 +119,7 @@ class RpcConnection(asyncio.Protocol):
             transport.close()
 
     def pause_writing(self) -> None:
-        """Who does not read answers may not ask for more."""
+        """Read no more requests from a client that does not read its answers."""
         if self._transport is not None:
             self._transport.pause_reading()
 
@@ -140,6 +142,7 @@ class RpcConnection(asyncio.Protocol):
         self.listener.connections.discard(self)
 
     def close(self) -> None:
+        """Close the connection after unsent answers were sent."""
         if self._transport is not None:
             self._transport.close()
 
@@ -152,7 +155,7 @@ def _keep_alive(handle: socket.socket) -> None:
 
 
 class RpcListener:
-    """One endpoint: the interfaces that are served on a port."""
+    """One endpoint: interfaces that are served on one or more TCP ports."""
 
     def __init__(
         self,
@@ -163,9 +166,12 @@ class RpcListener:
         admits: Callable[[str], bool] = lambda host: True,
         unauthenticated: UnauthenticatedPeers | None = None,
     ) -> None:
-        """``max_stub``: bytes of request stubs under way, of one connection. NDR takes a second per megabyte.
-        ``admits``: says of an address whether connections from there are taken. ``unauthenticated``: the table of
-        connections that have not authenticated; None: one of its own."""
+        """Make an endpoint that does not listen yet.
+
+        ``max_stub`` is the maximum size of the stubs of one connection's incomplete requests in bytes; decoding NDR
+        takes a second per megabyte. ``admits`` decides whether connections from an address are accepted.
+        ``unauthenticated`` is the table of unauthenticated connections; None means a table of its own.
+        """
         self.max_stub = max_stub
         self.admits = admits
         self.unauthenticated = (
@@ -181,7 +187,7 @@ class RpcListener:
         self._servers: list[asyncio.Server] = []
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Also listen here; port 0: any. The address in use. Raises ``OSError``."""
+        """Listen on an additional address, and return it. Port 0 means any free port. Raises ``OSError``."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         handle = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -199,7 +205,7 @@ class RpcListener:
         return address[0], address[1]
 
     async def close(self) -> None:
-        """Stop listening and drop every connection."""
+        """Stop listening and close every connection."""
         for server in self._servers:
             server.close()
         for connection in list(self.connections):

@@ -1,4 +1,4 @@
-"""Workstation Service (MS-WKST): as much as clients ask for before they browse."""
+"""Workstation Service, limited to the calls that clients make before they browse. [MS-WKST]"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Service:
         self._server_name = server_name
 
     def get_info(self, request: Any) -> Any:
-        """NetrWkstaGetInfo (3.2.4.1)."""
+        """Serve NetrWkstaGetInfo. [MS-WKST 3.2.4.1]"""
         level = request["Level"]
         answer = wkst.NetrWkstaGetInfoResponse()
         if level not in LEVELS:
@@ -46,5 +46,5 @@ class _Service:
 
 
 def interface(server_name: str) -> Interface:
-    """The operations that are served; all others fault with the opnum out of range."""
+    """Return the operations that are served. All others fault with the opnum out of range."""
     return Interface(UUID, VERSION, {0: operation(wkst.NetrWkstaGetInfo, _Service(server_name).get_info)})

@@ -1,8 +1,9 @@
-"""End sessions and connections that nobody uses.
+"""Ends sessions and connections that are not in use.
 
-A session ends that has had no tree connect for ``idle_session_timeout`` seconds, or neither an open nor a message on
-any of its connections; its connections go with it, unless others use them. So does a connection that its users have
-logged off. Guests' are no exception. A session with open files stays for as long as its client is there.
+A session is idle when it has had no tree connect for ``idle_session_timeout`` seconds, or neither an open nor a message
+on any of its connections. Its connections are closed with it, unless other sessions use them. A connection whose users
+have all logged off is idle, too. Guest sessions are no exception. A session with open files is never idle while its
+client is connected.
 """
 
 from __future__ import annotations
@@ -17,29 +18,30 @@ from smb3server.state.sessions import Sessions
 log = logging.getLogger(__name__)
 
 LOOKS = 4
-"""Looks at all sessions within the timeout."""
+"""Sweeps per timeout."""
 
 
 class IdleSweep:
-    """Looks at a server's sessions now and then, while it has connections."""
+    """The periodic search for idle sessions and connections of one server. It runs while there are connections."""
 
     def __init__(self, sessions: Sessions, connections: Collection[Connection], timeout: float) -> None:
-        """``connections``: all of the server's, as they are at any time. ``timeout``: seconds; with 0 nothing is ever
-        idle."""
+        """``connections`` is the live collection of the server's connections. ``timeout`` is in seconds; with 0 nothing
+        is ever idle."""
         self._sessions = sessions
         self._connections = connections
         self._timeout = timeout
         self._timer: asyncio.TimerHandle | None = None
         self._since: dict[tuple[str, int], tuple[float, int]] = {}
-        """Since when each was seen unused, and how many messages had come by then."""
+        """By kind and identity: the time since when it has been unused, and the number of messages received by then."""
 
     def wake(self) -> None:
-        """There is a connection: look at it in time."""
+        """Start the timer, unless it runs already, because there is a connection."""
         if self._timer is None and self._timeout > 0:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._timeout / LOOKS, self._look, loop.time)
 
     def stop(self) -> None:
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -53,19 +55,19 @@ class IdleSweep:
             self._since.clear()
 
     def sweep(self, now: float) -> None:
-        """End what is idle at ``now``, seconds of any clock that runs on."""
+        """End idle sessions and connections. ``now`` is in seconds of a monotonic clock."""
         before, self._since = self._since, {}
         for session in list(self._sessions.by_id.values()):
             if session.state is not SessionState.VALID or session.open_table:
                 continue
-            # Without a tree connect there is nothing that messages could be good for.
+            # A session without a tree connect cannot use messages for anything, so they do not count.
             messages = sum(map(_messages, session.channel_list)) if session.tree_connect_table else -1
             if self._unused(("session", session.session_id), messages, before, now):
                 log.info("%s: session of %s is idle", session.connection.client_name, session.identity)
                 connections = list(session.channel_list)
                 self._sessions.remove(session)
                 for connection in connections:
-                    # What clients expect of an idle server: they connect and log on again when they have need to.
+                    # Clients expect this of an idle session: they connect and log on again when they need to.
                     if not connection.session_table:
                         connection.disconnect("idle")
         for connection in list(self._connections):
@@ -77,7 +79,7 @@ class IdleSweep:
     def _unused(
         self, entry: tuple[str, int], messages: int, before: dict[tuple[str, int], tuple[float, int]], now: float
     ) -> bool:
-        """Note that ``entry`` is not in use, and tell whether it has not been for the whole timeout."""
+        """Note that ``entry`` is not in use. Return whether it has been unused for the whole timeout."""
         since, seen = before.get(entry, (now, messages))
         if seen != messages:
             since = now
@@ -88,6 +90,6 @@ class IdleSweep:
 
 
 def _messages(connection: Connection) -> int:
-    """Count the messages that came, as far as they took MessageIds."""
+    """Return how many MessageIds the client has used so far."""
     window = connection.command_sequence_window
     return window.low + len(window.used)

@@ -1,4 +1,4 @@
-"""The life of a server's connections: accepted, limited, given time to log on, and shut down. [MS-SMB2 3.3.5.1]"""
+"""A server's connections: accepting and limiting them, their logon deadlines, and the shutdown. [MS-SMB2 3.3.5.1]"""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ log = logging.getLogger(__name__)
 
 
 class Server(ServerState):
-    """A server. Handlers of commands have to be registered (``commands.load``) before it accepts connections."""
+    """A server: the state that requests see, and the connections that it accepts and ends.
+
+    Register the command handlers (``commands.load``) before it accepts connections."""
 
     def __init__(self, settings: Settings | None = None, users: UserDatabase | None = None) -> None:
         super().__init__(settings, users)
         most = self.settings.max_unauthenticated
         self.silent_peers = UnauthenticatedPeers(max(most, self.settings.max_connections))
-        """Connections that have said nothing, of all listeners: after a failover all clients may be among them."""
+        """Connections of all listeners that have sent nothing yet. After a failover all clients may be among them."""
         self.unauthenticated = UnauthenticatedPeers(most, self.settings.max_unauthenticated_per_address)
-        """Connections that have said something, without a session, of all listeners, RPC's too."""
+        """Connections of all listeners, those of RPC included, that have sent something but have no session."""
         self.connection_changed: Callable[[Connection, bool], None] = lambda connection, there: None
-        """In a cluster: called for every connection that a user has logged on to (True), and for every one that ends
-        (False)."""
+        """Cluster only: called with True when a user has logged on over a connection, with False when any ends."""
         self.watchdog = Watchdog(self.settings.watchdog) if self.settings.watchdog else None
-        """None unless the settings ask for one."""
+        """None unless the settings enable it."""
         self.idle = IdleSweep(self.sessions, self.connection_list, self.settings.idle_session_timeout)
 
     def accept(self, transport: MessageTransport) -> None:
-        """Serve a new connection, unless there are too many. [MS-SMB2 3.3.5.1]"""
+        """Serve a new connection, or abort it if there are too many. [MS-SMB2 3.3.5.1]"""
         address = transport.peer_address[0]
         settings = self.settings
         place = None
@@ -65,16 +66,16 @@ class Server(ServerState):
         dispatcher.start()
 
     def _check_progress(self, connection: Connection, authenticated: bool) -> None:
-        """Drop a client that connects and then does not negotiate, or negotiates and then does not log on."""
+        """Disconnect a client that has not negotiated, or not logged on (``authenticated``), before its deadline."""
         if connection.closed or connection.is_authenticated:
             return
         if authenticated or not connection.negotiated:
-            connection.disconnect("nothing sensible came in time")
+            connection.disconnect("no negotiation or logon in time")
 
     def connection_authenticated(self, connection: Connection) -> None:
-        """Count a connection whose first session is valid now."""
+        """Count a connection whose first session has become valid."""
         self.logged_on += 1
-        _leave_strangers(connection)
+        _leave_unauthenticated(connection)
         self.connection_changed(connection, True)
 
     def connection_closed(self, connection: Connection) -> None:
@@ -86,13 +87,14 @@ class Server(ServerState):
         self.connection_changed(connection, False)
         if connection.place is None:
             self.logged_on -= 1
-        _leave_strangers(connection)
+        _leave_unauthenticated(connection)
 
     # End
 
     async def shutdown(self, grace: float = 10.0) -> None:
-        """Finish requests in flight for at most ``grace`` seconds (waiting ones are cancelled), close every open, then
-        every connection."""
+        """Stop the server: cancel waiting requests, let the others finish, close every open and then every connection.
+
+        ``grace`` limits the wait for requests and connections, in seconds."""
         deadline = asyncio.get_running_loop().time() + grace
         self.idle.stop()
         self.stopping = True
@@ -108,7 +110,7 @@ class Server(ServerState):
             self.sessions.remove(session)
         for opened in list(self.opens.by_id.values()):
             if opened.durable is not None and opened.durable.persistent:
-                # The next run, or the next owner, goes on with it.
+                # The next run of the server, or the next owner of the share, continues it.
                 self.opens.abandon(opened)
             else:
                 self.opens.close(opened)
@@ -123,7 +125,8 @@ class Server(ServerState):
                 share.backend.close()
 
 
-def _leave_strangers(connection: Connection) -> None:
+def _leave_unauthenticated(connection: Connection) -> None:
+    """Give back the place of the connection among those without a session."""
     if connection.place is not None:
         connection.place.leave()
         connection.place = None

@@ -1,4 +1,6 @@
-"""This node's part in a cluster, as configured. Needs aiohttp, and is imported where there is a cluster."""
+"""This node's part in a cluster, as configured. The module needs aiohttp, and is imported only if there is
+a cluster.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from typing import Any
 from smb3server.cluster import tickle
 from smb3server.cluster.cluster import Cluster
 from smb3server.cluster.witness_source import WitnessSource
+from smb3server.persistence.cluster_store import open_store
 from smb3server.persistence.journal import Persistence
-from smb3server.persistence.open_store import open_store
 from smb3server.persistence.sealed_store import SealedStore
 from smb3server.server.server import Server
 from smb3server.settings import store_access
@@ -20,20 +22,23 @@ log = logging.getLogger(__name__)
 
 
 class ClusterNode:
-    """``start`` it once the server listens; ``stop`` it before the server, and ``close`` its store last."""
+    """This node of a cluster.
+
+    ``start`` it once the server listens, ``stop`` it before the server, and ``close`` its store last.
+    """
 
     def __init__(self, server: Server, persistence: Persistence, config: ClusterConfig) -> None:
         self._server = server
         self._config = config
         self._cannot_tickle = tickle.why_not()
-        """Why clients of a node that died silently are not told (``cluster.tickle``)."""
+        """Why this node cannot notify clients of a node that died silently (``cluster.tickle``); empty if it can."""
         if self._cannot_tickle and any(service.addresses for service in config.services):
             log.warning(
                 "this node cannot notify clients that only wait when it takes over from a silent node: %s",
                 self._cannot_tickle,
             )
         self.warnings = store_access.warnings(config.url, config.access)
-        """What the operator should know."""
+        """Warnings for the operator about access to the store."""
         for warning in self.warnings:
             log.warning("%s", warning)
         self._store: SealedStore = open_store(config.url, config.name, config.access)
@@ -41,7 +46,7 @@ class ClusterNode:
         self.events = WitnessSource(self.cluster, server.settings.server_name)
 
     def _describe(self) -> dict[str, Any]:
-        """Say what other nodes' Witness services report of this one to clients, and what administrators see."""
+        """Return the description of this node for other nodes' Witness services and for administrators."""
         virtual = {str(entry.address) for service in self._config.services for entry in service.addresses}
         found = [str(entry.address) for entry in self._server.interfaces.interfaces if not entry.loopback]
         return {

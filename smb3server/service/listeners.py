@@ -1,4 +1,4 @@
-"""SMB Direct listeners: makes the providers, serves what ``fabric_choice`` decided, and remembers why."""
+"""SMB Direct listeners: make the providers, serve the choices of ``fabric_choice``, and remember the reasons."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ PORT_DOWN_REMEDY = (
 
 
 def make_provider(name: str, iwarp_crc: bool = False) -> Provider:
-    """The provider of a fabric, imported when it is wanted. ``iwarp_crc``: iWARP asks its peers for CRCs. Raises
-    ``ProviderError`` with what to do if it cannot serve here."""
+    """Import and make the provider of a fabric.
+
+    With ``iwarp_crc``, iWARP requests CRCs of its peers. Raises ``ProviderError`` with a remedy if the fabric cannot be
+    served here.
+    """
     try:
         module = importlib.import_module(f"smbdirect.providers.{name}.provider")
         options = {"crc": True} if iwarp_crc and name == "iwarp" else {}
@@ -51,33 +54,34 @@ def make_provider(name: str, iwarp_crc: bool = False) -> Provider:
 
 
 def transport_settings(settings: Settings) -> TransportSettings:
-    """What the server states in MS-SMBD negotiation (3.1.5.6).
+    """Return the parameters that the server states in MS-SMBD negotiation. [MS-SMBD 3.1.5.6]
 
-    Messages may be as long as over TCP: clients that sign or encrypt send WRITEs of MaxWriteSize in one. That holds no
-    memory: a buffer is made when such a message has begun, and unauthenticated peers may not begin one.
+    Messages may be as long as over TCP: clients that sign or encrypt send a WRITE of MaxWriteSize as one message. This
+    reserves no memory: a buffer is made when such a message begins, and unauthenticated peers cannot begin one.
     """
     return TransportSettings(max_fragmented_receive_size=max(settings.max_message_size, MIN_FRAGMENTED_SIZE))
 
 
 class Fabrics:
-    """The listeners of one server."""
+    """The SMB Direct listeners of one server."""
 
     def __init__(self, settings: Settings, reception: Reception, interfaces: Callable[[], Sequence[Interface]]) -> None:
-        """``interfaces`` returns those of this machine."""
+        """Prepare for ``start``. ``interfaces`` returns the interfaces of this machine."""
         self._settings = settings
         self._reception = reception
         self._interfaces = interfaces
         self.on_change: Callable[[], None] = lambda: None
-        """Called when ports of devices lost their link, or have it again: see ``addresses``."""
+        """Called when ports of devices go down or come up; ``addresses`` has changed."""
         self.listeners: list[tuple[str, SmbDirectListener]] = []
-        """(fabric, listener)."""
+        """Pairs of fabric and listener."""
         self.adopt: Callable[[socket.socket], None] | None = None
-        """Takes a TCP socket that turned out to speak MPA; None without iWARP."""
+        """Takes over a TCP socket whose peer speaks MPA; None without iWARP."""
         self.choices: list[Choice] = []
-        """What is served, and what is not, with the reason."""
+        """Every fabric and address considered, whether it is served, and why."""
         self._providers: dict[str, Provider] = {}
+        # Invariant: ``_planned`` has the length and order of ``choices``.
         self._planned: list[tuple[Choice, list[SmbDirectListener]]] = []
-        """What each of ``choices`` says while its ports work, and its listeners; the same order."""
+        """The choice to show while the ports of its devices are up, and its listeners."""
         self._port: int | None = None
         self._unavailable: dict[str, str] = {}
 
@@ -95,9 +99,11 @@ class Fabrics:
         )
 
     async def start(self, fabrics: Sequence[str], hosts: Sequence[str], port: int | None) -> None:
-        """Listen on ``hosts`` for the fabrics named, or with ("auto",) for the best that each interface can do.
-        ``port`` None: those that clients of each fabric look for. Raises ``ProviderError`` if one named
-        cannot serve."""
+        """Listen for the named fabrics on ``hosts``.
+
+        With ("auto",) every interface gets the best fabric that it supports. ``port`` None means the ports that clients
+        of each fabric try. Raises ``ProviderError`` if a named fabric cannot be served.
+        """
         automatic = tuple(fabrics) == ("auto",)
         self._port = port
         make = partial(make_provider, iwarp_crc=True) if self._settings.iwarp_crc else make_provider
@@ -128,7 +134,7 @@ class Fabrics:
         return {listener.address[0] for _, listeners in self._planned for listener in listeners if not listener.down}
 
     def _ports_changed(self) -> None:
-        """The port of a device lost its link, or has it again: announce what can be reached, and say what cannot."""
+        """Announce the reachable addresses after a device's port went down or came up; log the choices that changed."""
         for number, (planned, listeners) in enumerate(self._planned):
             down = next((listener.down for listener in listeners if listener.down), "")
             current = planned.failed(down, PORT_DOWN_REMEDY) if down else planned
@@ -138,7 +144,11 @@ class Fabrics:
         self.on_change()
 
     async def _serve(self, choice: Choice, listeners: list[SmbDirectListener]) -> Choice:
-        """Listen on the choice's ports; the choice with those that could be had, or what went wrong."""
+        """Listen on the ports of ``choice``.
+
+        Return the choice with the ports in use, or with the reason why there is none. Listeners are added to
+        ``listeners``.
+        """
         served: list[int] = []
         failure: Choice | None = None
         for port in choice.ports:
@@ -174,6 +184,6 @@ class Fabrics:
         return listener
 
     async def close(self) -> None:
-        """Stop listening; established connections live on."""
+        """Stop listening. Established connections stay open."""
         for _, listener in self.listeners:
             await listener.close()

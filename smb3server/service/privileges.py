@@ -1,8 +1,8 @@
-"""What the process may do: as little as its configuration takes.
+"""The privileges of the process, reduced to those that its configuration needs.
 
-``Privileges.restrict`` comes before there are threads, since capabilities belong to threads and each inherits its
-maker's. ``settle`` comes once everything is bound: what only the start takes goes, too. It changes the main thread
-alone.
+``Privileges.restrict`` must run before there are threads: capabilities belong to threads, and a thread inherits them
+from its creator. ``drop_start_privileges`` runs once everything is bound, and drops the capabilities that only
+the start needs. It changes only the main thread.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ log = logging.getLogger(__name__)
 _OWN_METADATA = (
     Capability.CHOWN | Capability.DAC_OVERRIDE | Capability.DAC_READ_SEARCH | Capability.FOWNER | Capability.FSETID
 )
-"""Descriptors, attributes, times and owners are written as the server, whosever the file is; opens that outlive their
-connection are found again by their file handles (open_by_handle_at(2) takes CAP_DAC_READ_SEARCH)."""
+"""The server writes descriptors, attributes, times and owners of files as itself, whoever owns the file. Opens that
+outlive their connection are reopened by file handle, and open_by_handle_at(2) requires CAP_DAC_READ_SEARCH.
+"""
 _OF_THREADS = {
     verbs_thread.NAME: Capability.IPC_LOCK | Capability.NET_BIND_SERVICE | Capability.DAC_OVERRIDE,
 }
-"""By name, threads that begin with what is theirs and keep it, as their credentials may never change.
+"""Capabilities, by thread name, of threads that keep their own set, because their credentials must never change.
 
-The one of verbs registers memory, binds RDMA ports below 1024 (Linux asks for CAP_NET_BIND_SERVICE there, too) and
-opens devices, also those that are another user's."""
+The verbs thread registers memory, binds RDMA ports below 1024 (Linux requires CAP_NET_BIND_SERVICE there, too) and
+opens devices, including those that belong to another user.
+"""
 # linux/prctl.h
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 _PR_SET_KEEPCAPS = 8
@@ -62,12 +64,12 @@ def _prctl(option: int, *arguments: int) -> int:
 
 
 def needed(config: Config) -> Capability:
-    """Tell the capabilities that a server with this configuration takes as long as it runs."""
+    """Return the capabilities that a server with this configuration needs as long as it runs."""
     found = impersonate.ACTING | _OWN_METADATA
     if config.xattrs != "user":
         found |= Capability.SYS_ADMIN
     if any(service.addresses for service in config.cluster.services):
-        # Addresses that move, and what tells clients of a node that died.
+        # For addresses that move, and for notifying the clients of a node that died.
         found |= Capability.NET_ADMIN | Capability.NET_RAW
     if _may_serve(config, "roce"):
         found |= Capability.NET_RAW
@@ -77,8 +79,8 @@ def needed(config: Config) -> Capability:
 
 
 def start_only(config: Config) -> Capability:
-    """Tell the capabilities that it takes until everything is bound."""
-    # CAP_SYS_PTRACE: who owns a port that is taken can be told.
+    """Return the capabilities that the server needs until everything is bound."""
+    # CAP_SYS_PTRACE: to find the owner of a port that is in use.
     found = Capability.NET_BIND_SERVICE | Capability.SYS_PTRACE
     return found | Capability.NET_ADMIN if _may_serve(config, "roce") else found
 
@@ -88,18 +90,20 @@ def _may_serve(config: Config, fabric: str) -> bool:
 
 
 class Privileges:
-    """Of this process. ``restrict``, then ``settle``, once each."""
+    """The privileges of this process. Call ``restrict``, then ``drop_start_privileges``, once each."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._needed = needed(config)
         self._start_only = start_only(config) & ~self._needed
         self._particular: set[str] = set()
-        """Thread ids of those in ``_OF_THREADS``."""
+        """Ids of the threads named in ``_OF_THREADS``, as strings."""
 
     def restrict(self) -> None:
-        """Become the user that is configured, and give up what is not needed. Raises ``ConfigError`` if that cannot be
-        done."""
+        """Become the configured user, and give up the capabilities that are not needed.
+
+        Raises ``ConfigError`` if that is not possible.
+        """
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         try:
             if capabilities.get().effective & Capability.SETPCAP:
@@ -109,7 +113,7 @@ class Privileges:
             _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
             _keep(self._needed | self._start_only)
             _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-            # Memory holds keys: nobody of the same user reads it (ptrace(2)), and it makes no core.
+            # Memory contains keys: processes of the same user must not read it (ptrace(2)), and there is no core dump.
             _prctl(_PR_SET_DUMPABLE, 0)
         except OSError as error:
             raise ConfigError(f"giving up privileges: {error.strerror or error}") from error
@@ -117,15 +121,17 @@ class Privileges:
         threading.setprofile(self._thread_begins)
 
     def _thread_begins(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Called by each new thread before its own function: what the main thread still needs is not for it."""
+        """Reduce the capabilities of a new thread before its own function runs: some are only for the main thread."""
         sys.setprofile(None)
         wanted = _OF_THREADS.get(threading.current_thread().name)
         if wanted is not None:
             self._particular.add(str(threading.get_native_id()))
         _keep(self._needed if wanted is None else wanted)
 
-    def settle(self) -> None:
-        """Give up what only the start took, and enter the sandbox if that is configured. Raises ``ConfigError``."""
+    def drop_start_privileges(self) -> None:
+        """Give up the capabilities that only the start needed, and enter the sandbox if configured. Raises
+        ``ConfigError``.
+        """
         threading.setprofile(None)
         try:
             _keep(self._needed)
@@ -139,7 +145,7 @@ class Privileges:
             raise ConfigError(f"sandbox: {error.strerror or error}") from error
 
     def _become(self, name: str) -> None:
-        """Change user, and keep the capabilities that are permitted."""
+        """Change to the user ``name``, and keep the permitted capabilities."""
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
@@ -155,7 +161,7 @@ class Privileges:
         os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
 
     def _hand_over_places(self, entry: pwd.struct_passwd) -> None:
-        """Make the directories that the user could not, and give them to him."""
+        """Create the directories that the user could not create, and make the user their owner."""
         places = [ROOTS_RUNTIME_DIRECTORY] if self._config.state is None else [self._config.state]
         for place in places:
             if not place.exists():
@@ -169,7 +175,9 @@ class Privileges:
 
 
 def _keep(wanted: Capability) -> None:
-    """Of this thread's capabilities keep those wanted, and have no others again."""
+    """Reduce this thread's permitted and effective capabilities to those in ``wanted``. The others cannot
+    be regained.
+    """
     kept = capabilities.get().permitted & wanted
     capabilities.Change(Sets(kept, kept)).make()
 
@@ -180,19 +188,19 @@ def _clear_bounding_set() -> None:
             if not _prctl(_PR_CAPBSET_READ, number):
                 continue
         except OSError:
-            # EINVAL: the kernel has no more.
+            # EINVAL: the kernel has no further capabilities.
             return
         _prctl(_PR_CAPBSET_DROP, number)
 
 
 def _threads() -> list[tuple[str, dict[str, str]]]:
-    """Name and ``status`` (proc(5)) of each thread of this process."""
+    """Return the name and the ``status`` of each thread of this process. [proc(5)]"""
     found = []
     for task in Path("/proc/self/task").iterdir():
         try:
             lines = (task / "status").read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError):
-            # It ended meanwhile.
+            # The thread ended in the meantime.
             continue
         fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
         found.append((fields.get("Name", task.name), fields))
@@ -200,12 +208,14 @@ def _threads() -> list[tuple[str, dict[str, str]]]:
 
 
 def threads_with(wanted: int, but: Container[str] = ()) -> list[str]:
-    """Tell the names of the threads that have one of these capabilities; of those whose id is in ``but``, not."""
+    """Return the names of the threads with one of these capabilities, except threads whose id is in ``but``."""
     return [name for name, fields in _threads() if int(fields["CapPrm"], 16) & wanted and fields["Pid"] not in but]
 
 
 def in_force() -> dict[str, Any]:
-    """Tell what is in force: of capabilities what any thread has, of the rest what all have. Plain data."""
+    """Return the privileges in force as plain data: capabilities that any thread has, other restrictions
+    that all have.
+    """
     threads = [fields for _, fields in _threads()]
     permitted = NO_CAPABILITY.value
     for fields in threads:

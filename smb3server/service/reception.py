@@ -1,4 +1,6 @@
-"""What all listeners of a server share: who takes connections, and who may come."""
+"""The part that all listeners of a server share: admission of connections, buffers, and tables of unauthenticated
+peers.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ from smbdirect.unauthenticated import UnauthenticatedPeers
 
 @dataclass(frozen=True, slots=True)
 class Reception:
-    """Of one server; every listener, on TCP or on a fabric, is handed the same."""
+    """Passed to every listener of one server, on TCP and on fabrics."""
 
     accept: OnTransport
-    """Takes each new connection."""
+    """Receives each new connection."""
     admits: Callable[[str], bool]
-    """Whether connections from an address are taken."""
+    """Returns whether connections from an address are accepted."""
     buffers: BufferPool
     silent_peers: UnauthenticatedPeers
-    """Connections that have said nothing."""
+    """Connections that have not sent anything yet."""
     unauthenticated: UnauthenticatedPeers
-    """Connections that have said something, and have no session."""
+    """Connections that have sent something, and have no session yet."""

@@ -1,4 +1,4 @@
-"""A server with its shares and listeners: what the command starts and stops."""
+"""A server with its shares and listeners, as the command starts and stops it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ log = logging.getLogger(__name__)
 
 MAX_DESCRIPTORS = 1 << 17
 DESCRIPTORS_PER_OPEN = 2
-"""A directory that is being listed has one more."""
+"""Descriptors reserved for one open. A directory that is being listed uses one more."""
 
 
 class Service:
-    """``start`` it, then ``stop`` it, once; ``stop`` also after a ``start`` that failed."""
+    """A configured server. Call ``start`` and then ``stop``, once; also call ``stop`` after a ``start`` that failed."""
 
     def __init__(self, config: Config, privileges: Privileges | None = None) -> None:
-        """``privileges`` of the process, if it is this service's own; None: they stay as they are."""
+        """Prepare the server. ``privileges`` are those of the process; None leaves them unchanged."""
         self.config = config
         self._privileges = privileges
         users = UserDatabase()
@@ -54,7 +54,7 @@ class Service:
         load()
         server = self.server = Server(config.settings, users)
         self.persistence: Persistence | None = None
-        """Stores persistent opens; None where there are none."""
+        """Stores persistent opens; None if there are none."""
         reception = Reception(
             server.accept, config.settings.hosts.admits, server.buffers, server.silent_peers, server.unauthenticated
         )
@@ -68,9 +68,9 @@ class Service:
         self.witness: Witness | None = None
         self._state: StateDirectory | None = None
         self._store: Store | None = None
-        """Of persistent opens outside a cluster."""
+        """The store of persistent opens outside a cluster."""
         self.notes: list[str] = []
-        """What the operator should know: ports other than the usual ones, fabrics that are not served."""
+        """Notes for the operator: ports other than the usual ones, fabrics that are not served."""
 
     @property
     def listeners(self) -> list[TcpListener]:
@@ -78,7 +78,7 @@ class Service:
         return self._tcp.listeners
 
     async def start(self) -> None:
-        """Serve. Raises ``ConfigError``, ``OSError`` or ``ProviderError``."""
+        """Start serving. Raises ``ConfigError``, ``OSError`` or ``ProviderError``."""
         self._check_kerberos()
         self._raise_descriptor_limit()
         self._open_state()
@@ -101,11 +101,11 @@ class Service:
         if self.config.witness is not None:
             await self._start_witness(self.config.witness, hosts)
         if self._privileges is not None:
-            self._privileges.settle()
+            self._privileges.drop_start_privileges()
         await self._open_admin()
 
     def _check_kerberos(self) -> None:
-        """A keytab that cannot be used is an error now, not at every logon."""
+        """Raise ``ConfigError`` if the keytab cannot be used: otherwise every logon would fail later."""
         keytab = self.config.settings.keytab
         if not keytab:
             return
@@ -120,7 +120,9 @@ class Service:
             self.server.principals.trusted_realms = realms
 
     def _raise_descriptor_limit(self) -> None:
-        """Take as many descriptors as the process may have, and no more opens than leave some for connections."""
+        """Raise the limit of descriptors as far as allowed, and limit the opens so that connections have descriptors
+        left.
+        """
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
         if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -135,13 +137,15 @@ class Service:
             self.server.opens.limit = (soft - spare) // DESCRIPTORS_PER_OPEN
 
     def _open_state(self) -> None:
-        """ServerGuid stays the same over restarts where there is a place to keep it. [MS-SMB2 3.3.1.5]"""
+        """Read the ServerGuid, which stays the same over restarts if there is a state directory. [MS-SMB2 3.3.1.5]"""
         if self.config.state is not None:
             self._state = StateDirectory(self.config.state)
             self.server.server_guid = self._state.guid.bytes_le
 
     def _choose_domain(self) -> None:
-        """SIDs of accounts are stored with files: they have to be the same in the next run, and on all nodes."""
+        """Choose the domain of the accounts' SIDs. SIDs are stored with files, so it must not change between runs or
+        nodes.
+        """
         if self.config.cluster.url:
             seed = _seed(f"cluster {self.config.cluster.name}")
         elif self.config.state is None:
@@ -152,7 +156,7 @@ class Service:
         self.server.accounts.domain_seed = seed
 
     async def _restore_opens(self) -> None:
-        """Shares with continuous availability: their opens of the last run come back before anybody is served."""
+        """Restore the persistent opens of the last run before any client is served."""
         wanted = {
             share.name.casefold() for share in self.config.shares if share.continuous_availability and not share.service
         }
@@ -170,14 +174,14 @@ class Service:
             log.info("%d persistent opens restored", count)
 
     def _keep_opens(self) -> Persistence:
-        """Return what stores persistent opens, which the server uses from now on."""
+        """Return the store of persistent opens, and make the server use it."""
         if self.persistence is None:
             self.persistence = self.server.opens.persistence = Persistence()
         return self.persistence
 
     def _join_cluster(self) -> None:
         try:
-            # aiohttp is an extra; a server without a cluster starts faster without all this.
+            # aiohttp is an extra, and a server without a cluster starts faster without these modules.
             from smb3server.service.clustering import ClusterNode
         except ImportError as error:
             raise ConfigError(f"--cluster needs {error.name}: install smb3server[cluster]") from error
@@ -185,7 +189,7 @@ class Service:
         self.notes += self.cluster.warnings
 
     def _fabrics_changed(self) -> None:
-        """Let clients know the addresses at which SMB Direct can be reached now."""
+        """Announce the addresses at which SMB Direct can be reached now."""
         self.server.rdma_addresses = self.fabrics.addresses
         self.server.interfaces.refresh_soon()
 
@@ -195,7 +199,7 @@ class Service:
         self.notes += self._tcp.notes
 
     async def _start_witness(self, config: WitnessConfig, hosts: list[str]) -> None:
-        # Loads impacket, which takes as long as a tenth of the start.
+        # Loads impacket, which takes up to a tenth of the start time.
         from smb3server.service.witnessing import start_witness
 
         events = None if self.cluster is None else self.cluster.events
@@ -203,7 +207,7 @@ class Service:
         self.notes += self.witness.service.notes
 
     async def _open_admin(self) -> None:
-        """A server that nobody can ask still serves."""
+        """Open the admin socket; note an error and go on, because the server can serve without it."""
         path = socket_path(self.config.state)
         commands: dict[str, Command] = {
             "status": lambda _: {**collect(self.server, self.addresses()), "process": in_force()},
@@ -224,7 +228,7 @@ class Service:
             self.notes.append(f"`smb3server status` and `doctor` find this server by --state only: {error}")
 
     def addresses(self) -> list[str]:
-        """Return what is served where: ``tcp 0.0.0.0:445``, ``iwarp 0.0.0.0:5445``."""
+        """Return the addresses served, as in ``tcp 0.0.0.0:445`` and ``iwarp 0.0.0.0:5445``."""
         served = [("tcp", listener.address) for listener in self.listeners]
         served += [(name, listener.address) for name, listener in self.fabrics.listeners]
         if self.witness is not None:
@@ -241,7 +245,7 @@ class Service:
         await self.fabrics.close()
         if self.cluster is not None:
             await self.cluster.cluster.stop()
-        # Not a node any more: what is left to say is said.
+        # The server is no longer a node, so its last responses need no fence.
         self.server.fence = None
         await self.server.shutdown()
         if self.persistence is not None:

@@ -1,4 +1,4 @@
-"""Shares, made as they are configured: their stores, and the users that clients act as there."""
+"""Make the configured shares, with their stores and the users that clients act as there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shlex import quote
 from smb3server.auth.users import Account
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
-from smb3server.commands.info.presentation import hider
+from smb3server.commands.info.presentation import hidden_name_test
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.service import stand_in
@@ -18,7 +18,7 @@ from smb3server.state.share import Share, ShareCapabilities, ShareFlags
 
 
 def make_shares(config: Config, accounts: Sequence[Account], notes: list[str]) -> Iterator[Share]:
-    """Make the shares of ``config``. ``notes`` gets what the operator should know. Raises ``ConfigError``."""
+    """Make the shares of ``config``. Notes for the operator are added to ``notes``. Raises ``ConfigError``."""
     for account in accounts:
         if account.user is not None and account.user.uid == 0:
             notes.append(f"user {account.name}: unix_user is root, so this user may do everything in every share")
@@ -47,7 +47,7 @@ def make_shares(config: Config, accounts: Sequence[Account], notes: list[str]) -
             continuous_availability=share.continuous_availability,
             service=share.service,
             capabilities=_capabilities(share),
-            hides=hider(share.hide_files, share.hide_dot_files),
+            hides=hidden_name_test(share.hide_files, share.hide_dot_files),
             flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
         )
 
@@ -66,9 +66,9 @@ def _backend(config: Config, share: ShareConfig) -> LocalBackend:
 
 
 def _sidecar(state: Path | None, share: ShareConfig) -> str | None:
-    """Choose where the metadata lies that the share's file system does not take; None: nowhere.
+    """Choose the directory for metadata that the share's file system cannot hold; None means that there is none.
 
-    A share that moves between nodes has none: the next node would not find it.
+    A share that moves between nodes has none: the next node could not read it.
     """
     if state is None or share.service:
         return None
@@ -81,9 +81,9 @@ def _sidecar(state: Path | None, share: ShareConfig) -> str | None:
 
 
 def _default_user(share: ShareConfig, accounts: Sequence[Account], notes: list[str]) -> User | None:
-    """Choose whom guests, and users without a user of the host, act as; None: as the server itself.
+    """Choose the user that guests, and users without a user of the host, act as; None means the server's own.
 
-    Nobody acts as root unless the configuration says so.
+    Root is chosen only if the configuration names it.
     """
     if os.geteuid() != 0:
         return None
@@ -111,7 +111,7 @@ def _default_user(share: ShareConfig, accounts: Sequence[Account], notes: list[s
 
 
 def _capabilities(share: ShareConfig) -> int:
-    """Advertise CLUSTER for shares that can move: clients register with Witness then. [MS-SMB2 2.2.10]"""
+    """Advertise CLUSTER for shares that can move between nodes: clients then register with Witness. [MS-SMB2 2.2.10]"""
     found = int(ShareCapabilities.CONTINUOUS_AVAILABILITY) if share.continuous_availability else 0
     if share.service:
         found |= ShareCapabilities.CLUSTER

@@ -1,4 +1,4 @@
-"""The user of the host that guests, and users without one of their own, act as where the server runs as root."""
+"""The user of the host that guests, and users without one of their own, act as if the server runs as root."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from smb3server.backends.local.impersonate import ActAs
 
 _NOBODY, _NOGROUP = "nobody", "nogroup"
 _OVERFLOW_ID = 65534
-"""Of nobody and nogroup, on hosts whose databases lack them."""
+"""User id of nobody and group id of nogroup on hosts whose databases lack them."""
 
 
 def find(folder: Path) -> User:
-    """The owner of ``folder`` with the primary group alone; ``nobody`` if that is root. Raises ``OSError``."""
+    """Return the owner of ``folder`` with the primary group alone; ``nobody`` if the owner is root. Raises
+    ``OSError``.
+    """
     uid = folder.stat().st_uid
     if uid == 0:
         return _nobody()
@@ -43,7 +45,7 @@ def _nogroup() -> int:
 
 
 def name_of(user: User) -> str:
-    """As the host's commands take it."""
+    """Return the user's name as the host's commands accept it."""
     try:
         return pwd.getpwuid(user.uid).pw_name
     except KeyError:
@@ -51,8 +53,10 @@ def name_of(user: User) -> str:
 
 
 def lacks(folder: Path, user: User, read_only: bool) -> str:
-    """What ``user`` may not do in ``folder`` itself: ``"read"``, ``"write"`` or nothing. Whether the way to it is open
-    does not matter, the server goes that way itself. Raises ``OSError``."""
+    """Return the access to ``folder`` that ``user`` lacks: ``"read"``, ``"write"`` or "".
+
+    Only the folder itself counts: the server opens the path to it with its own rights. Raises ``OSError``.
+    """
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with ActAs(user):

@@ -1,4 +1,4 @@
-"""What a server keeps over its runs, in the directory that is configured for it."""
+"""The data that a server keeps between runs, in the configured directory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _STORE_FILE = "handles.db"
 
 
 class StateDirectory:
-    """A state directory that no other server uses, from ``__init__`` until ``release``."""
+    """A state directory that no other server uses between ``__init__`` and ``release``."""
 
     def __init__(self, path: Path) -> None:
-        """Make the directory if need be, lock it, and read or make the server's GUID. Raises ``ConfigError``."""
+        """Create the directory if necessary, lock it, and read or make the server's GUID. Raises ``ConfigError``."""
         self._path = path
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -41,16 +41,16 @@ class StateDirectory:
             raise self.unusable(error) from error
 
     def unusable(self, error: StoreError) -> ConfigError:
-        """Make the error that says what is wrong with the directory's store."""
+        """Return the error for a directory whose store cannot be used."""
         return ConfigError(f"state directory {self._path}: {error}")
 
     def release(self) -> None:
-        """Let another server have it."""
+        """Unlock the directory for other servers."""
         self._lock.release()
 
 
 def _guid(file: Path) -> uuid.UUID:
-    """Read the ServerGuid, which stays the same over restarts; make it the first time. [MS-SMB2 3.3.1.5]"""
+    """Read the ServerGuid, which stays the same over restarts; make it in the first run. [MS-SMB2 3.3.1.5]"""
     if file.exists():
         return uuid.UUID(file.read_text().strip())
     guid = uuid.uuid4()

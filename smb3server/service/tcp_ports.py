@@ -1,4 +1,4 @@
-"""The TCP ports of a server: which are listened on, and why one cannot be had."""
+"""The TCP ports that a server listens on, and the reason when one is not available."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ EVERYWHERE = ("0.0.0.0", "::")
 
 
 class TcpPorts:
-    """``open`` them, then ``close`` them, once."""
+    """The TCP listeners of one server. Call ``open`` and then ``close``, once."""
 
     def __init__(self, settings: Settings, reception: Reception) -> None:
         self._settings = settings
         self._reception = reception
         self.listeners: list[TcpListener] = []
         self.notes: list[str] = []
-        """What the operator should know."""
+        """Notes for the operator."""
 
     @property
     def addresses(self) -> set[str]:
@@ -38,10 +38,10 @@ class TcpPorts:
     def open(
         self, hosts: Sequence[str], wanted: int | None, adopt: Callable[[socket.socket], None] | None = None
     ) -> None:
-        """Listen on ``hosts``; with none given, everywhere. ``wanted`` None: port 445, or 1445 where that is forbidden.
+        """Listen on ``hosts``, or on all addresses if there are none.
 
-        ``adopt`` takes a socket that turned out to speak iWARP's MPA. Raises ``ConfigError``, and ``OSError`` for a
-        port below 1024 that nobody asked for.
+        ``wanted`` None means port 445, or 1445 where binding 445 is forbidden. ``adopt`` takes over a socket whose peer
+        speaks iWARP's MPA. Raises ``ConfigError``, and ``OSError`` for a port below 1024 that was not requested.
         """
         port = DEFAULT_PORT if wanted is None else wanted
         for host in hosts or EVERYWHERE:
@@ -59,7 +59,7 @@ class TcpPorts:
                 )
                 self._listen(host, port, adopt)
             except OSError as error:
-                # Machines without IPv6 serve IPv4 only, unless IPv6 was asked for.
+                # Machines without IPv6 serve only IPv4, unless IPv6 was requested.
                 if hosts or ":" not in host or error.errno == errno.EADDRINUSE:
                     raise ConfigError(_why_not(error, host, port)) from error
                 log.info("not listening on %s: %s", host, error)
@@ -83,13 +83,13 @@ class TcpPorts:
         )
 
     async def close(self) -> None:
-        """Stop listening; established connections live on."""
+        """Stop listening. Established connections stay open."""
         for listener in self.listeners:
             await listener.close()
 
 
 def _why_not(error: OSError, host: str, port: int) -> str:
-    """Say why a TCP port cannot be listened on, and what to do."""
+    """Return why a TCP port is not available, and a remedy."""
     where = f"TCP port {port} on {host}"
     if error.errno == errno.EADDRINUSE:
         owner = overlapping(port_owners([("tcp", port)], ROOT), "tcp", host, port)

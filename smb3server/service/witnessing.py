@@ -1,4 +1,6 @@
-"""The Witness service of a server, as configured. Loads impacket, and is imported where it is configured."""
+"""The Witness service of a server, as configured. The module loads impacket, and is imported only if it is
+configured.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from witness.setup import Witness
 async def start_witness(
     config: WitnessConfig, hosts: Sequence[str], server: Server, events: ClusterEvents | None
 ) -> Witness:
-    """Start the Witness service of ``server`` on ``hosts``, unless it is configured to listen elsewhere.
+    """Start the Witness service of ``server`` on ``hosts``, unless its configuration names other addresses.
 
-    ``events`` None: they come from the administrator. Raises ``ConfigError``.
+    ``events`` None means that only the administrator causes notifications. Raises ``ConfigError``.
     """
     witness = Witness(
         config,
@@ -36,7 +38,7 @@ async def start_witness(
         await witness.stop()
         raise ConfigError(f"[witness]: cannot listen on {error.filename}: {error.strerror}") from error
     if config.nodes or events is not None:
-        # MS-SMB2 2.2.10: clients look for a Witness service then.
+        # Clients look for a Witness service if the share has this capability (MS-SMB2 2.2.10).
         for share in server.share_list.values():
             if share.type == ShareType.DISK:
                 share.capabilities |= ShareCapabilities.CLUSTER

@@ -1,5 +1,8 @@
-"""What can be set, as plain values that the machinery above is handed.
+"""All settings, as plain values. Modules above receive them when they are constructed.
 
-Reading order: ``server`` -> ``witness`` -> ``cluster`` -> ``store_url`` and ``store_access`` (how a cluster's store is
-named, and what it is reached and sealed with, loaded from the files that ``cluster`` names).
+Belongs here: the fields and their defaults. Not here: the configuration file and the command line (``config``), and
+numbers of the specification, which are constants of the modules that use them (``files.caching.BREAK_TIMEOUT``).
+
+Reading order: ``server`` -> ``witness`` -> ``cluster`` -> ``store_url`` (the address of a cluster's store) ->
+``store_access`` (credentials and secret for the store, loaded from the files that ``cluster`` names).
 """

@@ -1,4 +1,4 @@
-"""What can be set about a cluster and its services; ``config`` fills it in from the command line and a file."""
+"""Settings of a cluster and its services. ``config`` fills them in from the command line and a file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from smb3server.wire.address import Address
 
 DEFAULT_NAME = "smb3server"
 DEFAULT_TTL = 4.0
-"""Seconds."""
+"""Seconds until the services of a dead node move."""
 
 
 class VirtualAddress(NamedTuple):
-    """An address that moves with its service, and where it is put on a node."""
+    """An IP address that moves with its service, and the network interface that gets it on a node."""
 
     address: Address
     prefix_length: int
@@ -26,7 +26,7 @@ class VirtualAddress(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> VirtualAddress:
-        """Read ``ADDRESS/LENGTH@INTERFACE``. Raises ``ValueError``."""
+        """Parse ``ADDRESS/LENGTH@INTERFACE``. Raises ``ValueError``."""
         network, separator, interface = text.partition("@")
         if not separator or not interface or "/" not in network:
             raise ValueError(f"{text}: write ADDRESS/LENGTH@INTERFACE")
@@ -36,45 +36,52 @@ class VirtualAddress(NamedTuple):
 
 @dataclass(slots=True)
 class StoreAccess:
-    """Keys of the section [cluster], and options of ``smb3server cluster``: how the store is reached and sealed.
+    """How a node connects to the store, and how records are sealed.
 
-    ``store_access`` loads and checks the files that are named here.
+    These are keys of the section [cluster], and options of ``smb3server cluster``. ``store_access`` loads and checks
+    the files that are named here.
     """
 
     ca: Path | None = None
-    """Authorities that may have signed etcd's certificate; None: the system's."""
+    """Authorities that may have signed etcd's certificate. None means the system's."""
     cert: Path | None = None
+    """Certificate of this node for etcd. None means that it has none."""
     key: Path | None = None
+    """Private key of ``cert``."""
     user: str = ""
+    """User name for etcd. Empty means that none is sent."""
     password_file: Path | None = None
+    """File with the password of ``user``."""
     secret_file: Path | None = None
-    """Holds the secret that records are sealed with; None: they are not."""
+    """File with the secret that records are sealed with. None means that records are not sealed."""
     unauthenticated_store: bool = False
-    """Records need no seal although opens are among them."""
+    """Whether records need no seal even if they contain opens."""
 
 
 @dataclass(slots=True, eq=False)
 class ServiceConfig:
-    """Section [[service]]."""
+    """One service of the cluster: a section [[service]]."""
 
     name: str
     addresses: list[VirtualAddress] = field(default_factory=list)
-    """Empty: its shares are served on all addresses of whichever node has it."""
+    """Addresses that move with the service. If empty, the node that has the service serves its shares on all
+    addresses."""
     nodes: list[str] = field(default_factory=list)
-    """In order of preference; empty: any."""
+    """Nodes that may have the service, in order of preference. Empty means any node."""
 
 
 @dataclass(slots=True)
 class ClusterConfig:
-    """``--cluster`` and ``--node``, sections [cluster] and [[service]]."""
+    """``--cluster`` and ``--node``, and the sections [cluster] and [[service]]."""
 
     url: str = ""
-    """Of the store; empty: there is no cluster."""
+    """URL of the store. Empty means that there is no cluster."""
     node: str = ""
+    """Name of this node."""
     name: str = DEFAULT_NAME
     ttl: float = DEFAULT_TTL
     """Seconds until a dead node's services move."""
     max_stall: float = 0.0
-    """Seconds for which the event loop may stand still; 0: a multiple of the ttl, see ``Membership``."""
+    """Seconds for which the event loop may be blocked. 0 means a multiple of the ttl, see ``Membership``."""
     access: StoreAccess = field(default_factory=StoreAccess)
     services: list[ServiceConfig] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What can be set about a server; ``config`` fills it in from the command line and a file."""
+"""Settings of a server. ``config`` fills them in from the command line and a file."""
 
 from __future__ import annotations
 
@@ -12,108 +12,122 @@ from smb3server.wire.negotiate import Dialect
 
 @dataclass(slots=True)
 class Settings:
-    """Sizes in bytes, times in seconds."""
+    """The settings of one server. Sizes are in bytes, times in seconds."""
 
     server_name: str = "SMB3SERVER"
     """NetBIOS name: at most 15 characters, upper case."""
     comment: str = "smb3server"
     min_dialect: int = Dialect.SMB_2_1
-    """Over TCP."""
+    """Lowest dialect over TCP."""
     rdma_min_dialect: int = Dialect.SMB_3_0
-    """Over SMB Direct, which is for 3.0 and later (MS-SMB2 2.1)."""
+    """Lowest dialect over SMB Direct, which requires 3.0 (MS-SMB2 2.1)."""
     max_dialect: int = Dialect.SMB_3_1_1
     require_signing: bool = False
+    """Whether all messages of a session must be signed. Guests and anonymous users have no key and are refused."""
     require_encryption: bool = False
-    """EncryptData of the server: every session is encrypted, clients that cannot are refused."""
+    """EncryptData of the server: every session is encrypted, and clients that do not support encryption are refused."""
     ciphers: tuple[int, ...] = (Cipher.AES_128_GCM, Cipher.AES_256_GCM, Cipher.AES_128_CCM, Cipher.AES_256_CCM)
-    """Those allowed; among them the client's order decides."""
+    """Ciphers that are allowed. The client's order decides among them."""
     signing_algorithms: tuple[int, ...] = (
         SigningAlgorithm.AES_GMAC,
         SigningAlgorithm.AES_CMAC,
         SigningAlgorithm.HMAC_SHA256,
     )
     allow_guest: bool = False
-    """Unknown users become guests; a wrong password never does."""
+    """Whether unknown users become guests. A known user with a wrong password never does."""
     allow_anonymous: bool = False
+    """Whether anonymous users may log on."""
     guests_see_accounts: bool = False
-    """Guests and anonymous users may ask for the names of accounts."""
+    """Whether guests and anonymous users may look up names of accounts."""
     hosts: HostLists = EVERYBODY
-    """Who may connect."""
+    """Addresses that may connect."""
     keytab: str = ""
-    """Kerberos keytab; empty: NTLM only."""
+    """File with Kerberos keys. Empty means NTLM only."""
     ntlm: bool = True
-    """Passwords are taken, not only tickets."""
+    """Whether passwords are accepted, not only tickets."""
     trusted_realms: tuple[str, ...] = ()
-    """Kerberos realms in which a name means the account of that name; empty: those of the keytab's own services."""
+    """Kerberos realms whose principals have the account of the same name. Empty means the realms of the keytab's own
+    services."""
     unknown_principals: User | None = None
-    """POSIX credentials of principals of trusted realms that have no account; None: they are refused."""
+    """POSIX credentials of principals of trusted realms that have no account. None means that they are refused."""
     watchdog: float = 0.0
-    """Seconds that a command may hold up everybody else before it is logged; 0: nobody looks."""
+    """Seconds for which a command may block all others before it is logged. 0 means that blocked time is not
+    measured."""
     test_fsctls: bool = False
-    """Answer smbtorture's FSCTLs, which break the server on purpose."""
+    """Whether smbtorture's FSCTLs are answered, which break the server on purpose."""
     multichannel: bool = True
     rss: bool = False
-    """Flag interfaces with several receive queues RSS_CAPABLE: clients open several connections to each then, which a
-    server with one event loop gains little by."""
+    """Whether interfaces with several receive queues are flagged RSS_CAPABLE. Clients then open several connections to
+    each interface. A server with one event loop gains little by that."""
     leases: bool = True
     directory_leases: bool = True
     max_io_size: int = 8 << 20
-    """MaxTransactSize, MaxReadSize, MaxWriteSize."""
+    """Bytes: MaxTransactSize, MaxReadSize, MaxWriteSize."""
     rdma_read_size: int = 8 << 20
-    """Bytes that a READ by RDMA may ask for, at most ``max_io_size``; 0: no more than fits a message to the client."""
+    """Maximum bytes of a READ by RDMA, at most ``max_io_size``. 0 means that it may not exceed what fits one
+    message."""
     iwarp_crc: bool = False
-    """Ask iWARP clients for the CRC of MPA."""
+    """Whether iWARP clients are asked for the CRC of MPA."""
     max_message_size: int = (8 << 20) + (1 << 16)
-    """Of an authenticated client's; larger ones end the connection."""
+    """Maximum size of an authenticated client's message. A larger one ends the connection."""
     max_message_before_authentication: int = (1 << 16) + 4096
-    """Security tokens with Kerberos tickets may take 64 KiB."""
+    """Maximum size of other clients' messages. Security tokens with Kerberos tickets may take 64 KiB."""
     max_credits: int = 8192
+    """Credits per connection."""
     credits_before_authentication: int = 256
+    """Credits per connection without an authenticated session."""
     max_async_requests: int = 1024
-    """Pending at once on a connection; CHANGE_NOTIFY and blocking locks may pend for ever."""
+    """Pending requests of one connection. CHANGE_NOTIFY and blocking locks may be pending forever."""
     interim_delay: float = 0.2
-    """After which a pending request tells its client so."""
+    """Seconds after which an interim response reports that a request is pending."""
     failed_logon_delay: float = 0.25
+    """Seconds before the answer to a failed logon."""
     failed_logons_per_account: int = 10
-    """Failed logons to an account before its logons are slowed."""
+    """Failed logons to an account after which its logons are delayed."""
     failed_logons_per_address: int = 30
-    """The same from an IPv4 address or IPv6 /64."""
+    """Failed logons from an IPv4 address or IPv6 /64 after which its logons are delayed."""
     max_logon_delay: float = 5.0
-    """Between two logons to an account, or from an address, that are slowed; 0: none is."""
+    """Maximum seconds between two delayed logons to an account, or from an address. 0 means that logons are not
+    delayed."""
     lockout_failures: int = 0
-    """Failed logons in a row that lock an account out; 0: none is."""
+    """Failed logons in a row that lock an account out. 0 means that accounts are not locked out."""
     lockout_time: float = 900.0
+    """Seconds for which an account is locked out."""
     authentication_timeout: float = 45.0
+    """Seconds for a connection to log on, and for one logon."""
     negotiate_timeout: float = 30.0
-    """For a connection to say something that makes sense."""
+    """Seconds for a new connection to send its first byte, and from then on to send a valid first message."""
     max_sessions_in_progress: int = 8
-    """Per connection."""
+    """Sessions in authentication, per connection."""
     max_sessions: int = 1024
-    """Per connection."""
+    """Sessions per connection."""
     max_channels: int = 32
-    """Per session, as Windows has it."""
+    """Channels per session: the limit of Windows."""
     max_trees: int = 1024
-    """Per session."""
+    """Tree connects per session."""
     max_opens: int = 16384
-    """Per session; one more is INSUFFICIENT_RESOURCES."""
+    """Opens per session. Beyond this limit the status is INSUFFICIENT_RESOURCES."""
     max_locks: int = 4096
-    """Per open; INSUFFICIENT_RESOURCES beyond."""
+    """Locks per open. Beyond this limit the status is INSUFFICIENT_RESOURCES."""
     max_watchers: int = 1024
-    """Per session: directories with CHANGE_NOTIFY; INSUFFICIENT_RESOURCES beyond."""
+    """Directories with CHANGE_NOTIFY, per session. Beyond this limit the status is INSUFFICIENT_RESOURCES."""
     max_connections: int = 4096
-    """With a user logged on."""
+    """Connections with an authenticated user."""
     max_unauthenticated: int = 4096
-    """Connections without, of all addresses; beyond it the address that has most gives way."""
+    """Connections without an authenticated user, of all addresses. Beyond this limit, one of the address with the most
+    connections is closed."""
     max_user_share: float = 0.5
-    """Of the connections and opens that no other user has, how much one user may have."""
+    """Maximum fraction that one user may have of the connections and opens that no other user has."""
     max_sessions_per_user: int = 2048
     max_locks_per_user: int = 65536
     max_watchers_per_user: int = 2048
     max_lent_per_user: int = 256 << 20
-    """Bytes of large buffers for READ that a user's requests and unsent answers may have; further ones wait."""
+    """Bytes of large buffers for READ that a user's requests and unsent answers may use. Further requests wait."""
     max_reserved_per_user: int = 256 << 20
-    """Bytes that clients may have reserved behind the ends of files they have open."""
+    """Bytes that a user may have reserved behind the ends of open files."""
     max_unauthenticated_per_address: int = 512
-    """The same from one IPv4 address or IPv6 /64, once they have said something."""
+    """Connections without an authenticated user from one IPv4 address or IPv6 /64, counted once they have sent
+    something."""
     idle_session_timeout: float = 900.0
-    """For a session without a tree connect, and a connection without a session, to be used; 0: for ever."""
+    """Seconds until an unused session without a tree connect, or an unused connection without a session, is closed. 0
+    means never."""

@@ -1,5 +1,5 @@
-"""What a cluster's store is reached with, and what its records are sealed with: loaded from the files that the
-configuration names, and checked."""
+"""Credentials for a cluster's store and the secret that seals its records: loaded from the files that the configuration
+names, and checked."""
 
 from __future__ import annotations
 
@@ -18,28 +18,32 @@ from smb3server.settings.store_url import has_tls, is_exposed, parse_url
 log = logging.getLogger(__name__)
 
 MIN_SECRET = 16
-"""Bytes in a secret file, less its line end."""
+"""Minimum bytes in a secret file, without its line end."""
 _SOON = 14
-"""Days before the end of a certificate from which on the log says so."""
+"""Days before the end of a certificate from which on a warning is logged."""
 
 
 class AccessError(ValueError):
-    """What is configured to get into etcd cannot be used."""
+    """The configured credentials for etcd cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class EtcdAccess:
-    """``tls``: for https endpoints; None: the system's authorities, and no certificate of our own. ``user``: of etcd;
-    empty: none."""
+    """The credentials for etcd."""
 
     tls: ssl.SSLContext | None = None
+    """Context for https endpoints. None means the system's authorities and no certificate of this node."""
     user: str = ""
+    """User name for etcd. Empty means that none is sent."""
     password: str = field(default="", repr=False)
 
 
 def load_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:
-    """A context that checks etcd's certificate and its host name. ``ca``: authorities to trust, None: the system's;
-    ``cert``, ``key``: of this node, with which etcd knows it. Raises ``AccessError``."""
+    """Return a context that checks etcd's certificate and its host name.
+
+    ``ca`` has the authorities to trust; None means the system's. ``cert`` and ``key`` identify this node to etcd.
+    Raises ``AccessError``.
+    """
     try:
         context = ssl.create_default_context(cafile=ca)
     except OSError as error:
@@ -51,7 +55,7 @@ def load_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLCon
         raise AccessError("cert and key go together")
     try:
         read_secret(key)
-        # An encrypted key would make OpenSSL ask the terminal.
+        # Without a password callback OpenSSL would prompt on the terminal for the password of an encrypted key.
         context.load_cert_chain(cert, key, password=lambda: "")
     except SecretFileError as error:
         raise AccessError(f"key {error}") from error
@@ -64,7 +68,7 @@ def load_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLCon
 
 
 def _check_dates(cert: Path) -> None:
-    """etcd would only say that the certificate is bad."""
+    """Raise ``AccessError`` if the certificate has expired, because etcd would only report a bad certificate."""
     try:
         found = x509.load_pem_x509_certificate(cert.read_bytes())
     except (OSError, ValueError) as error:
@@ -78,7 +82,7 @@ def _check_dates(cert: Path) -> None:
 
 
 def load_password(path: Path) -> str:
-    """The first line of a file that only its owner may read. Raises ``AccessError``."""
+    """Return the first line of a file that only its owner may read. Raises ``AccessError``."""
     try:
         text = read_secret(path).decode()
     except (SecretFileError, UnicodeDecodeError) as error:
@@ -90,17 +94,17 @@ def load_password(path: Path) -> str:
 
 
 def load_secret(path: Path) -> bytes:
-    """The cluster's secret, from a file that only its owner may read. Raises ``SecretFileError``."""
+    """Return the cluster's secret, from a file that only its owner may read. Raises ``SecretFileError``."""
     secret = read_secret(path).strip()
     if len(secret) < MIN_SECRET:
         raise SecretFileError(
-            f"{path}: a cluster's secret has {MIN_SECRET} characters at least; remedy: smb3server cluster secret FILE"
+            f"{path}: the secret must have at least {MIN_SECRET} characters; remedy: smb3server cluster secret FILE"
         )
     return secret
 
 
 def etcd_access(url: str, access: StoreAccess) -> EtcdAccess:
-    """What to reach etcd at ``url`` with. Raises ``AccessError``, ``ValueError``."""
+    """Return the credentials for etcd at ``url``. Raises ``AccessError``, or ``ValueError`` for a malformed URL."""
     endpoints = parse_url(url)
     if bool(access.user) != (access.password_file is not None):
         raise AccessError("user and password_file go together")
@@ -108,13 +112,13 @@ def etcd_access(url: str, access: StoreAccess) -> EtcdAccess:
     if has_tls(endpoints):
         tls = load_tls(access.ca, access.cert, access.key)
     elif access.ca is not None or access.cert is not None or access.key is not None:
-        raise AccessError(f"{url}: ca, cert and key need TLS: write etcds:// for etcd://")
+        raise AccessError(f"{url}: ca, cert and key need TLS: write etcds:// instead of etcd://")
     password = "" if access.password_file is None else load_password(access.password_file)
     return EtcdAccess(tls, access.user, password)
 
 
 def cluster_secret(access: StoreAccess) -> bytes | None:
-    """Load the secret of the cluster; None: records are not sealed. Raises ``AccessError``."""
+    """Return the secret of the cluster, or None if records are not sealed. Raises ``AccessError``."""
     if access.secret_file is None:
         return None
     try:
@@ -124,7 +128,8 @@ def cluster_secret(access: StoreAccess) -> bytes | None:
 
 
 def check(url: str, access: StoreAccess, keeps_opens: bool) -> None:
-    """Raise ``ValueError`` for what cannot be used, or is missing. ``keeps_opens``: persistent opens are stored."""
+    """Raise ``ValueError`` if a setting is missing or cannot be used. ``keeps_opens`` means that persistent opens are
+    stored."""
     etcd_access(url, access)
     cluster_secret(access)
     if access.secret_file is not None and access.unauthenticated_store:
@@ -138,7 +143,7 @@ def check(url: str, access: StoreAccess, keeps_opens: bool) -> None:
 
 
 def warnings(url: str, access: StoreAccess) -> list[str]:
-    """What the operator should know about a store that is open to others."""
+    """Return warnings for the operator about a store that others can read or change."""
     found: list[str] = []
     if is_exposed(parse_url(url)):
         found.append(

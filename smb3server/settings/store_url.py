@@ -1,4 +1,4 @@
-"""How a cluster's store is named on the command line."""
+"""Parses the URL of a cluster's store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ _SCHEMES = {"etcd": "http", "http": "http", "etcds": "https", "https": "https"}
 
 
 def parse_url(text: str) -> list[str]:
-    """``etcd://HOST:PORT,HOST:PORT,...``, or ``etcds://`` for TLS, as base addresses. Raises ``ValueError``."""
+    """Return the base addresses of ``etcd://HOST:PORT,HOST:PORT,...``, or ``etcds://...`` for TLS. Raises
+    ``ValueError``."""
     scheme, separator, rest = text.partition("://")
     hosts = [host.strip() for host in rest.split(",")]
     if scheme not in _SCHEMES or not separator or not all(hosts):
@@ -21,12 +22,12 @@ def parse_url(text: str) -> list[str]:
 
 
 def has_tls(endpoints: list[str]) -> bool:
-    """Whether these base addresses are reached by TLS."""
+    """Return whether the base addresses use TLS."""
     return endpoints[0].startswith("https:")
 
 
 def is_exposed(endpoints: list[str]) -> bool:
-    """Whether what is said to them goes over a network without TLS."""
+    """Return whether requests to the base addresses go over a network without TLS."""
     return not has_tls(endpoints) and not all(map(_is_loopback, endpoints))
 
 

@@ -1,4 +1,4 @@
-"""What can be set about the Witness service; ``config`` fills it in from a file."""
+"""Settings of the Witness service. ``config`` fills them in from a file."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from smb3server.wire.address import Address
 
 @dataclass(slots=True)
 class WitnessConfig:
-    """Section [witness]."""
+    """The section [witness]."""
 
     listen: list[str] = field(default_factory=list)
-    """Empty: where the server listens."""
+    """Addresses to listen on. Empty means those of the server."""
     port: int = 0
-    """0: any; clients ask the endpoint mapper."""
+    """TCP port. 0 means any free port: clients ask the endpoint mapper."""
     endpoint_mapper_port: int | None = 135
-    """None: no endpoint mapper."""
+    """TCP port of the endpoint mapper. None means that it is not served."""
     require_privacy: bool = False
-    """Refuse calls that are only signed."""
+    """Whether calls that are signed but not encrypted are refused."""
     names: list[str] = field(default_factory=list)
-    """Net names; empty: the server's name."""
+    """Net names that clients may register for. Empty means the server's name."""
     addresses: list[Address] = field(default_factory=list)
-    """Virtual addresses of the names."""
+    """Virtual addresses of the net names."""
     nodes: list[tuple[str, list[Address]]] = field(default_factory=list)
-    """The other nodes."""
+    """Names and addresses of the other nodes."""

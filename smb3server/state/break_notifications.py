@@ -1,4 +1,4 @@
-"""Oplock and lease break notifications on their way to the client (MS-SMB2 3.3.4.6, 3.3.4.7)."""
+"""Sending oplock and lease break notifications to clients. [MS-SMB2 3.3.4.6, 3.3.4.7]"""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ if TYPE_CHECKING:
 
 
 RETRY_DELAY = 1.0
-"""Seconds, again and again until the client has answered, after which a connection that has lost its peer is given up
-for another channel (3.3.4.6: the server tries the session's other connections)."""
+"""Seconds between checks, until the client has answered, whether the connection used has lost its peer. The
+notification then goes to another channel: the server tries the session's other connections. [MS-SMB2 3.3.4.6]"""
 
 
 def live_connection(session: Session) -> Connection | None:
-    """A connection of the session that still works: the one it was made on, or another channel."""
+    """Return a working connection of the session, preferably the one that it was made on.
+
+    Return a stalled connection if none works, None if all are closed."""
     return _best(connection for connection in session.connections if not connection.closed)
 
 
 def _best(candidates: Iterable[Connection]) -> Connection | None:
-    """The first that works; failing that, the first that has stalled."""
+    """Return the first connection that works, else the first that has stalled."""
     stalled = None
     for connection in candidates:
         if not (connection.ended_by or connection.transport.is_stalled()):
@@ -44,7 +46,9 @@ def _best(candidates: Iterable[Connection]) -> Connection | None:
 
 
 def oldest_connection(session: Session, client_guid: bytes, connections: Iterable[Connection]) -> Connection | None:
-    """Return the client's oldest one of ``connections`` that has a session."""
+    """Return the client's oldest working connection of ``connections`` that has a session.
+
+    Return a ``live_connection`` of ``session`` if the client has no such connection or sent no ClientGuid."""
     own = [
         connection
         for connection in connections
@@ -56,22 +60,27 @@ def oldest_connection(session: Session, client_guid: bytes, connections: Iterabl
 
 
 class BreakNotifications:
-    """Notifies the clients of a server: its ``caching.Breaks``."""
+    """The ``caching.Breaks`` of a server: sends the notifications and stores the changes."""
 
     def __init__(self, sessions: Mapping[int, Session], connections: Collection[Connection], opens: OpenTable) -> None:
-        """``sessions``, by SessionId, and ``connections``: all of the server's, as they are at any time."""
+        """``sessions``: the server's live table, by SessionId. ``connections``: the server's live set."""
         self._sessions = sessions
         self._connections = connections
         self._opens = opens
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        """Call ``callback`` after ``delay`` seconds. Return the timer."""
         return asyncio.get_running_loop().call_later(delay, callback)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` in its own turn of the event loop."""
         call_in_own_turn(callback)
 
     def notify_lease(self, lease: Lease[Open], current: int, new: int, ack_required: bool) -> bool | None:
-        """The client knows the lease by its key alone, so any of its connections will do; Windows takes the oldest."""
+        """Notify the client of a lease break. Return values are those of ``caching.Breaks``. [MS-SMB2 3.3.4.7]
+
+        Use the client's oldest connection, as Windows does. Any of them would do: the client knows the lease by its
+        key alone."""
         body = LEASE_BREAK_NOTIFICATION.pack(
             LeaseBreakNotification(
                 new_epoch=lease.epoch if lease.version == 2 else 0,
@@ -81,8 +90,8 @@ class BreakNotifications:
                 new_lease_state=new,
             )
         )
-        for entry in lease.opens:
-            session = entry.session
+        for opened in lease.opens:
+            session = opened.session
             if session.session_id not in self._sessions:
                 continue
             choose = partial(oldest_connection, session, lease.client_guid, self._connections)
@@ -99,21 +108,22 @@ class BreakNotifications:
         return None if any(may_come_back(opened) for opened in opens) else False
 
     def notify_oplock(self, oplock: Oplock[Open], level: int) -> bool | None:
-        entry = oplock.open
+        """Notify the client of an oplock break. Return values are those of ``caching.Breaks``. [MS-SMB2 3.3.4.6]"""
+        opened = oplock.open
         body = OPLOCK_BREAK.pack(
-            OplockBreak(oplock_level=level, persistent=entry.file_id[0], volatile=entry.file_id[1])
+            OplockBreak(oplock_level=level, persistent=opened.file_id[0], volatile=opened.file_id[1])
         )
-        choose = partial(live_connection, entry.session)
+        choose = partial(live_connection, opened.session)
         connection = choose()
         if connection is not None:
-            connection.host.notify(entry.session, [body])
+            connection.host.notify(opened.session, [body])
             self._watch(connection, choose, partial(self.notify_oplock, oplock, level), oplock, oplock.requested)
             return True
-        self._opens.close_if_disconnected(entry)
-        return None if may_come_back(entry) else False
+        self._opens.close_if_disconnected(opened)
+        return None if may_come_back(opened) else False
 
     def changed(self, holder: Holder[Open]) -> None:
-        """Persistent opens are stored with their caching rights."""
+        """Store the persistent opens of ``holder`` anew: their caching rights are part of their records."""
         opens = holder.opens if isinstance(holder, Lease) else [holder.open] if isinstance(holder, Oplock) else []
         for opened in opens:
             if self._opens.persistence is not None:
@@ -127,7 +137,9 @@ class BreakNotifications:
         holder: Holder[Open],
         requested: int,
     ) -> None:
-        """Say it again on another channel if this connection turns out to have lost its peer."""
+        """Call ``again`` on another channel if ``connection`` turns out to have lost its peer.
+
+        ``choose`` returns the best connection at that time. ``requested``: the state that the break asks for."""
         if not connection.forced_stall and not any(
             len(session.channel_list) > 1 for session in connection.session_table.values()
         ):
@@ -143,8 +155,8 @@ class BreakNotifications:
             if other is not connection and (connection.closed or other is None or not other.is_stalled()):
                 again()
             elif holder.breaking:
-                # Nothing better there, or nothing known yet: the network may have lost the notification just before it
-                # lost the peer.
+                # There is no better connection, or the loss has not shown yet: the network may have lost the
+                # notification just before it lost the peer.
                 self.call_later(RETRY_DELAY, check)
 
         self.call_later(RETRY_DELAY, check)

@@ -1,4 +1,4 @@
-"""Whom the rules of ``access/`` see behind a session."""
+"""The user of a session, in the form that the rules of ``access/`` take."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _NOBODY = Identity("", anonymous=True)
 
 
 def token_of(session: Session, user: User | None, accounts: Accounts) -> Token:
-    """Return the token of a session's user who acts on files with the POSIX credentials ``user`` (None: the server's
-    own). The session keeps the latest one."""
+    """Return the token of a session's user. The session caches the latest one.
+
+    ``user``: the POSIX credentials that the user acts with on files. None means those of the server process."""
     identity = session.identity or _NOBODY
     known = session.token
     if known is not None and known[0] is identity and known[1] is user:
@@ -30,6 +31,7 @@ def token_of(session: Session, user: User | None, accounts: Accounts) -> Token:
 
 
 def caller_of(session: Session, tree: TreeConnect, accounts: Accounts) -> Caller:
-    """Name the user of a session, as a tree connect lets the user act."""
-    user = tree.user
+    """Return the user of a session, with the credentials and the maximal access of a tree connect."""
+    identity = session.identity
+    user = tree.share.acting_user(identity.user if identity is not None else None)
     return Caller(token_of(session, user, accounts), user, tree.maximal_access)

@@ -1,10 +1,10 @@
-"""How much of the server one user may have, over all connections: nobody takes what the others need.
+"""Limits on what one user may have of the server, over all connections, so that others can work.
 
-Connections and opens are few in all: a user may have ``max_user_share`` of those that no other user has. With the
-default of one half a first user who takes all they can leaves half, a second one a quarter, and so on: there is always
-something left for who comes next. Sessions, locks, watchers and space reserved ahead have plain numbers.
+The server has few connections and opens. A user may have ``max_user_share`` of those that no other user has. With the
+default of one half, a first user who takes as many as possible leaves half, a second one a quarter, and so on: some
+always remain for the next user. Sessions, locks, watchers and reserved space have fixed limits per user.
 
-All guests and anonymous users are one user: a guest's name is chosen freely.
+All guests and anonymous users count as one user, because guests choose their names freely.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from smb3server.wire.status import NtStatus, StatusError
 
 GUESTS = "\0guests"
 LEAST = 16
-"""Connections and opens that a user may have whatever others have, as long as there are any."""
+"""Connections and opens that a user may have independently of other users, as far as there are any."""
 
 
 class Who(Protocol):
-    """What tells users apart (``access.identity.Identity``)."""
+    """The fields that distinguish users (``access.identity.Identity``)."""
 
     @property
     def guest(self) -> bool: ...
@@ -36,7 +36,7 @@ class Who(Protocol):
 
 
 class Usage:
-    """What one user has."""
+    """What one user has of the server. A number counts the items named like it, if it has no other description."""
 
     __slots__ = (
         "away",
@@ -66,22 +66,25 @@ class Usage:
         self.waiting: deque[Callable[[], None]] = deque()
         """To be called, one after the other, when buffers come back."""
         self.away: dict[object, Callable[[], None]] = {}
-        """Opens that wait for their client and may be given up for others, the longest away first."""
+        """Opens that wait for their client and may be closed to make room, with the function that closes them.
+
+        The one that has waited longest is first."""
 
     @property
     def idle(self) -> bool:
+        """Whether the user has no connection, session, open or buffer."""
         return not (self.connections or self.sessions or self.opens or self.lent)
 
     def give_back(self, size: int) -> None:
-        """Count a buffer of ``size`` bytes no longer: it is free again."""
+        """Stop counting a buffer of ``size`` bytes that is free again, and let the next waiting request try."""
         self.lent -= size
         if self.waiting:
             self.call_next()
 
     def call_next(self) -> None:
-        """Let whoever waits longest for a buffer try."""
+        """Schedule the request that has waited longest for a buffer."""
         if self.waiting:
-            # Not from within whatever frees buffers.
+            # Not at once: the caller may be in the middle of freeing buffers.
             asyncio.get_running_loop().call_soon(self._call)
 
     def _call(self) -> None:
@@ -90,19 +93,21 @@ class Usage:
 
 
 class Ceilings:
-    """A server's."""
+    """The limits of one server, with the usage of each user."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._users: dict[str, Usage] = {}
 
     def of(self, who: Who | None) -> Usage:
+        """Return the usage of a user. None counts as a guest."""
         if who is None or who.guest or who.anonymous:
             return self.of_name(GUESTS)
-        # Without the domain: with NTLM it is what the client says.
+        # Without the domain: with NTLM the client chooses it.
         return self.of_name(who.name.casefold())
 
     def of_name(self, name: str) -> Usage:
+        """Return the usage of a user by case-folded name, or of all guests by ``GUESTS``."""
         usage = self._users.get(name)
         if usage is None:
             self._tidy()
@@ -110,22 +115,24 @@ class Ceilings:
         return usage
 
     def _tidy(self) -> None:
-        """Forget users who have nothing. Only when a user comes, so that nobody's ``Usage`` is replaced under him."""
+        """Remove users who have nothing. Only before a user is added, so that no ``Usage`` in use is replaced."""
         if len(self._users) >= 1024 and len(self._users) & 0x3FF == 0:
             self._users = {name: usage for name, usage in self._users.items() if not usage.idle}
 
     def users(self) -> list[Usage]:
-        """Those who have anything."""
+        """Return the usage of each user who has anything."""
         return [usage for usage in self._users.values() if not usage.idle]
 
     def _within(self, own: int, all_of_them: int, limit: int) -> bool:
-        """Whether a user that has ``own`` of ``all_of_them`` may have one more, of ``limit`` that there can be."""
+        """Return whether a user who has ``own`` of ``all_of_them`` may have one more, where ``limit`` can exist."""
         others = all_of_them - own
         return own < LEAST or own + 1 <= (limit - others) * self._settings.max_user_share
 
     def check_session(self, usage: Usage, connections: int, counted: bool) -> None:
-        """REQUEST_NOT_ACCEPTED if the user has too many sessions; or too many of ``connections``, which are all there
-        are, where the one it comes on is not ``counted`` as anybody's yet."""
+        """Raise REQUEST_NOT_ACCEPTED if a new session would be one session or connection too many for the user.
+
+        ``connections``: how many the server has in all. ``counted``: whether the new session's connection already
+        counts for a user."""
         settings = self._settings
         if usage.sessions >= settings.max_sessions_per_user:
             raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
@@ -133,8 +140,10 @@ class Ceilings:
             raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
 
     def check_open(self, usage: Usage, opens: int, limit: int) -> None:
-        """INSUFFICIENT_RESOURCES if the user may have no more of ``opens`` there are. An open of theirs whose client is
-        away gives way first (MS-SMB2 3.3.2.2 lets a server close it at any time)."""
+        """Raise INSUFFICIENT_RESOURCES if the user may have no more opens. [MS-SMB2 3.3.2.2]
+
+        First close opens of the user whose client is away: the section lets a server do that at any time. ``opens``:
+        how many the server has in all. ``limit``: how many it can have."""
         while opens >= limit or not self._within(usage.opens, opens, limit):
             if not usage.away:
                 raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
@@ -145,17 +154,19 @@ class Ceilings:
             opens -= before - usage.opens
 
     def check_locks(self, usage: Usage, more: int) -> None:
+        """Raise INSUFFICIENT_RESOURCES if the user may not have ``more`` further locks."""
         if usage.locks + more > self._settings.max_locks_per_user:
             raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
 
     def check_watchers(self, usage: Usage) -> None:
+        """Raise INSUFFICIENT_RESOURCES if the user may have no further watcher."""
         if usage.watchers >= self._settings.max_watchers_per_user:
             raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
 
     def may_lend(self, usage: Usage, size: int) -> bool:
-        """Whether the user may have a buffer of ``size`` bytes now. One is always possible."""
+        """Return whether the user may have a buffer of ``size`` bytes now. A user without any may always have one."""
         return not usage.lent or usage.lent + size <= self._settings.max_lent_per_user
 
     def room_to_reserve(self, usage: Usage) -> int:
-        """Bytes."""
+        """Return how many more bytes the user may reserve."""
         return max(self._settings.max_reserved_per_user - usage.reserved, 0)

@@ -1,4 +1,4 @@
-"""Reporting what an open has changed: to the share's watchers, and to those who cache the directory it is in."""
+"""Reporting what an open has changed: to the share's watchers, and to clients that cache the open's directory."""
 
 from __future__ import annotations
 
@@ -13,30 +13,34 @@ if TYPE_CHECKING:
     from smb3server.state.objects import Open
 
 
-def somebody_listens(by: Open) -> bool:
-    """Return whether changes through this open may concern anybody. False saves making them out."""
-    return bool(by.tree.share.notify) or (by.file is not None and bool(by.file.table.leases.directory_leases))
+def somebody_listens(opened: Open) -> bool:
+    """Return whether there may be a watcher or a directory lease that changes through this open concern.
+
+    If not, the caller need not find out what has changed."""
+    return bool(opened.tree.share.notify) or (
+        opened.file is not None and bool(opened.file.table.leases.directory_leases)
+    )
 
 
-def report(by: Open, path: Path, action: int, completion_filter: int, stream: str = "") -> None:
-    """Report that ``by`` changed ``path``. The meaning of the rest is that of ``NotifyHub.report``."""
-    by.tree.share.notify.report(path, action, completion_filter, stream)
+def report(opened: Open, path: Path, action: int, completion_filter: int, stream: str = "") -> None:
+    """Report that ``opened`` changed ``path``. The other parameters are those of ``NotifyHub.report``."""
+    opened.tree.share.notify.report(path, action, completion_filter, stream)
     if not stream:
-        _entry_changed(by, path)
+        _entry_changed(opened, path)
 
 
-def report_rename(by: Open, old: Path, new: Path, directory: bool) -> None:
-    """Report that ``by`` was renamed."""
-    by.tree.share.notify.report_rename(old, new, directory)
-    _entry_changed(by, old)
+def report_rename(opened: Open, old: Path, new: Path, directory: bool) -> None:
+    """Report that ``opened`` was renamed."""
+    opened.tree.share.notify.report_rename(old, new, directory)
+    _entry_changed(opened, old)
     if fold(old[:-1]) != fold(new[:-1]):
-        _entry_changed(by, new)
+        _entry_changed(opened, new)
 
 
 def report_write(opened: Open) -> None:
     """Report that the file changes, now and once more when it is closed. Call it with the first WRITE of an open.
 
-    Those who cache the directory hear of it only at the close, as from Windows (smb2.lease.v2_request)."""
+    Clients that cache the directory are notified only at the close, as by Windows (smb2.lease.v2_request)."""
     opened.wrote = True
     _report_data(opened, closing=False)
     opened.on_close.append(lambda: _report_data(opened, closing=True))
@@ -59,7 +63,7 @@ def _report_data(opened: Open, closing: bool) -> None:
         opened.tree.share.notify.report(path, Action.MODIFIED, NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
 
 
-def _entry_changed(by: Open, path: Path) -> None:
-    file, backend = by.file, by.tree.share.backend
+def _entry_changed(opened: Open, path: Path) -> None:
+    file, backend = opened.file, opened.tree.share.backend
     if file is not None and backend is not None and file.table.leases.directory_leases:
-        directory_leases.entry_changed(file.table, backend, path, by.parent_lease)
+        directory_leases.entry_changed(file.table, backend, path, opened.parent_lease)

@@ -1,7 +1,7 @@
 """Durable, resilient and persistent opens: they outlive their connection, so that a client may come back to them.
 
-MS-SMB2 3.3.7.1 (loss of the connection), 3.3.2.2 to 3.3.2.4 (time-outs). Durable ones give way to other openers while
-their client is away, resilient and persistent ones do not; persistent ones also outlive the server (``persistence``).
+While their client is away, durable opens give way to other openers. Resilient and persistent ones do not. Persistent
+ones also outlive the server (``persistence``). [MS-SMB2 3.3.7.1 (loss of the connection), 3.3.2.2 to 3.3.2.4 (timers)]
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class HandleCounts:
-    """Of a server since its start: what became of opens whose client was away. Not in spec."""
+    """Numbers of opens whose client was away, by outcome, since the server's start. Not in spec."""
 
     restored: int = 0
-    """Came back from the store, after a restart or from another node."""
+    """Read from the store, after a restart or from another node."""
     reconnected: int = 0
-    """Their client came back with a reconnect context."""
+    """The client came back with a reconnect context."""
     replayed: int = 0
-    """Their client repeated the CREATE that it had no answer to."""
+    """The client repeated the CREATE that it had no answer to."""
     expired: int = 0
-    """Nobody came in time."""
+    """The client did not come back in time."""
 
 
 class Durability:
@@ -45,22 +45,23 @@ class Durability:
     )
 
     def __init__(self, owner: str, client_guid: bytes, create_guid: bytes | None, timeout: float) -> None:
-        """``owner``: ``Identity.owner`` of the user. ``timeout``: seconds that it waits for its client."""
+        """``create_guid``: None for version 1. ``owner``: ``Identity.owner`` of the user. ``timeout``: seconds that it
+        waits for its client."""
         self.client_guid = client_guid
         self.create_guid = create_guid
-        """None for version 1."""
         self.timeout = timeout
         self.owner = owner
         self.disconnected = False
         self.persistent = False
         self.abandoned = False
-        """What is stored of it stays, for the next who serves it."""
+        """Its stored record stays for the next node, or the next run, that serves it."""
         self.resilient = False
         self.timer: Timer | None = None
+        """Ends the open when its client has not come back in time."""
 
     @property
     def kind(self) -> str:
-        """For reports."""
+        """One word for reports."""
         return "persistent" if self.persistent else "resilient" if self.resilient else "durable"
 
     def stop_timer(self) -> None:
@@ -71,14 +72,14 @@ class Durability:
 
 
 class Rights(Protocol):
-    """What is asked of an oplock or lease."""
+    """What this module needs of an oplock or lease."""
 
     state: int
     breaking: bool
 
 
 class DurableOpen(Protocol):
-    """What is asked of an open."""
+    """What this module needs of an open."""
 
     @property
     def durable(self) -> Durability | None: ...
@@ -88,26 +89,27 @@ class DurableOpen(Protocol):
 
 
 def owner_of(identity: Identity | None) -> str:
-    """Return what Open.DurableOwner is for a user."""
+    """Return Open.DurableOwner for a user."""
     return identity.owner if identity is not None else ""
 
 
 def covers(holder: Rights | None) -> bool:
-    """Return whether caching rights make an open durable: a batch oplock or handle caching. Without it nobody would be
-    asked to let go of the open."""
+    """Return whether caching rights make an open durable: a batch oplock or handle caching.
+
+    Without one of these, no break would ask the client to close the open for another opener."""
     return holder is not None and not holder.breaking and bool(holder.state & HANDLE)
 
 
 def may_come_back(opened: DurableOpen) -> bool:
-    """Return whether the client of an open is away, and nobody takes the open from it until it comes back or its time
-    is up."""
+    """Return whether the client of an open is away, and the open stays until the client comes back or its time is
+    up."""
     durable = opened.durable
     return durable is not None and durable.disconnected and (durable.persistent or durable.resilient)
 
 
 def held_for_owner(opened: DurableOpen) -> bool:
-    """Return whether an open is a persistent one whose client is away, with no right that could be taken back from it.
-    [MS-SMB2 3.3.5.9]"""
+    """Return whether an open is persistent, its client is away, and it has no handle caching that a break could take
+    back. [MS-SMB2 3.3.5.9]"""
     durable = opened.durable
     if durable is None or not durable.persistent or not durable.disconnected:
         return False

@@ -1,7 +1,7 @@
-"""What happens on the host behind the server takes caching rights back, as far as the store tells of it.
+"""Breaking caching rights when programs of the host change files, as far as the store reports such changes.
 
-While a file is cached by a client its directory is watched, a directory with a lease is itself. One watch per
-directory, kept for a while after its last use: opening and closing files in one place would else set it up every time.
+A directory is watched while a client caches a file in it, or has a lease on the directory itself. There is one watch
+per directory. An unused watch is kept for a while, because setting one up for every open would be slow.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_IDLE = 32
-"""Watches kept without anybody to tell."""
+"""Unused watches that are kept."""
 
 
 class _Watch:
-    """One directory's. ``files`` are those in it, or it itself, that clients cache."""
+    """The watch of one directory. ``files``: those in it that clients cache, and the directory if it has a lease."""
 
     __slots__ = ("files", "handle", "key", "stop")
 
@@ -48,27 +48,30 @@ class _Watch:
 
 
 class HostChanges:
+    """The watches of a server, and the breaks that follow from the changes they report."""
+
     def __init__(self, table: FileTable[Open]) -> None:
         self._table = table
         self._watches: OrderedDict[FileKey, _Watch] = OrderedDict()
-        """The least recently used first."""
+        """By directory, the least recently used first."""
 
     def cover(self, opened: Open) -> None:
-        """``opened`` got caching rights: from now on host changes to its file break them."""
+        """Break the caching rights of the file of ``opened``, which has just been granted some, on host changes."""
         file, backend, handle = opened.file, opened.tree.share.backend, opened.handle
-        if file is None or backend is None or handle is None or file.stream or file.uncover is not None:
+        if file is None or backend is None or handle is None or file.stream or file.unwatch is not None:
             return
         try:
             path = handle.path
             watch = self._watch(backend, path if opened.is_directory else path[:-1])
         except OSError as error:
-            log.info("host changes to %s go unnoticed: %s", "/".join(opened.path), error)
+            log.info("host changes to %s are not noticed: %s", "/".join(opened.path), error)
             return
         if watch.stop is not None:
             watch.files.add(file)
-            file.uncover = lambda: self._uncover(watch, file)
+            file.unwatch = lambda: self._unwatch(watch, file)
 
     def close(self) -> None:
+        """End all watches."""
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()
@@ -90,8 +93,8 @@ class HostChanges:
             self._watches[watch.key] = watch
         return watch
 
-    def _uncover(self, watch: _Watch, file: File[Open]) -> None:
-        file.uncover = None
+    def _unwatch(self, watch: _Watch, file: File[Open]) -> None:
+        file.unwatch = None
         watch.files.discard(file)
         idle = [entry for entry in self._watches.values() if not entry.files]
         for entry in idle[: max(0, len(idle) - MAX_IDLE)]:
@@ -105,17 +108,18 @@ class HostChanges:
         name = fold(change.path[-1:])
         for file in tuple(watch.files):
             if file is not directory and (change.action == LOST or _is_at(file, name)):
-                # Gone or replaced, handles kept open for caching stand for the wrong file; else only data is stale.
+                # If the file was removed or replaced, cached handles refer to the wrong file. Otherwise only cached
+                # data is stale.
                 file.data_changes(None)
                 if change.action != Action.MODIFIED:
                     file.caching.break_handles(None)
 
 
 def _is_at(file: File[Open], name: tuple[str, ...]) -> bool:
-    for entry in file.opens:
-        if entry.handle is not None:
+    for opened in file.opens:
+        if opened.handle is not None:
             try:
-                return fold(entry.handle.path[-1:]) == name
+                return fold(opened.handle.path[-1:]) == name
             except OSError:
                 return True
     return False

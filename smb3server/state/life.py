@@ -1,4 +1,4 @@
-"""What a client's connection goes through, from its first byte to its end."""
+"""The states of a client's connection, from its first byte to its end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEGAL: dict[ConnectionLife, frozenset[ConnectionLife]] = {
     ConnectionLife.CLOSING: frozenset((ConnectionLife.CLOSED,)),
     ConnectionLife.CLOSED: frozenset(),
 }
-"""What may follow. Anything not in this table is a defect of ours."""
+"""The states that may follow each state. Any other change is a defect of the server."""
 
 
 def change(present: ConnectionLife, following: ConnectionLife) -> ConnectionLife:

@@ -1,22 +1,23 @@
-"""Message sequence window and credits of a connection (MS-SMB2 3.3.1.1, 3.3.1.2, 3.3.5.2.3)."""
+"""Message sequence window and credits of a connection. [MS-SMB2 3.3.1.1, 3.3.1.2, 3.3.5.2.3]"""
 
 from __future__ import annotations
 
 
 class CommandSequenceWindow:
-    """MessageIds a client may use: all of ``low`` <= id < ``high`` that are not in ``used``."""
+    """The MessageIds that a client may use: all of ``low`` <= id < ``high`` that are not in ``used``."""
 
     __slots__ = ("high", "low", "used")
 
     def __init__(self) -> None:
         self.low = 0
         self.high = 1
+        # Invariant: low < id < high for every id in ``used``.
         self.used: set[int] = set()
-        """Identifiers above ``low`` that came out of order."""
+        """Identifiers that came out of order."""
 
     @property
     def available(self) -> int:
-        """Credits the client holds."""
+        """Number of credits that the client holds."""
         return self.high - self.low - len(self.used)
 
     def is_next(self, message_id: int, charge: int) -> bool:
@@ -25,7 +26,7 @@ class CommandSequenceWindow:
         return message_id == self.low and message_id + charge <= self.high and not self.used
 
     def consume(self, message_id: int, charge: int) -> bool:
-        """Take ``charge`` consecutive identifiers; False, and nothing taken, if the client may not use them all."""
+        """Take ``charge`` consecutive identifiers. Return False, and take none, if the client may not use them all."""
         end = message_id + charge
         if message_id < self.low or end > self.high:
             return False
@@ -42,8 +43,10 @@ class CommandSequenceWindow:
         return True
 
     def grant(self, requested: int, limit: int) -> int:
-        """Widen the window by what the client asked for, as far as it then holds at most ``limit``, and at least so
-        that it holds one. A client that leaves gaps does not grow the window beyond twice the limit."""
+        """Widen the window by up to ``requested`` credits. Return how many the client was granted.
+
+        The client then holds at most ``limit`` credits and at least one. A client that leaves gaps cannot widen the
+        window beyond twice the limit."""
         available = self.high - self.low - len(self.used)
         count = min(requested or 1, limit - available, 2 * limit - (self.high - self.low), 0xFFFF)
         if count <= 0:

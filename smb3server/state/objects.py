@@ -1,6 +1,6 @@
-"""Connections (MS-SMB2 3.3.1.7), sessions (3.3.1.8), tree connects (3.3.1.9), opens (3.3.1.10) and channels (3.3.1.14).
+"""Connections, sessions, tree connects, opens and channels: their fields, and rules that need only these.
 
-Each knows the others, as the specification has it. Here are their fields and what follows from these alone.
+The objects refer to each other, as in the specification. [MS-SMB2 3.3.1.7 to 3.3.1.10, 3.3.1.14]
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ConnectionHost(Protocol):
         ...
 
     def cancel_requests(self, session: Session, tree_id: int | None = None) -> None:
-        """Cancel the asynchronous requests of a session, or of one of its tree connects, that goes away."""
+        """Cancel the asynchronous requests of a session that ends, or of one of its tree connects that does."""
         ...
 
     def cancel_waiting(self) -> None:
@@ -67,7 +67,7 @@ class Connection:
     """One connection of a client. Before the negotiation its fields have the values given here. [MS-SMB2 3.3.1.7]"""
 
     def __init__(self, transport: MessageTransport, settings: Settings, host: ConnectionHost) -> None:
-        """``settings``: for the limits on credits. ``host``: who runs the connection's requests."""
+        """``settings``: for the limits on credits. ``host``: runs the connection's requests."""
         self.transport = transport
         self.host = host
         self.loop = asyncio.get_running_loop()
@@ -93,8 +93,9 @@ class Connection:
         self.credit_limit = settings.credits_before_authentication
         self._max_credits = settings.max_credits
         self.sealed_credits: int | None = None
-        """Credits that keep READs of a client that encrypts as short as its messages (``read_size``); None: nothing
-        does that, or needs to."""
+        """Most credits of a client that may encrypt. They keep its READs as short as its messages (``read_size``).
+
+        None means that there is no such limit."""
         self.session_table: dict[int, Session] = {}
         self.preauth_integrity_hash = b""
         """3.1.1 only: hash of the negotiation."""
@@ -105,15 +106,16 @@ class Connection:
         self.cipher_id = 0
         self.signing_algorithm_id = 0
         self.usage: Usage | None = None
-        """Of the user that it counts for: the first who logged on."""
+        """Usage of the user that it counts for: the first who logged on."""
         self.deadlines: list[asyncio.TimerHandle] = []
-        """By which it must have negotiated and authenticated; they would keep a closed connection in memory."""
+        """Timers by which it must have negotiated and authenticated. They would keep a closed connection in memory."""
+        # Invariant: None once the connection is authenticated, and only then.
         self.place: UnauthenticatedPeer | None = None
-        """Among those without a session. Invariant: None once it is authenticated, and only then."""
+        """Its entry in the table of unauthenticated peers."""
         self.forced_stall = False
-        """For tests: the peer counts as one that acknowledges nothing."""
+        """For tests: treat the peer as one that acknowledges nothing."""
         self.ended_by = ""
-        """Why this side ended it."""
+        """Why this side ended it; empty if it did not."""
         self.interfaces_asked = False
         """The client asked for the list of interfaces (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
         self.rdma_interfaces_told = 0
@@ -122,7 +124,7 @@ class Connection:
         """Bytes of the largest READ or WRITE of a file whose data was to travel in the message."""
 
     def enter(self, life: ConnectionLife) -> None:
-        """Note that the connection's life goes on. Raises ``IllegalChange``."""
+        """Move the connection to the state ``life``. Raises ``IllegalChange`` if it may not follow the present one."""
         self.life = change(self.life, life)
 
     @property
@@ -137,29 +139,32 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether the transport is gone."""
+        """Whether the transport has ended."""
         return self.life is ConnectionLife.CLOSED
 
     def is_stalled(self) -> bool:
-        """Whether the network has lost the peer, as far as the transport can tell."""
+        """Return whether the network has lost the peer, as far as the transport can detect it."""
         return self.forced_stall or self.transport.is_stalled()
 
     def hold_credits(self, sealed: int) -> None:
-        """Let the client hold at most ``sealed`` credits while it may encrypt (3.3.1.2); ``limit_credits`` ends it."""
+        """Let the client hold at most ``sealed`` credits while it may encrypt. ``limit_credits`` lifts the limit.
+        [MS-SMB2 3.3.1.2]"""
         self.sealed_credits = sealed
         self.credit_limit = min(self.credit_limit, sealed)
 
     def limit_credits(self) -> None:
-        """Settle how many credits the client, which is authenticated, may hold. Call it when its sessions and tree
-        connects have changed: they show whether it encrypts."""
+        """Set how many credits an authenticated client may hold.
+
+        Call it when the client's sessions and tree connects have changed: they show whether it encrypts."""
         limit = self._max_credits
         if self.sealed_credits is not None and not self._sends_clear_data():
             limit = min(limit, self.sealed_credits)
         self.credit_limit = limit
 
     def _sends_clear_data(self) -> bool:
-        """Whether some session here has a disk share, and none has ever encrypted: a client that encrypts does so from
-        TREE_CONNECT on. A channel of a session counts with what the session did on others."""
+        """Return whether some session here uses a disk share, and none has ever encrypted.
+
+        A client that encrypts does so from TREE_CONNECT on. What a session did on its other channels counts as well."""
         sessions = self.session_table.values()
         return any(session.uses_disks for session in sessions) and not any(session.encrypts for session in sessions)
 
@@ -170,7 +175,9 @@ class Connection:
         self.deadlines.clear()
 
     def disconnect(self, reason: str) -> None:
-        """Abort the transport: the peer broke the protocol, or the connection is not wanted any more."""
+        """Abort the transport, because the peer broke the protocol or the connection is no longer needed.
+
+        ``reason``: for the log and for reports."""
         if self.life is not ConnectionLife.CLOSING and self.life is not ConnectionLife.CLOSED:
             self.enter(ConnectionLife.CLOSING)
             self.ended_by = reason
@@ -179,14 +186,17 @@ class Connection:
 
 
 class SessionState(enum.Enum):
+    """Session.State. [MS-SMB2 3.3.1.8]"""
+
     IN_PROGRESS = "in progress"
     VALID = "valid"
     EXPIRED = "expired"
 
 
 CHANNEL_SILENCE = 15.0
-"""Seconds after which a channel is given up whose client neither acknowledges nor answers, while the session has
-others: it costs the client nothing, and what waits for the dead channel (breaks, 3.3.4.6) goes on."""
+"""Seconds without an acknowledgment or answer after which a channel is closed while its session has others.
+
+The client loses nothing by it, and requests that wait for the dead channel (breaks, 3.3.4.6) go on."""
 
 
 class Channel:
@@ -210,40 +220,41 @@ class Session:
         self.session_id = session_id
         self.state = SessionState.IN_PROGRESS
         self._connection = connection
-        """None only for a session of an earlier run of the server, which says whose the restored opens are."""
+        """None only for a session of an earlier run of the server, which records the owner of restored opens."""
         self.identity: Identity | None = None
         self.token: tuple[Identity, User | None, Token] | None = None
-        """The latest of ``tokens.token_of``, with what it was made of."""
+        """The latest result of ``caller.token_of``, with the identity and the user that it was made from."""
         self.session_key = b""
         self.full_session_key = b""
-        """The authentication protocol's whole key: 256-bit ciphers derive from it."""
+        """The whole key of the authentication protocol. The keys of 256-bit ciphers derive from it."""
         self.signing_required = False
         self.encrypt_data = False
         self.cipher: SessionCipher | None = None
-        """None where the dialect, the client or a missing key rule encryption out."""
+        """None if the dialect, the client or a missing key excludes encryption."""
         self.open_table: dict[int, Open] = {}
         self.tree_connect_table: dict[int, TreeConnect] = {}
         self.channel_list: dict[Connection, Channel] = {}
         self.application_key = b""
         self.signer: Signer | None = None
-        """Session.SigningKey's; channels bound later have their own."""
+        """Signs with Session.SigningKey. Channels bound later have their own."""
         self.signing_algorithm_id = 0
-        """``signer``'s; a channel bound later may use another."""
+        """The algorithm of ``signer``. A channel bound later may use another."""
         self.expiration_time: float | None = None
-        """When the credentials expire, monotonic seconds; None: never."""
+        """When the credentials expire, in monotonic seconds. None means that they never expire."""
         self.deadline: asyncio.TimerHandle | None = None
-        """By which it must be authenticated."""
+        """Timer by which it must be authenticated."""
         self.usage: Usage | None = None
         """What its user has; None before the logon."""
         self.watchers = 0
-        """Opens with a CHANGE_NOTIFY watcher."""
+        """Number of opens with a CHANGE_NOTIFY watcher."""
         self.creation_time = time.time()
         self.idle_time = time.time()
         self._next_tree_id = 0
 
     @property
     def connection(self) -> Connection:
-        """The connection it was made on; commands come on any of ``channel_list``."""
+        """The connection it was made on, or another channel after that was lost. Commands come on any of
+        ``channel_list``."""
         if self._connection is None:
             raise ValueError("a session of an earlier run has no connection")
         return self._connection
@@ -254,7 +265,7 @@ class Session:
 
     @property
     def connections(self) -> Iterator[Connection]:
-        """All its connections, the one it was made on first."""
+        """All its connections, beginning with ``connection``."""
         if self._connection is not None:
             yield self._connection
         for connection in self.channel_list:
@@ -263,10 +274,12 @@ class Session:
 
     @property
     def is_guest(self) -> bool:
+        """Whether its user logged on as a guest."""
         return self.identity is not None and self.identity.guest
 
     @property
     def is_anonymous(self) -> bool:
+        """Whether its user logged on anonymously."""
         return self.identity is not None and self.identity.anonymous
 
     @property
@@ -276,13 +289,13 @@ class Session:
 
     @property
     def encrypts(self) -> bool:
-        """Whether its data is encrypted, or was."""
+        """Whether its data is encrypted, or was at any time."""
         if self.encrypt_data or (self.cipher is not None and self.cipher.used):
             return True
         return any(tree.encrypt_data for tree in self.tree_connect_table.values())
 
     def limit_credits(self) -> None:
-        """Do ``Connection.limit_credits`` on all channels."""
+        """Call ``Connection.limit_credits`` on all channels."""
         for connection in self.channel_list:
             connection.limit_credits()
 
@@ -320,13 +333,13 @@ class TreeConnect:
 
     @property
     def user(self) -> User | None:
-        """POSIX credentials that the session's user acts with here; None: the server process's own."""
+        """POSIX credentials that the session's user acts with here. None means those of the server process."""
         return self.share.acting_user(self.session.user)
 
     @property
     def open_count(self) -> int:
         """Number of the session's opens that belong to it."""
-        return sum(1 for entry in self.session.open_table.values() if entry.tree is self)
+        return sum(1 for opened in self.session.open_table.values() if opened.tree is self)
 
 
 class Pipe(Protocol):
@@ -343,21 +356,27 @@ class Pipe(Protocol):
         """Keep it open until ``end``, for a worker that is going to write. Return False if it is closed."""
         ...
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """Allow it to be closed again, after ``begin``."""
+        ...
 
-    def write(self, data: bytes) -> int: ...
+    def write(self, data: bytes) -> int:
+        """Write data, and return the number of bytes written."""
+        ...
 
     def read(self, size: int) -> tuple[bytes, bool]:
-        """Return data, and whether more of the same message is left (STATUS_BUFFER_OVERFLOW). Raises PIPE_EMPTY."""
+        """Return up to ``size`` bytes, and whether more of the same message remains (STATUS_BUFFER_OVERFLOW).
+
+        Raises PIPE_EMPTY if there is no message."""
         ...
 
     def close(self) -> None: ...
 
 
 class Open:
-    """What one successful CREATE made. [MS-SMB2 3.3.1.10]
+    """The result of one successful CREATE. [MS-SMB2 3.3.1.10]
 
-    Names are those of the specification. What all opens of one file share is in ``file``."""
+    Names are those of the specification. ``file`` has the state that all opens of one file share."""
 
     __slots__ = (
         "_closing",
@@ -426,77 +445,79 @@ class Open:
         self.create_options = create_options
         self.create_action = create_action
         self.path = path
-        """As it was opened; ``handle.path`` knows about renames."""
+        """The name that it was opened with. ``handle.path`` follows renames."""
         self.is_directory = is_directory
         self.handle: Handle | None = None
         self.descriptor: int | None = None
         """``handle.fileno()``, for the data path."""
         self.max_offset = MAX_OFFSET
-        """Where writes have to end."""
+        """The greatest offset in the file, in bytes, at which a write may end."""
         self.may_block = True
-        """Reads may have to wait for a disk."""
+        """Whether reads may have to wait for a disk."""
         self.wrote = False
         """Whether data was written through it (change notification)."""
         self.position = 0
-        """CurrentByteOffset: behind the last byte read or written, or where the client set it (MS-FSCC 2.4.39).
+        """CurrentByteOffset: the offset behind the last byte read or written, or the one that the client set.
 
-        That section lets reads and writes move it for synchronous opens only. SMB2 opens do not say what they are, as
-        2.2.13 of MS-SMB2 has those options ignored: they count as synchronous, as in Samba. Windows lets only the
-        client move it."""
+        Reads and writes move it for synchronous opens only [MS-FSCC 2.4.39]. An SMB2 open does not say whether it is
+        synchronous, because servers ignore those options [MS-SMB2 2.2.13]. All opens count as synchronous, as in Samba.
+        Windows lets only the client move it."""
+        # Invariant: neither ``handle`` nor ``_closing`` is closed while ``in_flight`` is greater than 0.
         self.in_flight = 0
-        """Worker threads and RDMA transfers that use the handle: it stays open for them."""
+        """Number of worker threads and RDMA transfers that use the handle."""
         self.pipe: Pipe | None = None
         self.file: File[Open] | None = None
-        """None for pipes only."""
+        """The file, shared with its other opens; None for pipes only."""
         self.caching: Oplock[Open] | Lease[Open] | None = None
         self.parent_lease: tuple[bytes, bytes] | None = None
-        """(ClientGuid, ParentLeaseKey): the directory lease whose holder knows what this open does."""
+        """(ClientGuid, ParentLeaseKey): the directory lease that changes by this open do not break."""
         self.delete_on_close = delete_on_close
         self._closing: Handle | None = None
-        """Closed as soon as nothing is in flight."""
+        """A handle that was taken off the open, to be closed when nothing is in flight."""
         self.lock_sequences: dict[int, int] = {}
         """LockSequenceArray: index to number, valid entries only."""
         self.durable: Durability | None = None
         self.replayable: Replayable | None = None
-        """What a replayed CREATE gets; None: not eligible (Open.IsReplayEligible)."""
+        """The answer to a replayed CREATE; None if the open is not eligible (Open.IsReplayEligible)."""
         self.channel_sequence = 0
         self.outstanding_requests = 0
-        """Pending ones with the current channel sequence, and those with older ones."""
+        """Number of pending requests with the current channel sequence."""
         self.outstanding_pre_requests = 0
+        """Number of pending requests with older channel sequences."""
         self.sequence_epoch = 1
-        """Which of its client's sessions the two counts belong to. Not in spec."""
+        """Identifies the client's session that the two counts belong to. Not in spec."""
         self.app_instance_id: bytes | None = None
         self.app_instance_version: tuple[int, int] | None = None
         """ApplicationInstanceVersionHigh and -Low."""
         self.write_through = False
-        """Acknowledged data must outlive the machine: persistent opens."""
+        """Whether acknowledged data must survive a crash of the machine, as for persistent opens."""
         self.on_close: list[Callable[[], None]] = []
         """Called before the handle is closed (change notification, directory scans)."""
         self.enumeration: Enumeration | None = None
-        """QUERY_DIRECTORY under way."""
+        """The state of a QUERY_DIRECTORY scan."""
         self.watcher: Watcher | None = None
-        """CHANGE_NOTIFY, from its first request on."""
+        """The state of CHANGE_NOTIFY, from its first request on."""
         self.next_ea = 0
-        """Index of the EA at which a scan of them goes on."""
+        """Index of the EA at which a scan of the EAs goes on."""
         self.usage: Usage | None = None
-        """Of the user whom it counts for."""
+        """Usage of the user that it counts for."""
         self.reserved = 0
         """Bytes reserved behind the file's end."""
         self.resume_key: bytes | None = None
-        """Open.ResumeKey, once asked for."""
+        """Open.ResumeKey, once a client has requested it."""
 
     @property
     def is_dormant(self) -> bool:
-        """Whether it takes no descriptor, because its client is not back since it was restored."""
+        """Whether it takes no descriptor, because its client has not come back since it was restored."""
         return isinstance(self.handle, DeferredHandle)
 
     def use_handle(self, handle: Handle) -> None:
-        """Set what the open does its work with."""
+        """Set the handle, and its descriptor if the open has one."""
         self.handle = handle
         self.descriptor = None if self.is_directory or self.is_dormant else handle.fileno()
 
     def close_handle(self) -> None:
-        """Take the handle off the open and close it, as soon as nothing that is under way uses it any more."""
+        """Take the handle off the open, and close it when nothing in flight uses it any longer."""
         self._closing, self.handle, self.descriptor = self.handle, None, None
         self._close_if_unused()
 
@@ -505,6 +526,7 @@ class Open:
         self.in_flight += 1
 
     def end_io(self) -> None:
+        """End what ``begin_io`` began."""
         self.in_flight -= 1
         self._close_if_unused()
 

@@ -1,4 +1,4 @@
-"""The table of all opens: how they come, stay while their client is away, and end. [MS-SMB2 3.3.1.5, 3.3.1.10]"""
+"""The table of all opens: adding them, keeping them while their client is away, and closing them. [MS-SMB2 3.3.1.5]"""
 
 from __future__ import annotations
 
@@ -23,51 +23,44 @@ log = logging.getLogger(__name__)
 
 
 class OpenTable:
-    """GlobalOpenTable and what finds its entries by other keys.
-
-    Invariant: an open is in ``by_id`` from ``add`` to ``close``. Its session's table has it, too, unless its client is
-    away. Every other table here has only opens of ``by_id``.
-    """
+    """GlobalOpenTable, and the tables that find its entries by other keys."""
 
     def __init__(self, has_lost: Callable[[Share], bool]) -> None:
-        """``has_lost``: whether another node may be serving a share by now."""
+        """``has_lost``: returns whether another node may be serving a share by now."""
         self._has_lost = has_lost
+        # Invariant: an open is in ``by_id`` from ``add`` or ``restore`` to ``close``. It is in its session's table as
+        # well, unless its client is away. Every other table here has only opens of ``by_id``.
         self.by_id: dict[int, Open] = {}
-        """By the persistent half of the FileId."""
+        """All opens, by the persistent half of the FileId."""
         self.by_application: dict[bytes, dict[Open, None]] = {}
         """By AppInstanceId."""
         self.persistent: dict[tuple[bytes, bytes], Open] = {}
         """Persistent ones, by (ClientGuid, CreateGuid)."""
         self.replays = Replays()
         self.persistence: Persistence | None = None
-        """Stores persistent opens; None where there are none."""
+        """Stores persistent opens; None if no share has any."""
         self.limit = sys.maxsize
-        """Opens of all clients that the process has descriptors for."""
+        """Number of opens of all clients for which the process has descriptors."""
         self.dormant = 0
-        """Restored opens whose client is not back yet; they take no descriptor."""
+        """Number of restored opens whose client is not back yet; they take no descriptor."""
         self.counts = HandleCounts()
-
-    @property
-    def with_descriptor(self) -> int:
-        """Number of opens that count against ``limit``."""
-        return len(self.by_id) - self.dormant
 
     def new_file_id(self) -> tuple[int, int]:
         """Return an unused (persistent, volatile) FileId; never all zeros or all ones."""
         while True:
-            # Unpredictable: whoever guesses a persistent id could try to take over a durable open.
+            # Unpredictable: a client that guesses a persistent id could try to take over a durable open.
             persistent = secrets.randbits(63) or 1
             if persistent not in self.by_id:
                 return persistent, secrets.randbits(63) or 1
 
     def add(self, opened: Open) -> None:
-        """Enter a new open of a client that is there."""
+        """Enter a new open of a connected client."""
         opened.session.open_table[opened.file_id[1]] = opened
         self.by_id[opened.file_id[0]] = opened
         self._count(opened)
 
     def restore(self, opened: Open) -> None:
-        """Enter a persistent open of an earlier run, or of another node, whose client is away."""
+        """Enter a persistent open of an earlier run of the server, or of another node, whose client is away."""
         self.by_id[opened.file_id[0]] = opened
         if opened.is_dormant:
             self.dormant += 1
@@ -76,8 +69,8 @@ class OpenTable:
         self.counts.restored += 1
 
     def reattach(self, opened: Open) -> None:
-        """Enter a durable open into the table of its new session: its client is back. The volatile half of its FileId
-        changes."""
+        """Enter a durable open into the table of its new session, as its client is back. The volatile half of its
+        FileId changes."""
         opened.file_id = (opened.file_id[0], self.new_file_id()[1])
         opened.session.open_table[opened.file_id[1]] = opened
         if opened.usage is None:
@@ -89,7 +82,7 @@ class OpenTable:
             opened.usage.away.pop(opened, None)
         holder = opened.caching
         if holder is not None and holder.breaking:
-            # Behind the response: only that tells the client the open's new FileId.
+            # After the response, because the client learns the new FileId from it.
             asyncio.get_running_loop().call_soon(holder.resend)
 
     @staticmethod
@@ -118,7 +111,7 @@ class OpenTable:
             del self.by_application[known]
 
     def persist(self, opened: Open) -> None:
-        """Make a durable open persistent: it outlives the server, and so does what is written through it.
+        """Make a durable open persistent: it outlives the server, and so does the data written through it.
         (Open.IsPersistent)"""
         durable = opened.durable
         if durable is None:
@@ -130,8 +123,8 @@ class OpenTable:
     def store_all(
         self, opened: Open, undo: Callable[[], None] | None = None, sync: Callable[[], None] | None = None
     ) -> None:
-        """Store the persistent opens of a file anew, before the reply: something has changed that all opens of the file
-        share. ``undo`` and ``sync`` as for ``Persistence.changed``."""
+        """Store the persistent opens of a file again before the reply, as something has changed that they share.
+        ``undo`` and ``sync`` as for ``Persistence.changed``."""
         if self.persistence is None or opened.file is None:
             return
         for file in opened.file.table.streams(opened.file.key):
@@ -141,13 +134,15 @@ class OpenTable:
     # The end
 
     def close(self, opened: Open) -> None:
-        """Free everything of an open, and delete the file if this was to be its last close. [MS-FSA 2.1.5.4]
+        """Free everything of an open, and delete the file if this was the last close of a file to be deleted. [MS-FSA
+        2.1.5.4]
 
-        Does nothing for one that is closed. Never fails: what the store refuses now is logged."""
+        Do nothing if the open is closed already. This never fails: errors of the store are logged."""
         opened.session.open_table.pop(opened.file_id[1], None)
         if self.by_id.pop(opened.file_id[0], None) is None:
             return
-        self._leave_application(opened)
+        if opened.app_instance_id is not None:
+            self._leave_application(opened)
         if opened.usage is not None:
             opened.usage.opens -= 1
             opened.usage.reserved -= opened.reserved
@@ -166,11 +161,11 @@ class OpenTable:
             opened.pipe.close()
         file, handle = opened.file, opened.handle
         if file is not None and handle is not None:
-            if not lost:
+            if file.write_time is not None and not lost:
                 settle_write_time(opened)
             last_close.leave(file, opened)
             if opened.delete_on_close and self.persistence is not None:
-                # Opens that are left keep in mind, over a restart, that the file ends with the last of them.
+                # The remaining opens must know, after a restart too, that the file is deleted with the last of them.
                 for other in file.opens:
                     self.persistence.changed(other)
             if opened.is_dormant:
@@ -187,8 +182,8 @@ class OpenTable:
             self.persistence.closed(opened)
 
     def abandon(self, opened: Open) -> None:
-        """Let go of the file of an open that continues elsewhere, or in the next run of the server, without closing it
-        in the sense of the protocol. Nothing is deleted, neither the file nor what is stored of the open."""
+        """Release the file of an open that continues on another node or in the next run of the server, without closing
+        it in the sense of the protocol. Nothing is deleted, neither the file nor the stored record of the open."""
         self._leave_to_others(opened)
         self.close(opened)
 
@@ -203,16 +198,16 @@ class OpenTable:
     # While the client is away
 
     def disconnect(self, opened: Open) -> None:
-        """Keep an open whose connection is lost for its client to come back to, if it is durable; close others.
-        [MS-SMB2 3.3.7.1]"""
+        """Keep a durable open, whose connection is lost, for its client to come back to; close another one. [MS-SMB2
+        3.3.7.1]"""
         if opened.durable is not None and self._keep(opened, opened.durable):
             opened.session.open_table.pop(opened.file_id[1], None)
         else:
             self.close(opened)
 
     def _keep(self, opened: Open, durable: Durability) -> bool:
-        """Keep a durable open if its caching rights still cover it, resilient and persistent ones in any case, and
-        start the clock. Delete-on-close happens when that ends."""
+        """Start the timeout of a durable open whose caching rights still cover it, or that is resilient or persistent.
+        Return False for others. Delete-on-close happens when the timeout ends."""
         protected = durable.persistent or durable.resilient
         if not protected and not covers(opened.caching):
             return False
@@ -228,21 +223,21 @@ class OpenTable:
         self.close(opened)
 
     def close_if_disconnected(self, opened: Open) -> None:
-        """Close a durable open whose client is away and cannot be notified of a break, unless it is to stay for its
-        client in any case. [MS-SMB2 3.3.4.6, 3.3.4.7]"""
+        """Close a durable open whose client is away and cannot be notified of a break, unless it is resilient or
+        persistent. [MS-SMB2 3.3.4.6, 3.3.4.7]"""
         if opened.durable is not None and opened.durable.disconnected and not may_come_back(opened):
             self.close(opened)
 
     def close_gone(self, file: File[Open] | None) -> None:
-        """Close restored opens of a file that is gone, whose inode number another file has by now."""
+        """Close restored opens of a file that is gone, if another file has its inode number by now."""
         for opened in list(file.opens) if file is not None else ():
             handle = opened.handle
             if isinstance(handle, DeferredHandle) and handle.gone:
                 self.close(opened)
 
     def wake(self, opened: Open) -> None:
-        """Open what so far was only remembered of the file: its client comes back. Raises ``OSError``,
-        ``FileNotFoundError`` if the file is gone."""
+        """Open the file of a restored open, as its client comes back. Raises ``OSError``, ``FileNotFoundError`` if the
+        file is gone."""
         handle = opened.handle
         if isinstance(handle, DeferredHandle):
             opened.use_handle(handle.open())
@@ -250,7 +245,7 @@ class OpenTable:
 
 
 def settle_write_time(opened: Open) -> None:
-    """Set the last write time as this open leaves it."""
+    """Set the last write time that this open leaves behind. Errors are logged."""
     try:
         write_times.closing(opened)
     except OSError as error:
@@ -258,5 +253,5 @@ def settle_write_time(opened: Open) -> None:
 
 
 def client_guid_of(opened: Open) -> bytes:
-    """Return Open.ClientGuid: that of the connection it was made on."""
+    """Return Open.ClientGuid: that of the connection on which the open was made."""
     return opened.durable.client_guid if opened.durable is not None else opened.session.connection.client_guid

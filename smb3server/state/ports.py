@@ -1,4 +1,4 @@
-"""What the server's state needs of the rooms above it, which provide it."""
+"""Interfaces that higher rooms provide to the server's state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from smb3server.state.objects import Open
 
 
 class NotStored(Protocol):
-    """Why a change could not be stored."""
+    """The reason why a change could not be stored."""
 
     @property
     def status(self) -> int:
@@ -22,44 +22,45 @@ class Persistence(Protocol):
 
     @property
     def touches(self) -> int:
-        """Changes reported so far."""
+        """Number of changes reported so far."""
         ...
 
     @property
     def dirty(self) -> bool:
-        """Whether something has changed that is not on its way to the store yet."""
+        """Whether there are changes that have not been sent to the store yet."""
         ...
 
     def changed(
         self, opened: Open, undo: Callable[[], None] | None = None, sync: Callable[[], None] | None = None
     ) -> None:
-        """Store ``opened`` anew; does nothing for opens that are not persistent.
+        """Store ``opened`` anew. Does nothing for opens that are not persistent.
 
-        ``undo`` is called if the store fails; the request that made the change fails as well then. ``sync`` is called
-        first, on a worker thread; its failure counts as the store's."""
+        ``undo`` is called if the store fails. The request that made the change then fails as well. ``sync`` is called
+        first, on a worker thread. Its failure counts as a failure of the store."""
         ...
 
     def closed(self, opened: Open) -> None:
-        """Remove what is stored of a persistent open."""
+        """Remove the stored record of a persistent open."""
         ...
 
     def abandon(self, opened: Open) -> None:
-        """Write nothing more for an open that continues elsewhere; what is stored of it stays."""
+        """Write nothing more for an open that continues elsewhere. Its stored record stays."""
         ...
 
     def when_stored(self, since: int, callback: Callable[[NotStored | None], None]) -> None:
-        """Call ``callback`` when all changes after the ``since``-th are stored, or could not be: with the error if a
-        request that depends on one of them must fail."""
+        """Call ``callback`` when all changes after the ``since``-th are stored, or have failed to be.
+
+        The argument is the error if a request that depends on one of them must fail, else None."""
         ...
 
     def flush(self) -> None:
-        """Send what has changed on its way to the store."""
+        """Send the changes to the store."""
         ...
 
 
 class Fence(Protocol):
-    """Says whether another node of a cluster may have taken over."""
+    """Shows whether another node of a cluster may have taken over."""
 
     def expired(self) -> bool:
-        """Return True when this node must not answer anybody any more."""
+        """Return True when this node must no longer answer any client."""
         ...

@@ -1,4 +1,4 @@
-"""What is kept of a CREATE that may be sent again (MS-SMB2 3.3.5.9.10)."""
+"""The answer to a CREATE that may be sent again. [MS-SMB2 3.3.5.9.10]"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Key = tuple[bytes, bytes]
 
 
 class Replayable:
-    """What a replayed CREATE is answered with. An open has one until it is used (Open.IsReplayEligible)."""
+    """The answer to a replayed CREATE. An open has one until it is first used (Open.IsReplayEligible)."""
 
     __slots__ = ("answers", "key", "response")
 

@@ -1,4 +1,4 @@
-"""The table of CREATEs that may be sent again (MS-SMB2 3.3.5.9.10)."""
+"""The table of CREATEs that may be sent again. [MS-SMB2 3.3.5.9.10]"""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ class Waiting(Protocol):
     """A CREATE that has no answer yet."""
 
     def cancel(self, closing: bool = False) -> None:
-        """End it. ``closing``: because its session ends."""
+        """Cancel it. ``closing``: whether its session ends."""
         ...
 
 
 class Replays:
-    """A server's CREATEs that may come again."""
+    """The CREATEs of a server that clients may send again."""
 
     def __init__(self) -> None:
+        # Invariant: ``_opens[key]`` is an open whose ``replayable.key`` is ``key``.
         self._opens: dict[Key, Open] = {}
         self._waiting: dict[Key, tuple[Waiting, Session]] = {}
 
     def find(self, key: Key, replayed: bool, session: Session, lease_key: bytes | None) -> Open | None:
-        """Return the open that an earlier sending of this very CREATE made, None if this is the first.
+        """Return the open that an earlier sending of the same CREATE made, or None if this is the first sending.
 
-        ``replayed``: the client says that it sends the CREATE again. Raises FILE_NOT_AVAILABLE while the first still
-        waits (Windows: ACCESS_DENIED, and clients give up), DUPLICATE_OBJECTID when a CreateGuid comes again without
-        being a replay, ACCESS_DENIED when it cannot be the same request."""
+        ``replayed``: whether the client marked the request as a replay. ``lease_key``: the lease key that the request
+        has. Raises FILE_NOT_AVAILABLE while the first sending still waits (Windows: ACCESS_DENIED, and clients give
+        up), DUPLICATE_OBJECTID if a CreateGuid comes again in a request that is no replay, ACCESS_DENIED if it cannot
+        be the same request."""
         if key in self._waiting:
             raise StatusError(NtStatus.FILE_NOT_AVAILABLE if replayed else NtStatus.DUPLICATE_OBJECTID)
         opened = self._opens.get(key)
@@ -52,7 +54,7 @@ class Replays:
         return opened
 
     def wait(self, key: Key, waiting: Waiting, session: Session) -> None:
-        """Enter a CREATE of ``session`` that has to wait. ``done`` follows."""
+        """Enter a CREATE of ``session`` that has to wait. Call ``done`` when it no longer waits."""
         self._waiting[key] = waiting, session
 
     def done(self, key: Key) -> None:
@@ -60,21 +62,21 @@ class Replays:
         self._waiting.pop(key, None)
 
     def owns(self, waiting: Waiting) -> bool:
-        """Return whether ``waiting`` may come again, and so outlives its connection."""
+        """Return whether a client may send ``waiting`` again. It then outlives its connection."""
         return any(other is waiting for other, _ in self._waiting.values())
 
     def end_session(self, session: Session) -> None:
-        """Cancel what still waits although its connection is gone."""
+        """Cancel the CREATEs of ``session`` that still wait although their connection is lost."""
         for waiting in [waiting for waiting, owner in self._waiting.values() if owner is session]:
             waiting.cancel(closing=True)
 
     def remember(self, opened: Open, replayable: Replayable) -> None:
-        """Enter a CREATE that was successful."""
+        """Enter the open that a successful CREATE made, with the answer for replays."""
         opened.replayable = replayable
         self._opens[replayable.key] = opened
 
     def forget(self, opened: Open) -> None:
-        """Forget an open that was used, or is closed."""
+        """Remove an open that was used, or is closed."""
         replayable, opened.replayable = opened.replayable, None
         if replayable is not None and self._opens.get(replayable.key) is opened:
             del self._opens[replayable.key]

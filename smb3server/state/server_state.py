@@ -1,4 +1,4 @@
-"""The server's global state: what all connections share. [MS-SMB2 3.3.1.5]"""
+"""The server's global state, which all connections share. [MS-SMB2 3.3.1.5]"""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _MAX_LOST_RDMA = 256
 
 
 class ServerState:
-    """Tables and services for everything that handles requests. Used on one event loop only."""
+    """Tables and services for the code that handles requests. Used on one event loop only."""
 
     def __init__(self, settings: Settings | None = None, users: UserDatabase | None = None) -> None:
-        """Without ``settings`` the defaults hold, without ``users`` nobody has an account."""
+        """``settings``: None means the defaults. ``users``: None means that there are no accounts."""
         self.settings = settings or Settings()
         self.users = users or UserDatabase()
         self.server_guid = uuid.uuid4().bytes_le
@@ -47,19 +47,19 @@ class ServerState:
         """Keyed by case-folded name."""
         self.connection_list: set[Connection] = set()
         self.logged_on = 0
-        """Connections with a session."""
+        """Number of connections with a session."""
         self.stopping = False
-        """Nothing more is read from any connection."""
+        """Whether the server is stopping and reads nothing more from any connection."""
         self.ceilings = Ceilings(self.settings)
         self.opens = OpenTable(self.has_lost)
         self.sessions = Sessions(self.settings, self.ceilings, self.opens, self.connection_list)
         self.file_table = FileTable(BreakNotifications(self.sessions.by_id, self.connection_list, self.opens))
-        """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
+        """The open files, with their share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
         self.host_changes = HostChanges(self.file_table)
         self.flushes = Flushes()
         self.long_work = LongWork()
         self.turns = Turns()
-        """For chains that have worked long enough for once."""
+        """Schedules chains of requests that have worked long enough in one turn of the event loop."""
         self.buffers = BufferPool()
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size
@@ -67,9 +67,9 @@ class ServerState:
         self._init_accounts()
         self._init_network()
         self.fence: Fence | None = None
-        """In a cluster: asked before every request and reply (``is_fenced``)."""
+        """In a cluster: checked before every request and reply (``is_fenced``)."""
         self.guid_of_address: Callable[[str], bytes | None] = lambda address: None
-        """Returns the ServerGuid of the server that clients see at a local address; None for this one's own."""
+        """Returns the ServerGuid that clients see at a local address; None means ``server_guid``."""
         self.add_share(Share(IPC_SHARE_NAME, ShareType.PIPE, remark="Remote IPC", hidden=True))
 
     def _init_accounts(self) -> None:
@@ -78,7 +78,7 @@ class ServerState:
             self.users, settings.server_name, self.server_guid[:12], guests_may_ask=settings.guests_see_accounts
         )
         self.principals: Principals | None = None
-        """Who gets in with a Kerberos ticket; None: nobody."""
+        """Maps Kerberos principals to users. None means that Kerberos tickets are not accepted."""
         if settings.keytab:
             self.principals = Principals(self.users, settings.trusted_realms, settings.unknown_principals)
         self.hint_token = hint_token(self.principals is not None, settings.ntlm)
@@ -93,41 +93,43 @@ class ServerState:
     def _init_network(self) -> None:
         self.interfaces = InterfaceList()
         self.rdma_addresses: set[str] = set()
-        """Local addresses on which SMB Direct is served; clients learn them (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
+        """Local addresses that serve SMB Direct. FSCTL_QUERY_NETWORK_INTERFACE_INFO reports them to clients."""
         self.tcp_addresses: set[str] = {"0.0.0.0", "::"}
-        """The same for direct TCP."""
+        """Local addresses that serve direct TCP."""
         self.rdma = "off"
-        """The fabrics asked for."""
+        """The requested fabrics."""
         self.rdma_choices: Sequence[Choice] = ()
-        """What became of them."""
+        """Which of the requested fabrics are used, and why others are not."""
+        # Invariant: at most _MAX_LOST_RDMA entries, the oldest first.
         self.lost_rdma: dict[bytes, str] = {}
-        """How a client's last RDMA connection failed, by ClientGuid; the latest ones only."""
+        """How a client's last RDMA connection failed, by ClientGuid."""
 
     # Shares
 
     def add_share(self, share: Share) -> None:
-        """Serve a share from now on, in the place of one of the same name."""
+        """Serve a share. It replaces one of the same name."""
         self.share_list[share.name.casefold()] = share
 
     @property
     def has_continuous_availability(self) -> bool:
+        """Whether at least one share is continuously available."""
         return any(share.continuous_availability for share in self.share_list.values())
 
     @property
     def wants_encryption(self) -> bool:
-        """Whether the administrator wants data encrypted, if only that of one share."""
+        """Whether the administrator requires encryption, for at least one share."""
         return self.settings.require_encryption or any(share.encrypt_data for share in self.share_list.values())
 
     # The cluster
 
     def guid_for(self, connection: Connection) -> bytes:
-        """Return ServerGuid, as a client on this connection sees it."""
+        """Return the ServerGuid that a client on this connection sees."""
         return self.guid_of_address(connection.transport.local_address[0]) or self.server_guid
 
     def is_fenced(self, connection: Connection) -> bool:
-        """Return whether another node may be serving by now what this connection is about.
+        """Return whether another node may be serving the shares or the address of this connection by now.
 
-        Connections at a node's own address that use only its own shares are never fenced."""
+        A connection to a node's own address that uses only the node's own shares is never fenced."""
         fence = self.fence
         if fence is None or not fence.expired():
             return False
@@ -140,18 +142,21 @@ class ServerState:
         )
 
     def has_lost(self, share: Share) -> bool:
-        """Return whether another node may be serving the share by now. Then no request that waited here touches its
-        files any more."""
+        """Return whether another node may be serving the share by now.
+
+        If so, requests that waited here must not touch its files."""
         return share.placement is not None and self.fence is not None and self.fence.expired()
 
     # Connections
 
     def has_room(self, connection: Connection) -> bool:
-        """Return whether a user may log on to the connection: not if too many are logged on to others."""
+        """Return whether a user may log on to the connection.
+
+        The answer is no if it has no session yet and ``max_connections`` others have one."""
         return connection.is_authenticated or self.logged_on < self.settings.max_connections
 
     def rdma_lost(self, client_guid: bytes, reason: str) -> None:
-        """Remember for the report why a client's RDMA connection is gone."""
+        """Remember for reports why a client's RDMA connection was lost."""
         self.lost_rdma.pop(client_guid, None)
         if len(self.lost_rdma) >= _MAX_LOST_RDMA:
             del self.lost_rdma[next(iter(self.lost_rdma))]
@@ -160,7 +165,7 @@ class ServerState:
     # Logons
 
     def new_acceptor(self, address: str = "") -> Acceptor:
-        """Return what authenticates a session of a client at ``address``."""
+        """Return an acceptor that authenticates a session of a client at ``address``."""
         settings = self.settings
         return Acceptor(
             self.users,
@@ -176,7 +181,7 @@ class ServerState:
         )
 
     def new_rpc_acceptor(self) -> Acceptor:
-        """Return what authenticates calls of RPC: no guests, who have no keys."""
+        """Return an acceptor that authenticates RPC calls. It refuses guests, because they have no keys."""
         settings = self.settings
         return Acceptor(
             self.users,

@@ -25,7 +25,7 @@ class Sessions:
     def __init__(
         self, settings: Settings, ceilings: Ceilings, opens: OpenTable, connections: Collection[Connection]
     ) -> None:
-        """``connections``: all of the server's, as they are at any time."""
+        """``connections``: the server's live set."""
         self._settings = settings
         self._ceilings = ceilings
         self._opens = opens
@@ -35,14 +35,15 @@ class Sessions:
     def begin(self, connection: Connection) -> Session:
         """Make a session that is to be authenticated. [MS-SMB2 3.3.5.5.1]
 
-        Raises INSUFFICIENT_RESOURCES when the client has too many of them, or too many under way."""
+        Raises INSUFFICIENT_RESOURCES if the connection has too many sessions, or too many that are being
+        authenticated."""
         table = connection.session_table
         settings = self._settings
         in_progress = len(connection.acceptors)
         if in_progress >= settings.max_sessions_in_progress or len(table) >= settings.max_sessions:
             raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
         while True:
-            # Unpredictable, so that nobody binds to or supersedes a session that is not theirs by counting.
+            # Unpredictable, so that a client cannot guess the id of another session to bind to it or to supersede it.
             # 32 bits: smbtorture's session-id test keeps no more.
             session_id = secrets.randbits(32) or 1
             if session_id not in self.by_id:
@@ -58,10 +59,10 @@ class Sessions:
             self.remove(session)
 
     def remove(self, session: Session) -> None:
-        """End a session: cancel its requests, close its opens and tree connects, on all channels. [MS-SMB2 3.3.4.5,
-        3.3.5.6]
+        """End a session: cancel its requests, and close its opens and tree connects, on all channels.
+        [MS-SMB2 3.3.4.5, 3.3.5.6]
 
-        The channels' keys stay with the object: the reply that ends a session is still signed with them."""
+        The channels' keys stay with the object, because the reply that ends a session is still signed with them."""
         if self.by_id.pop(session.session_id, None) is None:
             return
         if session.usage is not None:
@@ -79,7 +80,7 @@ class Sessions:
         session.state = SessionState.EXPIRED
 
     def leave(self, session: Session, connection: Connection) -> None:
-        """Take a lost connection off a session, which ends without its last one. [MS-SMB2 3.3.7.1]"""
+        """Take a lost connection off a session. End the session if that was its last one. [MS-SMB2 3.3.7.1]"""
         session.channel_list.pop(connection, None)
         if not session.channel_list:
             self.remove(session)
@@ -89,7 +90,7 @@ class Sessions:
         session.channels_changed()
 
     def close_previous(self, session_id: int, identity: Identity) -> None:
-        """End the session that a client which reconnects names as its old one, if it is of the same user.
+        """End the session that a reconnecting client names as its previous one, if it belongs to the same user.
         [MS-SMB2 3.3.5.5.3]"""
         previous = self.by_id.get(session_id)
         if previous is None or previous.identity is None or previous.state is SessionState.IN_PROGRESS:
@@ -101,8 +102,9 @@ class Sessions:
     # Ceilings
 
     def count(self, session: Session, connection: Connection, identity: Identity) -> None:
-        """Count a session for the user who logs on. Raises REQUEST_NOT_ACCEPTED if that is one session or connection
-        too many for this user."""
+        """Count a session, and its connection, for the user who logs on.
+
+        Raises REQUEST_NOT_ACCEPTED if that is one session or connection too many for the user."""
         usage = self._ceilings.of(identity)
         self._ceilings.check_session(usage, len(self._connections), connection.usage is not None)
         session.usage = usage

@@ -1,4 +1,4 @@
-"""Shares (MS-SMB2 3.3.1.6) and tree connects (3.3.1.9)."""
+"""Shares, and who may use them. [MS-SMB2 3.3.1.6]"""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ IPC_SHARE_NAME = "IPC$"
 
 
 class ShareType(enum.IntEnum):
-    """ShareType of 2.2.10; the values of MS-SRVS 2.2.2.4 are one less."""
+    """ShareType. The values of MS-SRVS 2.2.2.4 are one less. [MS-SMB2 2.2.10]"""
 
     DISK = 1
     PIPE = 2
 
 
 class ShareFlags(enum.IntFlag):
-    """SMB2_SHAREFLAG_* (2.2.10)."""
+    """SMB2_SHAREFLAG_*. [MS-SMB2 2.2.10]"""
 
     NO_CACHING = 0x00000030
     ACCESS_BASED_DIRECTORY_ENUM = 0x00000800
@@ -37,7 +37,7 @@ class ShareFlags(enum.IntFlag):
 
 
 class ShareCapabilities(enum.IntFlag):
-    """SMB2_SHARE_CAP_* (2.2.10)."""
+    """SMB2_SHARE_CAP_*. [MS-SMB2 2.2.10]"""
 
     CONTINUOUS_AVAILABILITY = 0x00000010
     SCALEOUT = 0x00000020
@@ -51,7 +51,7 @@ READ_ONLY_ACCESS = FILE_GENERIC_READ | FILE_GENERIC_EXECUTE
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """``backend`` is None for IPC$ only."""
+    """A share, as configured. ``backend`` is None for IPC$ only. [MS-SMB2 3.3.1.6]"""
 
     name: str
     type: ShareType = ShareType.DISK
@@ -62,47 +62,48 @@ class Share:
     encrypt_data: bool = False
     guest_ok: bool = False
     users: frozenset[str] | None = None
-    """Those allowed (``Identity.listed_name``); None: every authenticated one."""
+    """Allowed users (``Identity.listed_name``). None means all authenticated ones."""
     read_list: frozenset[str] = frozenset()
-    """Those who only read."""
+    """Users who may only read."""
     write_list: frozenset[str] | None = None
-    """The only ones who do more than read; None: everybody who is not in ``read_list``."""
+    """The only users who may do more than read. None means all who are not in ``read_list``."""
     hosts: HostLists = EVERYBODY
-    """From where it may be used."""
+    """Addresses that it may be used from."""
     hidden: bool = False
     flags: int = 0
-    """Besides those that follow from other fields."""
+    """Flags in addition to those that follow from other fields."""
     capabilities: int = 0
     user: User | None = None
-    """POSIX credentials that everybody acts with here (``force_user``); None: each user with their own."""
+    """POSIX credentials that all users act with here (``force_user``). None means that each user has their own."""
     default_user: User | None = None
-    """POSIX credentials of guests and users who have none of their own; None: those of the server process."""
+    """POSIX credentials of guests and of users who have none of their own. None means those of the server process."""
     hides: Callable[[str], bool] | None = None
-    """Names that are shown as hidden, whatever their attributes say."""
+    """Returns whether a name is shown as hidden, independently of its attributes."""
     keep_inherited_flag: bool = False
-    """DACL_AUTO_INHERITED is stored as it is sent, not by Windows' rule."""
+    """Whether DACL_AUTO_INHERITED is stored as it is sent, instead of by Windows' rule."""
     strict_allocate: bool = False
-    """Space that clients ask for ahead is reserved, however much it is."""
+    """Whether all space that clients request ahead is reserved, without a limit."""
     posix_locks: bool = False
-    """Byte-range locks hold against programs of the host, and theirs against clients."""
+    """Whether byte-range locks exclude programs of the host, and theirs exclude clients."""
     level2_oplocks: bool = True
     streams: bool = True
     """Alternate data streams."""
     change_notify: bool = True
-    """False: CHANGE_NOTIFY is not implemented here."""
+    """Whether CHANGE_NOTIFY is supported here."""
     notify: NotifyHub = field(default_factory=NotifyHub)
     continuous_availability: bool = False
-    """Share.IsCA (3.3.1.6)."""
+    """Share.IsCA. [MS-SMB2 3.3.1.6]"""
     stores_opens: bool = False
-    """Persistent opens are stored now. ``persistence`` sets it."""
+    """Whether persistent opens can be stored now. ``persistence`` sets it."""
     service: str = ""
-    """The cluster's service it belongs to; empty: it is this node's own."""
+    """The cluster's service that it belongs to. Empty if it is this node's own."""
     placement: Placement | None = None
-    """Says whether it is served here; None: always."""
+    """Decides whether it is served here. None means that it always is."""
 
     def acting_user(self, own: User | None) -> User | None:
-        """Return the POSIX credentials that somebody acts with on the files of this share, whose own are ``own``; None
-        for the server's."""
+        """Return the POSIX credentials that a user acts with on the files of this share.
+
+        ``own``: those of the user's account, None if it has none. The result None means those of the server process."""
         return self.user or own or self.default_user
 
     def admits(self, identity: Identity, host: str) -> bool:
@@ -110,7 +111,7 @@ class Share:
         return self.admits_user(identity) and self.hosts.admits(host)
 
     def admits_user(self, identity: Identity) -> bool:
-        """Return whether it is open to this user. Guests are on no list of users."""
+        """Return whether it is open to this user. Guests are never on a list of users."""
         if identity.guest or identity.anonymous:
             return self.guest_ok and self.users is None
         return self.users is None or identity.listed_name in self.users
@@ -126,14 +127,15 @@ class Share:
 
 
 class Placement(Protocol):
-    """Where the shares of a cluster's service are served."""
+    """Decides whether the shares of a cluster's service are served here."""
 
     @property
     def arriving(self) -> asyncio.Future[None] | None:
-        """Done when it is decided whether this node, which is about to, will serve them; None: it is decided."""
+        """Done when it is decided whether this node, which is taking over, will serve them. None if it is decided."""
         ...
 
     def check(self, share: Share, address: str, dialect: int, flags: int) -> None:
-        """Raise ``StatusError`` for a TREE_CONNECT, with ``flags``, that is not to be answered here: on a connection to
-        the local ``address`` with ``dialect``."""
+        """Raise ``StatusError`` if a TREE_CONNECT must not be answered here.
+
+        ``address``: the local address of its connection. ``flags``: those of the request."""
         ...

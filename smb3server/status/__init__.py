@@ -1,4 +1,4 @@
-"""What administrators are shown of a running server.
+"""What administrators can see of a running server.
 
 Belongs here: the admin socket, the report and its explanations. Not here: the commands that print them (``cli``).
 

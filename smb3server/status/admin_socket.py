@@ -1,7 +1,7 @@
-"""The local admin socket: JSON lines over a Unix socket that only its owner (and root) may use.
+"""The local admin socket: JSON lines over a Unix socket that only its owner and root may use.
 
-A request is one line, ``{"command": "status"}``; its answer is one line, too: an object, with ``"error"`` in it if the
-request could not be served. Any number of requests on one connection.
+A request is one line, ``{"command": "status"}``. Its answer is one line with an object, which contains ``"error"`` if
+the request could not be served. A connection can carry any number of requests.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ log = logging.getLogger(__name__)
 
 SOCKET_NAME = "admin.sock"
 MAX_LINE = 1 << 16
-"""Bytes of a request."""
+"""Largest request in bytes."""
 MAX_CLIENTS = 32
 MAX_ANSWER = 64 << 20
 ANSWER_TIMEOUT = 10.0
 _CREDENTIALS = struct.Struct("=iII")
-"""pid, uid and gid (SO_PEERCRED, unix(7))."""
+"""pid, uid and gid, as SO_PEERCRED returns them. [unix(7)]"""
 
 Command = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 ROOTS_RUNTIME_DIRECTORY = Path("/run/smb3server")
 RUNTIME_VARIABLE = "RUNTIME_DIRECTORY"
-"""Set by systemd (systemd.exec(5))."""
+"""The unit's runtime directory; systemd sets it. [systemd.exec(5)]"""
 
 
 def runtime_directory() -> Path:
-    """Where servers without a state directory have their sockets."""
+    """Return the directory for sockets of servers without a state directory."""
     if os.geteuid() == 0:
         return ROOTS_RUNTIME_DIRECTORY
     if given := os.environ.get(RUNTIME_VARIABLE):
@@ -48,21 +48,23 @@ def runtime_directory() -> Path:
 
 
 def socket_path(state: Path | None) -> Path:
-    """In the state directory; without one in the runtime directory, named after the process."""
+    """Return the path of the socket: in the state directory, or in the runtime directory and named after
+    the process.
+    """
     return state / SOCKET_NAME if state is not None else runtime_directory() / f"{os.getpid()}.sock"
 
 
 class _Place:
-    """A directory, opened so that names in it fit sun_path (108 bytes) however deep it is."""
+    """A directory, opened so that paths in it fit sun_path (108 bytes) however deep it is."""
 
     def __init__(self, path: Path) -> None:
-        # Where everybody may make names, a name may lead anywhere.
+        # In a directory that all users can write to, a name may be a link to anywhere.
         flags = os.O_NOFOLLOW if _is_shared(path.parent.parent) else 0
         self.descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | flags)
         self.name = f"/proc/self/fd/{self.descriptor}/{path.name}"
 
     def check_owner(self) -> None:
-        """Raise ``PermissionError`` unless the directory is this user's, and his alone to change."""
+        """Raise ``PermissionError`` unless this user owns the directory and no one else may change it."""
         status = os.fstat(self.descriptor)
         if status.st_uid != os.geteuid():
             raise PermissionError(errno.EACCES, "directory belongs to another user")
@@ -83,7 +85,7 @@ def _is_shared(directory: Path) -> bool:
 
 
 class AdminSocket:
-    """``start`` it, then ``close`` it, once."""
+    """The admin socket of one server. Call ``start`` and then ``close``, once."""
 
     def __init__(self, path: Path, commands: dict[str, Command]) -> None:
         self.path = path
@@ -94,14 +96,14 @@ class AdminSocket:
         self._pointer: Path | None = None
 
     async def start(self) -> None:
-        """Raises ``OSError``: EADDRINUSE if another server serves there."""
+        """Listen. Raises ``OSError``; EADDRINUSE if another server uses the path."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         place = _Place(self.path)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             place.check_owner()
             self._remove_stale(place.name)
-            # The mode of a bound socket is 0777 less the umask: narrow from its first moment on.
+            # The mode of a bound socket is 0777 less the umask, so that it is narrow from the beginning.
             mask = os.umask(0o177)
             try:
                 sock.bind(place.name)
@@ -116,15 +118,17 @@ class AdminSocket:
             place.close()
 
     def announce(self) -> None:
-        """Leave a link to a socket that is elsewhere in the runtime directory, where ``running`` looks. Raises
-        ``OSError``; the socket serves all the same."""
+        """Link the socket in the runtime directory, where ``running`` looks, if it lies elsewhere.
+
+        Raises ``OSError``; the socket works nevertheless.
+        """
         directory = runtime_directory()
         if self.path.parent == directory:
             return
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.stat(directory).st_uid != os.geteuid():
             raise PermissionError(errno.EACCES, "directory belongs to another user", str(directory))
-        # Of servers that were killed; a process has few sockets of this kind, and inodes tell them apart.
+        # Remove links of servers that were killed. A process has few sockets of this kind; inodes distinguish them.
         for left in directory.glob("*.sock"):
             if left.is_symlink() and not left.exists():
                 left.unlink(missing_ok=True)
@@ -172,7 +176,7 @@ class AdminSocket:
         name = request.get("command") if isinstance(request, dict) else None
         command = self._commands.get(name) if isinstance(name, str) else None
         if command is None:
-            return {"error": f"unknown command; there are {', '.join(sorted(self._commands))}"}
+            return {"error": f"unknown command; known are {', '.join(sorted(self._commands))}"}
         try:
             return command(request)
         except Exception as error:
@@ -180,7 +184,7 @@ class AdminSocket:
             return {"error": f"{name} failed: {error}"}
 
     async def close(self) -> None:
-        """Stop; the socket's file goes if it is still ours."""
+        """Stop, and delete the socket's file unless another server has replaced it."""
         if self._server is None:
             return
         self._server.close()
@@ -193,13 +197,17 @@ class AdminSocket:
             if os.stat(self.path).st_ino == self._inode:
                 self.path.unlink()
         except FileNotFoundError:
-            log.debug("%s is gone already", self.path)
+            log.debug("%s has already been removed", self.path)
         self._server = None
 
 
 def ask(path: Path, command: str, timeout: float = ANSWER_TIMEOUT, **arguments: Any) -> dict[str, Any]:
-    """Ask a running server, with arguments that JSON can say; blocks up to ``timeout`` seconds. Raises ``OSError`` (no
-    server there: FileNotFoundError, ConnectionRefusedError) or ``ValueError`` for an answer that is none."""
+    """Send one command to a running server and return the answer.
+
+    ``arguments`` must be representable in JSON. Blocks for up to ``timeout`` seconds. Raises ``OSError``
+    (FileNotFoundError or ConnectionRefusedError if there is no server), and ``ValueError`` for an answer that is not an
+    object.
+    """
     place = _Place(path)
     try:
         with socket.socket(socket.AF_UNIX) as sock:
@@ -211,7 +219,7 @@ def ask(path: Path, command: str, timeout: float = ANSWER_TIMEOUT, **arguments: 
             while not chunks or not chunks[-1].endswith(b"\n"):
                 chunk = sock.recv(1 << 16)
                 if not chunk:
-                    raise ConnectionResetError(errno.ECONNRESET, "the server refused, or ended")
+                    raise ConnectionResetError(errno.ECONNRESET, "the server refused the request, or ended")
                 chunks.append(chunk)
                 size += len(chunk)
                 if size > MAX_ANSWER:
@@ -225,7 +233,7 @@ def ask(path: Path, command: str, timeout: float = ANSWER_TIMEOUT, **arguments: 
 
 
 def running(directory: Path | None = None) -> list[Path]:
-    """Sockets in the runtime directory that somebody answers."""
+    """Return the sockets in the runtime directory whose servers answer."""
     found: list[Path] = []
     folder = directory or runtime_directory()
     if folder.is_dir() and _is_shared(folder.parent) and not _is_own(folder):

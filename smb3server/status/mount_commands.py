@@ -1,4 +1,4 @@
-"""Commands for clients that the server prints when it starts: ready to copy, and none that cannot work."""
+"""Commands for clients that the server prints when it starts: ready to copy, and only those that work."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ _SOFTWARE_DEVICES = {"iwarp": ("siw", "siw0"), "roce": ("rdma_rxe", "rxe0")}
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How one share is reached."""
+    """The way to reach one share."""
 
     share: str
     user: str
-    """Empty: as a guest."""
+    """Empty means a guest."""
     host: str
     port: int
-    """TCP."""
+    """TCP port."""
     addresses: Sequence[str] = ()
-    """Of the machine, for RDMA that is not served at ``host``."""
+    """Addresses of the machine, for RDMA that is not served at ``host``."""
     rdma: Sequence[tuple[str, str, int]] = ()
-    """(fabric, host or wildcard, port) of each SMB Direct listener."""
+    """Fabric, host or wildcard, and port of each SMB Direct listener."""
 
 
 def _listens(listener: str, host: str) -> bool:
-    """Whether a socket on ``listener`` takes what comes to ``host``."""
+    """Return whether a socket on ``listener`` accepts connections to ``host``."""
     return listener in (host, "::" if ":" in host else "0.0.0.0")
 
 
 def _rdma_host(reach: Reach) -> tuple[str, str] | None:
-    """Host and fabric for Linux mounts with ``rdma``, which ignore ``port=`` (Linux 6.12): they ask for port 5445, and
-    over RoCE and InfiniBand for 445, too."""
+    """Return host and fabric for Linux mounts with ``rdma``.
+
+    Linux 6.12 ignores ``port=`` with ``rdma``: it tries port 5445, and over RoCE and InfiniBand also port 445.
+    """
     for host in dict.fromkeys((reach.host, *reach.addresses)):
         for fabric, listener, port in reach.rdma:
             if _listens(listener, host) and (port == SMB_DIRECT_PORT or (port == SMB_PORT and fabric != "iwarp")):
@@ -46,7 +48,7 @@ def _rdma_host(reach: Reach) -> tuple[str, str] | None:
 
 
 def _windows(reach: Reach) -> str:
-    # Windows has no colons in names of servers.
+    # Windows does not accept colons in server names.
     server = f"{reach.host.replace(':', '-').replace('%', 's')}.ipv6-literal.net" if ":" in reach.host else reach.host
     path = f"\\\\{server}\\{reach.share}"
     password, user = ("", reach.user) if reach.user else (' ""', "guest")
@@ -82,7 +84,7 @@ def _linux_rdma(reach: Reach) -> str:
 
 
 def commands(reach: Reach) -> list[str]:
-    """One line per kind of client."""
+    """Return one line per kind of client."""
     other = reach.port != SMB_PORT
     more = [f"port={reach.port}"] if other else []
     lines = [f"Windows:        {_windows(reach)}", f"Linux (TCP):    {_mount(reach, reach.host, *more)}"]
@@ -99,8 +101,10 @@ def commands(reach: Reach) -> list[str]:
 
 
 def choose_host(listen: Sequence[str], addresses: Sequence[str]) -> str:
-    """An address that other machines can use: one of the machine's ``addresses`` that is listened on, IPv4 first.
-    ``listen`` empty: all."""
+    """Return an address that other machines can use.
+
+    It is one of the machine's ``addresses`` that the server listens on, IPv4 first. An empty ``listen`` means all.
+    """
     wanted = [
         address
         for address in addresses

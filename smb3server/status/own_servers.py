@@ -1,4 +1,4 @@
-"""Servers of this project that run on this machine, as their admin sockets tell."""
+"""Servers of this project that run on this machine, according to their admin sockets."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ ANSWER_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class OwnServer:
-    """What one of them serves."""
+    """One such server, and the addresses that it serves."""
 
     pid: int
     rdma: str
-    """As its ``rdma`` option has it."""
+    """The value of its ``rdma`` option."""
     served: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
-    """(fabric, host, ports)."""
+    """Fabric, host and ports."""
     problems: tuple[str, ...] = field(default=())
-    """Why it serves other fabrics not."""
+    """Why it does not serve other fabrics."""
 
     def __str__(self) -> str:
         return f"smb3server (process {self.pid})"
 
     @property
     def fabrics(self) -> list[str]:
-        """Served at addresses that other machines reach."""
+        """Fabrics served at addresses that other machines can reach."""
         return list(dict.fromkeys(fabric for fabric, host, _ in self.served if not _is_loopback(host)))
 
 
@@ -40,7 +40,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def own_servers(directory: Path | None = None) -> list[OwnServer]:
-    """Those whose admin sockets this user may ask: his own, or all for root. Blocks while they answer."""
+    """Return the servers whose admin sockets this user may use: the user's own, or all for root.
+
+    Blocks while they answer.
+    """
     found: list[OwnServer] = []
     for path in running(directory):
         try:
@@ -58,7 +61,7 @@ def own_servers(directory: Path | None = None) -> list[OwnServer]:
                 ),
             )
         except (OSError, ValueError, KeyError, TypeError):
-            # It ends just now, or is of another version: its ports are then somebody's, which is what is said of them.
+            # The server is ending, or is of another version: its ports are reported as belonging to an unknown program.
             continue
         if all(known.pid != server.pid for known in found):
             found.append(server)

@@ -1,9 +1,9 @@
-"""Why a connection does not use RDMA: the first thing in the way, in the order in which a client gets there.
+"""Why a connection does not use RDMA: the first obstacle, in the order of a client's steps.
 
-A client finds RDMA in steps (MS-SMB2 3.2.4.20.10, 3.2.5.14.11): it negotiates 3.x with multichannel, logs on, asks for
+A client finds RDMA in steps (MS-SMB2 3.2.4.20.10, 3.2.5.14.11): it negotiates 3.x with multichannel, logs on, queries
 the server's interface list, finds an interface flagged RDMA_CAPABLE that it can reach with an RDMA NIC of its own, and
-binds a channel there. ``why_tcp`` walks the same steps over facts alone; ``why_inline`` says why data stays in messages
-although the connection has RDMA (MS-SMB2 3.3.5.12, 3.3.5.13). Both are pure.
+binds a channel there. ``why_tcp`` follows the same steps on plain facts. ``why_inline`` gives the reason why data stays
+in messages although the connection has RDMA (MS-SMB2 3.3.5.12, 3.3.5.13). Both are pure functions.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import NamedTuple
 from smb3server.wire.negotiate import Dialect
 
 RDMA_WORTHWHILE = 4096
-"""Bytes from which Linux clients use RDMA (its rdma_readwrite_threshold): not to do so with more has another reason."""
+"""Bytes from which Linux clients use RDMA (rdma_readwrite_threshold). If larger data goes inline, there is another
+reason.
+"""
 
 
 class Code(enum.Enum):
-    """Stable names for scripts; the table of docs/rdma-used.md lists each."""
+    """Stable names of the reasons, for scripts. The table in docs/rdma-used.md lists each."""
 
     USED = "used"
     USED_ON_ANOTHER_CHANNEL = "used-on-another-channel"
@@ -44,6 +46,8 @@ class Code(enum.Enum):
 
 
 class Reason(NamedTuple):
+    """An answer for an operator: what is the case, and what to do about it."""
+
     code: Code
     text: str
     remedy: str = ""
@@ -51,14 +55,14 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What decides about one connection."""
+    """The facts about one connection that determine the reason."""
 
     rdma_off: bool = False
-    """The server was told not to serve SMB Direct."""
+    """The server was started without SMB Direct."""
     served: bool = True
     """At least one fabric is served."""
     not_served: str = ""
-    """Why none is, or why an interface is without."""
+    """Why no fabric is served, or why an interface has none."""
     negotiated: bool = True
     dialect: int = Dialect.SMB_3_1_1
     server_max_dialect: int = Dialect.SMB_3_1_1
@@ -67,20 +71,20 @@ class Facts:
     client_multichannel: bool = True
     logged_on: bool = True
     guest: bool = False
-    """All sessions are guest or anonymous: they have no key to bind a channel with (3.3.5.5)."""
+    """All sessions are guest or anonymous: they have no key to bind a channel with. [MS-SMB2 3.3.5.5]"""
     asked: bool = False
-    """The client asked for the interface list, on any channel of its sessions."""
+    """The client queried the interface list, on any channel of its sessions."""
     flagged: int = 0
-    """Interfaces flagged RDMA_CAPABLE in the last list it got."""
+    """Number of interfaces flagged RDMA_CAPABLE in the last list that the client got."""
     rdma_channels: int = 0
-    """RDMA channels that its sessions have."""
+    """Number of RDMA channels of the client's sessions."""
     lost: str = ""
     """How the client's last RDMA connection ended; empty if it never had one."""
     encrypted: str = ""
-    """Who wants encryption: "session", or "share NAME"."""
+    """What requires encryption: "session", or "share NAME"."""
     signing_required: bool = False
     rdma_bytes: int = 0
-    """Moved by RDMA Read and Write."""
+    """Bytes moved by RDMA Read and Write."""
     largest_inline: int = 0
     """Bytes of the largest READ or WRITE that came without buffer descriptors."""
 
@@ -92,7 +96,10 @@ _GET_INTERFACES = (
 _TEXTS: Mapping[Code, tuple[str, str]] = {
     Code.OFF: ("the server was started without SMB Direct", "start it with --rdma"),
     Code.NO_PROVIDER: ("no fabric can be served: {not_served}", "follow the remedy that it names, or try --rdma=iwarp"),
-    Code.NOT_NEGOTIATED: ("the client has not negotiated yet", "wait; if it stays so, the client is no SMB client"),
+    Code.NOT_NEGOTIATED: (
+        "the client has not negotiated yet",
+        "wait; if this does not change, the client is not an SMB client",
+    ),
     Code.SERVER_DIALECT: (
         "this server negotiates dialect 0x{server_max_dialect:04x} at most, and RDMA needs 3.0",
         "raise max_dialect in the configuration",
@@ -156,7 +163,10 @@ def _reason(code: Code, facts: Facts) -> Reason:
 
 
 def why_tcp(facts: Facts) -> Reason:
-    """The first reason that keeps a TCP connection's client off RDMA; ``USED_ON_ANOTHER_CHANNEL`` if nothing does."""
+    """Return the first reason why the client of a TCP connection does not use RDMA.
+
+    ``USED_ON_ANOTHER_CHANNEL`` means that there is no such reason.
+    """
     return _reason(_tcp_code(facts), facts)
 
 
@@ -180,7 +190,7 @@ def _tcp_code(facts: Facts) -> Code:
 
 
 def why_inline(facts: Facts) -> Reason:
-    """Why READ and WRITE do not travel by RDMA on a connection that has it; ``USED`` if they do."""
+    """Return why READ and WRITE do not use RDMA on a connection that has it; ``USED`` if they do."""
     return _reason(_inline_code(facts), facts)
 
 

@@ -1,6 +1,6 @@
-"""What a server is doing, as plain data: sessions, their channels and opens, and whether RDMA is used.
+"""The state of a server as plain data: sessions, their channels and opens, and whether RDMA is used.
 
-Reads state, changes none. Everything in the result is JSON: strings, numbers, lists and objects.
+The report reads state and changes none. Everything in the result is JSON: strings, numbers, lists and objects.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 MAX_OPENS = 1000
-"""Opens listed per session; the count is always the whole one."""
+"""Largest number of opens listed per session; the count includes all of them."""
 _NO_DIALECT = {0: "-", int(Dialect.WILDCARD): "2.???"}
-"""What is shown before a dialect is negotiated."""
+"""Texts shown before a dialect is negotiated."""
 
 
 def dialect_name(dialect: int) -> str:
+    """Return the name of a dialect, such as "3.1.1"."""
     return (_NO_DIALECT | DIALECT_NAMES).get(dialect, f"0x{dialect:04x}")
 
 
@@ -42,8 +43,10 @@ def traffic(connection: Connection) -> Json:
 
 
 def sizes(connection: Connection) -> Json:
-    """Return the lengths in force on a connection, in bytes, and how many RDMA Reads may be on their way at once; None
-    where only SMB Direct has such a thing."""
+    """Return the size limits in force on a connection, in bytes, and the number of concurrent RDMA Reads.
+
+    Values that only SMB Direct has are None on other transports.
+    """
     return {
         "max_read": connection.max_read_size,
         "max_write": connection.max_write_size,
@@ -54,7 +57,7 @@ def sizes(connection: Connection) -> Json:
 
 
 def facts(server: Server, connection: Connection) -> Facts:
-    """What ``rdma_reasons`` judges by."""
+    """Collect the facts that ``rdma_reasons`` judges by."""
     sessions = list(connection.session_table.values())
     siblings = {channel for session in sessions for channel in session.channel_list} | {connection}
     named = [session for session in sessions if session.identity is not None]
@@ -94,7 +97,7 @@ def _who_encrypts(sessions: Iterable[Session]) -> str:
 
 
 def reason(server: Server, connection: Connection) -> Reason:
-    """Whether RDMA is used on a connection, and if not, why."""
+    """Return whether a connection uses RDMA, and if not, why."""
     known = facts(server, connection)
     return why_tcp(known) if connection.transport.rdma is None else why_inline(known)
 
@@ -164,7 +167,9 @@ def _session(session: Session, numbers: Mapping[Connection, int]) -> Json:
 
 
 def _handles(server: Server) -> Json:
-    """Opens that outlive their connection: how many there are, how many of them wait, and what became of others."""
+    """Report the opens that outlive their connection: their number, the disconnected ones, and the fate of
+    former ones.
+    """
     kept = [entry.durable for entry in server.opens.by_id.values() if entry.durable is not None]
     counts = Counter(durable.kind for durable in kept)
     return {
@@ -175,7 +180,7 @@ def _handles(server: Server) -> Json:
 
 
 def _watchdog(server: Server) -> Json | None:
-    """Which requests held everybody up; None if nobody looks."""
+    """Report the requests that blocked all clients; None if the watchdog is off."""
     watchdog = server.watchdog
     if watchdog is None:
         return None
@@ -188,7 +193,7 @@ def _watchdog(server: Server) -> Json | None:
 
 
 def collect(server: Server, addresses: Iterable[str] = ()) -> Json:
-    """The whole report."""
+    """Return the whole report. ``addresses`` are listed as the served ones."""
     connections = sorted(server.connection_list, key=lambda entry: entry.creation_time)
     numbers = {connection: number for number, connection in enumerate(connections, 1)}
     channels = [_channel(server, connection, numbers[connection]) for connection in connections]

@@ -1,4 +1,4 @@
-"""What an owner of an RDMA NIC wants to know first: whether messages and data arrive, over SMB Direct, as they left."""
+"""Check over SMB Direct that messages and data arrive unchanged, as the owner of an RDMA NIC needs to know first."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from smbdirect.providers.base import Provider
 from smbdirect.transport.listen import connect, listen
 
 LENGTHS = (1, 4096, 130_000)
-"""Bytes of the messages that are sent; the longest takes several packets of SMB Direct."""
+"""Bytes of the messages sent; the longest takes several SMB Direct packets."""
 AMOUNT = 1 << 20
 """Bytes moved by RDMA in each direction."""
 TIMEOUT = 10.0
-"""Seconds for each of the checks."""
+"""Seconds for each check."""
 
 
 class _Side:
@@ -38,7 +38,7 @@ class _Side:
         self.closed.set_result(None)
 
     async def next(self) -> bytes:
-        """Wait for a message. Raises what ended the connection."""
+        """Wait for a message and return it. Raises the error that ended the connection."""
         found = await self.messages.get()
         if isinstance(found, BaseException):
             raise found
@@ -50,12 +50,12 @@ async def _messages(sender: _Side, receiver: _Side) -> str:
         sent = os.urandom(length)
         sender.transport.send([sent])
         if await receiver.next() != sent:
-            return f"a message of {length} bytes arrives changed"
+            return f"a message of {length} bytes was changed on the way"
     return ""
 
 
 async def _rdma_write(writer: _Side, owner: _Side) -> str:
-    """The owner exposes memory; a message that follows a Write arrives once the data is there."""
+    """Let the owner expose memory, and check that a message sent after an RDMA Write arrives once the data is there."""
     here, there = writer.transport.rdma, owner.transport.rdma
     assert here is not None and there is not None
     memory = memoryview(bytearray(AMOUNT))
@@ -72,7 +72,7 @@ async def _rdma_write(writer: _Side, owner: _Side) -> str:
     finally:
         exposed.deregister()
         buffer.release()
-    return str(error) if error else "" if arrived else "the data that arrives is not what was written"
+    return str(error) if error else "" if arrived else "the data that arrived is not the data written"
 
 
 async def _rdma_read(reader: _Side, owner: _Side) -> str:
@@ -89,7 +89,7 @@ async def _rdma_read(reader: _Side, owner: _Side) -> str:
     finally:
         exposed.deregister()
         buffer.release()
-    return str(error) if error else "" if arrived else "the data that is read is not what is there"
+    return str(error) if error else "" if arrived else "the data read is not the data exposed"
 
 
 CHECKS: dict[str, Callable[[_Side, _Side], Awaitable[str]]] = {
@@ -98,7 +98,7 @@ CHECKS: dict[str, Callable[[_Side, _Side], Awaitable[str]]] = {
     "RDMA Write": lambda client, server: _rdma_write(server, client),
     "RDMA Read": lambda client, server: _rdma_read(server, client),
 }
-"""Return what is wrong, or nothing."""
+"""The checks by name. Each returns what is wrong, or an empty string."""
 
 
 async def check_transfers(provider: Provider, address: str) -> dict[str, str]:

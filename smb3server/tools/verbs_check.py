@@ -1,9 +1,9 @@
-"""``smb3server verbs-check [ADDRESS...]``: does the verbs provider keep its contract on this machine's NICs?
+"""``smb3server verbs-check [ADDRESS...]``: check that the verbs provider keeps its contract on this machine's NICs.
 
-For the owner of an RDMA NIC. Without addresses every interface with an RDMA device that is up is checked. The device
-talks to itself (most do): what is shown is that library, driver and firmware carry messages and data unharmed. With
-``--source`` the contract suite of the source tree runs, too. Exit status: 0 if everything passed on every address, 1 if
-not, 2 if there is nothing to check.
+It is for owners of an RDMA NIC. Without addresses, every interface with an RDMA device that is up is checked. The
+device talks to itself, which most devices support: the check shows that library, driver and firmware carry messages and
+data unharmed. With ``--source`` the contract suite of the source tree runs, too. Exit status: 0 if everything passed on
+every address, 1 if not, 2 if there is nothing to check.
 """
 
 from __future__ import annotations
@@ -42,24 +42,25 @@ SUITE_SECONDS = 900
 
 @dataclass(slots=True)
 class Check:
-    """What one address showed."""
+    """The result of checking one address."""
 
     address: str
     device: str
     capabilities: dict[str, Any] = field(default_factory=dict)
     verdicts: dict[str, str] = field(default_factory=dict)
-    """Test to "ok", "skipped: why" or "FAILED: why"."""
+    """"ok", "skipped: why" or "FAILED: why", by test."""
     error: str = ""
 
     @property
     def passed(self) -> bool:
+        """Whether everything passed."""
         return (
             not self.error and bool(self.verdicts) and not any(v.startswith("FAILED") for v in self.verdicts.values())
         )
 
 
 def addresses(devices: Sequence[RdmaDevice]) -> dict[str, RdmaDevice]:
-    """Addresses of interfaces with a device that is up."""
+    """Return the addresses of interfaces with a device that is up, and the devices."""
     found: dict[str, RdmaDevice] = {}
     for entry in read_interfaces():
         for device in devices:
@@ -69,7 +70,10 @@ def addresses(devices: Sequence[RdmaDevice]) -> dict[str, RdmaDevice]:
 
 
 async def capabilities(address: str) -> dict[str, Any]:
-    """Of a connection from the address to itself. Raises ``OSError``, ``ProviderError`` or ``ConnectionLost``."""
+    """Return the capabilities of a connection from the address to itself.
+
+    Raises ``OSError``, ``ProviderError`` or ``ConnectionLost``.
+    """
     provider = VerbsProvider()
     accepting: list[asyncio.Task[None]] = []
     sides: list[Endpoint] = []
@@ -93,7 +97,7 @@ async def capabilities(address: str) -> dict[str, Any]:
 
 
 def verdicts(document: str) -> dict[str, str]:
-    """Test to verdict, from pytest's JUnit XML."""
+    """Return the verdict of each test in pytest's JUnit XML."""
     found: dict[str, str] = {}
     for case in ET.fromstring(document).iter("testcase"):
         name = case.get("name", "?")
@@ -109,9 +113,9 @@ def verdicts(document: str) -> dict[str, str]:
 
 
 def run_suite(source: Path, address: str, driver: str) -> dict[str, str]:
-    """Run the contract suite of the tree ``source`` over the device that has ``address``; some drivers have known gaps.
+    """Run the contract suite of the tree ``source`` over the device that has ``address``.
 
-    Raises ``RuntimeError`` if it does not run at all.
+    Known gaps of ``driver`` are skipped. Raises ``RuntimeError`` if the suite does not run at all.
     """
     with tempfile.TemporaryDirectory(prefix="verbs-selfcheck-") as folder:
         result = Path(folder) / "result.xml"
@@ -134,7 +138,7 @@ def run_suite(source: Path, address: str, driver: str) -> dict[str, str]:
 
 
 def check(address: str, device: str, driver: str, source: Path | None) -> Check:
-    """Check one address; without the ``source`` tree, transfers alone."""
+    """Check one address; without a ``source`` tree, only its transfers."""
     found = Check(address, device)
     try:
         found.capabilities = asyncio.run(capabilities(address))
@@ -147,6 +151,7 @@ def check(address: str, device: str, driver: str, source: Path | None) -> Check:
 
 
 def show(found: Check) -> None:
+    """Print the result of one address."""
     print(f"\n{found.address} ({found.device})")
     for name, value in found.capabilities.items():
         print(f"    {name:24} {value}")
@@ -160,13 +165,14 @@ def show(found: Check) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="smb3server verbs-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("address", nargs="*", help="addresses of RDMA interfaces (default: all)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
-        "--source", type=Path, metavar="TREE", help="run the contract suite of this source tree, too; takes pytest"
+        "--source", type=Path, metavar="TREE", help="run the contract suite of this source tree, too; needs pytest"
     )
     options = parser.parse_args(arguments)
     devices = rdma_devices()

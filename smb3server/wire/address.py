@@ -1,4 +1,4 @@
-"""Addresses of hosts, as messages and settings have them."""
+"""The type of IP addresses in messages and settings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Values that messages and stores share: FILE_ATTRIBUTE_* (MS-FSCC 2.6), reparse points (2.1.2), sizes of files.
+"""Values that messages and stores share: FILE_ATTRIBUTE_*, reparse points, sizes of files. [MS-FSCC 2.6, 2.1.2]
 
-Plain integers, because every entry of a listing is tested for them: the operators of an ``enum.IntFlag`` cost more than
-the rest of the test.
+They are plain integers, because every entry of a listing is tested for them. The operators of an ``enum.IntFlag`` cost
+more than the rest of the test.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ OFFLINE = 0x1000
 NOT_INDEXED = 0x2000
 
 SETTABLE = READONLY | HIDDEN | SYSTEM | ARCHIVE | TEMPORARY | SPARSE | OFFLINE | NOT_INDEXED
-"""What a file stores of the attributes that it is given."""
+"""The attributes that a file stores. Others in a request are ignored."""
 DIRECTORY_SETTABLE = SETTABLE & ~(TEMPORARY | SPARSE)
-"""The same for a directory."""
+"""The attributes that a directory stores."""
 
 TAG_SYMLINK = 0xA000000C
-"""IO_REPARSE_TAG_SYMLINK (MS-FSCC 2.1.2.1)."""
+"""IO_REPARSE_TAG_SYMLINK. [MS-FSCC 2.1.2.1]"""
 MAX_REPARSE_BYTES = 16384
-"""MAXIMUM_REPARSE_DATA_BUFFER_SIZE, header included (MS-FSCC 2.1.2)."""
+"""MAXIMUM_REPARSE_DATA_BUFFER_SIZE, including the header. [MS-FSCC 2.1.2]"""
 
 MAX_OFFSET = (1 << 63) - 1
-"""Bytes of the largest file: offsets and sizes are signed 64-bit integers (MS-FSCC 2.4, MS-FSA 2.1.5.3)."""
+"""Size of the largest file in bytes: offsets and sizes are signed 64-bit integers. [MS-FSCC 2.4, MS-FSA 2.1.5.3]"""

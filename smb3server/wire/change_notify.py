@@ -1,5 +1,5 @@
-"""SMB2 CHANGE_NOTIFY (MS-SMB2 2.2.35; the response is ``query_info.OutputResponse``) and FILE_NOTIFY_INFORMATION
-(MS-FSCC 2.7.1)."""
+"""CHANGE_NOTIFY and FILE_NOTIFY_INFORMATION. The response is ``query_info.OutputResponse``.
+[MS-SMB2 2.2.35, MS-FSCC 2.7.1]"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WATCH_TREE = 0x0001
 
 
 class NotifyFilter(enum.IntEnum):
-    """CompletionFilter (MS-SMB2 2.2.35)."""
+    """CompletionFilter. [MS-SMB2 2.2.35]"""
 
     FILE_NAME = 0x00000001
     DIR_NAME = 0x00000002
@@ -35,7 +35,7 @@ class NotifyFilter(enum.IntEnum):
 
 
 class Action(enum.IntEnum):
-    """MS-FSCC 2.7.1."""
+    """Kinds of changes. [MS-FSCC 2.7.1]"""
 
     ADDED = 1
     REMOVED = 2
@@ -51,6 +51,8 @@ class Action(enum.IntEnum):
 
 
 class ChangeNotifyRequest(NamedTuple):
+    """A CHANGE_NOTIFY request. [MS-SMB2 2.2.35]"""
+
     structure_size: Annotated[int, Int16ul] = 32
     flags: Annotated[int, Int16ul] = 0
     output_buffer_length: Annotated[int, Int32ul] = 0
@@ -61,6 +63,7 @@ class ChangeNotifyRequest(NamedTuple):
 
     @property
     def file_id(self) -> tuple[int, int]:
+        """The directory's open as (persistent, volatile)."""
         return self.persistent, self.volatile
 
 
@@ -68,25 +71,28 @@ CHANGE_NOTIFY_REQUEST = Codec(ChangeNotifyRequest)
 
 
 def parse_change_notify_request(message: memoryview) -> ChangeNotifyRequest:
+    """Decode a request. Raises ``DecodeError``."""
     return fixed(CHANGE_NOTIFY_REQUEST, message, 32)
 
 
 class Notification(NamedTuple):
+    """One change."""
+
     action: int
     name: str
-    """Relative to the watched directory, components separated by backslashes."""
+    """The name relative to the watched directory, its components separated by backslashes."""
 
 
 _ENTRY = struct.Struct("<III")
 
 
 def encoded_notification_size(name: str) -> int:
-    """Bytes of one entry, its padding to 4 included."""
+    """Return the bytes of one entry, including its padding to 4 bytes."""
     return (_ENTRY.size + len(encode_name(name)) + 3) & ~3
 
 
 def encode_notifications(notifications: Iterable[Notification]) -> bytes:
-    """FILE_NOTIFY_INFORMATION list."""
+    """Encode a FILE_NOTIFY_INFORMATION list. [MS-FSCC 2.7.1]"""
     entries = [(action, encode_name(name)) for action, name in notifications]
     parts: list[bytes] = []
     for number, (action, name) in enumerate(entries, 1):
@@ -98,7 +104,7 @@ def encode_notifications(notifications: Iterable[Notification]) -> bytes:
 
 
 def decode_notifications(data: Buffer) -> list[Notification]:
-    """Raises ``DecodeError``. Tolerates trailing padding behind the last entry."""
+    """Decode a FILE_NOTIFY_INFORMATION list, which may be padded at its end. Raises ``DecodeError``. [MS-FSCC 2.7.1]"""
     view = memoryview(data)
     found: list[Notification] = []
     offset = 0

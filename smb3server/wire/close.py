@@ -1,4 +1,4 @@
-"""CLOSE (MS-SMB2 2.2.15, 2.2.16)."""
+"""CLOSE. [MS-SMB2 2.2.15, 2.2.16]"""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ POSTQUERY_ATTRIB = 0x0001
 
 
 class CloseRequest(NamedTuple):
+    """A CLOSE request. [MS-SMB2 2.2.15]"""
+
     structure_size: Annotated[int, Int16ul] = 24
     flags: Annotated[int, Int16ul] = 0
     reserved: Annotated[int, Int32ul] = 0
@@ -21,6 +23,8 @@ class CloseRequest(NamedTuple):
 
 
 class CloseResponse(NamedTuple):
+    """A CLOSE response. [MS-SMB2 2.2.16]"""
+
     structure_size: Annotated[int, Int16ul] = 60
     flags: Annotated[int, Int16ul] = 0
     reserved: Annotated[int, Int32ul] = 0
@@ -38,8 +42,10 @@ CLOSE_RESPONSE = Codec(CloseResponse)
 
 
 def parse_request(message: memoryview) -> CloseRequest:
+    """Decode a request. Raises ``DecodeError``."""
     return fixed(CLOSE_REQUEST, message, 24)
 
 
 def parse_response(message: memoryview) -> CloseResponse:
+    """Decode a response. Raises ``DecodeError``."""
     return fixed(CLOSE_RESPONSE, message, 60)

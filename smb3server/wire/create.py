@@ -1,4 +1,4 @@
-"""CREATE (MS-SMB2 2.2.13, 2.2.14). Its contexts are in ``create_contexts``."""
+"""CREATE. Its contexts are in ``create_contexts``. [MS-SMB2 2.2.13, 2.2.14]"""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from smbdirect.errors import DecodeError
 
 
 class CreateDisposition(enum.IntEnum):
+    """What to do if the file exists or does not exist. [MS-SMB2 2.2.13]"""
+
     SUPERSEDE = 0
     OPEN = 1
     CREATE = 2
@@ -25,6 +27,8 @@ class CreateDisposition(enum.IntEnum):
 
 
 class CreateAction(enum.IntEnum):
+    """The action that was taken. [MS-SMB2 2.2.14]"""
+
     SUPERSEDED = 0
     OPENED = 1
     CREATED = 2
@@ -32,6 +36,8 @@ class CreateAction(enum.IntEnum):
 
 
 class CreateOptions(enum.IntEnum):
+    """Options of a request. [MS-SMB2 2.2.13]"""
+
     DIRECTORY_FILE = 0x00000001
     WRITE_THROUGH = 0x00000002
     SEQUENTIAL_ONLY = 0x00000004
@@ -57,13 +63,15 @@ class CreateOptions(enum.IntEnum):
 
 
 class ShareAccess(enum.IntEnum):
+    """Access that other opens may have at the same time. [MS-SMB2 2.2.13]"""
+
     READ = 1
     WRITE = 2
     DELETE = 4
 
 
 class Access(enum.IntEnum):
-    """Access masks (MS-SMB2 2.2.13.1)."""
+    """Rights of an access mask. [MS-SMB2 2.2.13.1]"""
 
     READ_DATA = 0x00000001
     WRITE_DATA = 0x00000002
@@ -88,6 +96,8 @@ class Access(enum.IntEnum):
 
 
 class CreateRequest(NamedTuple):
+    """The fixed part of a CREATE request. [MS-SMB2 2.2.13]"""
+
     structure_size: Annotated[int, Int16ul] = 57
     security_flags: Annotated[int, Int8ul] = 0
     requested_oplock_level: Annotated[int, Int8ul] = 0
@@ -106,10 +116,12 @@ class CreateRequest(NamedTuple):
 
 
 CREATE_FLAG_REPARSEPOINT = 0x01
-"""CreateResponse.flags, from dialect 3.0 on: what the path's last part names is a reparse point."""
+"""Value of CreateResponse.flags in dialects from 3.0 on: the last component of the path is a reparse point."""
 
 
 class CreateResponse(NamedTuple):
+    """The fixed part of a CREATE response. [MS-SMB2 2.2.14]"""
+
     structure_size: Annotated[int, Int16ul] = 89
     oplock_level: Annotated[int, Int8ul] = 0
     flags: Annotated[int, Int8ul] = 0
@@ -133,7 +145,7 @@ CREATE_RESPONSE = Codec(CreateResponse)
 
 
 def parse_request(message: memoryview) -> tuple[CreateRequest, str, list[RawContext]]:
-    """Fixed part, name as sent, contexts in their order."""
+    """Decode the fixed part, the name as sent, and the contexts in their order. Raises ``DecodeError``."""
     record = fixed(CREATE_REQUEST, message, 57)
     start = HEADER_SIZE + CREATE_REQUEST.size
     name = decode_name(tail(message, record.name_offset, record.name_length, start))
@@ -146,9 +158,10 @@ def parse_request(message: memoryview) -> tuple[CreateRequest, str, list[RawCont
 
 
 def pack_request(record: CreateRequest, name: str, contexts: Sequence[RawContext] = ()) -> bytes:
+    """Encode a request with its name and contexts."""
     raw = name.encode("utf-16-le", "surrogatepass")
     start = HEADER_SIZE + CREATE_REQUEST.size
-    # The buffer holds at least one byte; Windows and Linux pad an empty name to eight.
+    # The buffer must have at least one byte. Windows and Linux pad an empty name to eight.
     area = bytearray(raw or bytes(8))
     fields = {"name_offset": start, "name_length": len(raw)}
     if contexts:
@@ -161,6 +174,7 @@ def pack_request(record: CreateRequest, name: str, contexts: Sequence[RawContext
 
 
 def parse_response(message: memoryview) -> tuple[CreateResponse, list[RawContext]]:
+    """Decode a response and its contexts. Raises ``DecodeError``."""
     record = fixed(CREATE_RESPONSE, message, 89)
     area = tail(
         message, record.create_contexts_offset, record.create_contexts_length, HEADER_SIZE + CREATE_RESPONSE.size
@@ -169,6 +183,7 @@ def parse_response(message: memoryview) -> tuple[CreateResponse, list[RawContext
 
 
 def pack_response(record: CreateResponse, contexts: Sequence[RawContext] = ()) -> bytes:
+    """Encode a response with its contexts."""
     if not contexts:
         return CREATE_RESPONSE.pack(record)
     packed = pack_contexts(contexts)

@@ -1,7 +1,7 @@
-"""Create contexts (MS-SMB2 2.2.13.2, 2.2.14.2): the list, and the data of each kind, in both directions.
+"""Create contexts: the list, and the data of each kind, in both directions. [MS-SMB2 2.2.13.2, 2.2.14.2]
 
-``REQUESTS`` and ``RESPONSES`` tell by name how a context's data is decoded; names that are not there are ignored by
-the server (3.3.5.9).
+``REQUESTS`` and ``RESPONSES`` map the names of contexts to decoders of their data. The server ignores contexts with
+other names (3.3.5.9).
 """
 
 from __future__ import annotations
@@ -37,16 +37,22 @@ PERSISTENT = 0x00000002
 
 
 class LeaseFlags(enum.IntFlag):
+    """Flags of lease contexts. [MS-SMB2 2.2.13.2.10, 2.2.14.2.11]"""
+
     BREAK_IN_PROGRESS = 0x02
     PARENT_LEASE_KEY_SET = 0x04
 
 
 class RawContext(NamedTuple):
+    """A context whose data is not decoded."""
+
     name: bytes
     data: bytes
 
 
 class ContextHeader(NamedTuple):
+    """SMB2_CREATE_CONTEXT up to its buffer. [MS-SMB2 2.2.13.2]"""
+
     next: Annotated[int, Int32ul] = 0
     name_offset: Annotated[int, Int16ul] = 0
     name_length: Annotated[int, Int16ul] = 0
@@ -56,26 +62,26 @@ class ContextHeader(NamedTuple):
 
 
 class DurableRequest(NamedTuple):
-    """2.2.13.2.3."""
+    """SMB2_CREATE_DURABLE_HANDLE_REQUEST. [MS-SMB2 2.2.13.2.3]"""
 
     reserved: Annotated[bytes, Bytes(16)] = bytes(16)
 
 
 class DurableResponse(NamedTuple):
-    """2.2.14.2.3."""
+    """SMB2_CREATE_DURABLE_HANDLE_RESPONSE. [MS-SMB2 2.2.14.2.3]"""
 
     reserved: Annotated[bytes, Bytes(8)] = bytes(8)
 
 
 class DurableReconnect(NamedTuple):
-    """2.2.13.2.4."""
+    """SMB2_CREATE_DURABLE_HANDLE_RECONNECT. [MS-SMB2 2.2.13.2.4]"""
 
     persistent: Annotated[int, Int64ul] = 0
     volatile: Annotated[int, Int64ul] = 0
 
 
 class DurableRequestV2(NamedTuple):
-    """2.2.13.2.11; the timeout is in milliseconds."""
+    """SMB2_CREATE_DURABLE_HANDLE_REQUEST_V2. The timeout is in milliseconds. [MS-SMB2 2.2.13.2.11]"""
 
     timeout: Annotated[int, Int32ul] = 0
     flags: Annotated[int, Int32ul] = 0
@@ -84,14 +90,14 @@ class DurableRequestV2(NamedTuple):
 
 
 class DurableResponseV2(NamedTuple):
-    """2.2.14.2.12."""
+    """SMB2_CREATE_DURABLE_HANDLE_RESPONSE_V2. The timeout is in milliseconds. [MS-SMB2 2.2.14.2.12]"""
 
     timeout: Annotated[int, Int32ul] = 0
     flags: Annotated[int, Int32ul] = 0
 
 
 class DurableReconnectV2(NamedTuple):
-    """2.2.13.2.12."""
+    """SMB2_CREATE_DURABLE_HANDLE_RECONNECT_V2. [MS-SMB2 2.2.13.2.12]"""
 
     persistent: Annotated[int, Int64ul] = 0
     volatile: Annotated[int, Int64ul] = 0
@@ -100,26 +106,26 @@ class DurableReconnectV2(NamedTuple):
 
 
 class AllocationSize(NamedTuple):
-    """2.2.13.2.6."""
+    """SMB2_CREATE_ALLOCATION_SIZE, in bytes. [MS-SMB2 2.2.13.2.6]"""
 
     allocation_size: Annotated[int, Int64ul] = 0
 
 
 class Timewarp(NamedTuple):
-    """2.2.13.2.7, and the optional data of MxAc (2.2.13.2.5)."""
+    """SMB2_CREATE_TIMEWARP_TOKEN, and the optional data of MxAc (2.2.13.2.5). A FILETIME. [MS-SMB2 2.2.13.2.7]"""
 
     timestamp: Annotated[int, Int64ul] = 0
 
 
 class MaximalAccessResponse(NamedTuple):
-    """2.2.14.2.5."""
+    """SMB2_CREATE_QUERY_MAXIMAL_ACCESS_RESPONSE. [MS-SMB2 2.2.14.2.5]"""
 
     query_status: Annotated[int, Int32ul] = 0
     maximal_access: Annotated[int, Int32ul] = 0
 
 
 class OnDiskIdResponse(NamedTuple):
-    """2.2.14.2.9."""
+    """SMB2_CREATE_QUERY_ON_DISK_ID. [MS-SMB2 2.2.14.2.9]"""
 
     disk_file_id: Annotated[int, Int64ul] = 0
     volume_id: Annotated[int, Int64ul] = 0
@@ -127,7 +133,7 @@ class OnDiskIdResponse(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """SMB2_CREATE_REQUEST_LEASE (2.2.13.2.8) and SMB2_CREATE_RESPONSE_LEASE (2.2.14.2.10)."""
+    """SMB2_CREATE_REQUEST_LEASE and SMB2_CREATE_RESPONSE_LEASE. [MS-SMB2 2.2.13.2.8, 2.2.14.2.10]"""
 
     lease_key: Annotated[bytes, Bytes(16)] = bytes(16)
     lease_state: Annotated[int, Int32ul] = 0
@@ -136,7 +142,7 @@ class Lease(NamedTuple):
 
 
 class LeaseV2(NamedTuple):
-    """The _V2 forms (2.2.13.2.10, 2.2.14.2.11)."""
+    """SMB2_CREATE_REQUEST_LEASE_V2 and SMB2_CREATE_RESPONSE_LEASE_V2. [MS-SMB2 2.2.13.2.10, 2.2.14.2.11]"""
 
     lease_key: Annotated[bytes, Bytes(16)] = bytes(16)
     lease_state: Annotated[int, Int32ul] = 0
@@ -148,7 +154,7 @@ class LeaseV2(NamedTuple):
 
 
 class AppInstanceId(NamedTuple):
-    """2.2.13.2.13."""
+    """SMB2_CREATE_APP_INSTANCE_ID. [MS-SMB2 2.2.13.2.13]"""
 
     structure_size: Annotated[int, Int16ul] = 20
     reserved: Annotated[int, Int16ul] = 0
@@ -156,7 +162,7 @@ class AppInstanceId(NamedTuple):
 
 
 class AppInstanceVersion(NamedTuple):
-    """2.2.13.2.15."""
+    """SMB2_CREATE_APP_INSTANCE_VERSION. [MS-SMB2 2.2.13.2.15]"""
 
     structure_size: Annotated[int, Int16ul] = 24
     reserved: Annotated[int, Int16ul] = 0
@@ -166,7 +172,7 @@ class AppInstanceVersion(NamedTuple):
 
 
 class EaHeader(NamedTuple):
-    """Fixed part of FILE_FULL_EA_INFORMATION (MS-FSCC 2.4.16)."""
+    """The fixed part of FILE_FULL_EA_INFORMATION. [MS-FSCC 2.4.16]"""
 
     next_entry_offset: Annotated[int, Int32ul] = 0
     flags: Annotated[int, Int8ul] = 0
@@ -191,7 +197,7 @@ APP_INSTANCE_ID_CODEC = Codec(AppInstanceId)
 APP_INSTANCE_VERSION_CODEC = Codec(AppInstanceVersion)
 EA_HEADER = Codec(EaHeader)
 MAX_CONTEXTS = 64
-"""Create contexts in one request: there are fewer than twenty kinds (2.2.13.2)."""
+"""Maximum number of create contexts in one request. There are fewer than twenty kinds (2.2.13.2)."""
 
 
 def _record(codec: Codec[Any]) -> Callable[[bytes], Any]:
@@ -199,7 +205,7 @@ def _record(codec: Codec[Any]) -> Callable[[bytes], Any]:
 
 
 def _lease(data: bytes) -> Lease | LeaseV2:
-    """DataLength tells the version (3.3.5.9): 32 is v1, 52 is v2, anything else is invalid."""
+    """Decode a lease. DataLength shows the version: 32 is v1, 52 is v2, anything else is invalid. [MS-SMB2 3.3.5.9]"""
     if len(data) == LEASE_CODEC.size:
         return LEASE_CODEC.unpack(data)
     if len(data) == LEASE_V2_CODEC.size:
@@ -208,7 +214,7 @@ def _lease(data: bytes) -> Lease | LeaseV2:
 
 
 def _maximal_access(data: bytes) -> Timewarp | None:
-    """Empty, or a timestamp (2.2.13.2.5)."""
+    """Decode a timestamp, or None if there is no data. [MS-SMB2 2.2.13.2.5]"""
     if not data:
         return None
     if len(data) != TIMEWARP_CODEC.size:
@@ -223,7 +229,10 @@ def _empty(data: bytes) -> bool:
 
 
 def parse_eas(data: Buffer) -> list[tuple[bytes, bytes, int]]:
-    """(name, value, flags) of a FILE_FULL_EA_INFORMATION list (MS-FSCC 2.4.16)."""
+    """Decode a FILE_FULL_EA_INFORMATION list as (name, value, flags). [MS-FSCC 2.4.16]
+
+    Raises ``StatusError`` (EA_TOO_LARGE, EA_LIST_INCONSISTENT), or ``DecodeError`` for an incomplete entry.
+    """
     found: list[tuple[bytes, bytes, int]] = []
     position = 0
     while True:
@@ -244,6 +253,7 @@ def parse_eas(data: Buffer) -> list[tuple[bytes, bytes, int]]:
 
 
 def pack_eas(eas: Sequence[tuple[bytes, bytes, int]]) -> bytes:
+    """Encode (name, value, flags) of each attribute as a FILE_FULL_EA_INFORMATION list. [MS-FSCC 2.4.16]"""
     out = bytearray()
     for index, (name, value, flags) in enumerate(eas):
         size = EA_HEADER.size + len(name) + 1 + len(value)
@@ -281,7 +291,8 @@ RESPONSES: dict[bytes, Callable[[bytes], Any]] = {
 
 
 def parse_contexts(area: memoryview) -> list[RawContext]:
-    """The chained list (2.2.13.2). A name shorter than 4 bytes, or anything outside the area, is invalid."""
+    """Decode the chained list. Raises ``DecodeError`` for a name shorter than 4 bytes or data outside ``area``.
+    [MS-SMB2 2.2.13.2]"""
     found: list[RawContext] = []
     position = 0
     while True:
@@ -311,6 +322,7 @@ def parse_contexts(area: memoryview) -> list[RawContext]:
 
 
 def pack_contexts(contexts: Sequence[RawContext]) -> bytes:
+    """Encode a chained list, each entry but the last padded to 8 bytes."""
     out = bytearray()
     for index, (name, data) in enumerate(contexts):
         name_end = CONTEXT_HEADER.size + len(name)
@@ -327,7 +339,11 @@ def pack_contexts(contexts: Sequence[RawContext]) -> bytes:
 
 
 def decode_requests(contexts: Sequence[RawContext]) -> dict[bytes, Any]:
-    """Decoded data by name; unknown names are left out, of a repeated name the first counts."""
+    """Decode the data of the contexts in a request, by name.
+
+    Unknown names are ignored. If a name occurs several times, the first counts. Raises ``DecodeError`` or
+    ``StatusError``.
+    """
     found: dict[bytes, Any] = {}
     for name, data in contexts:
         decode = REQUESTS.get(name)

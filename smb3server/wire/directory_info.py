@@ -1,7 +1,7 @@
-"""Directory information levels (MS-FSCC 2.4.8 to 2.4.34): one encoder per level, made for long listings.
+"""Directory information levels: one encoder per level, made for long listings. [MS-FSCC 2.4.8 to 2.4.34]
 
-An entry is packed with NextEntryOffset 0; the caller, who knows whether another one follows, pads it to 8 and patches
-that field (``Packer``).
+Encoders set NextEntryOffset to 0. ``Packer`` pads an entry to 8 bytes and sets the field as soon as another entry
+follows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NEXT = struct.Struct("<I")
 
 
 class Metadata(Protocol):
-    """What the levels say of a file. Times are FILETIMEs, sizes bytes."""
+    """The metadata of a file that the levels contain. Times are FILETIMEs, sizes are bytes."""
 
     @property
     def creation_time(self) -> int: ...
@@ -59,11 +59,12 @@ class Metadata(Protocol):
 
 
 Encoder = Callable[[Metadata, bytes, int], bytes]
-"""(metadata, name in UTF-16LE, FileId) -> the entry's fixed part."""
+"""Takes metadata, name in UTF-16LE and FileId. Returns the entry's fixed part."""
 
 
 def _ea_size(info: Metadata) -> int:
-    """Where the level has no field of its own for it, a reparse point's tag takes EaSize's place (2.4.8)."""
+    """Return the value of EaSize. It is the reparse tag of a reparse point, in levels without a field for the tag.
+    [MS-FSCC 2.4.8]"""
     return info.reparse_tag if info.attributes & attr.REPARSE_POINT else info.ea_size
 
 
@@ -172,10 +173,12 @@ def _id_extd_both(i: Metadata, name: bytes, file_id: int) -> bytes:
 
 
 class Level(NamedTuple):
+    """One level: its encoder, and its layout for decoding."""
+
     encode: Encoder
     layout: struct.Struct
     name_length_field: int
-    """Index of FileNameLength among the layout's values."""
+    """Index of FileNameLength among the values of the layout."""
 
 
 LEVELS: dict[int, Level] = {
@@ -191,7 +194,7 @@ LEVELS: dict[int, Level] = {
 
 
 _SHORT = struct.Struct("<BB24s")
-"""ShortNameLength, Reserved, ShortName."""
+"""Layout of ShortNameLength, Reserved and ShortName."""
 _SHORT_AT: dict[int, int] = {
     FileInfoClass.BOTH_DIRECTORY: 68,
     FileInfoClass.ID_BOTH_DIRECTORY: 68,
@@ -200,7 +203,7 @@ _SHORT_AT: dict[int, int] = {
 
 
 class Packer:
-    """Fills one QUERY_DIRECTORY response of at most ``limit`` bytes."""
+    """One QUERY_DIRECTORY response of at most ``limit`` bytes, filled entry by entry."""
 
     __slots__ = ("_encode", "_last", "_short_at", "buffer", "count", "has_short_names", "limit")
 
@@ -211,11 +214,14 @@ class Packer:
         self.limit = limit
         self.count = 0
         self.has_short_names = self._short_at > 0
+        # Invariant: offset of the last entry in the buffer; 0 if there is none.
         self._last = 0
 
     def add(self, info: Metadata, name: bytes, file_id: int, short: bytes = b"") -> bool:
-        """Append an entry, its names in UTF-16LE (``short`` only where the level has it); False, with nothing changed,
-        if it does not fit."""
+        """Append an entry. Return False, with nothing changed, if it does not fit.
+
+        ``name`` and ``short`` are in UTF-16LE. ``short`` is for levels with short names only.
+        """
         buffer = self.buffer
         size = len(buffer)
         start = (size + 7) & ~7
@@ -236,7 +242,7 @@ class Packer:
 
 
 class ListedEntry(NamedTuple):
-    """One decoded entry; what its level lacks is 0."""
+    """One decoded entry. Fields that its level does not have are 0."""
 
     name: str
     creation_time: int = 0
@@ -268,7 +274,7 @@ _FILE_ID_FIELD = {
 
 
 def decode_directory(info_class: int, data: Buffer) -> list[ListedEntry]:
-    """All entries of a response at one of ``LEVELS``. Raises ``DecodeError``."""
+    """Decode all entries of a response at one of ``LEVELS``. Raises ``DecodeError``."""
     level = LEVELS[info_class]
     layout = level.layout
     view = memoryview(data)

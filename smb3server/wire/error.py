@@ -1,4 +1,4 @@
-"""ERROR response (MS-SMB2 2.2.2)."""
+"""ERROR response. [MS-SMB2 2.2.2]"""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from smbdirect.codec import Codec
 
 
 class ErrorResponse(NamedTuple):
-    """The fixed part; ``byte_count`` bytes of error data follow, in 3.1.1 as ``error_context_count`` contexts."""
+    """The fixed part. ``byte_count`` bytes of error data follow, in 3.1.1 as ``error_context_count`` contexts.
+    [MS-SMB2 2.2.2]"""
 
     structure_size: Annotated[int, Int16ul] = 9
     error_context_count: Annotated[int, Int8ul] = 0
@@ -24,6 +25,7 @@ ERROR_RESPONSE = Codec(ErrorResponse)
 
 
 def parse_response(message: memoryview) -> tuple[ErrorResponse, memoryview]:
+    """Decode a response and its error data. Raises ``DecodeError``."""
     record = fixed(ERROR_RESPONSE, message, 9)
     start = HEADER_SIZE + ERROR_RESPONSE.size
     return record, tail(message, start, record.byte_count, start)

@@ -1,8 +1,8 @@
-"""What every message module does first: the fixed part, then variable parts checked against the message.
+"""Decoding that all message modules share: the fixed part, and variable parts checked against the message.
 
-A message is the view from its SMB2 header to its end, because the offsets on the wire count from the header. Nothing a
-peer claims is sliced before it is checked. Whatever does not fit is a ``DecodeError``, which the dispatcher answers
-with INVALID_PARAMETER (MS-SMB2 3.3.5.2.x).
+A message is the view from its SMB2 header to its end, because offsets in messages count from the header. Every offset
+and length from a peer is checked before it is used. If something does not fit, ``DecodeError`` is raised, and the
+dispatcher answers INVALID_PARAMETER (MS-SMB2 3.3.5.2.x).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ R = TypeVar("R", bound=tuple[Any, ...])
 
 
 def fixed(codec: Codec[R], message: Buffer, structure_size: int) -> R:
-    """The fixed part behind the SMB2 header; ``DecodeError`` if it is cut or its StructureSize is another."""
+    """Decode the fixed part behind the SMB2 header. Raises ``DecodeError`` if it is incomplete or has another
+    StructureSize."""
     if len(message) < HEADER_SIZE + codec.size:
         raise DecodeError(f"fixed part of {codec.size} bytes in a message of {len(message)}")
     record = codec.make(codec.fields_from(message, HEADER_SIZE))
@@ -27,8 +28,11 @@ def fixed(codec: Codec[R], message: Buffer, structure_size: int) -> R:
 
 
 def tail(message: memoryview, offset: int, length: int, minimum: int, name: str = "variable part") -> memoryview:
-    """``length`` bytes at ``offset`` of the message (from its SMB2 header). Empty for length 0, whatever the offset;
-    ``DecodeError`` if the range starts inside the fixed part (before ``minimum``) or ends behind the message."""
+    """Return ``length`` bytes at ``offset`` of the message, counted from its SMB2 header.
+
+    The result is empty for length 0, whatever the offset. ``minimum`` is the end of the fixed part. Raises
+    ``DecodeError`` if the range starts before it or ends behind the message. ``name`` is for the error's text.
+    """
     if length == 0:
         return message[:0]
     if offset < minimum or offset + length > len(message):
@@ -37,19 +41,22 @@ def tail(message: memoryview, offset: int, length: int, minimum: int, name: str 
 
 
 def record_at(codec: Codec[R], data: Buffer, offset: int = 0) -> R:
-    """A record inside data that came from the peer."""
+    """Decode a record inside data from the peer. Raises ``DecodeError`` if it is incomplete."""
     if offset < 0 or len(data) < offset + codec.size:
         raise DecodeError(f"{codec.size} bytes at {offset} in data of {len(data)}")
     return codec.unpack(data, offset)
 
 
 def decode_name(data: Buffer) -> str:
-    """UTF-16LE text; unpaired surrogates survive (Windows names are any 16-bit units), an odd length is a
-    ``DecodeError``."""
+    """Decode UTF-16LE text. Unpaired surrogates are kept, because Windows names consist of any 16-bit units.
+
+    Raises ``DecodeError`` for an odd length.
+    """
     if len(data) % 2:
         raise DecodeError("name with an odd number of bytes")
     return bytes(data).decode("utf-16-le", "surrogatepass")
 
 
 def encode_name(name: str) -> bytes:
+    """Encode text as UTF-16LE, including unpaired surrogates."""
     return name.encode("utf-16-le", "surrogatepass")

@@ -1,7 +1,7 @@
-"""File information levels (MS-FSCC 2.4), but for the directory ones (``directory_info``).
+"""File information levels, except those for directories (``directory_info``). [MS-FSCC 2.4]
 
-Levels of fixed size are records in ``FIXED_LEVELS``; those with names or lists have a function each way. Times are
-FILETIMEs, sizes bytes.
+Levels of fixed size are records in ``FIXED_LEVELS``. Each level with a name or a list has an encoder and a decoder.
+Times are FILETIMEs, sizes are bytes. Decoders raise ``DecodeError``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from smbdirect.errors import DecodeError
 
 
 class FileInfoClass(enum.IntEnum):
-    """MS-FSCC 2.4."""
+    """Numbers of the levels. [MS-FSCC 2.4]"""
 
     DIRECTORY = 1
     FULL_DIRECTORY = 2
@@ -75,7 +75,7 @@ class FileInfoClass(enum.IntEnum):
 
 
 class DispositionFlags(enum.IntFlag):
-    """FileDispositionInformationEx (MS-FSCC 2.4.11.2)."""
+    """Flags of FileDispositionInformationEx. [MS-FSCC 2.4.11.2]"""
 
     DELETE = 0x01
     POSIX_SEMANTICS = 0x02
@@ -85,14 +85,17 @@ class DispositionFlags(enum.IntFlag):
 
 
 class RenameFlags(enum.IntFlag):
-    """FileRenameInformationEx (MS-FSCC 2.4.42.2)."""
+    """Flags of FileRenameInformationEx. [MS-FSCC 2.4.42.2]"""
 
     REPLACE_IF_EXISTS = 0x01
     POSIX_SEMANTICS = 0x02
 
 
 class BasicInformation(NamedTuple):
-    """2.4.7. When set, a time of 0 means unchanged, -1 and -2 stop and restart its updates by this handle."""
+    """FileBasicInformation. [MS-FSCC 2.4.7]
+
+    In a SET_INFO request a time of 0 means unchanged. -1 stops and -2 restarts updates of the time by this handle.
+    """
 
     creation_time: Annotated[int, Int64sl] = 0
     last_access_time: Annotated[int, Int64sl] = 0
@@ -103,7 +106,7 @@ class BasicInformation(NamedTuple):
 
 
 class StandardInformation(NamedTuple):
-    """2.4.41."""
+    """FileStandardInformation. [MS-FSCC 2.4.41]"""
 
     allocation_size: Annotated[int, Int64sl] = 0
     end_of_file: Annotated[int, Int64sl] = 0
@@ -114,30 +117,44 @@ class StandardInformation(NamedTuple):
 
 
 class InternalInformation(NamedTuple):
+    """FileInternalInformation: the file's number."""
+
     index_number: Annotated[int, Int64ul] = 0
 
 
 class EaInformation(NamedTuple):
+    """FileEaInformation: bytes of the file's extended attributes."""
+
     ea_size: Annotated[int, Int32ul] = 0
 
 
 class AccessInformation(NamedTuple):
+    """FileAccessInformation: the access of the handle."""
+
     access_flags: Annotated[int, Int32ul] = 0
 
 
 class PositionInformation(NamedTuple):
+    """FilePositionInformation."""
+
     current_byte_offset: Annotated[int, Int64sl] = 0
 
 
 class ModeInformation(NamedTuple):
+    """FileModeInformation."""
+
     mode: Annotated[int, Int32ul] = 0
 
 
 class AlignmentInformation(NamedTuple):
+    """FileAlignmentInformation."""
+
     alignment_requirement: Annotated[int, Int32ul] = 0
 
 
 class CompressionInformation(NamedTuple):
+    """FileCompressionInformation."""
+
     compressed_file_size: Annotated[int, Int64sl] = 0
     compression_format: Annotated[int, Int16ul] = 0
     compression_unit_shift: Annotated[int, Int8ul] = 0
@@ -147,6 +164,8 @@ class CompressionInformation(NamedTuple):
 
 
 class NetworkOpenInformation(NamedTuple):
+    """FileNetworkOpenInformation."""
+
     creation_time: Annotated[int, Int64sl] = 0
     last_access_time: Annotated[int, Int64sl] = 0
     last_write_time: Annotated[int, Int64sl] = 0
@@ -158,11 +177,15 @@ class NetworkOpenInformation(NamedTuple):
 
 
 class AttributeTagInformation(NamedTuple):
+    """FileAttributeTagInformation."""
+
     attributes: Annotated[int, Int32ul] = 0
     reparse_tag: Annotated[int, Int32ul] = 0
 
 
 class StandardLinkInformation(NamedTuple):
+    """FileStandardLinkInformation."""
+
     accessible_links: Annotated[int, Int32ul] = 0
     total_links: Annotated[int, Int32ul] = 0
     delete_pending: Annotated[int, Int8ul] = 0
@@ -171,17 +194,23 @@ class StandardLinkInformation(NamedTuple):
 
 
 class IdInformation(NamedTuple):
+    """FileIdInformation. The file's number has 128 bits."""
+
     volume_serial_number: Annotated[int, Int64ul] = 0
     file_id_low: Annotated[int, Int64ul] = 0
     file_id_high: Annotated[int, Int64ul] = 0
 
 
 class PipeInformation(NamedTuple):
+    """FilePipeInformation."""
+
     read_mode: Annotated[int, Int32ul] = 0
     completion_mode: Annotated[int, Int32ul] = 0
 
 
 class PipeLocalInformation(NamedTuple):
+    """FilePipeLocalInformation."""
+
     named_pipe_type: Annotated[int, Int32ul] = 0
     named_pipe_configuration: Annotated[int, Int32ul] = 0
     maximum_instances: Annotated[int, Int32ul] = 0
@@ -195,33 +224,45 @@ class PipeLocalInformation(NamedTuple):
 
 
 class PipeRemoteInformation(NamedTuple):
+    """FilePipeRemoteInformation."""
+
     collect_data_time: Annotated[int, Int64ul] = 0
     maximum_collection_count: Annotated[int, Int32ul] = 0
     padding: Annotated[int, Int32ul] = 0
 
 
 class DispositionInformation(NamedTuple):
+    """FileDispositionInformation."""
+
     delete_pending: Annotated[int, Int8ul] = 0
 
 
 class DispositionInformationEx(NamedTuple):
+    """FileDispositionInformationEx. The flags are ``DispositionFlags``."""
+
     flags: Annotated[int, Int32ul] = 0
 
 
 class EndOfFileInformation(NamedTuple):
+    """FileEndOfFileInformation."""
+
     end_of_file: Annotated[int, Int64sl] = 0
 
 
 class AllocationInformation(NamedTuple):
+    """FileAllocationInformation."""
+
     allocation_size: Annotated[int, Int64sl] = 0
 
 
 class ValidDataLengthInformation(NamedTuple):
+    """FileValidDataLengthInformation."""
+
     valid_data_length: Annotated[int, Int64sl] = 0
 
 
 class AllFixed(NamedTuple):
-    """FileAllInformation (2.4.2) up to its name: the levels it is made of, one after the other."""
+    """FileAllInformation up to its name: the levels it is made of, one after the other. [MS-FSCC 2.4.2]"""
 
     creation_time: Annotated[int, Int64sl] = 0
     last_access_time: Annotated[int, Int64sl] = 0
@@ -298,13 +339,13 @@ _RENAME = struct.Struct("<IIQI")
 
 
 def encode_name_information(name: str) -> bytes:
-    """FileNameInformation and its likes: a length and a name (2.1.7)."""
+    """Encode FileNameInformation, or another level that is a length and a name. [MS-FSCC 2.1.7]"""
     data = encode_name(name)
     return _LENGTH.pack(len(data)) + data
 
 
 def decode_name_information(data: Buffer) -> str:
-    """Raises ``DecodeError``."""
+    """Decode a length and a name. Raises ``DecodeError``."""
     view = memoryview(data)
     if len(view) < _LENGTH.size:
         raise DecodeError("name information cut short")
@@ -315,23 +356,26 @@ def decode_name_information(data: Buffer) -> str:
 
 
 def encode_all(record: AllFixed, name: str) -> bytes:
-    """FileAllInformation (2.4.2)."""
+    """Encode FileAllInformation. [MS-FSCC 2.4.2]"""
     return ALL_FIXED.pack(record) + encode_name_information(name)
 
 
 def decode_all(data: Buffer) -> tuple[AllFixed, str]:
+    """Decode FileAllInformation. Raises ``DecodeError``."""
     return ALL_FIXED.unpack(data), decode_name_information(memoryview(data)[ALL_FIXED.size :])
 
 
 class StreamEntry(NamedTuple):
+    """One stream of a file."""
+
     name: str
-    """As on the wire: '::$DATA', ':stream:$DATA'."""
+    """The name as sent: '::$DATA', ':stream:$DATA'."""
     size: int
     allocation_size: int
 
 
 def encode_streams(streams: Iterable[StreamEntry]) -> list[bytes]:
-    """FileStreamInformation (2.4.43), one element per entry, padded to 8 but the last."""
+    """Encode FileStreamInformation, one element per entry. All but the last are padded to 8 bytes. [MS-FSCC 2.4.43]"""
     entries = [(encode_name(name), size, allocation) for name, size, allocation in streams]
     parts: list[bytes] = []
     for number, (name, size, allocation) in enumerate(entries, 1):
@@ -342,30 +386,21 @@ def encode_streams(streams: Iterable[StreamEntry]) -> list[bytes]:
     return parts
 
 
-def decode_streams(data: Buffer) -> list[StreamEntry]:
-    """Raises ``DecodeError``."""
-    view = memoryview(data)
-    found: list[StreamEntry] = []
-    for start, end in chain(view, _STREAM.size):
-        _, length, size, allocation = _STREAM.unpack_from(view, start)
-        if length > end - start - _STREAM.size:
-            raise DecodeError("stream name outside its entry")
-        name = decode_name(view[start + _STREAM.size : start + _STREAM.size + length])
-        found.append(StreamEntry(name, size, allocation))
-    return found
-
-
 MAX_EAS = 1024
-"""Extended attributes in one list from the peer: all EAs of a file have at most 64 KiB (MS-FSA 2.1.5.15.6)."""
+"""Maximum number of extended attributes in one list from the peer. All EAs of a file have at most 64 KiB (MS-FSA
+2.1.5.15.6)."""
 
 
 class TooManyEntriesError(DecodeError):
-    """A list has more entries than anybody has reason to send."""
+    """A list from the peer has too many entries."""
 
 
 def chain(view: memoryview, minimum: int, limit: int = 1 << 32) -> list[tuple[int, int]]:
-    """(start, end) of every entry of a list linked by NextEntryOffset. Raises ``DecodeError``; ``TooManyEntriesError``
-    beyond ``limit`` entries."""
+    """Return (start, end) of every entry of a list linked by NextEntryOffset.
+
+    ``minimum`` is the size of an entry's fixed part in bytes. Raises ``DecodeError``, or ``TooManyEntriesError`` for
+    more than ``limit`` entries.
+    """
     found: list[tuple[int, int]] = []
     offset = 0
     while len(view):
@@ -385,13 +420,15 @@ def chain(view: memoryview, minimum: int, limit: int = 1 << 32) -> list[tuple[in
 
 
 class EaEntry(NamedTuple):
+    """One extended attribute."""
+
     name: bytes
     value: bytes
     flags: int = 0
 
 
 def encode_eas(entries: Iterable[EaEntry]) -> list[bytes]:
-    """FileFullEaInformation (2.4.15), one element per entry, padded to 4 but the last."""
+    """Encode FileFullEaInformation, one element per entry. All but the last are padded to 4 bytes. [MS-FSCC 2.4.15]"""
     listed = list(entries)
     parts: list[bytes] = []
     for number, (name, value, flags) in enumerate(listed, 1):
@@ -404,7 +441,11 @@ def encode_eas(entries: Iterable[EaEntry]) -> list[bytes]:
 
 
 def decode_eas(data: Buffer) -> list[EaEntry]:
-    """Raises ``DecodeError``: an entry cut short, misaligned, a name without its NUL; more than ``MAX_EAS``."""
+    """Decode FileFullEaInformation. [MS-FSCC 2.4.15]
+
+    Raises ``DecodeError`` for an incomplete or misaligned entry, a name without its NUL, or more than ``MAX_EAS``
+    entries.
+    """
     view = memoryview(data)
     found: list[EaEntry] = []
     for start, end in chain(view, _FULL_EA.size, MAX_EAS):
@@ -421,20 +462,8 @@ def decode_eas(data: Buffer) -> list[EaEntry]:
     return found
 
 
-def encode_get_eas(names: Iterable[bytes]) -> bytes:
-    """FileGetEaInformation (2.4.15.1), a query's list of names."""
-    listed = list(names)
-    parts: list[bytes] = []
-    for number, name in enumerate(listed, 1):
-        last = number == len(listed)
-        length = _GET_EA.size + len(name) + 1
-        padding = 0 if last else -length % 4
-        parts.append(_GET_EA.pack(0 if last else length + padding, len(name)) + name + b"\0" + bytes(padding))
-    return b"".join(parts)
-
-
 def decode_get_eas(data: Buffer) -> list[bytes]:
-    """Raises ``DecodeError``, for more than ``MAX_EAS``, too."""
+    """Decode FileGetEaInformation. Raises ``DecodeError``, also for more than ``MAX_EAS`` names. [MS-FSCC 2.4.15.1]"""
     view = memoryview(data)
     found: list[bytes] = []
     for start, end in chain(view, _GET_EA.size, MAX_EAS):
@@ -446,22 +475,25 @@ def decode_get_eas(data: Buffer) -> list[bytes]:
 
 
 class RenameInformation(NamedTuple):
-    """FileRenameInformation(Ex) and FileLinkInformation in the form SMB2 uses (2.4.42.2, 2.4.27.2)."""
+    """FileRenameInformation(Ex) or FileLinkInformation in the form that SMB2 uses. [MS-FSCC 2.4.42.2, 2.4.27.2]"""
 
     flags: int
-    """Bit 0 is ReplaceIfExists in all of them; only the -Ex levels have more."""
+    """Bit 0 is ReplaceIfExists in all levels. Only the -Ex levels have more bits."""
     root_directory: int
     name: str
 
 
 def encode_rename(record: RenameInformation) -> bytes:
-    """At least 24 bytes: Windows refuses less."""
+    """Encode at least 24 bytes, because Windows refuses shorter buffers."""
     name = encode_name(record.name)
     return (_RENAME.pack(record.flags, 0, record.root_directory, len(name)) + name).ljust(24, b"\0")
 
 
 def decode_rename(data: Buffer, extended: bool = False) -> RenameInformation:
-    """``extended`` for the -Ex levels, whose flags are 32 bits; else the first byte counts. Raises ``DecodeError``."""
+    """Decode the target of a rename or a link. Raises ``DecodeError``.
+
+    ``extended`` is for the -Ex levels, whose flags have 32 bits. Otherwise only the first byte counts.
+    """
     view = memoryview(data)
     if len(view) < _RENAME.size:
         raise DecodeError("rename information cut short")

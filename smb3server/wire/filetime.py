@@ -1,4 +1,4 @@
-"""FILETIME (MS-DTYP 2.3.3): 100 ns units since 1601-01-01 UTC, against POSIX nanoseconds since 1970."""
+"""Converts between FILETIME (100 ns units since 1601-01-01 UTC) and POSIX nanoseconds since 1970. [MS-DTYP 2.3.3]"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FLUSH (MS-SMB2 2.2.17, 2.2.18)."""
+"""FLUSH. [MS-SMB2 2.2.17, 2.2.18]"""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from smbdirect.codec import Codec
 
 
 class FlushRequest(NamedTuple):
+    """A FLUSH request. [MS-SMB2 2.2.17]"""
+
     structure_size: Annotated[int, Int16ul] = 24
     reserved1: Annotated[int, Int16ul] = 0
     reserved2: Annotated[int, Int32ul] = 0
@@ -19,6 +21,8 @@ class FlushRequest(NamedTuple):
 
 
 class FlushResponse(NamedTuple):
+    """A FLUSH response. [MS-SMB2 2.2.18]"""
+
     structure_size: Annotated[int, Int16ul] = 4
     reserved: Annotated[int, Int16ul] = 0
 
@@ -28,8 +32,10 @@ FLUSH_RESPONSE = Codec(FlushResponse)
 
 
 def parse_request(message: memoryview) -> FlushRequest:
+    """Decode a request. Raises ``DecodeError``."""
     return fixed(FLUSH_REQUEST, message, 24)
 
 
 def parse_response(message: memoryview) -> FlushResponse:
+    """Decode a response. Raises ``DecodeError``."""
     return fixed(FLUSH_RESPONSE, message, 4)

@@ -1,4 +1,4 @@
-"""File system information levels (MS-FSCC 2.5)."""
+"""File system information levels. [MS-FSCC 2.5]"""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Annotated, NamedTuple
 
 from construct import Bytes, Int8ul, Int32ul, Int64sl, Int64ul
 
-from smb3server.wire.fields import decode_name, encode_name
-from smbdirect.codec import Buffer, Codec
-from smbdirect.errors import DecodeError
+from smb3server.wire.fields import encode_name
+from smbdirect.codec import Codec
 
 
 class FsInfoClass(enum.IntEnum):
+    """Numbers of the levels. [MS-FSCC 2.5]"""
+
     VOLUME = 1
     LABEL = 2
     SIZE = 3
@@ -27,7 +28,7 @@ class FsInfoClass(enum.IntEnum):
 
 
 class FsAttributes(enum.IntFlag):
-    """FileSystemAttributes (2.5.1)."""
+    """FileSystemAttributes. [MS-FSCC 2.5.1]"""
 
     CASE_SENSITIVE_SEARCH = 0x00000001
     CASE_PRESERVED_NAMES = 0x00000002
@@ -48,7 +49,7 @@ class FsAttributes(enum.IntFlag):
 
 
 class SectorFlags(enum.IntFlag):
-    """FileFsSectorSizeInformation (2.5.7)."""
+    """Flags of FileFsSectorSizeInformation. [MS-FSCC 2.5.7]"""
 
     ALIGNED_DEVICE = 1
     PARTITION_ALIGNED_ON_DEVICE = 2
@@ -57,7 +58,7 @@ class SectorFlags(enum.IntFlag):
 
 
 class VolumeFixed(NamedTuple):
-    """FileFsVolumeInformation (2.5.9) up to its label."""
+    """FileFsVolumeInformation up to its label. [MS-FSCC 2.5.9]"""
 
     creation_time: Annotated[int, Int64sl] = 0
     serial_number: Annotated[int, Int32ul] = 0
@@ -67,6 +68,8 @@ class VolumeFixed(NamedTuple):
 
 
 class SizeInformation(NamedTuple):
+    """FileFsSizeInformation. [MS-FSCC 2.5.8]"""
+
     total_units: Annotated[int, Int64sl] = 0
     available_units: Annotated[int, Int64sl] = 0
     sectors_per_unit: Annotated[int, Int32ul] = 0
@@ -74,12 +77,14 @@ class SizeInformation(NamedTuple):
 
 
 class DeviceInformation(NamedTuple):
+    """FileFsDeviceInformation. [MS-FSCC 2.5.10]"""
+
     device_type: Annotated[int, Int32ul] = 0
     characteristics: Annotated[int, Int32ul] = 0
 
 
 class AttributeFixed(NamedTuple):
-    """FileFsAttributeInformation (2.5.1) up to the file system's name."""
+    """FileFsAttributeInformation up to the file system's name. [MS-FSCC 2.5.1]"""
 
     attributes: Annotated[int, Int32ul] = 0
     maximum_component_length: Annotated[int, Int32ul] = 255
@@ -87,7 +92,7 @@ class AttributeFixed(NamedTuple):
 
 
 class ControlInformation(NamedTuple):
-    """FileFsControlInformation (2.5.2): quota settings."""
+    """FileFsControlInformation: quota settings. [MS-FSCC 2.5.2]"""
 
     free_space_start_filtering: Annotated[int, Int64sl] = 0
     free_space_threshold: Annotated[int, Int64sl] = 0
@@ -99,6 +104,8 @@ class ControlInformation(NamedTuple):
 
 
 class FullSizeInformation(NamedTuple):
+    """FileFsFullSizeInformation. [MS-FSCC 2.5.4]"""
+
     total_units: Annotated[int, Int64sl] = 0
     caller_available_units: Annotated[int, Int64sl] = 0
     actual_available_units: Annotated[int, Int64sl] = 0
@@ -107,11 +114,15 @@ class FullSizeInformation(NamedTuple):
 
 
 class ObjectIdInformation(NamedTuple):
+    """FileFsObjectIdInformation. [MS-FSCC 2.5.6]"""
+
     object_id: Annotated[bytes, Bytes(16)] = bytes(16)
     extended_info: Annotated[bytes, Bytes(48)] = bytes(48)
 
 
 class SectorSizeInformation(NamedTuple):
+    """FileFsSectorSizeInformation. [MS-FSCC 2.5.7]"""
+
     logical_bytes: Annotated[int, Int32ul] = 512
     physical_bytes_for_atomicity: Annotated[int, Int32ul] = 512
     physical_bytes_for_performance: Annotated[int, Int32ul] = 512
@@ -132,28 +143,12 @@ SECTOR_SIZE = Codec(SectorSizeInformation)
 
 
 def encode_volume(creation_time: int, serial_number: int, label: str) -> bytes:
+    """Encode FileFsVolumeInformation. ``creation_time`` is a FILETIME."""
     name = encode_name(label)
     return VOLUME_FIXED.pack(VolumeFixed(creation_time, serial_number, len(name))) + name
 
 
-def decode_volume(data: Buffer) -> tuple[VolumeFixed, str]:
-    """Raises ``DecodeError``."""
-    record = VOLUME_FIXED.unpack(data)
-    return record, _name(data, VOLUME_FIXED.size, record.label_length)
-
-
 def encode_attribute(attributes: int, maximum_component_length: int, name: str) -> bytes:
+    """Encode FileFsAttributeInformation."""
     data = encode_name(name)
     return ATTRIBUTE_FIXED.pack(AttributeFixed(attributes, maximum_component_length, len(data))) + data
-
-
-def decode_attribute(data: Buffer) -> tuple[AttributeFixed, str]:
-    """Raises ``DecodeError``."""
-    record = ATTRIBUTE_FIXED.unpack(data)
-    return record, _name(data, ATTRIBUTE_FIXED.size, record.name_length)
-
-
-def _name(data: Buffer, offset: int, length: int) -> str:
-    if length > len(data) - offset:
-        raise DecodeError("name longer than its buffer")
-    return decode_name(memoryview(data)[offset : offset + length])

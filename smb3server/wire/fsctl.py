@@ -1,4 +1,4 @@
-"""Inputs and outputs of file FSCTLs (MS-SMB2 2.2.31.1, 2.2.32.1; MS-FSCC 2.3)."""
+"""Inputs and outputs of FSCTLs on files; the numbers are ``ioctl.Fsctl``. [MS-SMB2 2.2.31.1, 2.2.32.1, MS-FSCC 2.3]"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from smbdirect.errors import DecodeError
 
 
 class CopyChunkHeader(NamedTuple):
-    """SRV_COPYCHUNK_COPY (2.2.31.1) up to its chunks."""
+    """SRV_COPYCHUNK_COPY up to its chunks. [MS-SMB2 2.2.31.1]"""
 
     source_key: Annotated[bytes, Bytes(24)] = bytes(24)
     chunk_count: Annotated[int, Int32ul] = 0
@@ -20,7 +20,7 @@ class CopyChunkHeader(NamedTuple):
 
 
 class CopyChunk(NamedTuple):
-    """SRV_COPYCHUNK (2.2.31.1.1)."""
+    """SRV_COPYCHUNK. Offsets and length are in bytes. [MS-SMB2 2.2.31.1.1]"""
 
     source_offset: Annotated[int, Int64ul] = 0
     target_offset: Annotated[int, Int64ul] = 0
@@ -29,7 +29,7 @@ class CopyChunk(NamedTuple):
 
 
 class CopyChunkResponse(NamedTuple):
-    """SRV_COPYCHUNK_RESPONSE (2.2.32.1). With INVALID_PARAMETER it holds the server's limits instead."""
+    """SRV_COPYCHUNK_RESPONSE. With INVALID_PARAMETER it contains the server's limits instead. [MS-SMB2 2.2.32.1]"""
 
     chunks_written: Annotated[int, Int32ul] = 0
     chunk_bytes_written: Annotated[int, Int32ul] = 0
@@ -37,7 +37,7 @@ class CopyChunkResponse(NamedTuple):
 
 
 class ResumeKeyResponse(NamedTuple):
-    """SRV_REQUEST_RESUME_KEY Response (2.2.32.3)."""
+    """SRV_REQUEST_RESUME_KEY Response. [MS-SMB2 2.2.32.3]"""
 
     resume_key: Annotated[bytes, Bytes(24)] = bytes(24)
     context_length: Annotated[int, Int32ul] = 0
@@ -45,28 +45,28 @@ class ResumeKeyResponse(NamedTuple):
 
 
 class ZeroData(NamedTuple):
-    """FSCTL_SET_ZERO_DATA (MS-FSCC 2.3.71)."""
+    """FSCTL_SET_ZERO_DATA Request. [MS-FSCC 2.3.71]"""
 
     file_offset: Annotated[int, Int64sl] = 0
     beyond_final_zero: Annotated[int, Int64sl] = 0
 
 
 class FileRange(NamedTuple):
-    """FILE_ALLOCATED_RANGE_BUFFER (MS-FSCC 2.3.53); FSCTL_FILE_LEVEL_TRIM's extents look the same."""
+    """FILE_ALLOCATED_RANGE_BUFFER. The extents of FSCTL_FILE_LEVEL_TRIM have the same layout. [MS-FSCC 2.3.53]"""
 
     file_offset: Annotated[int, Int64sl] = 0
     length: Annotated[int, Int64sl] = 0
 
 
 class TrimHeader(NamedTuple):
-    """FILE_LEVEL_TRIM (MS-FSCC 2.3.13)."""
+    """FILE_LEVEL_TRIM up to its extents. [MS-FSCC 2.3.13]"""
 
     key: Annotated[int, Int32ul] = 0
     num_ranges: Annotated[int, Int32ul] = 0
 
 
 class CompressionFormat(enum.IntEnum):
-    """CompressionState (MS-FSCC 2.3.20, 2.3.67)."""
+    """CompressionState. [MS-FSCC 2.3.20, 2.3.67]"""
 
     NONE = 0
     DEFAULT = 1
@@ -74,7 +74,7 @@ class CompressionFormat(enum.IntEnum):
 
 
 class DuplicateExtents(NamedTuple):
-    """SMB2_DUPLICATE_EXTENTS_DATA (MS-FSCC 2.3.8)."""
+    """SMB2_DUPLICATE_EXTENTS_DATA. [MS-FSCC 2.3.8]"""
 
     source_persistent: Annotated[int, Int64ul] = 0
     source_volatile: Annotated[int, Int64ul] = 0
@@ -84,7 +84,7 @@ class DuplicateExtents(NamedTuple):
 
 
 class DuplicateExtentsEx(NamedTuple):
-    """SMB2_DUPLICATE_EXTENTS_DATA_EX (MS-FSCC 2.3.10)."""
+    """SMB2_DUPLICATE_EXTENTS_DATA_EX. [MS-FSCC 2.3.10]"""
 
     structure_size: Annotated[int, Int64ul] = 48
     source_persistent: Annotated[int, Int64ul] = 0
@@ -97,7 +97,7 @@ class DuplicateExtentsEx(NamedTuple):
 
 
 class ReparseHeader(NamedTuple):
-    """REPARSE_DATA_BUFFER (MS-FSCC 2.1.2.2); tags of others than Microsoft go on with a GUID (2.1.2.3)."""
+    """REPARSE_DATA_BUFFER. In buffers with a non-Microsoft tag a GUID follows (2.1.2.3). [MS-FSCC 2.1.2.2]"""
 
     tag: Annotated[int, Int32ul] = 0
     data_length: Annotated[int, Int16ul] = 0
@@ -105,7 +105,7 @@ class ReparseHeader(NamedTuple):
 
 
 class ObjectIdBuffer(NamedTuple):
-    """FILE_OBJECTID_BUFFER type 1 (MS-FSCC 2.1.3.1)."""
+    """FILE_OBJECTID_BUFFER type 1. [MS-FSCC 2.1.3.1]"""
 
     object_id: Annotated[bytes, Bytes(16)] = bytes(16)
     birth_volume_id: Annotated[bytes, Bytes(16)] = bytes(16)
@@ -114,7 +114,7 @@ class ObjectIdBuffer(NamedTuple):
 
 
 class RegionQuery(NamedTuple):
-    """FSCTL_QUERY_FILE_REGIONS Request (MS-FSCC 2.3.55)."""
+    """FSCTL_QUERY_FILE_REGIONS Request. [MS-FSCC 2.3.55]"""
 
     file_offset: Annotated[int, Int64sl] = 0
     length: Annotated[int, Int64sl] = 0
@@ -123,7 +123,7 @@ class RegionQuery(NamedTuple):
 
 
 class RegionHeader(NamedTuple):
-    """FSCTL_QUERY_FILE_REGIONS Reply (MS-FSCC 2.3.56) up to its regions."""
+    """FSCTL_QUERY_FILE_REGIONS Reply up to its regions. [MS-FSCC 2.3.56]"""
 
     flags: Annotated[int, Int32ul] = 0
     total_count: Annotated[int, Int32ul] = 0
@@ -132,7 +132,7 @@ class RegionHeader(NamedTuple):
 
 
 class Region(NamedTuple):
-    """FILE_REGION_INFO (MS-FSCC 2.3.56.1)."""
+    """FILE_REGION_INFO. [MS-FSCC 2.3.56.1]"""
 
     file_offset: Annotated[int, Int64sl] = 0
     length: Annotated[int, Int64sl] = 0
@@ -141,7 +141,7 @@ class Region(NamedTuple):
 
 
 class SnapshotArray(NamedTuple):
-    """SRV_SNAPSHOT_ARRAY (MS-SMB2 2.2.32.2) up to its names, with the padding an empty list has."""
+    """SRV_SNAPSHOT_ARRAY up to its names, with the padding of an empty list. [MS-SMB2 2.2.32.2]"""
 
     number: Annotated[int, Int32ul] = 0
     returned: Annotated[int, Int32ul] = 0
@@ -167,7 +167,7 @@ SNAPSHOT_ARRAY = Codec(SnapshotArray)
 
 
 def decode_copy_chunks(data: Buffer, most: int) -> tuple[CopyChunkHeader, list[CopyChunk]]:
-    """Header and chunks; no chunks are decoded when there are more than ``most``. Raises ``DecodeError``."""
+    """Decode header and chunks. Decodes no chunks if there are more than ``most``. Raises ``DecodeError``."""
     header = COPY_CHUNK_HEADER.unpack(data)
     if header.chunk_count > most:
         return header, []
@@ -175,10 +175,3 @@ def decode_copy_chunks(data: Buffer, most: int) -> tuple[CopyChunkHeader, list[C
         raise DecodeError("fewer chunks than ChunkCount says")
     start = COPY_CHUNK_HEADER.size
     return header, [COPY_CHUNK.unpack(data, start + index * COPY_CHUNK.size) for index in range(header.chunk_count)]
-
-
-def decode_ranges(data: Buffer) -> list[FileRange]:
-    """A whole number of ranges. Raises ``DecodeError``."""
-    if len(data) % FILE_RANGE.size:
-        raise DecodeError("not a whole number of ranges")
-    return [FILE_RANGE.unpack(data, offset) for offset in range(0, len(data), FILE_RANGE.size)]

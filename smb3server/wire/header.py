@@ -1,4 +1,4 @@
-"""SMB2 packet header (MS-SMB2 2.2.1) and the command numbers."""
+"""SMB2 packet header and the command numbers. [MS-SMB2 2.2.1]"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIGNATURE_OFFSET = 48
 
 
 class Command(enum.IntEnum):
-    """MS-SMB2 2.2.1."""
+    """Numbers of the commands. [MS-SMB2 2.2.1]"""
 
     NEGOTIATE = 0x00
     SESSION_SETUP = 0x01
@@ -39,6 +39,8 @@ class Command(enum.IntEnum):
 
 
 class HeaderFlags(enum.IntEnum):
+    """Flags of the header. [MS-SMB2 2.2.1]"""
+
     SERVER_TO_REDIR = 0x00000001
     ASYNC_COMMAND = 0x00000002
     RELATED_OPERATIONS = 0x00000004
@@ -49,17 +51,20 @@ class HeaderFlags(enum.IntEnum):
 
 
 class Header(NamedTuple):
-    """The synchronous layout (2.2.1.2). In the asynchronous one (2.2.1.1) the eight bytes at ``reserved`` and
-    ``tree_id`` are the AsyncId: see ``async_id``."""
+    """The synchronous layout. [MS-SMB2 2.2.1.2]
+
+    In the asynchronous layout (2.2.1.1) the eight bytes at ``reserved`` and ``tree_id`` are the AsyncId: see
+    ``async_id``.
+    """
 
     protocol_id: Annotated[bytes, Bytes(4)] = PROTOCOL_ID
     structure_size: Annotated[int, Int16ul] = 64
     credit_charge: Annotated[int, Int16ul] = 0
     status: Annotated[int, Int32ul] = 0
-    """Requests of 3.x: ChannelSequence in the low half."""
+    """In requests of 3.x the ChannelSequence, in the low half."""
     command: Annotated[int, Int16ul] = 0
     credits: Annotated[int, Int16ul] = 0
-    """CreditRequest or CreditResponse."""
+    """CreditRequest in requests, CreditResponse in responses."""
     flags: Annotated[int, Int32ul] = 0
     next_command: Annotated[int, Int32ul] = 0
     message_id: Annotated[int, Int64ul] = 0
@@ -70,6 +75,7 @@ class Header(NamedTuple):
 
     @property
     def async_id(self) -> int:
+        """AsyncId of the asynchronous layout."""
         return self.reserved | self.tree_id << 32
 
 

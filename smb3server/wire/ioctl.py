@@ -1,4 +1,4 @@
-"""SMB2 IOCTL (MS-SMB2 2.2.31, 2.2.32) and the FSCTL numbers (MS-FSCC 2.3, MS-SMB2 2.2.31)."""
+"""IOCTL and the FSCTL numbers. [MS-SMB2 2.2.31, 2.2.32, MS-FSCC 2.3]"""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ IOCTL_IS_FSCTL = 0x00000001
 
 
 class Fsctl(enum.IntEnum):
+    """Control codes. [MS-FSCC 2.3, MS-SMB2 2.2.31]"""
+
     DFS_GET_REFERRALS = 0x00060194
     DFS_GET_REFERRALS_EX = 0x000601B0
     REQUEST_OPLOCK = 0x00090240
@@ -63,6 +65,8 @@ class Fsctl(enum.IntEnum):
 
 
 class IoctlRequest(NamedTuple):
+    """The fixed part of an IOCTL request. [MS-SMB2 2.2.31]"""
+
     structure_size: Annotated[int, Int16ul] = 57
     reserved: Annotated[int, Int16ul] = 0
     ctl_code: Annotated[int, Int32ul] = 0
@@ -79,6 +83,7 @@ class IoctlRequest(NamedTuple):
 
     @property
     def file_id(self) -> tuple[int, int]:
+        """The open as (persistent, volatile)."""
         return self.persistent, self.volatile
 
 
@@ -86,6 +91,8 @@ IOCTL_REQUEST = Codec(IoctlRequest)
 
 
 class IoctlResponse(NamedTuple):
+    """The fixed part of an IOCTL response. [MS-SMB2 2.2.32]"""
+
     structure_size: Annotated[int, Int16ul] = 49
     reserved: Annotated[int, Int16ul] = 0
     ctl_code: Annotated[int, Int32ul] = 0
@@ -100,6 +107,7 @@ class IoctlResponse(NamedTuple):
 
     @property
     def file_id(self) -> tuple[int, int]:
+        """The open as (persistent, volatile)."""
         return self.persistent, self.volatile
 
 
@@ -107,27 +115,29 @@ IOCTL_RESPONSE = Codec(IoctlResponse)
 
 
 def parse_ioctl_request(message: memoryview) -> tuple[IoctlRequest, memoryview]:
-    """The request and its input buffer. OutputOffset/OutputCount are ignored (they are 0, 2.2.31)."""
+    """Decode a request and its input buffer. OutputOffset and OutputCount are ignored: they are 0. Raises
+    ``DecodeError``. [MS-SMB2 2.2.31]"""
     request = fixed(IOCTL_REQUEST, message, 57)
     minimum = HEADER_SIZE + IOCTL_REQUEST.size
     return request, tail(message, request.input_offset, request.input_count, minimum, "InputBuffer")
 
 
 def build_ioctl_request(request: IoctlRequest, data: Buffer = b"") -> bytes:
+    """Encode a request with its input buffer."""
     offset = HEADER_SIZE + IOCTL_REQUEST.size if data else 0
     record = request._replace(input_offset=offset, input_count=len(data))
     return IOCTL_REQUEST.pack(record) + (bytes(data) or b"\0")
 
 
 def parse_ioctl_response(message: memoryview) -> tuple[IoctlResponse, memoryview]:
-    """The response and its output buffer."""
+    """Decode a response and its output buffer. Raises ``DecodeError``."""
     response = fixed(IOCTL_RESPONSE, message, 49)
     minimum = HEADER_SIZE + IOCTL_RESPONSE.size
     return response, tail(message, response.output_offset, response.output_count, minimum, "OutputBuffer")
 
 
 def build_ioctl_response(ctl_code: int, file_id: tuple[int, int], length: int) -> bytes:
-    """The fixed part; ``length`` bytes of output follow."""
+    """Encode the fixed part of a response. The caller appends ``length`` bytes of output."""
     offset = HEADER_SIZE + IOCTL_RESPONSE.size
     return IOCTL_RESPONSE.pack(
         IoctlResponse(

@@ -1,4 +1,4 @@
-"""LOCK (MS-SMB2 2.2.26, 2.2.27)."""
+"""LOCK. [MS-SMB2 2.2.26, 2.2.27]"""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from smbdirect.errors import DecodeError
 
 
 class LockFlags(enum.IntFlag):
+    """Flags of one element. [MS-SMB2 2.2.26.1]"""
+
     SHARED_LOCK = 0x01
     EXCLUSIVE_LOCK = 0x02
     UNLOCK = 0x04
@@ -22,16 +24,18 @@ class LockFlags(enum.IntFlag):
 
 
 class LockRequest(NamedTuple):
+    """The fixed part of a LOCK request. Elements follow. [MS-SMB2 2.2.26]"""
+
     structure_size: Annotated[int, Int16ul] = 48
     lock_count: Annotated[int, Int16ul] = 0
     lock_sequence: Annotated[int, Int32ul] = 0
-    """LockSequenceNumber in the low 4 bits, LockSequenceIndex above."""
+    """LockSequenceNumber is in the low 4 bits, LockSequenceIndex in the others."""
     persistent: Annotated[int, Int64ul] = 0
     volatile: Annotated[int, Int64ul] = 0
 
 
 class LockElement(NamedTuple):
-    """SMB2_LOCK_ELEMENT (2.2.26.1)."""
+    """SMB2_LOCK_ELEMENT: one byte range. [MS-SMB2 2.2.26.1]"""
 
     offset: Annotated[int, Int64ul] = 0
     length: Annotated[int, Int64ul] = 0
@@ -40,6 +44,8 @@ class LockElement(NamedTuple):
 
 
 class LockResponse(NamedTuple):
+    """A LOCK response. [MS-SMB2 2.2.27]"""
+
     structure_size: Annotated[int, Int16ul] = 4
     reserved: Annotated[int, Int16ul] = 0
 
@@ -50,7 +56,8 @@ LOCK_RESPONSE = Codec(LockResponse)
 
 
 def parse_request(message: memoryview) -> tuple[LockRequest, list[LockElement]]:
-    """LockCount 0 fails with INVALID_PARAMETER (3.3.5.14), as do elements beyond the message."""
+    """Decode a request and its elements. Raises ``DecodeError`` if there are none or they exceed the message.
+    [MS-SMB2 3.3.5.14]"""
     record = fixed(LOCK_REQUEST, message, 48)
     start = HEADER_SIZE + LOCK_REQUEST.size
     if record.lock_count == 0 or start + record.lock_count * LOCK_ELEMENT.size > len(message):
@@ -59,8 +66,10 @@ def parse_request(message: memoryview) -> tuple[LockRequest, list[LockElement]]:
 
 
 def pack_request(record: LockRequest, elements: Sequence[LockElement]) -> bytes:
+    """Encode a request with its elements."""
     return LOCK_REQUEST.pack(record._replace(lock_count=len(elements))) + b"".join(map(LOCK_ELEMENT.pack, elements))
 
 
 def parse_response(message: memoryview) -> LockResponse:
+    """Decode a response. Raises ``DecodeError``."""
     return fixed(LOCK_RESPONSE, message, 4)

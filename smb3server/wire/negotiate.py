@@ -1,4 +1,4 @@
-"""NEGOTIATE (MS-SMB2 2.2.3, 2.2.4) with its contexts, and the SMB1 negotiate that leads to it."""
+"""NEGOTIATE with its contexts, and the SMB1 NEGOTIATE that leads to it. [MS-SMB2 2.2.3, 2.2.4]"""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from smbdirect.errors import DecodeError
 
 
 class Dialect(enum.IntEnum):
+    """Dialect revision numbers. [MS-SMB2 2.2.3]"""
+
     SMB_2_0_2 = 0x0202
     SMB_2_1 = 0x0210
     WILDCARD = 0x02FF
@@ -30,11 +32,11 @@ DIALECT_NAMES: dict[int, str] = {
     Dialect.SMB_3_0_2: "3.0.2",
     Dialect.SMB_3_1_1: "3.1.1",
 }
-"""What people call the dialects that can be negotiated, oldest first."""
+"""Common names of the dialects that can be negotiated, oldest first."""
 
 
 class Capability(enum.IntFlag):
-    """SMB2_GLOBAL_CAP_*."""
+    """SMB2_GLOBAL_CAP_*. [MS-SMB2 2.2.3]"""
 
     DFS = 0x01
     LEASING = 0x02
@@ -47,12 +49,14 @@ class Capability(enum.IntFlag):
 
 
 class SecurityMode(enum.IntFlag):
+    """SMB2_NEGOTIATE_SIGNING_*. [MS-SMB2 2.2.3]"""
+
     SIGNING_ENABLED = 1
     SIGNING_REQUIRED = 2
 
 
 class ContextType(enum.IntEnum):
-    """2.2.3.1."""
+    """Types of negotiate contexts. [MS-SMB2 2.2.3.1]"""
 
     PREAUTH_INTEGRITY = 1
     ENCRYPTION = 2
@@ -64,10 +68,12 @@ class ContextType(enum.IntEnum):
 
 
 POSIX_EXTENSIONS = 0x100
-"""Type of the context by which Linux clients offer the SMB3 POSIX extensions. Not in MS-SMB2."""
+"""Type of the context with which Linux clients offer the SMB3 POSIX extensions. Not in MS-SMB2."""
 
 
 class NegotiateRequest(NamedTuple):
+    """The fixed part of a NEGOTIATE request. [MS-SMB2 2.2.3]"""
+
     structure_size: Annotated[int, Int16ul] = 36
     dialect_count: Annotated[int, Int16ul] = 0
     security_mode: Annotated[int, Int16ul] = 0
@@ -75,12 +81,14 @@ class NegotiateRequest(NamedTuple):
     capabilities: Annotated[int, Int32ul] = 0
     client_guid: Annotated[bytes, Bytes(16)] = bytes(16)
     context_offset: Annotated[int, Int32ul] = 0
-    """3.1.1 only, as the next two; ClientStartTime in older dialects."""
+    """In 3.1.1 only, like the next two fields. In older dialects the three are ClientStartTime."""
     context_count: Annotated[int, Int16ul] = 0
     reserved_2: Annotated[int, Int16ul] = 0
 
 
 class NegotiateResponse(NamedTuple):
+    """The fixed part of a NEGOTIATE response. [MS-SMB2 2.2.4]"""
+
     structure_size: Annotated[int, Int16ul] = 65
     security_mode: Annotated[int, Int16ul] = 0
     dialect: Annotated[int, Int16ul] = 0
@@ -107,7 +115,7 @@ MAX_SMB1_DIALECTS = 64
 
 
 def dialects_of(message: memoryview, request: NegotiateRequest) -> tuple[int, ...]:
-    """Dialects of a request; ``DecodeError`` if they do not fit the message."""
+    """Return the dialects of a request. Raises ``DecodeError`` if they exceed the message."""
     end = HEADER_SIZE + NEGOTIATE_REQUEST.size + 2 * request.dialect_count
     if end > len(message):
         raise DecodeError("dialects exceed the message")
@@ -115,7 +123,10 @@ def dialects_of(message: memoryview, request: NegotiateRequest) -> tuple[int, ..
 
 
 def contexts_of(message: memoryview, request: NegotiateRequest) -> list[tuple[int, memoryview]]:
-    """(type, data) of a 3.1.1 request's contexts; ``DecodeError`` if one is misplaced (2.2.3.1: eight-byte aligned)."""
+    """Return (type, data) of each context of a 3.1.1 request. [MS-SMB2 2.2.3.1]
+
+    Raises ``DecodeError`` if a context is not aligned to 8 bytes or exceeds the message.
+    """
     found: list[tuple[int, memoryview]] = []
     offset = request.context_offset
     if request.context_count and (
@@ -137,7 +148,10 @@ def contexts_of(message: memoryview, request: NegotiateRequest) -> list[tuple[in
 
 
 def numbers_of(data: Buffer, skip: int = 2) -> tuple[int, ...]:
-    """The counted list of 16-bit numbers that most contexts consist of; ``skip`` bytes of fixed fields come first."""
+    """Return the counted list of 16-bit numbers in a context. Most contexts consist of such a list.
+
+    ``skip`` is the size of the fixed fields before the list in bytes, including the count. Raises ``DecodeError``.
+    """
     if len(data) < skip:
         raise DecodeError("negotiate context too short")
     (count,) = _U16.unpack_from(data)
@@ -147,7 +161,7 @@ def numbers_of(data: Buffer, skip: int = 2) -> tuple[int, ...]:
 
 
 def pack_contexts(contexts: Iterable[tuple[int, bytes]]) -> bytes:
-    """Contexts one after the other, each aligned."""
+    """Encode contexts one after the other, each aligned to 8 bytes."""
     packed = bytearray()
     for kind, data in contexts:
         packed += bytes(-len(packed) & 7)
@@ -156,7 +170,7 @@ def pack_contexts(contexts: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def smb1_dialects(message: memoryview) -> list[bytes] | None:
-    """Dialect strings of an SMB1 NEGOTIATE (MS-CIFS 2.2.4.52.1); None if the message is not one."""
+    """Return the dialect strings of an SMB1 NEGOTIATE, or None if the message is not one. [MS-CIFS 2.2.4.52.1]"""
     if len(message) < SMB1_HEADER_SIZE + 3 or message[4] != SMB1_NEGOTIATE or message[SMB1_HEADER_SIZE]:
         return None
     (count,) = _U16.unpack_from(message, SMB1_HEADER_SIZE + 1)

@@ -1,6 +1,6 @@
-"""OPLOCK_BREAK: notifications (MS-SMB2 2.2.23), acknowledgments (2.2.24) and responses (2.2.25).
+"""OPLOCK_BREAK: notifications, acknowledgments and responses. [MS-SMB2 2.2.23, 2.2.24, 2.2.25]
 
-Oplock forms have StructureSize 24, lease forms 44 (notification) or 36.
+The forms for oplocks have StructureSize 24, the forms for leases 44 (notification) or 36.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from smbdirect.errors import DecodeError
 
 
 class OplockLevel(enum.IntEnum):
+    """Oplock levels. [MS-SMB2 2.2.13]"""
+
     NONE = 0x00
     II = 0x01
     EXCLUSIVE = 0x08
@@ -25,6 +27,8 @@ class OplockLevel(enum.IntEnum):
 
 
 class LeaseState(enum.IntEnum):
+    """Bits of a lease state. [MS-SMB2 2.2.13.2.8]"""
+
     NONE = 0
     READ = 1
     HANDLE = 2
@@ -36,7 +40,7 @@ ACK_REQUIRED = 0x01
 
 
 class OplockBreak(NamedTuple):
-    """Notification, acknowledgment and response share one layout."""
+    """An oplock break notification, acknowledgment or response. [MS-SMB2 2.2.23.1, 2.2.24.1, 2.2.25.1]"""
 
     structure_size: Annotated[int, Int16ul] = 24
     oplock_level: Annotated[int, Int8ul] = 0
@@ -47,6 +51,8 @@ class OplockBreak(NamedTuple):
 
 
 class LeaseBreakNotification(NamedTuple):
+    """A lease break notification. [MS-SMB2 2.2.23.2]"""
+
     structure_size: Annotated[int, Int16ul] = 44
     new_epoch: Annotated[int, Int16ul] = 0
     flags: Annotated[int, Int32ul] = 0
@@ -59,7 +65,7 @@ class LeaseBreakNotification(NamedTuple):
 
 
 class LeaseBreak(NamedTuple):
-    """Acknowledgment and response."""
+    """A lease break acknowledgment or response. [MS-SMB2 2.2.24.2, 2.2.25.2]"""
 
     structure_size: Annotated[int, Int16ul] = 36
     reserved: Annotated[int, Int16ul] = 0
@@ -81,13 +87,14 @@ def _structure_size(message: memoryview) -> int:
 
 
 def parse_acknowledgment(message: memoryview) -> OplockBreak | LeaseBreak:
-    """Also parses the response, which has the same two layouts."""
+    """Decode an acknowledgment, or a response, which has the same two layouts. Raises ``DecodeError``."""
     if _structure_size(message) == 36:
         return fixed(LEASE_BREAK, message, 36)
     return fixed(OPLOCK_BREAK, message, 24)
 
 
 def parse_notification(message: memoryview) -> OplockBreak | LeaseBreakNotification:
+    """Decode a notification. Raises ``DecodeError``."""
     if _structure_size(message) == 44:
         return fixed(LEASE_BREAK_NOTIFICATION, message, 44)
     return fixed(OPLOCK_BREAK, message, 24)

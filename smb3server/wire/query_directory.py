@@ -1,4 +1,4 @@
-"""SMB2 QUERY_DIRECTORY (MS-SMB2 2.2.33, 2.2.34; the response is ``query_info.OutputResponse``)."""
+"""QUERY_DIRECTORY. The response is ``query_info.OutputResponse``. [MS-SMB2 2.2.33, 2.2.34]"""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from smbdirect.codec import Codec
 
 
 class QueryDirectoryFlags(enum.IntFlag):
+    """Flags of a request. [MS-SMB2 2.2.33]"""
+
     RESTART_SCANS = 0x01
     RETURN_SINGLE_ENTRY = 0x02
     INDEX_SPECIFIED = 0x04
@@ -20,6 +22,8 @@ class QueryDirectoryFlags(enum.IntFlag):
 
 
 class QueryDirectoryRequest(NamedTuple):
+    """The fixed part of a QUERY_DIRECTORY request. [MS-SMB2 2.2.33]"""
+
     structure_size: Annotated[int, Int16ul] = 33
     info_class: Annotated[int, Int8ul] = 0
     flags: Annotated[int, Int8ul] = 0
@@ -32,6 +36,7 @@ class QueryDirectoryRequest(NamedTuple):
 
     @property
     def file_id(self) -> tuple[int, int]:
+        """The directory's open as (persistent, volatile)."""
         return self.persistent, self.volatile
 
 
@@ -39,13 +44,14 @@ QUERY_DIRECTORY_REQUEST = Codec(QueryDirectoryRequest)
 
 
 def parse_query_directory_request(message: memoryview) -> tuple[QueryDirectoryRequest, str]:
-    """The request and its search pattern ('' if it has none)."""
+    """Decode a request and its search pattern, '' if it has none. Raises ``DecodeError``."""
     request = fixed(QUERY_DIRECTORY_REQUEST, message, 33)
     minimum = HEADER_SIZE + QUERY_DIRECTORY_REQUEST.size
     return request, decode_name(tail(message, request.file_name_offset, request.file_name_length, minimum, "FileName"))
 
 
 def build_query_directory_request(request: QueryDirectoryRequest, pattern: str) -> bytes:
+    """Encode a request with its search pattern."""
     name = encode_name(pattern)
     offset = HEADER_SIZE + QUERY_DIRECTORY_REQUEST.size
     record = request._replace(file_name_offset=offset, file_name_length=len(name))

@@ -1,4 +1,4 @@
-"""SMB2 QUERY_INFO (MS-SMB2 2.2.37, 2.2.38)."""
+"""QUERY_INFO. [MS-SMB2 2.2.37, 2.2.38]"""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from smbdirect.codec import Buffer, Codec
 
 
 class InfoType(enum.IntEnum):
+    """Kinds of information. [MS-SMB2 2.2.37]"""
+
     FILE = 1
     FILESYSTEM = 2
     SECURITY = 3
@@ -20,7 +22,7 @@ class InfoType(enum.IntEnum):
 
 
 class SecurityInformation(enum.IntFlag):
-    """AdditionalInformation of InfoType SECURITY (2.2.37)."""
+    """AdditionalInformation for InfoType SECURITY. [MS-SMB2 2.2.37]"""
 
     OWNER = 0x00000001
     GROUP = 0x00000002
@@ -33,7 +35,7 @@ class SecurityInformation(enum.IntFlag):
 
 
 class QueryInfoFlags(enum.IntFlag):
-    """Of an EA query (2.2.37)."""
+    """Flags of a query for extended attributes. [MS-SMB2 2.2.37]"""
 
     RESTART_SCAN = 1
     RETURN_SINGLE_ENTRY = 2
@@ -41,6 +43,8 @@ class QueryInfoFlags(enum.IntFlag):
 
 
 class QueryInfoRequest(NamedTuple):
+    """The fixed part of a QUERY_INFO request. [MS-SMB2 2.2.37]"""
+
     structure_size: Annotated[int, Int16ul] = 41
     info_type: Annotated[int, Int8ul] = 0
     info_class: Annotated[int, Int8ul] = 0
@@ -55,6 +59,7 @@ class QueryInfoRequest(NamedTuple):
 
     @property
     def file_id(self) -> tuple[int, int]:
+        """The open as (persistent, volatile)."""
         return self.persistent, self.volatile
 
 
@@ -62,7 +67,7 @@ QUERY_INFO_REQUEST = Codec(QueryInfoRequest)
 
 
 class OutputResponse(NamedTuple):
-    """QUERY_INFO, QUERY_DIRECTORY and CHANGE_NOTIFY answer alike (2.2.38, 2.2.34, 2.2.36)."""
+    """The fixed part of QUERY_INFO, QUERY_DIRECTORY and CHANGE_NOTIFY responses. [MS-SMB2 2.2.38, 2.2.34, 2.2.36]"""
 
     structure_size: Annotated[int, Int16ul] = 9
     output_buffer_offset: Annotated[int, Int16ul] = 72
@@ -73,7 +78,7 @@ OUTPUT_RESPONSE = Codec(OutputResponse)
 
 
 def parse_query_info_request(message: memoryview) -> tuple[QueryInfoRequest, memoryview]:
-    """The request and its input buffer."""
+    """Decode a request and its input buffer. Raises ``DecodeError``."""
     request = fixed(QUERY_INFO_REQUEST, message, 41)
     data = tail(
         message,
@@ -86,18 +91,19 @@ def parse_query_info_request(message: memoryview) -> tuple[QueryInfoRequest, mem
 
 
 def build_query_info_request(request: QueryInfoRequest, data: Buffer = b"") -> bytes:
+    """Encode a request with its input buffer."""
     offset = HEADER_SIZE + QUERY_INFO_REQUEST.size if data else 0
     record = request._replace(input_buffer_offset=offset, input_buffer_length=len(data))
     return QUERY_INFO_REQUEST.pack(record) + (bytes(data) or b"\0")
 
 
 def parse_output_response(message: memoryview) -> memoryview:
-    """The output buffer of a QUERY_INFO, QUERY_DIRECTORY or CHANGE_NOTIFY response."""
+    """Return the output buffer of a QUERY_INFO, QUERY_DIRECTORY or CHANGE_NOTIFY response. Raises ``DecodeError``."""
     response = fixed(OUTPUT_RESPONSE, message, 9)
     minimum = HEADER_SIZE + OUTPUT_RESPONSE.size
     return tail(message, response.output_buffer_offset, response.output_buffer_length, minimum, "OutputBuffer")
 
 
 def build_output_response(length: int) -> bytes:
-    """The fixed part; ``length`` bytes of output follow."""
+    """Encode the fixed part of a response. The caller appends ``length`` bytes of output."""
     return OUTPUT_RESPONSE.pack(OutputResponse(output_buffer_length=length))

@@ -1,4 +1,4 @@
-"""READ and WRITE (MS-SMB2 2.2.19 - 2.2.22) and the buffer descriptors they carry (MS-SMBD 2.2.3.1)."""
+"""READ and WRITE, and the buffer descriptors they carry. [MS-SMB2 2.2.19 to 2.2.22, MS-SMBD 2.2.3.1]"""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from smbdirect.message_transport import RemoteBuffer
 
 
 class Channel(enum.IntEnum):
+    """Kinds of channel data of a request. [MS-SMB2 2.2.19, 2.2.21]"""
+
     NONE = 0
     RDMA_V1 = 1
     RDMA_V1_INVALIDATE = 2
@@ -23,14 +25,18 @@ class Channel(enum.IntEnum):
 
 
 class WriteFlags(enum.IntFlag):
+    """Flags of a WRITE request. [MS-SMB2 2.2.21]"""
+
     WRITE_THROUGH = 0x01
     UNBUFFERED = 0x02
 
 
 class ReadRequest(NamedTuple):
+    """The fixed part of a READ request. [MS-SMB2 2.2.19]"""
+
     structure_size: Annotated[int, Int16ul] = 49
     padding: Annotated[int, Int8ul] = 0
-    """DataOffset the client would like in the response."""
+    """DataOffset that the client requests for the response."""
     flags: Annotated[int, Int8ul] = 0
     length: Annotated[int, Int32ul] = 0
     offset: Annotated[int, Int64ul] = 0
@@ -44,16 +50,20 @@ class ReadRequest(NamedTuple):
 
 
 class ReadResponse(NamedTuple):
+    """The fixed part of a READ response. [MS-SMB2 2.2.20]"""
+
     structure_size: Annotated[int, Int16ul] = 17
     data_offset: Annotated[int, Int8ul] = 0
     reserved: Annotated[int, Int8ul] = 0
     data_length: Annotated[int, Int32ul] = 0
     data_remaining: Annotated[int, Int32ul] = 0
-    """Bytes sent by RDMA Write (3.3.5.12)."""
+    """Bytes sent by RDMA Write. [MS-SMB2 3.3.5.12]"""
     flags: Annotated[int, Int32ul] = 0
 
 
 class WriteRequest(NamedTuple):
+    """The fixed part of a WRITE request. [MS-SMB2 2.2.21]"""
+
     structure_size: Annotated[int, Int16ul] = 49
     data_offset: Annotated[int, Int16ul] = 0
     length: Annotated[int, Int32ul] = 0
@@ -62,13 +72,15 @@ class WriteRequest(NamedTuple):
     volatile: Annotated[int, Int64ul] = 0
     channel: Annotated[int, Int32ul] = 0
     remaining_bytes: Annotated[int, Int32ul] = 0
-    """Bytes to fetch by RDMA Read when there are descriptors."""
+    """Bytes to fetch by RDMA Read if the request has descriptors."""
     channel_info_offset: Annotated[int, Int16ul] = 0
     channel_info_length: Annotated[int, Int16ul] = 0
     flags: Annotated[int, Int32ul] = 0
 
 
 class WriteResponse(NamedTuple):
+    """A WRITE response. [MS-SMB2 2.2.22]"""
+
     structure_size: Annotated[int, Int16ul] = 17
     reserved: Annotated[int, Int16ul] = 0
     byte_count: Annotated[int, Int32ul] = 0
@@ -78,7 +90,7 @@ class WriteResponse(NamedTuple):
 
 
 class BufferDescriptor(NamedTuple):
-    """SMB_DIRECT_BUFFER_DESCRIPTOR_V1 (MS-SMBD 2.2.3.1)."""
+    """SMB_DIRECT_BUFFER_DESCRIPTOR_V1. [MS-SMBD 2.2.3.1]"""
 
     offset: Annotated[int, Int64ul] = 0
     token: Annotated[int, Int32ul] = 0
@@ -92,29 +104,38 @@ WRITE_RESPONSE = Codec(WriteResponse)
 BUFFER_DESCRIPTOR = Codec(BufferDescriptor)
 
 TAIL = HEADER_SIZE + 48
-"""Where the variable part of both requests begins."""
+"""Offset in the message at which the variable part of both requests begins."""
 READ_DATA_OFFSET = HEADER_SIZE + 16
+"""Offset in the message at which the data of a READ response begins."""
 
 
 def parse_read_request(message: memoryview) -> ReadRequest:
+    """Decode the fixed part. Raises ``DecodeError``."""
     return fixed(READ_REQUEST, message, 49)
 
 
 def parse_read_response(message: memoryview) -> tuple[ReadResponse, memoryview]:
+    """Decode a response and its data. Raises ``DecodeError``."""
     record = fixed(READ_RESPONSE, message, 17)
     return record, tail(message, record.data_offset, record.data_length, READ_DATA_OFFSET)
 
 
 def parse_write_request(message: memoryview) -> WriteRequest:
+    """Decode the fixed part. Raises ``DecodeError``."""
     return fixed(WRITE_REQUEST, message, 49)
 
 
 def parse_write_response(message: memoryview) -> WriteResponse:
+    """Decode a response. Raises ``DecodeError``."""
     return fixed(WRITE_RESPONSE, message, 17)
 
 
 def descriptors(message: memoryview, offset: int, length: int) -> list[RemoteBuffer]:
-    """The descriptor array at ``offset``: at least one, no partial one, all within the message."""
+    """Decode the descriptor array at ``offset``.
+
+    Raises ``DecodeError`` if it is empty, has an incomplete descriptor, or is not within the variable part of the
+    message.
+    """
     end = offset + length
     if length == 0 or length % BUFFER_DESCRIPTOR.size or offset < TAIL or end > len(message):
         raise DecodeError(f"{length} bytes of buffer descriptors at {offset} in a message of {len(message)}")
@@ -122,4 +143,5 @@ def descriptors(message: memoryview, offset: int, length: int) -> list[RemoteBuf
 
 
 def pack_descriptors(remote: Sequence[RemoteBuffer]) -> bytes:
+    """Encode a descriptor array."""
     return b"".join(BUFFER_DESCRIPTOR.pack(BufferDescriptor._make(item)) for item in remote)

@@ -1,4 +1,4 @@
-"""SESSION_SETUP, LOGOFF, TREE_CONNECT, TREE_DISCONNECT, ECHO (MS-SMB2 2.2.5-2.2.12, 2.2.28)."""
+"""SESSION_SETUP, LOGOFF, TREE_CONNECT, TREE_DISCONNECT, ECHO. [MS-SMB2 2.2.5 to 2.2.12, 2.2.28, 2.2.29]"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BINDING = 0x01
 
 
 class SessionFlags(enum.IntFlag):
-    """2.2.6."""
+    """Flags of a SESSION_SETUP response. [MS-SMB2 2.2.6]"""
 
     IS_GUEST = 1
     IS_NULL = 2
@@ -24,6 +24,8 @@ class SessionFlags(enum.IntFlag):
 
 
 class SessionSetupRequest(NamedTuple):
+    """The fixed part of a SESSION_SETUP request. [MS-SMB2 2.2.5]"""
+
     structure_size: Annotated[int, Int16ul] = 25
     flags: Annotated[int, Int8ul] = 0
     security_mode: Annotated[int, Int8ul] = 0
@@ -35,6 +37,8 @@ class SessionSetupRequest(NamedTuple):
 
 
 class SessionSetupResponse(NamedTuple):
+    """The fixed part of a SESSION_SETUP response. [MS-SMB2 2.2.6]"""
+
     structure_size: Annotated[int, Int16ul] = 9
     session_flags: Annotated[int, Int16ul] = 0
     security_buffer_offset: Annotated[int, Int16ul] = 72
@@ -42,6 +46,8 @@ class SessionSetupResponse(NamedTuple):
 
 
 class TreeConnectRequest(NamedTuple):
+    """The fixed part of a TREE_CONNECT request. [MS-SMB2 2.2.9]"""
+
     structure_size: Annotated[int, Int16ul] = 9
     flags: Annotated[int, Int16ul] = 0
     path_offset: Annotated[int, Int16ul] = 0
@@ -49,6 +55,8 @@ class TreeConnectRequest(NamedTuple):
 
 
 class TreeConnectResponse(NamedTuple):
+    """A TREE_CONNECT response. [MS-SMB2 2.2.10]"""
+
     structure_size: Annotated[int, Int16ul] = 16
     share_type: Annotated[int, Int8ul] = 1
     reserved: Annotated[int, Int8ul] = 0
@@ -58,7 +66,8 @@ class TreeConnectResponse(NamedTuple):
 
 
 class Empty(NamedTuple):
-    """LOGOFF, TREE_DISCONNECT and ECHO, both ways."""
+    """LOGOFF, TREE_DISCONNECT and ECHO, requests and responses.
+    [MS-SMB2 2.2.7, 2.2.8, 2.2.11, 2.2.12, 2.2.28, 2.2.29]"""
 
     structure_size: Annotated[int, Int16ul] = 4
     reserved: Annotated[int, Int16ul] = 0
@@ -72,7 +81,10 @@ EMPTY = Codec(Empty)
 
 
 def part(message: memoryview, offset: int, length: int, fixed: int) -> memoryview:
-    """``length`` bytes at ``offset`` of the message, which must lie behind its ``fixed`` bytes of body."""
+    """Return ``length`` bytes at ``offset`` of the message.
+
+    Raises ``DecodeError`` if they are not behind the ``fixed`` bytes of the body or exceed the message.
+    """
     if not length:
         return message[:0]
     if offset < HEADER_SIZE + fixed or offset + length > len(message):

@@ -1,4 +1,4 @@
-"""SMB2 SET_INFO (MS-SMB2 2.2.39, 2.2.40)."""
+"""SET_INFO. [MS-SMB2 2.2.39, 2.2.40]"""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from smbdirect.codec import Buffer, Codec
 
 
 class SetInfoRequest(NamedTuple):
+    """The fixed part of a SET_INFO request. [MS-SMB2 2.2.39]"""
+
     structure_size: Annotated[int, Int16ul] = 33
     info_type: Annotated[int, Int8ul] = 0
     info_class: Annotated[int, Int8ul] = 0
@@ -24,6 +26,7 @@ class SetInfoRequest(NamedTuple):
 
     @property
     def file_id(self) -> tuple[int, int]:
+        """The open as (persistent, volatile)."""
         return self.persistent, self.volatile
 
 
@@ -31,6 +34,8 @@ SET_INFO_REQUEST = Codec(SetInfoRequest)
 
 
 class SetInfoResponse(NamedTuple):
+    """A SET_INFO response. [MS-SMB2 2.2.40]"""
+
     structure_size: Annotated[int, Int16ul] = 2
 
 
@@ -38,12 +43,13 @@ SET_INFO_RESPONSE = Codec(SetInfoResponse)
 
 
 def parse_set_info_request(message: memoryview) -> tuple[SetInfoRequest, memoryview]:
-    """The request and its buffer."""
+    """Decode a request and its buffer. Raises ``DecodeError``."""
     request = fixed(SET_INFO_REQUEST, message, 33)
     minimum = HEADER_SIZE + SET_INFO_REQUEST.size
     return request, tail(message, request.buffer_offset, request.buffer_length, minimum, "Buffer")
 
 
 def build_set_info_request(request: SetInfoRequest, data: Buffer) -> bytes:
+    """Encode a request with its buffer."""
     record = request._replace(buffer_offset=HEADER_SIZE + SET_INFO_REQUEST.size, buffer_length=len(data))
     return SET_INFO_REQUEST.pack(record) + (bytes(data) or b"\0")

@@ -1,4 +1,4 @@
-"""Share redirect error context (MS-SMB2 2.2.2.2.2): where a share is served instead."""
+"""The share redirect error context: the addresses at which a share is available instead. [MS-SMB2 2.2.2.2.2]"""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from smb3server.wire.address import Address
 from smb3server.wire.status import NtStatus, StatusError
 
 SHARE_REDIRECT = 0x72645253
-"""SMB2_ERROR_ID_SHARE_REDIRECT (2.2.2.1)."""
+"""SMB2_ERROR_ID_SHARE_REDIRECT. [MS-SMB2 2.2.2.1]"""
 _FIXED = struct.Struct("<IIIIHHI")
 _ENTRY = struct.Struct("<II16s")
 _STRUCTURE_SIZE = 48
-"""With one address, however many there are."""
+"""The size with one address, however many there are."""
 _SHARE_MOVE = 3
 _TYPE_IPV4, _TYPE_IPV6 = 1, 2
 
 
 def pack(addresses: Sequence[Address], name: str) -> bytes:
+    """Encode the error context. ``name`` is the resource name."""
     encoded = name.encode("utf-16-le")
     entries = b"".join(
         _ENTRY.pack(_TYPE_IPV4 if address.version == 4 else _TYPE_IPV6, 0, address.packed.ljust(16, b"\0"))
@@ -30,7 +31,7 @@ def pack(addresses: Sequence[Address], name: str) -> bytes:
 
 
 def parse(data: bytes) -> tuple[list[Address], str]:
-    """Addresses and resource name. Raises ``ValueError``."""
+    """Decode addresses and resource name. Raises ``ValueError``."""
     if len(data) < _FIXED.size:
         raise ValueError("share redirect too short")
     _, kind, offset, length, _, _, count = _FIXED.unpack_from(data)
@@ -44,4 +45,5 @@ def parse(data: bytes) -> tuple[list[Address], str]:
 
 
 def share_redirect(addresses: Sequence[Address], name: str) -> StatusError:
+    """Return the error to raise for a tree connect that is redirected to ``addresses``."""
     return StatusError(NtStatus.BAD_NETWORK_NAME, pack(addresses, name), SHARE_REDIRECT)

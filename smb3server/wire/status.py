@@ -1,4 +1,4 @@
-"""NTSTATUS values (MS-ERREF 2.3.1) and the exception that carries one to the dispatcher."""
+"""NTSTATUS values, and the exception that reports one to the dispatcher. [MS-ERREF 2.3.1]"""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import enum
 
 
 class NtStatus(enum.IntEnum):
+    """Status values that the server or its client use. [MS-ERREF 2.3.1]"""
+
     SUCCESS = 0x00000000
     PENDING = 0x00000103
     NOTIFY_CLEANUP = 0x0000010B
@@ -133,8 +135,11 @@ class NtStatus(enum.IntEnum):
 
 
 class StatusError(Exception):
-    """Ends a command with this status. ``data`` is the error response's ErrorData (MS-SMB2 2.2.2), ``error_id`` the
-    kind of its error context in 3.1.1 (2.2.2.1)."""
+    """Ends a command with this status.
+
+    ``data`` is the ErrorData of the error response (MS-SMB2 2.2.2). ``error_id`` is the kind of its error context in
+    3.1.1 (2.2.2.1).
+    """
 
     def __init__(self, status: int, data: bytes = b"", error_id: int = 0) -> None:
         super().__init__(status)
@@ -150,4 +155,4 @@ class StatusError(Exception):
 
 
 class Disconnect(Exception):
-    """Ends the connection without a reply, as the specification demands where the peer breaks the protocol."""
+    """Ends the connection without a response, as the specification requires if the peer violates the protocol."""

@@ -1,7 +1,7 @@
-"""The state machine of SMB Direct (MS-SMBD 3.1): no I/O, no clock, no randomness.
+"""The state machine of SMB Direct: no I/O, no clock, no randomness. [MS-SMBD 3.1]
 
-Belongs here: negotiation, credits, fragments. Not here: memory, work requests and time, which ``transport`` provides.
+Negotiation, credits and fragments belong here. Memory, work requests and time do not: ``transport`` provides them.
 
-Reading order: ``constants`` -> ``messages`` (layouts) -> ``settings`` (what is negotiated) -> ``credits`` ->
-``reassembly`` -> ``events`` (what comes out) -> ``connection``.
+Reading order: ``constants`` -> ``messages`` (layouts) -> ``settings`` (the initial values) -> ``credits`` ->
+``reassembly`` -> ``events`` (the output) -> ``connection``.
 """

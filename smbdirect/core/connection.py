@@ -1,13 +1,12 @@
 """The MS-SMBD state machine of one connection, initiator or acceptor. No I/O, no clock, no randomness.
 
-How to drive it: post ``receives_wanted`` receives and report them with ``receives_were_posted``; hand in what arrives
-with ``receive_message`` and messages to go out with ``send_message``; after each of these, post more receives, then
-everything ``pending_sends`` returns, in that order (a credit is granted only for a receive that was posted), and again
-as long as ``receives_wanted`` asks for more (3.1.5.9: the last credit needs a new receive to grant), which it does only
-if ``asks_again`` is set. Call
-``handle_timer`` when ``next_deadline`` has come.
+How to drive it: post ``receives_wanted`` receives and report them with ``receives_were_posted``. Pass each received
+message to ``receive_message`` and each message to be sent to ``send_message``. After each of these calls, first post
+more receives, then everything that ``pending_sends`` returns (a credit is granted only for a receive that was posted).
+If ``asks_again`` is set then, repeat both steps until ``receives_wanted`` is 0: the last credit needs a new receive to
+grant (3.1.5.9). Call ``handle_timer`` at ``next_deadline``.
 
-A ``ProtocolError`` from any of them means that the connection must be terminated at once (3.1.5).
+A ``ProtocolError`` from any of them means that the connection must be terminated immediately (3.1.5).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _RECEIVING_DATA = "MS-SMBD 3.1.5.8"
 
 
 class Role(enum.Enum):
-    """Connection.Role (3.1.1.1)."""
+    """Connection.Role: who this side is, and how far it has come. [MS-SMBD 3.1.1.1]"""
 
     ACTIVE = "initiator, before the Negotiate Response"
     PASSIVE = "acceptor, before the Negotiate Request"
@@ -48,11 +47,12 @@ class Role(enum.Enum):
 
 
 _RULES = {Role.ESTABLISHED: _RECEIVING_DATA, Role.PASSIVE: "MS-SMBD 3.1.5.6", Role.ACTIVE: "MS-SMBD 3.1.5.7"}
-"""The section that governs what is received in each role."""
+"""The section that governs a received message in each role."""
 
 
 class Keepalive(enum.Enum):
-    """Connection.KeepaliveRequested (3.1.1.1)."""
+    """Connection.KeepaliveRequested: whether the peer is to be asked, or was asked, for a response.
+    [MS-SMBD 3.1.1.1]"""
 
     NONE = "no response requested"
     PENDING = "to be requested with the next Send"
@@ -60,12 +60,14 @@ class Keepalive(enum.Enum):
 
 
 class _Message:
-    """An upper-layer message on SendQueue, and how much of it has been sent."""
+    """One upper-layer message on SendQueue, and how much of it has been sent."""
 
     __slots__ = ("context", "index", "invalidate", "offset", "remaining", "segments")
 
     def __init__(self, segments: Sequence[Buffer], length: int, invalidate: int | None, context: object) -> None:
         self.segments = segments
+        # Invariant: the part that is not sent yet begins at ``offset`` in segment ``index`` and has ``remaining``
+        # bytes.
         self.remaining = length
         self.invalidate = invalidate
         self.context = context
@@ -73,7 +75,8 @@ class _Message:
         self.offset = 0
 
     def take(self, header: list[Buffer], size: int, max_segments: int) -> int:
-        """Move up to ``size`` bytes in up to ``max_segments`` pieces to ``header``; returns how many bytes."""
+        """Move up to ``size`` bytes in up to ``max_segments`` pieces to ``header``, and return the number of bytes
+        moved."""
         taken = 0
         pieces = 0
         while taken < size and pieces < max_segments and taken < self.remaining:
@@ -100,7 +103,8 @@ class Connection:
     """One MS-SMBD connection. Variables carry the names of 3.1.1.1; ``now`` is monotonic seconds throughout."""
 
     def __init__(self, role: Role, settings: Settings, now: float, allocate: Allocate) -> None:
-        """Starts the Negotiation Timer. ``allocate`` provides reassembly buffers."""
+        """Start the Negotiation Timer. ``allocate`` provides reassembly buffers. Raise ``ValueError`` unless ``role``
+        is initiator or acceptor."""
         if role not in (Role.ACTIVE, Role.PASSIVE):
             raise ValueError("a connection starts as initiator or acceptor")
         self.settings = settings
@@ -114,12 +118,12 @@ class Connection:
         self.max_fragmented_receive_size = settings.max_fragmented_receive_size
         self.max_read_write_size = settings.max_read_write_size if role is Role.PASSIVE else 0
         self.max_message_size = settings.max_fragmented_receive_size
-        """Local limit (not in spec): a longer message terminates the connection before any of it is stored."""
+        """Local limit in bytes (not in spec): a longer message terminates the connection before any of it is stored."""
         self.keepalive_requested = Keepalive.NONE
         self.keepalive_interval = settings.keepalive_interval
         self.send_immediate = False
         self.asks_again = False
-        """Set by ``pending_sends``: ``receives_wanted`` may have grown."""
+        """Whether the last ``pending_sends`` may have raised ``receives_wanted``."""
         self.send_queue: deque[_Message] = deque()
         self.invalidated_token: int | None = None
         self._reassembler = Reassembler(allocate)
@@ -140,12 +144,13 @@ class Connection:
         return self.credits.receives_wanted(bool(self.send_queue) or self.send_immediate)
 
     def receives_were_posted(self, count: int) -> None:
+        """Count ``count`` more receives as posted: they may be granted to the peer."""
         self.credits.receives_posted += count
 
     # -- sending -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The initiator's RDMA connection is up: queue the Negotiate Request (3.1.5.2)."""
+        """Queue the Negotiate Request, now that the initiator's RDMA connection is up. [MS-SMBD 3.1.5.2]"""
         if self.role is not Role.ACTIVE:
             raise SmbDirectError("only an initiator starts")
         self._negotiate_to_send = NEGOTIATE_REQUEST.pack(
@@ -161,10 +166,11 @@ class Connection:
         )
 
     def send_message(self, segments: Sequence[Buffer], invalidate: int | None = None, context: object = None) -> int:
-        """Queue one upper-layer message (3.1.4.2) and return its length in bytes.
+        """Queue one upper-layer message and return its length in bytes. [MS-SMBD 3.1.4.2]
 
-        Raises ``SmbDirectError`` if the connection is not established and ``ValueError`` if the message is longer
-        than the peer can reassemble; nothing is queued then.
+        ``invalidate`` is the peer's token to be invalidated with the last fragment. ``context`` comes back in the
+        ``OutgoingSend`` of that fragment. Raises ``SmbDirectError`` if the connection is not established and
+        ``ValueError`` if the message is longer than the peer can reassemble; nothing is queued in either case.
         """
         if self.role is not Role.ESTABLISHED:
             raise SmbDirectError("no data before negotiation has completed (MS-SMBD 3.1.5.4)")
@@ -175,7 +181,7 @@ class Connection:
         return length
 
     def pending_sends(self, now: float) -> list[OutgoingSend]:
-        """Everything that may go out now (3.1.5.1); spends send credits and grants receive credits."""
+        """Return everything that may go out now, spend its send credits and grant receive credits. [MS-SMBD 3.1.5.1]"""
         sends: list[OutgoingSend] = []
         self.asks_again = False
         if self._negotiate_to_send is not None:
@@ -208,7 +214,8 @@ class Connection:
         return sends
 
     def _next_fragment(self, message: _Message, granted: int, now: float) -> OutgoingSend:
-        """One segment of 3.1.5.4, for which a credit was spent; ``granted`` goes with it."""
+        """Cut the next fragment, which grants ``granted`` receives; the caller has spent a credit for it.
+        [MS-SMBD 3.1.5.4]"""
         segments: list[Buffer] = [b""]
         length = message.take(segments, self.max_send_size - DATA_OFFSET, self.settings.max_send_segments - 1)
         requested = self.credits.send_credit_target
@@ -222,11 +229,11 @@ class Connection:
             segments[0] = DATA_TRANSFER.pack_fields(requested, granted, flags, 0, 0, 0, 0)
         if message.remaining:
             return OutgoingSend(segments, None, None)
-        # The token goes with the last fragment: until it arrives the peer may still be receiving RDMA data.
+        # The token goes with the last fragment: until that arrives, the peer may still be receiving RDMA data.
         return OutgoingSend(segments, message.invalidate, message.context)
 
     def _next_flags(self, now: float) -> int:
-        """Flags of the next message (3.1.5.1)."""
+        """Return the flags of the next message, and note that it goes out. [MS-SMBD 3.1.5.1]"""
         self.send_immediate = False
         if self.keepalive_requested is not Keepalive.PENDING:
             return 0
@@ -235,7 +242,8 @@ class Connection:
         return _RESPONSE_REQUESTED
 
     def _finish_negotiate(self) -> bytes:
-        """The Negotiate message; a successful response grants what is posted by now (3.1.5.3)."""
+        """Return the Negotiate message to be sent; a successful response grants all receives posted so far.
+        [MS-SMBD 3.1.5.3]"""
         message = self._negotiate_to_send
         assert message is not None
         self._negotiate_to_send = None
@@ -244,7 +252,7 @@ class Connection:
             granted = self.credits.grant()
             self.credits.minimum = 2
             if granted == 0:
-                # 3.1.5.6: no receive could be posted. The caller sees it by ``role``.
+                # 3.1.5.6: no receive could be posted. ``role`` shows that to the caller.
                 self._refuse_negotiation(constants.STATUS_INSUFFICIENT_RESOURCES, "")
                 return self._finish_negotiate()
             message = NEGOTIATE_RESPONSE.pack(NEGOTIATE_RESPONSE.unpack(message)._replace(credits_granted=granted))
@@ -253,9 +261,10 @@ class Connection:
     # -- receiving -----------------------------------------------------------------------------------------------
 
     def receive_message(self, view: memoryview, now: float, invalidated: int | None = None) -> Event | None:
-        """Process one received message (3.1.5.5); ``invalidated`` is the local token that came with it.
+        """Process one received message and return what came of it, if anything. [MS-SMBD 3.1.5.5]
 
-        Raises ``ProtocolError``: terminate the connection.
+        ``invalidated`` is the local token that the peer invalidated with it. Raises ``ProtocolError`` if the connection
+        must be terminated.
         """
         self.credits.receives_posted -= 1
         role = self.role
@@ -273,7 +282,7 @@ class Connection:
             raise
 
     def _receive_negotiate_request(self, view: memoryview, now: float) -> Event:
-        """3.1.5.6."""
+        """Check the initiator's request and queue the response. [MS-SMBD 3.1.5.6]"""
         rule = _RULES[Role.PASSIVE]
         request = NEGOTIATE_REQUEST.unpack(view)
         if not request.min_version <= VERSION_1_0 <= request.max_version:
@@ -301,7 +310,8 @@ class Connection:
         return self._establish(now)
 
     def _refuse_negotiation(self, status: int, detail: str) -> NegotiationFailed:
-        """3.1.5.3 with a failure status: everything but the versions and the status is zero."""
+        """Queue a response with a failure status: all fields except the versions and the status are zero.
+        [MS-SMBD 3.1.5.3]"""
         self._negotiate_to_send = NEGOTIATE_RESPONSE.pack(
             NegotiateResponse(VERSION_1_0, VERSION_1_0, 0, 0, 0, 0, status, 0, 0, 0, 0)
         )
@@ -310,7 +320,7 @@ class Connection:
         return NegotiationFailed(status, detail)
 
     def _receive_negotiate_response(self, view: memoryview, now: float) -> Event:
-        """3.1.5.7."""
+        """Check the acceptor's response and adopt what it says. [MS-SMBD 3.1.5.7]"""
         rule = _RULES[Role.ACTIVE]
         response = NEGOTIATE_RESPONSE.unpack(view)
         if response.status != constants.STATUS_SUCCESS:
@@ -352,14 +362,15 @@ class Connection:
         return Established()
 
     def _receive_data(self, view: memoryview, now: float, invalidated: int | None) -> MessageReceived | None:
-        """3.1.5.8: check everything, then change state."""
+        """Check everything about a Data Transfer message, then change state. [MS-SMBD 3.1.5.8]"""
         length = len(view)
         header = _DATA_FIELDS(view) if length >= DATA_TRANSFER.size else DATA_TRANSFER.unpack(view)
         requested, granted, flags, _, remaining, offset, data_length = header
         state = self.credits
         self._check_data(header, length)
         data = view[offset : offset + data_length]
-        # An empty message between fragments only carries credits or a keepalive; it does not end the message.
+        # An empty message between fragments only carries credits or a keepalive. It does not end the upper-layer
+        # message.
         carries_data = data_length or remaining
         buffer = None
         if carries_data and (remaining or self._reassembler.active):
@@ -370,8 +381,8 @@ class Connection:
         self._idle_deadline = now + self.keepalive_interval
         self.keepalive_requested = Keepalive.NONE
         if flags & _RESPONSE_REQUESTED:
-            # Answered with Flags 0, although 3.1.5.8 sets KeepaliveRequested to PENDING: requesting a response to
-            # the response would make two such peers exchange keepalives without end.
+            # Answered with Flags 0, although 3.1.5.8 sets KeepaliveRequested to PENDING: two peers that request a
+            # response to each response would exchange keepalives forever.
             self.send_immediate = True
         if invalidated is not None:
             self.invalidated_token = invalidated
@@ -407,7 +418,8 @@ class Connection:
     # -- timers and the end --------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When to call ``handle_timer``, or None. Moves later with every message received; calling early is fine."""
+        """Return when to call ``handle_timer`` (monotonic seconds), or None. Every received message moves it later; an
+        early call does no harm."""
         deadline = self._negotiation_deadline
         for other in (self._idle_deadline, self._credit_deadline):
             if other is not None and (deadline is None or other < deadline):
@@ -415,7 +427,8 @@ class Connection:
         return deadline
 
     def handle_timer(self, now: float) -> None:
-        """3.1.6. Raises ``ProtocolError`` if the connection is to be terminated."""
+        """Handle the timers that have expired. Raise ``ProtocolError`` if the connection is to be terminated.
+        [MS-SMBD 3.1.6]"""
         if self._negotiation_deadline is not None and now >= self._negotiation_deadline:
             self._expire("negotiation did not complete in time", "MS-SMBD 3.1.6.1")
         if self._credit_deadline is not None and now >= self._credit_deadline:
@@ -428,8 +441,8 @@ class Connection:
             self._idle_deadline = now + self.settings.keepalive_response_timeout
 
     def set_keepalive_interval(self, interval: float, now: float) -> None:
-        """Seconds of silence after which the peer is asked for a sign of life (3.1.6.2); a wait under way gets shorter,
-        never longer."""
+        """Request a response from a peer that has been silent for ``interval`` seconds. This shortens a wait under way,
+        but does not lengthen it. [MS-SMBD 3.1.6.2]"""
         self.keepalive_interval = interval
         if self._idle_deadline is not None and self.keepalive_requested is Keepalive.NONE:
             self._idle_deadline = min(self._idle_deadline, now + interval)
@@ -439,14 +452,14 @@ class Connection:
         raise TimerExpired(message, rule)
 
     def close(self) -> None:
-        """The connection ended (3.1.7.1): stop the timers and give back what reassembly holds. Idempotent."""
+        """End the connection: stop the timers and release the reassembly buffer. Idempotent. [MS-SMBD 3.1.7.1]"""
         self.role = Role.CLOSED
         self._negotiation_deadline = self._idle_deadline = self._credit_deadline = None
         self._negotiate_to_send = None
         self._reassembler.discard()
 
     def unsent(self) -> list[object]:
-        """Contexts of messages still queued, which are dropped. For after the end."""
+        """Drop the messages that are still queued and return their contexts. To be called after the end."""
         contexts = [message.context for message in self.send_queue]
         self.send_queue.clear()
         return contexts

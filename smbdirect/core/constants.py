@@ -1,17 +1,17 @@
-"""Numbers of MS-SMBD, with the edition they were taken from. Sizes in bytes, times in seconds."""
+"""Constants of MS-SMBD, and the edition that they were taken from. Sizes are in bytes, times in seconds."""
 
 from __future__ import annotations
 
 import enum
 
 SPECIFICATION = "[MS-SMBD] v20250811, revision 16.0"
-"""The edition that section numbers in this package refer to."""
+"""The edition to which section numbers in this package refer."""
 
 VERSION_1_0 = 0x0100
 """The only protocol version (1.7)."""
 
 DEFAULT_PORT = 5445
-"""TCP port of iWARP; the others use 445 (1.9)."""
+"""TCP port of SMB Direct over iWARP; other fabrics use port 445 (1.9)."""
 
 MIN_RECEIVE_SIZE = 128
 """Smallest MaxReceiveSize that may be negotiated (3.1.5.6, 3.1.5.7)."""
@@ -35,12 +35,12 @@ DEFAULT_SEND_SIZE = 1364
 """MaxSendSize (appendix B <3>, <8>)."""
 
 DEFAULT_RECEIVE_SIZE = 1364
-"""MaxReceiveSize. Windows posts 8192, Linux 1364; what counts is the smaller of this and the peer's MaxSendSize,
-which is 1364 on both, so larger buffers would only cost memory."""
+"""MaxReceiveSize. Windows posts 8192, Linux 1364. The smaller of this and the peer's MaxSendSize applies, which is 1364
+on both, so larger buffers would only cost memory."""
 
 DEFAULT_FRAGMENTED_SIZE = 1_048_576 + 4096
-"""MaxFragmentedRecvSize: the 1 MiB of appendix B <3> and <8>, and room for headers. An upper layer that takes longer
-messages states more: Linux fails a WRITE that does not fit its peer's."""
+"""MaxFragmentedRecvSize: the 1 MiB of appendix B <3> and <8>, and room for headers. An upper layer that accepts longer
+messages must state a larger value: Linux fails a WRITE that does not fit its peer's."""
 
 DEFAULT_READ_WRITE_SIZE = 8_388_608
 """MaxReadWriteSize (appendix B <7>, <8>)."""
@@ -58,17 +58,17 @@ KEEPALIVE_RESPONSE_TIMEOUT = 5.0
 """How long a keepalive may go unanswered (appendix B <4>)."""
 
 SEND_CREDIT_TIMEOUT = 5.0
-"""How long queued messages wait for a peer that grants no credit. Not in spec; Windows ends such a connection after
+"""How long queued messages wait for a peer that grants no credit. Not in spec: Windows ends such a connection after
 five seconds."""
 
 UNAUTHENTICATED_CREDITS = 4
-"""Receives a peer gets before the upper layer trusts it. Not in spec."""
+"""How many receives are posted for a peer before the upper layer trusts it. Not in spec."""
 
 UNAUTHENTICATED_MESSAGE_SIZE = 65_536
-"""Longest message an acceptor takes before the upper layer sets its own limit. Not in spec."""
+"""Longest message that an acceptor accepts before the upper layer sets its own limit. Not in spec."""
 
 EXTRA_RECEIVES = 8
-"""How far the last-credit rule may push the receives beyond ReceiveCreditMax. Not in spec."""
+"""How many receives beyond ReceiveCreditMax the last-credit rule may post. Not in spec."""
 
 STATUS_SUCCESS = 0x00000000
 STATUS_INSUFFICIENT_RESOURCES = 0xC000009A
@@ -76,6 +76,6 @@ STATUS_NOT_SUPPORTED = 0xC00000BB
 
 
 class DataFlags(enum.IntFlag):
-    """Flags of a Data Transfer message (2.2.3)."""
+    """Flags of a Data Transfer message. [MS-SMBD 2.2.3]"""
 
     RESPONSE_REQUESTED = 0x0001

@@ -1,4 +1,4 @@
-"""What the core hands out: events of what was received, and Sends to be posted."""
+"""The output of the core: events about received messages, and Sends to be posted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from smbdirect.message_transport import PooledBuffer
 
 
 class Established(NamedTuple):
-    """Negotiation succeeded: messages may be sent, and will be received."""
+    """Negotiation succeeded: messages may be sent and received."""
 
 
 class NegotiationFailed(NamedTuple):
-    """The acceptor refused with ``status``; its response is among the pending Sends, after which the connection is to
-    be ended gracefully (3.1.5.3)."""
+    """The acceptor refused with ``status``. Its response is among the pending Sends; end the connection gracefully once
+    it is sent. [MS-SMBD 3.1.5.3]"""
 
     status: int
     detail: str
@@ -24,8 +24,8 @@ class NegotiationFailed(NamedTuple):
 class MessageReceived(NamedTuple):
     """One complete upper-layer message.
 
-    ``buffer`` is None if ``view`` lies in the receive buffer that was passed in, else the pooled buffer that holds it.
-    ``invalidated`` is the local token the peer invalidated with it, if any.
+    ``buffer`` is the pooled buffer that holds it, or None if ``view`` lies in the receive buffer that was passed in.
+    ``invalidated`` is the local token that the peer invalidated with it, if any.
     """
 
     view: memoryview
@@ -37,8 +37,8 @@ Event = Established | NegotiationFailed | MessageReceived
 
 
 class OutgoingSend(NamedTuple):
-    """One Send: ``segments`` start with our header. ``context`` and ``invalidate`` are those of the upper-layer
-    message, on its last fragment only."""
+    """One Send, whose ``segments`` start with our header. Only the last fragment of an upper-layer message has its
+    ``context`` and ``invalidate``."""
 
     segments: Sequence[Buffer]
     invalidate: int | None
@@ -46,4 +46,4 @@ class OutgoingSend(NamedTuple):
 
 
 Allocate = Callable[[int], PooledBuffer]
-"""Where reassembly gets its buffers: exactly the asked number of bytes."""
+"""Returns a reassembly buffer of exactly the requested number of bytes."""

@@ -1,4 +1,5 @@
-"""The messages of MS-SMBD 2.2. There is no type field: position in the conversation says which one it is."""
+"""The layouts of SMB Direct messages. There is no type field: the position in the conversation determines the type.
+[MS-SMBD 2.2]"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from smbdirect.codec import Codec
 
 
 class NegotiateRequest(NamedTuple):
-    """2.2.1, from the initiator, once."""
+    """The Negotiate Request, which the initiator sends once. [MS-SMBD 2.2.1]"""
 
     min_version: Annotated[int, Int16ul]
     max_version: Annotated[int, Int16ul]
@@ -22,7 +23,7 @@ class NegotiateRequest(NamedTuple):
 
 
 class NegotiateResponse(NamedTuple):
-    """2.2.2, from the acceptor, once."""
+    """The Negotiate Response, which the acceptor sends once. [MS-SMBD 2.2.2]"""
 
     min_version: Annotated[int, Int16ul]
     max_version: Annotated[int, Int16ul]
@@ -38,7 +39,8 @@ class NegotiateResponse(NamedTuple):
 
 
 class DataTransfer(NamedTuple):
-    """2.2.3: the fixed part; ``data_length`` bytes of payload start at ``data_offset``."""
+    """The fixed part of a Data Transfer message; ``data_length`` bytes of payload start at ``data_offset``.
+    [MS-SMBD 2.2.3]"""
 
     credits_requested: Annotated[int, Int16ul]
     credits_granted: Annotated[int, Int16ul]
@@ -50,7 +52,8 @@ class DataTransfer(NamedTuple):
 
 
 class DataTransferPadded(NamedTuple):
-    """2.2.3 as we send it with a payload: the padding brings the payload to offset 24."""
+    """A Data Transfer message as we send it with a payload: the padding moves the payload to offset 24.
+    [MS-SMBD 2.2.3]"""
 
     credits_requested: Annotated[int, Int16ul]
     credits_granted: Annotated[int, Int16ul]
@@ -63,7 +66,7 @@ class DataTransferPadded(NamedTuple):
 
 
 class BufferDescriptor(NamedTuple):
-    """SMB_DIRECT_BUFFER_DESCRIPTOR_V1 (2.2.3.1), carried inside upper-layer messages."""
+    """SMB_DIRECT_BUFFER_DESCRIPTOR_V1, which upper-layer messages carry. [MS-SMBD 2.2.3.1]"""
 
     offset: Annotated[int, Int64ul]
     token: Annotated[int, Int32ul]

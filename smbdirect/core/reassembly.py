@@ -1,4 +1,4 @@
-"""Fragments into upper-layer messages (MS-SMBD 3.1.5.8)."""
+"""Reassembly of fragments into upper-layer messages. [MS-SMBD 3.1.5.8]"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ _RULE = "MS-SMBD 3.1.5.8 FragmentReassemblyRemaining"
 
 
 def _refuse(size: int) -> PooledBuffer:
+    """Raise ``ProtocolError``: the connection has ended."""
     raise ProtocolError("a fragment after the end", _RULE)
 
 
@@ -27,12 +28,13 @@ class Reassembler:
         self._position = 0
         self.remaining = 0
         self.active = False
-        """Whether a message has begun and not ended. Invariant: ``_buffer`` is its buffer exactly then."""
+        """Whether a message has begun and not ended. Invariant: ``_buffer`` is its buffer if so, else None."""
 
     def append(self, data: memoryview, remaining_data_length: int) -> PooledBuffer | None:
-        """Add one fragment; returns the message's buffer once it is complete (the caller then owns it).
+        """Add one fragment. Return the message's buffer, which the caller then owns, if it is complete, else None.
 
-        Raises ``ProtocolError`` if the fragment does not continue the message; nothing has changed then.
+        ``remaining_data_length`` is how many bytes of the message are still to come. Raises ``ProtocolError`` if the
+        fragment does not continue the message; nothing has changed in that case.
         """
         buffer = self._buffer
         length = len(data)
@@ -57,8 +59,8 @@ class Reassembler:
         return buffer
 
     def discard(self) -> None:
-        """Give back an unfinished message's buffer: the connection ended. There are no more."""
-        # Whoever allocates refers to this object: memory comes back without the garbage collector.
+        """Release the buffer of an unfinished message and allocate no more: the connection ended."""
+        # The allocating object refers to this one. Breaking the circle frees both without the garbage collector.
         self._allocate = _refuse
         if self._buffer is not None:
             self._buffer.release()

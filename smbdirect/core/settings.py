@@ -1,4 +1,4 @@
-"""What one side of a connection may choose (MS-SMBD 3.1.4.1, 3.1.7.2)."""
+"""The values that one side of a connection may choose. [MS-SMBD 3.1.4.1, 3.1.7.2]"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from smbdirect.core import constants
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Initial values of a connection's variables. Sizes in bytes, times in seconds.
+    """Initial values of one connection's variables. Sizes are in bytes, times in seconds.
 
     Raises ``ValueError`` for values that no peer could accept.
     """
@@ -26,7 +26,7 @@ class Settings:
     negotiation_timeout_passive: float = constants.NEGOTIATION_TIMEOUT_PASSIVE
     send_credit_timeout: float = constants.SEND_CREDIT_TIMEOUT
     max_send_segments: int = 16
-    """Pieces of memory in one Send, the header included; a message in more pieces is sent in more fragments."""
+    """Most pieces of memory in one Send, including the header; a message in more pieces is sent in more fragments."""
 
     def __post_init__(self) -> None:
         for name in ("receive_credit_max", "send_credit_target"):

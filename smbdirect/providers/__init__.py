@@ -1,5 +1,5 @@
-"""RDMA providers: each keeps the contract of ``base``.
+"""RDMA providers: each of them implements the contract in ``base``.
 
 Reading order: ``base`` -> ``memory`` and ``local_domain`` (registered memory in user space) -> ``loopback`` (the
-contract at its shortest, in one process) -> ``iwarp`` -> ``roce`` -> ``verbs`` (the kernel's devices).
+shortest implementation, within one process) -> ``iwarp`` -> ``roce`` -> ``verbs`` (the kernel's devices).
 """

@@ -1,21 +1,22 @@
-"""The contract every RDMA provider keeps; ``tests/smbdirect/contract`` runs one suite over all of them.
+"""The contract of every RDMA provider; ``tests/smbdirect/contract`` runs one suite over all of them.
 
-Verbs-like and asynchronous, on one event loop's thread. Completions are delivered in batches by callback.
+The interface is like verbs and asynchronous, on the thread of one event loop. Completions are delivered in batches by
+callback.
 
 Guarantees:
 
 * completions come in posting order per queue (send queue: sends, writes and reads together; receive queue), exactly
   one per signalled work request; after an error every outstanding one completes FLUSHED, exactly once;
 * an RDMA Write posted before a Send is placed at the peer before that Send's receive completes there;
-* an RDMA Read's data is in place when it completes; Sends posted later may pass it, so the caller waits;
+* an RDMA Read's data is in place when it completes; Sends posted later may overtake it, so the caller must wait;
 * a receive may complete before ``connect``/``accept`` reports establishment; receives are posted before ``accept``;
-* after a region is invalidated, deregistered or its connection is gone, its memory is never changed again;
+* after a region was invalidated or deregistered, or its connection was lost, its memory is never changed again;
 * a bad token, range or right terminates the connection with the provider's own error, and nothing is placed;
-* a completed Send or Write means only that the local buffer is reusable.
+* the completion of a Send or Write means only that the local buffer may be reused.
 
-Remote addresses are opaque 64-bit numbers, not zero-based: byte ``i`` of a region is ``region.address + i``.
-Tokens are unpredictable 32-bit numbers, valid for the protection domain of their endpoint only. Where endpoints share a
-domain, nothing registered in it gives its peers a right: what a peer may reach is in a domain of one endpoint.
+Remote addresses are opaque 64-bit numbers, not zero-based: byte ``i`` of a region is ``region.address + i``. Tokens are
+unpredictable 32-bit numbers, valid only in the protection domain of their endpoint. If endpoints share a domain,
+nothing registered in it gives their peers a right: memory that a peer may access is in a domain of one endpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from smbdirect.unauthenticated import UnauthenticatedPeers
 
 
 class Access(enum.IntFlag):
-    """What may be done to a registered region. Local reading is always allowed."""
+    """The accesses that a registered region allows. Local reading is always allowed."""
 
     LOCAL_WRITE = 1
     REMOTE_READ = 2
@@ -40,6 +41,8 @@ class Access(enum.IntFlag):
 
 
 class Operation(enum.IntEnum):
+    """The kinds of work requests and receives."""
+
     SEND = 0
     RECEIVE = 1
     WRITE = 2
@@ -47,7 +50,7 @@ class Operation(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """Completion status. Anything but OK means the endpoint is dead."""
+    """The result of a work request. Any status other than OK means that the endpoint is dead."""
 
     OK = 0
     FLUSHED = 1
@@ -60,17 +63,21 @@ class Status(enum.IntEnum):
 
 
 class Completion(NamedTuple):
+    """The end of one work request or receive."""
+
     operation: Operation
     status: Status
     context: object
-    """What was passed when posting."""
+    """The ``context`` of the work request or receive."""
     length: int = 0
     """Bytes received (RECEIVE), else 0."""
     invalidated: int | None = None
-    """Local token that the peer's Send-with-Invalidate invalidated (RECEIVE)."""
+    """Local token that the peer's Send with Invalidate invalidated (RECEIVE)."""
 
 
 class CloseCause(enum.Enum):
+    """The kinds of reasons for the end of a connection."""
+
     PEER = "closed by the peer"
     LOCAL = "closed locally"
     REMOTE_ACCESS = "invalid token, range or right"
@@ -82,6 +89,8 @@ class CloseCause(enum.Enum):
 
 
 class CloseReason(NamedTuple):
+    """Why a connection ended."""
+
     cause: CloseCause
     detail: str = ""
 
@@ -91,7 +100,7 @@ class CloseReason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Limits and features; callers look at fields, never at provider types."""
+    """The limits and features of an endpoint. Callers look at these fields, not at the types of providers."""
 
     name: str
     max_send_sge: int
@@ -103,28 +112,32 @@ class Capabilities:
     max_message: int
     """Bytes in one Send."""
     max_inline: int
-    """Bytes of a Send copied at posting time (buffer reusable at once)."""
+    """Bytes of a Send that are copied when it is posted (the buffer may be reused immediately)."""
     max_send_queue: int
     max_receive_queue: int
     max_outstanding_reads: int
-    """Reads the provider keeps in flight; more are queued by it."""
+    """Reads that the provider keeps in flight; it queues further ones."""
     remote_invalidation: bool
-    """Send-with-Invalidate can be posted."""
+    """Whether Send with Invalidate can be posted."""
     receives_before_accept: bool
-    """True where a message that finds no receive kills the connection (all known fabrics)."""
+    """Whether a message without a posted receive ends the connection (on all known fabrics)."""
     requires_registration: bool
-    """False where local buffers of Send/Write/Read need no registration (software providers)."""
+    """Whether local buffers of Send, Write and Read need a registration (not in software providers)."""
     regions_invalidatable: bool = True
-    """A peer's Send-with-Invalidate may name regions registered here."""
+    """Whether a peer's Send with Invalidate may name regions registered here."""
 
 
 class RemoteSegment(NamedTuple):
+    """A range of a region of the peer; ``length`` is in bytes."""
+
     token: int
     address: int
     length: int
 
 
 class MemoryRegion(Protocol):
+    """One registered range of memory. ``valid`` becomes False when its token is refused."""
+
     token: int
     address: int
     length: int
@@ -132,38 +145,40 @@ class MemoryRegion(Protocol):
     valid: bool
 
     def invalidate(self) -> None:
-        """Local invalidate: the token is refused from now on, even for transfers under way. Idempotent."""
+        """Refuse the token from now on, even for transfers under way (Local Invalidate). Idempotent."""
         ...
 
     def deregister(self) -> None:
-        """Invalidate and forget; the memory may be freed once this returned. Idempotent."""
+        """Invalidate the token and drop the memory, which may be freed after the return. Idempotent."""
         ...
 
 
 class DomainUser(Protocol):
+    """An object that has registrations in a protection domain."""
+
     def domain_closed(self) -> None:
-        """The domain is about to go: deregister what you have in it."""
+        """Deregister everything in the domain, which is about to be closed."""
         ...
 
 
 class ProtectionDomain(Protocol):
-    """Where registrations of local memory are good: those made here outlive endpoints, and serve every one of them that
-    has this domain."""
+    """A scope of registrations of local memory. They outlive endpoints and serve every endpoint with this domain."""
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
-        """Raises ``ProviderError``."""
+        """Register ``memory``. Raise ``ProviderError`` if the device refuses it."""
         ...
 
     def add_user(self, user: DomainUser) -> None:
-        """Have ``user`` told before the domain goes. It is held weakly."""
+        """Notify ``user`` before the domain is closed. It is held weakly."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Send:
-    """Work request. ``segments`` are concatenated. Unsignalled ones complete only on error.
+    """A work request that sends the concatenated ``segments``.
 
-    ``context`` and ``signalled`` of a work request may be set until it is posted; then it must not change any more.
+    ``invalidate`` is the peer's token for Send with Invalidate. An unsignalled work request completes only on error.
+    ``context`` and ``signalled`` of any work request may be set until it is posted; after that it must not change.
     """
 
     segments: Sequence[Buffer]
@@ -174,7 +189,7 @@ class Send:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """RDMA Write of the concatenated ``segments`` to ``remote`` (whose length must equal theirs)."""
+    """An RDMA Write of the concatenated ``segments`` to ``remote`` (of the same total length)."""
 
     segments: Sequence[Buffer]
     remote: RemoteSegment
@@ -184,7 +199,7 @@ class Write:
 
 @dataclass(slots=True, eq=False)
 class Read:
-    """RDMA Read of ``remote`` into the concatenated ``segments`` (same total length). Always signalled."""
+    """An RDMA Read of ``remote`` into the concatenated ``segments`` (of the same total length). Always signalled."""
 
     segments: Sequence[memoryview]
     remote: RemoteSegment
@@ -198,82 +213,87 @@ OnCompletions = Callable[[Sequence[Completion]], None]
 
 
 class Endpoint(Protocol):
-    """One reliable connection (queue pair + CM id). Also the owner of its regions."""
+    """One reliable connection (a queue pair and a CM id). It owns its regions."""
 
     capabilities: Capabilities
     local_address: tuple[str, int]
     peer_address: tuple[str, int]
     private_data: bytes
-    """Upper-layer private data of the peer (MPA or CM)."""
+    """Private data of the peer's upper layer (from MPA or CM)."""
     domain: ProtectionDomain | None
-    """None where local buffers need no registration."""
+    """None if local buffers need no registration."""
     on_completions: OnCompletions
     on_closed: Callable[[CloseReason], None]
-    """Called exactly once, after every outstanding work request completed."""
+    """Called exactly once, after every outstanding work request has completed."""
 
     @property
     def counters(self) -> dict[str, int]:
-        """Provider's own counters: registrations, allocations, retransmissions, crc_errors, bytes_*, ..."""
+        """The provider's own counters: registrations, allocations, retransmissions, crc_errors, bytes_*, ..."""
         ...
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
-        """Expose writable, contiguous ``memory``. Raises ``ProviderError``."""
+        """Register writable, contiguous ``memory`` for ``access``. Raise ``ProviderError`` if that is impossible."""
         ...
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
-        """Queue one receive. Raises ``ProviderError`` when the queue is full."""
+        """Queue one receive. Raise ``ProviderError`` if the queue is full."""
         ...
 
     def post(self, requests: Sequence[WorkRequest]) -> None:
-        """Queue a chain of work requests with one call (one sendmsg, one doorbell). Raises ``ProviderError`` (nothing
-        queued) when it does not fit the queue or the capabilities; on a dead endpoint they complete FLUSHED."""
+        """Queue a chain of work requests with one call (one sendmsg, one doorbell). Raise ``ProviderError`` and queue
+        nothing if they exceed the queue or the capabilities. On a dead endpoint they complete FLUSHED."""
         ...
 
     def is_stalled(self) -> bool:
-        """Whether data is on its way to the peer and the peer has acknowledged nothing for a second or longer. False
-        where the provider gives such a connection up by itself within seconds."""
+        """Return whether data is in flight and the peer has acknowledged nothing for a second or longer. Always False
+        if the provider ends such a connection by itself within seconds."""
         ...
 
     def disconnect(self) -> None:
-        """Orderly: what was posted goes out, then the connection ends. Idempotent."""
+        """Send everything that was posted, then end the connection. Idempotent."""
         ...
 
     def abort(self, reason: CloseReason | None = None) -> None:
-        """At once. Idempotent."""
+        """End the connection immediately. ``reason`` is reported to ``on_closed``. Idempotent."""
         ...
 
 
 class ConnectionRequest(Protocol):
-    """A peer asks for a connection. Answer with ``prepare`` + ``accept``, or ``reject``."""
+    """A peer's request for a connection. Answer it with ``prepare`` and ``accept``, or with ``reject``."""
 
     peer_address: tuple[str, int]
     local_address: tuple[str, int]
     private_data: bytes
 
     def prepare(self) -> Endpoint:
-        """The endpoint, on which receives are posted and callbacks set before ``accept``."""
+        """Return the endpoint. Receives are posted and callbacks set on it before ``accept``."""
         ...
 
     async def accept(self, private_data: bytes = b"") -> None:
-        """Returns when established; raises ``ConnectionLost``. Receives may complete before it returns."""
+        """Accept, and return when the connection is established. Receives may complete before that. Raise
+        ``ConnectionLost`` if it cannot be established."""
         ...
 
-    def reject(self, private_data: bytes = b"") -> None: ...
+    def reject(self, private_data: bytes = b"") -> None:
+        """Refuse the connection."""
+        ...
 
 
 def ignore_change() -> None:
-    """``Listener.on_change`` until its owner sets it."""
+    """Do nothing: the value of ``Listener.on_change`` until its owner sets it."""
 
 
 class Listener(Protocol):
+    """A listening address of a provider."""
+
     address: tuple[str, int]
     down: str
-    """Why nobody can connect for the time being (a port without a link, a device removed); empty: all is well."""
+    """Why no peer can connect at present (a port without a link, a removed device); empty if peers can connect."""
     on_change: Callable[[], None]
-    """Called when ``down`` has changed."""
+    """Called after ``down`` has changed."""
 
     async def close(self) -> None:
-        """Stop listening; established endpoints live on."""
+        """Stop listening; established endpoints remain."""
         ...
 
 
@@ -281,34 +301,38 @@ OnRequest = Callable[[ConnectionRequest], None]
 
 
 class Provider(Protocol):
-    """A fabric. ``available()`` is None if it can serve here, else why not and what to do.
+    """A fabric.
 
-    Providers inherit from this class for what few of them have: notices, a table of unauthenticated peers, and
-    connected sockets that they take over.
+    Providers inherit from this class the defaults of features that few of them have: notices, a table of
+    unauthenticated peers, and taking over connected sockets.
     """
 
     capabilities: Capabilities
     adopts_sockets: bool = False
-    """``adopt`` takes connected TCP sockets."""
+    """Whether ``adopt`` takes over connected TCP sockets."""
 
     @property
     def notices(self) -> Sequence[str]:
-        """What does not work fully here, one sentence each, for the user."""
+        """Restrictions of this fabric on this machine for the user, one sentence each."""
         return ()
 
-    def available(self) -> str | None: ...
+    def available(self) -> str | None:
+        """Return None if the fabric can be used on this machine, else why not and what to do."""
+        ...
 
     def share_table(self, unauthenticated: UnauthenticatedPeers) -> None:
-        """Count peers that are setting up a connection in ``unauthenticated``, which counts those of other listeners,
-        too. Does nothing where such a peer costs nothing, or is counted otherwise."""
+        """Count peers that are setting up a connection in ``unauthenticated``, together with those of other listeners.
+        Do nothing if such a peer needs no resources or is counted in another way."""
         return
 
     def adopt(self, sock: socket.socket, on_request: OnRequest) -> None:
-        """Start connection set-up as the responder on a connected TCP socket of which nothing has been read yet. Takes
-        over the socket. Raises ``ProviderError`` unless ``adopts_sockets``."""
+        """Take over a connected TCP socket from which nothing has been read yet, and set up a connection on it as the
+        responder. Raise ``ProviderError`` unless ``adopts_sockets``."""
         raise ProviderError(f"{self.capabilities.name} takes over no sockets")
 
-    async def listen(self, host: str, port: int, on_request: OnRequest) -> Listener: ...
+    async def listen(self, host: str, port: int, on_request: OnRequest) -> Listener:
+        """Listen, and call ``on_request`` for each connection request."""
+        ...
 
     async def connect(
         self,
@@ -318,5 +342,6 @@ class Provider(Protocol):
         private_data: bytes = b"",
         timeout: float = 5.0,
     ) -> Endpoint:
-        """Connect; ``prepare`` sets callbacks and posts receives before the first byte goes out."""
+        """Connect. ``prepare`` sets callbacks and posts receives before the first byte is sent. ``timeout`` is in
+        seconds. Raise ``ConnectionLost`` if that fails."""
         ...

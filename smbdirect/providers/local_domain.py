@@ -1,4 +1,4 @@
-"""A protection domain without a device: what it holds is a matter of bookkeeping (``base.ProtectionDomain``)."""
+"""A protection domain without a device, which only records its registrations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from smbdirect.providers.base import Access, DomainUser
 
 
 class LocalRegistration:
-    """Memory that work requests may use locally; keeps ``base.MemoryRegion``, with no token that anybody accepts."""
+    """Memory that work requests may use locally. Implements ``base.MemoryRegion``, with a token that is never
+    accepted."""
 
     __slots__ = ("_domain", "address", "length", "memory", "token", "valid")
 
@@ -24,27 +25,34 @@ class LocalRegistration:
         self.valid = True
 
     def invalidate(self) -> None:
+        """See ``base.MemoryRegion``."""
         if self.valid:
             self.valid = False
             self._domain.gone(self)
 
     def deregister(self) -> None:
+        """See ``base.MemoryRegion``."""
         self.invalidate()
         self.memory = memoryview(b"")
 
 
 class LocalDomain:
+    """A protection domain in this process. Implements ``base.ProtectionDomain``."""
+
     def __init__(self) -> None:
         self.live: set[LocalRegistration] = set()
         self.closed = False
         self._owners: Counter[int] = Counter()
+        """By the ``id`` of the object behind the memory: how many of ``live`` register it. Invariant: no count is 0."""
         self._users: weakref.WeakSet[DomainUser] = weakref.WeakSet()
 
     def add_user(self, user: DomainUser) -> None:
+        """See ``base.ProtectionDomain``."""
         self._users.add(user)
 
     def register(self, memory: memoryview, access: Access) -> LocalRegistration:
-        """Raises ``ProviderError`` for a remote right, which is for regions of one endpoint, and after the end."""
+        """See ``base.ProtectionDomain``. Raise ``ProviderError`` if ``access`` has a remote right, which only regions
+        of one endpoint may give, or if the domain is closed."""
         if self.closed:
             raise ProviderError("the protection domain is closed")
         if access & (Access.REMOTE_READ | Access.REMOTE_WRITE):
@@ -55,6 +63,7 @@ class LocalDomain:
         return registration
 
     def gone(self, registration: LocalRegistration) -> None:
+        """Remove a registration; only its ``invalidate`` calls this."""
         self.live.discard(registration)
         owner = id(registration.memory.obj)
         self._owners[owner] -= 1
@@ -62,9 +71,11 @@ class LocalDomain:
             del self._owners[owner]
 
     def covers(self, segment: Buffer) -> bool:
+        """Return whether the object behind ``segment`` is registered here."""
         return id(memoryview(segment).obj) in self._owners
 
     def close(self) -> None:
+        """Notify the users, then end every registration."""
         self.closed = True
         for user in list(self._users):
             user.domain_closed()

@@ -1,10 +1,10 @@
-"""In-process RDMA fabric: the provider contract with nothing underneath, plus hooks that misbehave on purpose.
+"""An RDMA fabric within one process: the provider contract without a network, and faults that tests can switch on.
 
-Two endpoints of one ``LoopbackProvider`` are connected by function calls deferred with ``call_soon``; nothing is
+Two endpoints of one ``LoopbackProvider`` are connected by function calls deferred with ``call_soon``. Nothing is
 delivered, placed or completed inside ``post`` itself, so callers see the same asynchrony as on a network.
 
-``Faults`` bends it within (delay, placement order, Sends overtaking Reads) and outside (loss, bad tokens) what the
-contract allows.
+``Faults`` makes the fabric do unusual things that the contract allows (delay, placement order, Sends that overtake
+Reads) and things that break connections (loss, bad tokens).
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ _FIRST_EPHEMERAL_PORT = 49152
 
 @dataclass(slots=True)
 class Faults:
-    """What goes wrong, or merely slow, on a fabric. Changing a field takes effect on the next work request."""
+    """Faults and delays of a fabric. A changed field takes effect on the next work request."""
 
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     delay_turns: int = 0
-    """Up to this many extra event-loop turns before each work request is carried out."""
+    """Carry out each work request up to this many event-loop turns later."""
     reorder_placement: bool = False
     """Place RDMA Writes in pieces, in random order, as late as the next Send allows."""
     hold_reads: bool = False
-    """Let the next Sends pass an RDMA Read, which is carried out when no further work request is queued."""
+    """Let the next Sends overtake an RDMA Read, which is carried out when no further work request is queued."""
     drop_after: int | None = None
     """Lose the connection after this many further work requests."""
     corrupt_tokens: int = 0
@@ -75,7 +75,7 @@ class Faults:
 
 
 class LoopbackRegion:
-    """A registered range; keeps ``providers.base.MemoryRegion``."""
+    """One registered region. Implements ``base.MemoryRegion``."""
 
     __slots__ = ("_endpoint", "access", "address", "length", "memory", "token", "valid")
 
@@ -97,7 +97,7 @@ class LoopbackRegion:
 
 
 class LoopbackEndpoint:
-    """One end of a connection; keeps ``providers.base.Endpoint``."""
+    """One end of a connection. Implements ``base.Endpoint``."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class LoopbackEndpoint:
         peer_address: tuple[str, int],
         shared: LocalDomain | None = None,
     ) -> None:
-        """``shared``: the domain of its listener; else it has its own, where local buffers need one."""
+        """``shared`` is the listener's domain. Without it the endpoint makes its own if local buffers need one."""
         self.capabilities = provider.capabilities
         self._domain = None
         if self.capabilities.requires_registration:
@@ -126,20 +126,22 @@ class LoopbackEndpoint:
         self._receives: deque[tuple[memoryview, object]] = deque()
         self._requests: deque[WorkRequest] = deque()
         self._unplaced: list[tuple[memoryview, memoryview]] = []
+        """(target, data) of Writes that are not placed yet."""
         self._held: deque[tuple[Read, list[Completion]]] = deque()
+        """Held Reads, each with the completions that must follow its own."""
         self._completions: list[Completion] = []
         self._queued = 0
         self._scheduled = False
         self._delivering = False
         self.life = Life.OPENING
-        """Open once there is a peer."""
+        """Open once the peer's endpoint exists."""
         self._reason: CloseReason | None = None
-        """Why it died. Invariant: set exactly if dead or ended."""
+        """Why the connection ended. Invariant: set if and only if ``life`` is dead or ended."""
 
     # -- work requests -------------------------------------------------------------------------------------------
 
     def is_stalled(self) -> bool:
-        """See ``base.Endpoint.is_stalled``: the peer is in this process."""
+        """See ``base.Endpoint.is_stalled``. False, since the peer is in this process."""
         return False
 
     def register(self, memory: memoryview, access: Access) -> LoopbackRegion:
@@ -191,7 +193,8 @@ class LoopbackEndpoint:
             self._want_registered(request.segments)
 
     def _want_registered(self, segments: Sequence[Buffer]) -> None:
-        """Where local buffers need a registration, one without is refused, as a device would."""
+        """Raise ``ProviderError`` for an unregistered segment, as a device does, if local buffers need a
+        registration."""
         domain = self._domain
         if domain is None:
             return
@@ -211,7 +214,7 @@ class LoopbackEndpoint:
         self.fail(reason or CloseReason(CloseCause.LOCAL), CloseReason(CloseCause.PEER))
 
     def fail(self, reason: CloseReason, peer_reason: CloseReason) -> None:
-        """End the connection at both ends, at once. Idempotent."""
+        """End the connection at both ends immediately. Idempotent."""
         peer = self.peer
         self._close(reason)
         if peer is not None:
@@ -227,7 +230,7 @@ class LoopbackEndpoint:
             self._loop.call_soon(self._run, turns)
 
     def connected(self, peer: LoopbackEndpoint) -> None:
-        """Begin with what was posted before: both ends exist."""
+        """Begin with the requests posted so far, now that both ends exist."""
         self.peer = peer
         if self.life is Life.OPENING:
             self.life = change(self.life, Life.OPEN)
@@ -301,7 +304,7 @@ class LoopbackEndpoint:
         self._finish(request)
 
     def _target(self, request: Write | Read, right: Access) -> memoryview | None:
-        """The peer's memory that ``request`` names, or None if it may not be touched."""
+        """Return the peer's memory that ``request`` names, or None if the peer did not allow this access."""
         assert self.peer is not None
         remote = request.remote
         if remote.length == 0:
@@ -338,7 +341,7 @@ class LoopbackEndpoint:
         self._finish(request)
 
     def _place(self) -> None:
-        """Place what earlier Writes left in flight, unless its region is gone (it never changes again)."""
+        """Place the data of earlier Writes, except in regions that are no longer valid (these must not change)."""
         if not self._unplaced:
             return
         pieces, self._unplaced = self._unplaced, []
@@ -375,7 +378,7 @@ class LoopbackEndpoint:
                 self._complete(completion)
 
     def _finish(self, request: Send | Write) -> None:
-        """Complete with success, behind any Read that is still held (completions keep posting order)."""
+        """Complete with success, after any Read that is still held (completions keep the posting order)."""
         self._queued -= 1
         if request.signalled:
             completion = Completion(_operation(request), Status.OK, request.context)
@@ -385,6 +388,7 @@ class LoopbackEndpoint:
                 self._complete(completion)
 
     def _refused(self, request: WorkRequest, status: Status, reason: CloseReason) -> None:
+        """Complete ``request`` with ``status`` and end the connection."""
         self._run_held_reads()
         self._complete(Completion(_operation(request), status, request.context))
         self.fail(reason, reason)
@@ -443,7 +447,7 @@ def _operation(request: WorkRequest) -> Operation:
 
 
 class LoopbackRequest:
-    """A connection request under way; keeps ``providers.base.ConnectionRequest``."""
+    """One connection request. Implements ``base.ConnectionRequest``."""
 
     def __init__(
         self,
@@ -484,7 +488,7 @@ class LoopbackRequest:
 
 
 class LoopbackListener:
-    """Keeps ``providers.base.Listener``."""
+    """A listening port of the fabric. Implements ``base.Listener``."""
 
     def __init__(
         self, provider: LoopbackProvider, address: tuple[str, int], on_request: Callable[[ConnectionRequest], None]
@@ -496,7 +500,7 @@ class LoopbackListener:
         self._provider = provider
 
     def port_down(self, detail: str) -> None:
-        """The port it is on loses its link: nobody connects any more, and whoever did is cut off."""
+        """Simulate the loss of the port's link: no peer can connect, and existing connections are lost."""
         self.down = detail
         reason = CloseReason(CloseCause.DEVICE, detail)
         for endpoint in tuple(self._provider.endpoints):
@@ -505,6 +509,7 @@ class LoopbackListener:
         self.on_change()
 
     def port_up(self) -> None:
+        """Simulate the return of the port's link."""
         self.down = ""
         self.on_change()
 
@@ -513,7 +518,7 @@ class LoopbackListener:
 
 
 class LoopbackProvider(Provider):
-    """A fabric of its own: listeners and clients of one instance reach each other."""
+    """One fabric: listeners and clients of the same instance can reach each other."""
 
     def __init__(self, capabilities: Capabilities = CAPABILITIES, faults: Faults | None = None) -> None:
         self.capabilities = capabilities
@@ -522,7 +527,7 @@ class LoopbackProvider(Provider):
         self.endpoints: set[LoopbackEndpoint] = set()
         """Connected endpoints of this fabric, for tests that look for leaks or cut connections."""
         self.domain = LocalDomain()
-        """Of all connections that were accepted."""
+        """The domain of all accepted connections."""
         self._next_port = _FIRST_EPHEMERAL_PORT
 
     def available(self) -> str | None:
@@ -550,10 +555,11 @@ class LoopbackProvider(Provider):
         private_data: bytes = b"",
         timeout: float = 5.0,
     ) -> LoopbackEndpoint:
-        """Raises ``ConnectionLost``: nobody listens, rejected, or no answer in ``timeout`` seconds."""
+        """See ``base.Provider``. Raise ``ConnectionLost`` if there is no listener, if it rejects, or if there is no
+        answer within ``timeout`` seconds."""
         listener = self.listeners.get(port)
         if listener is None or listener.down:
-            raise ConnectionLost(CloseReason(CloseCause.PEER, f"nobody listens on port {port}"))
+            raise ConnectionLost(CloseReason(CloseCause.PEER, f"no listener on port {port}"))
         client = LoopbackEndpoint(self, (host, self._ephemeral_port()), (host, port))
         prepare(client)
         loop = asyncio.get_running_loop()

@@ -20,7 +20,7 @@ class Fault(enum.Enum):
 
 
 class AccessRefused(Exception):
-    """The peer named memory it may not touch; each provider turns the fault into its own error on the wire."""
+    """The peer named memory that it may not access; each provider reports the fault by its own error on the wire."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.value)
@@ -28,7 +28,7 @@ class AccessRefused(Exception):
 
 
 def as_bytes_view(buffer: Buffer) -> memoryview:
-    """A flat byte view. Raises ``ProviderError`` for memory that is not contiguous."""
+    """Return a flat byte view. Raise ``ProviderError`` if the memory is not contiguous."""
     view = memoryview(buffer)
     if not view.c_contiguous:
         raise ProviderError("memory is not contiguous")
@@ -39,11 +39,11 @@ _NOTHING = memoryview(b"")
 
 
 def _ignore(_: object) -> None:
-    """Default callback."""
+    """Do nothing: the default callback."""
 
 
 class Region:
-    """See ``base.MemoryRegion``."""
+    """One registered region. Implements ``base.MemoryRegion``."""
 
     __slots__ = ("_table", "access", "address", "length", "memory", "token", "valid")
 
@@ -57,63 +57,67 @@ class Region:
         self.valid = True
 
     def invalidate(self) -> None:
-        """Local invalidate: refused from now on. Idempotent."""
+        """See ``base.MemoryRegion.invalidate``."""
         if self.valid:
             self.valid = False
             self._table.forget(self)
             self._table.on_invalidated(self)
 
     def deregister(self) -> None:
-        """Invalidate, and keep no view of the memory. Idempotent."""
+        """See ``base.MemoryRegion.deregister``. No view of the memory is kept."""
         self.invalidate()
         self.memory = _NOTHING
 
 
 class RegionTable:
-    """Regions of one endpoint by token."""
+    """The regions of one endpoint."""
 
     def __init__(self) -> None:
         self._regions: dict[int, Region] = {}
+        """By token. Invariant: contains the valid regions and no others."""
         self.on_invalidated: Callable[[Region], None] = _ignore
-        """Told of each region that stops being valid while the connection lives: a transfer may be using it."""
+        """Called with each region that becomes invalid while the connection exists: a transfer may be using it."""
 
     def __len__(self) -> int:
         return len(self._regions)
 
     def register(self, memory: memoryview, access: Access) -> Region:
-        """Raises ``ProviderError`` for memory that is not contiguous, or read-only although somebody may write it."""
+        """Register ``memory`` under a new token. Raise ``ProviderError`` if it is not contiguous, or read-only although
+        ``access`` allows writing."""
         view = as_bytes_view(memory)
         if view.readonly and access & (Access.REMOTE_WRITE | Access.LOCAL_WRITE):
             raise ProviderError("read-only memory registered for writing")
         token = self.new_token()
-        # The address is opaque to the peer; a random page of the 47-bit space tells it nothing about this process.
+        # The address is opaque to the peer; a random page of the 47-bit space reveals nothing about this process.
         region = Region(self, token, (secrets.randbits(35) + 1) << 12, view, access)
         self._regions[token] = region
         return region
 
     def new_token(self) -> int:
-        """An unpredictable token that no region of this endpoint has."""
+        """Return an unpredictable token that no region of this endpoint has."""
         while True:
             token = secrets.randbits(32)
             if token and token not in self._regions:
                 return token
 
     def forget(self, region: Region) -> None:
+        """Remove a region; only its ``invalidate`` calls this."""
         if self._regions.get(region.token) is region:
             del self._regions[region.token]
 
     def invalidate_all(self) -> None:
-        """The connection is gone: no token is good any more."""
+        """Make every token invalid: the connection has ended."""
         regions, self._regions = self._regions, {}
         for region in regions.values():
             region.valid = False
 
     def get(self, token: int) -> Region | None:
-        """The valid region that ``token`` names."""
+        """Return the valid region that ``token`` names, or None."""
         return self._regions.get(token)
 
     def find(self, token: int, address: int, length: int, right: Access) -> tuple[Region, int]:
-        """The region with ``length`` bytes at ``address`` and where they start in it. Raises ``AccessRefused``."""
+        """Return the region with ``length`` bytes at ``address`` and where they start in it. Raise ``AccessRefused``
+        for a bad token, range or right."""
         region = self._regions.get(token)
         if region is None:
             raise AccessRefused(Fault.TOKEN)
@@ -125,7 +129,8 @@ class RegionTable:
         return region, start
 
     def remote_invalidate(self, token: int) -> None:
-        """The peer's Send with Invalidate. Raises ``AccessRefused`` if there is no such valid token."""
+        """Invalidate the region that the peer's Send with Invalidate names. Raise ``AccessRefused`` if the token is not
+        valid."""
         region = self._regions.get(token)
         if region is None:
             raise AccessRefused(Fault.TOKEN)

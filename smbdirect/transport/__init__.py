@@ -1,7 +1,7 @@
 """SMB Direct over a provider's queue pair, on asyncio.
 
-Belongs here: memory, chains of work requests, RDMA Reads and Writes, listening. Not here: the rules of MS-SMBD
-(``core``) and single fabrics (``providers``).
+Memory, chains of work requests, RDMA Reads and Writes, and listening belong here. The rules of MS-SMBD (``core``) and
+the individual fabrics (``providers``) do not.
 
 Reading order: ``pool`` (buffers) -> ``registrations`` and ``receives`` -> ``work_queue`` -> ``rdma`` (data of the upper
 layer) -> ``smb_direct`` (the transport) -> ``listen`` (listening and connecting).

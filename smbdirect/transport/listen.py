@@ -1,4 +1,4 @@
-"""Listening for and connecting SMB Direct transports (MS-SMBD 3.1.4.1, 3.1.7.2)."""
+"""Listening for and connecting SMB Direct transports. [MS-SMBD 3.1.4.1, 3.1.7.2]"""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers
 _log = logging.getLogger(__name__)
 
 MAX_UNAUTHENTICATED = 4096
-"""Connections that are negotiating, of a listener that shares no table with others."""
+"""Most negotiating connections of a listener that shares no table with others."""
 
 
 class SmbDirectListener:
-    """Keeps ``message_transport.MessageListener``."""
+    """A listening endpoint for SMB Direct. Implements ``message_transport.MessageListener``."""
 
     def __init__(
         self,
@@ -35,11 +35,11 @@ class SmbDirectListener:
         self.address: tuple[str, int] = ("", 0)
         self.unauthenticated = UnauthenticatedPeers(MAX_UNAUTHENTICATED) if unauthenticated is None else unauthenticated
         self._places: dict[SmbDirectTransport, UnauthenticatedPeer] = {}
-        """Of those that have proved their address and are negotiating."""
+        """The table entries of connections that have proved their address and are negotiating."""
         self.transports: set[SmbDirectTransport] = set()
         """Connections that have not finished negotiating."""
         self.on_change: Callable[[], None] = ignore_change
-        """Called when ``down`` has changed."""
+        """Called after ``down`` has changed."""
         self._on_transport = on_transport
         self._settings = settings
         self._pool = pool
@@ -48,6 +48,7 @@ class SmbDirectListener:
         self._accepting: set[asyncio.Task[None]] = set()
 
     def attach(self, listener: Listener) -> None:
+        """Take over the address and the state of the provider's listener."""
         self._listener = listener
         self.address = listener.address
         listener.on_change = self._changed
@@ -57,11 +58,11 @@ class SmbDirectListener:
 
     @property
     def down(self) -> str:
-        """Why nobody can connect for the time being; empty: all is well."""
+        """Why no peer can connect at present; empty if peers can connect."""
         return self._listener.down if self._listener is not None else ""
 
     def on_request(self, request: ConnectionRequest) -> None:
-        """3.1.7.2: connection arrival."""
+        """Accept or reject a connection request. [MS-SMBD 3.1.7.2]"""
         if not self._admits(request.peer_address[0]):
             request.reject()
             return
@@ -88,7 +89,7 @@ class SmbDirectListener:
             transport.abort("not established")
             return
         if transport not in self.transports:
-            return  # it has negotiated already, or is gone
+            return  # it has negotiated already, or was lost
         host = request.peer_address[0]
         place = self.unauthenticated.enter(host, lambda: transport.abort("too many connections"))
         if place is None:
@@ -109,7 +110,7 @@ class SmbDirectListener:
         self._on_transport(transport)
 
     async def close(self) -> None:
-        """Stop listening, end connections that are still negotiating; established ones live on."""
+        """Stop listening and end the connections that are still negotiating; established ones remain."""
         if self._listener is not None:
             await self._listener.close()
         for transport in tuple(self.transports):
@@ -134,13 +135,13 @@ async def listen(
     admits: Callable[[str], bool] = lambda host: True,
     unauthenticated: UnauthenticatedPeers | None = None,
 ) -> SmbDirectListener:
-    """Accept SMB Direct connections from hosts that ``admits`` says True of; each is handed to ``on_transport`` once it
-    has negotiated.
+    """Accept SMB Direct connections and pass each of them to ``on_transport`` once it has negotiated.
 
-    ``unauthenticated``: the table of those that are negotiating, which listeners may share; None: one of its own.
+    ``admits`` returns whether a host may connect. ``unauthenticated`` is the table of connections that are negotiating,
+    which listeners may share; None means a table of this listener's own.
 
-    Until the upper layer raises ``max_message_size``, a peer gets few credits and only short messages. Raises
-    ``OSError`` or ``ProviderError`` if the address cannot be listened on.
+    Until the upper layer calls ``trust``, a peer gets few credits and may send only short messages. Raises ``OSError``
+    or ``ProviderError`` if listening on the address is impossible.
     """
     listener = SmbDirectListener(on_transport, settings or Settings(), pool or BufferPool(), admits, unauthenticated)
     listener.attach(await provider.listen(host, port, listener.on_request))
@@ -156,7 +157,9 @@ async def connect(
     pool: BufferPool | None = None,
     timeout: float = 5.0,
 ) -> SmbDirectTransport:
-    """Connect and negotiate (3.1.4.1). ``timeout`` is for the RDMA connection; negotiation has its own timer.
+    """Connect and negotiate. [MS-SMBD 3.1.4.1]
+
+    ``timeout`` is in seconds and applies to the RDMA connection; negotiation has its own timer.
 
     Raises ``ConnectionLost``, or the ``ProtocolError`` that ended the negotiation.
     """

@@ -1,9 +1,9 @@
 """Pooled buffers, which outlive requests and connections.
 
 Buffers come in power-of-two classes and go back to a free list, so that a connection in steady state allocates and
-registers nothing; ``allocations`` and the connections' ``registrations`` counters prove it. Where a fabric wants local
-buffers registered, a pooled one is registered when it is made, for all connections of a protection domain: a connection
-that meets it later finds it ready.
+registers nothing; ``allocations`` and the connections' ``registrations`` counters prove it. If a fabric needs local
+buffers registered, a pooled buffer is registered when it is made, for all connections of a protection domain: no later
+connection has to register it again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PAGE_CLASS = 16
 """From 64 KiB on, buffers are anonymous mappings: page-aligned, and given back to the system when dropped."""
 
 DEFAULT_RETAINED = 64 << 20
-"""Bytes a pool keeps for reuse."""
+"""Most bytes that a pool keeps for reuse."""
 
 
 FreeLists = dict[int, list[memoryview]]
@@ -31,19 +31,22 @@ FreeLists = dict[int, list[memoryview]]
 
 
 class Forgets(Protocol):
-    """What knows pooled memory by itself, and must forget it when the pool drops it."""
+    """An object that refers to pooled memory, and must forget it when the pool drops it."""
 
-    def forget(self, memory: memoryview) -> None: ...
+    def forget(self, memory: memoryview) -> None:
+        """Drop every reference to the object behind ``memory``."""
+        ...
 
 
 class PoolBuffer:
-    """A buffer on loan; keeps ``message_transport.PooledBuffer``."""
+    """A buffer on loan. Implements ``message_transport.PooledBuffer``."""
 
     __slots__ = ("_backing", "_home", "_pool", "on_release", "view")
 
     def __init__(self, pool: BufferPool, backing: memoryview, size: int, home: DomainBuffers | None) -> None:
         self._pool = pool
         self._home = home
+        # Invariant: None once the buffer was given back.
         self._backing: memoryview | None = backing
         self.view = backing[:size]
         self.on_release: Callable[[int], None] | None = None
@@ -60,15 +63,16 @@ class PoolBuffer:
 class DomainBuffers:
     """The buffers of a pool that are registered in one protection domain, all of them and only those.
 
-    Sharing a registration among the connections of a domain gives no peer more than it had. It is made for local use
-    alone (``LOCAL_WRITE``): in MS-SMBD only the side that sends buffer descriptors, the client, exposes memory
-    (3.1.4.3), and does so in a domain of its connection's own; a server's buffers are the local side of its RDMA Reads
+    Sharing a registration among the connections of a domain gives no peer additional rights. It is made for local use
+    only (``LOCAL_WRITE``). In MS-SMBD only the side that sends buffer descriptors, the client, exposes memory
+    (3.1.4.3), and does so in a domain of its own connection; a server's buffers are the local side of its RDMA Reads
     and Writes. So a device refuses a peer that guesses the registration's key, or has seen it on the wire as the sink
-    of a Read (iWARP shows it there): no remote right was asked for. iWARP NICs that want that right on sinks are the
+    of a Read (iWARP shows it there): it has no remote right. iWARP NICs that require this right on sinks are the
     exception: there each connection has a domain of its own, and shares with none (``verbs.device``).
     """
 
     def __init__(self, pool: BufferPool, domain: ProtectionDomain) -> None:
+        """``pool`` is held weakly."""
         self.domain = domain
         self.free: FreeLists = {}
         self.closed = False
@@ -76,7 +80,7 @@ class DomainBuffers:
         self._regions: dict[int, tuple[MemoryRegion, object]] = {}
 
     def __len__(self) -> int:
-        """Count the registrations that stand."""
+        """Return how many registrations exist."""
         return len(self._regions)
 
     def add(self, backing: memoryview) -> None:
@@ -85,7 +89,7 @@ class DomainBuffers:
         self._regions[id(backing.obj)] = (region, backing.obj)
 
     def covers(self, owner: object) -> bool:
-        """Return whether ``owner``, the object behind a view, is registered here."""
+        """Return whether ``owner`` (the object behind a view) is registered here."""
         return id(owner) in self._regions
 
     def forget(self, backing: memoryview) -> None:
@@ -103,7 +107,7 @@ class DomainBuffers:
             region.deregister()
 
     def domain_closed(self) -> None:
-        """Notify the pool, and end every registration: the domain is about to go."""
+        """Notify the pool and end every registration: the domain is about to be closed."""
         pool = self._pool()
         if pool is not None:
             pool.leave(self)
@@ -111,28 +115,29 @@ class DomainBuffers:
 
 
 class BufferPool:
-    """Free lists of buffers, shared by any number of connections of one event loop, over TCP and SMB Direct."""
+    """The free lists of buffers that any number of connections of one event loop share, over TCP and SMB Direct."""
 
     def __init__(self, retained: int = DEFAULT_RETAINED) -> None:
-        """``retained``: bytes to keep for reuse at most."""
+        """``retained``: most bytes to keep for reuse."""
         self.allocations = 0
         """Buffers obtained from the system so far."""
         self.retained_limit = retained
         self.retained = 0
-        """Bytes on the free lists."""
+        """Bytes on all free lists. Invariant: at most ``retained_limit``."""
         self.lent = 0
-        """Bytes on loan."""
+        """Bytes on loan, by the sizes of the buffers behind the views."""
         self.unauthenticated = UnauthenticatedPeers(MEMORY_LIMIT, grace=MEMORY_GRACE)
-        """Bytes that unauthenticated peers make this side hold, beyond what each has anyway. Most need none: only a
-        long security token in their first messages does."""
+        """Bytes that this side holds for unauthenticated peers, beyond the share that each has anyway. Only a peer with
+        a long security token in its first messages needs any."""
         self._free: FreeLists = {}
+        """Buffers that are registered in no domain."""
         self.caches: weakref.WeakSet[Forgets] = weakref.WeakSet()
-        """They are notified of buffers that are given back to the system."""
+        """Notified of each buffer that is given back to the system."""
         self._homes: dict[int, tuple[DomainBuffers, weakref.finalize[..., BufferPool]]] = {}
-        """By the identity of their domain, which they keep."""
+        """By the ``id`` of their domain, which they keep alive."""
 
     def home(self, domain: ProtectionDomain) -> DomainBuffers:
-        """Return this pool's buffers in ``domain``; they go with whichever of the two goes first."""
+        """Return this pool's buffers in ``domain``; their registrations end with the pool or the domain."""
         found = self._homes.get(id(domain))
         if found is not None:
             return found[0]
@@ -144,15 +149,15 @@ class BufferPool:
         return home
 
     def leave(self, home: DomainBuffers) -> None:
-        """Forget ``home``, whose domain goes, and what is free there with it."""
+        """Forget ``home``, whose domain is about to be closed, and the free buffers in it."""
         found = self._homes.pop(id(home.domain), None)
         if found is not None:
             found[1].detach()
             self.retained -= sum(len(backing) for free in home.free.values() for backing in free)
 
     def acquire(self, size: int, home: DomainBuffers | None = None) -> PoolBuffer:
-        """Lend a buffer of ``size`` bytes, registered in ``home`` if one is given: registrations are made with
-        allocations only. Raises ``ProviderError`` if the device refuses one."""
+        """Lend a buffer of ``size`` bytes, registered in ``home`` if one is given. Only a newly allocated buffer needs
+        a registration. Raise ``ProviderError`` if the device refuses it."""
         order = max((size - 1).bit_length(), _SMALLEST_CLASS)
         free = (self._free if home is None else home.free).get(order)
         if free:
@@ -167,7 +172,7 @@ class BufferPool:
         return PoolBuffer(self, backing, size, home)
 
     def put(self, backing: memoryview, home: DomainBuffers | None) -> None:
-        """Take back what ``acquire`` lent; only ``PoolBuffer.release`` calls this."""
+        """Take back a buffer that ``acquire`` lent; only ``PoolBuffer.release`` calls this."""
         size = len(backing)
         self.lent -= size
         if home is not None and home.closed:
@@ -176,7 +181,7 @@ class BufferPool:
             self.retained += size
             (self._free if home is None else home.free).setdefault(size.bit_length() - 1, []).append(backing)
             return
-        # Nobody asks for this one again: a registration left behind would pin its memory.
+        # This buffer is not lent again: a remaining registration would pin its memory.
         if home is not None:
             home.forget(backing)
         for cache in tuple(self.caches):

@@ -1,4 +1,5 @@
-"""RDMA Read and Write by buffer descriptors (MS-SMBD 3.1.4.3-3.1.4.6): cutting transfers to what a provider can do."""
+"""RDMA Read and Write by buffer descriptors, cut into requests that a provider can carry out.
+[MS-SMBD 3.1.4.3-3.1.4.6]"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ B = TypeVar("B", bound=Buffer)
 
 
 def check_descriptors(remote: Sequence[RemoteBuffer], needed: int) -> None:
-    """Raises ``ValueError`` unless the descriptors cover ``needed`` bytes within the 64-bit address space."""
+    """Raise ``ValueError`` unless the descriptors cover ``needed`` bytes within the 64-bit address space."""
     covered = 0
     for descriptor in remote:
         if descriptor.offset + descriptor.length > 1 << 64:
@@ -32,8 +33,9 @@ def check_descriptors(remote: Sequence[RemoteBuffer], needed: int) -> None:
 def segmented(
     remote: Sequence[RemoteBuffer], local: Sequence[B], max_transfer: int, max_segments: int
 ) -> Iterator[tuple[RemoteSegment, list[Any]]]:
-    """Yield what work requests move the local bytes, in order: each within one descriptor, ``max_transfer`` bytes and
-    ``max_segments`` local pieces. The descriptors cover the local bytes (``check_descriptors``)."""
+    """Yield the remote segment and the local pieces of each work request, in order. Each stays within one descriptor,
+    ``max_transfer`` bytes and ``max_segments`` local pieces. The descriptors must cover the local bytes
+    (``check_descriptors``)."""
     pieces = iter([memoryview(segment) for segment in local if len(segment)])
     piece = next(pieces, None)
     for descriptor in remote:
@@ -52,13 +54,13 @@ def segmented(
 
 
 class RegisteredBuffer:
-    """Memory exposed to the peer, and the descriptors to send it (3.1.4.3, 3.1.4.4)."""
+    """Memory exposed to the peer, and the descriptors to send to it. [MS-SMBD 3.1.4.3, 3.1.4.4]"""
 
     __slots__ = ("_regions", "descriptors", "view")
 
     def __init__(self, endpoint: Endpoint, view: memoryview, access: Access, max_region: int) -> None:
-        """Register ``view`` in pieces of up to ``max_region`` bytes. Raises ``ProviderError``; nothing stays exposed
-        then."""
+        """Register ``view`` in pieces of up to ``max_region`` bytes. If that raises ``ProviderError``, nothing stays
+        exposed."""
         self.view = view
         self._regions: list[MemoryRegion] = []
         try:
@@ -71,18 +73,18 @@ class RegisteredBuffer:
 
     @property
     def invalidated(self) -> bool:
-        """Whether no piece is exposed any more (the peer invalidated the last one)."""
+        """Whether no piece is exposed any longer (the peer invalidated the last one)."""
         return not any(region.valid for region in self._regions)
 
     def deregister(self) -> None:
-        """End all remote access. Idempotent; the memory does not change any more once this has returned."""
+        """End all remote access; the memory does not change after the return. Idempotent."""
         for region in self._regions:
             region.deregister()
         self._regions.clear()
 
 
 class Rdma:
-    """``message_transport.RdmaOperations`` of one connection, and buffer registration for initiators."""
+    """The RDMA operations of one connection. Implements ``message_transport.RdmaOperations``."""
 
     def __init__(
         self,
@@ -93,12 +95,12 @@ class Rdma:
         loop: asyncio.AbstractEventLoop,
         wake: Callable[[], None],
     ) -> None:
-        """``counters``: where to count what is moved and registered. ``wake``: see ``WorkQueue``."""
+        """``counters`` counts transferred bytes, requests and registrations. ``wake``: see ``WorkQueue``."""
         self.cache = RegistrationCache(endpoint, counters, pool)
         if self.cache.needed:
             pool.caches.add(self.cache)
         self.work = WorkQueue(endpoint, wake)
-        """What goes out, transfers and messages in their order."""
+        """Transfers and messages in the order in which they go out."""
         self.fabric = endpoint.capabilities.name
         self._endpoint = endpoint
         self._loop = loop
@@ -158,7 +160,8 @@ class Rdma:
         self.work.add(requests, transfer)
 
     def _begin(self, remote: Sequence[RemoteBuffer], total: int, on_done: OnDone) -> Transfer | None:
-        """Check a transfer; None if there is nothing to post, and ``on_done`` is called soon. Raises ``ValueError``."""
+        """Check a transfer. Return None if there is nothing to post; ``on_done`` is then called soon. Raise
+        ``ValueError`` if the descriptors are too short."""
         check_descriptors(remote, total)
         transfer = Transfer(on_done)
         work = self.work
@@ -168,7 +171,8 @@ class Rdma:
         return None
 
     def _registered_sources(self, local: Sequence[Buffer], transfer: Transfer) -> Sequence[Buffer]:
-        """Copy what is not registered to registered memory. Raises ``ProviderError``; ``transfer`` keeps the copies."""
+        """Replace unregistered segments by registered copies, which ``transfer`` keeps. Raise ``ProviderError`` if the
+        device refuses to register memory."""
         sources: list[Buffer] = []
         for segment in local:
             if self.cache.covers(segment):
@@ -180,7 +184,7 @@ class Rdma:
         return sources
 
     def register(self, view: memoryview, *, readable: bool = False, writable: bool = False) -> RegisteredBuffer:
-        """Expose ``view`` to the peer for RDMA Read and/or Write (3.1.4.3). Raises ``ProviderError``."""
+        """See ``RdmaOperations``. [MS-SMBD 3.1.4.3]"""
         access = Access.LOCAL_WRITE
         if readable:
             access |= Access.REMOTE_READ

@@ -6,7 +6,7 @@ from smbdirect.transport.registrations import Counters, RegistrationCache
 
 
 class ReceiveBuffer:
-    """One receive's memory, posted or lent to the upper layer."""
+    """The memory of one receive: free, posted, or lent to the upper layer."""
 
     __slots__ = ("view",)
 
@@ -15,13 +15,14 @@ class ReceiveBuffer:
 
 
 class ReceivePool:
-    """Receive buffers, cut from slabs that grow with what is asked for.
+    """The receive buffers of one connection, cut from slabs that are allocated as needed.
 
-    Invariant: each of the ``total`` buffers is in ``free``, posted at the endpoint, or held by one message.
+    Invariant: each of the ``total`` buffers is in ``free``, posted at the endpoint, or held by one message (until
+    ``close``).
     """
 
     def __init__(self, size: int, limit: int, cache: RegistrationCache, counters: Counters) -> None:
-        """``size``: bytes of each. ``limit``: how many there may be."""
+        """``size``: bytes of each buffer. ``limit``: most buffers."""
         self.free: list[ReceiveBuffer] = []
         self.total = 0
         self.limit = limit
@@ -30,7 +31,7 @@ class ReceivePool:
         self._counters = counters
 
     def take(self, count: int) -> list[ReceiveBuffer]:
-        """Take up to ``count`` buffers: fewer if the limit is reached and the rest is in use. Raises
+        """Return up to ``count`` buffers: fewer if the limit is reached and the others are in use. Raise
         ``ProviderError`` if the device refuses to register more."""
         missing = min(count - len(self.free), self.limit - self.total)
         if missing > 0:
@@ -46,16 +47,16 @@ class ReceivePool:
         return taken
 
     def put(self, buffer: ReceiveBuffer) -> None:
-        """Take ``buffer`` back: it is ready to be posted again."""
+        """Take ``buffer`` back, so that it can be posted again."""
         if self.limit:
             self.free.append(buffer)
 
     def close(self) -> None:
-        """Keep nothing that comes back from now on: the connection has ended."""
+        """Free the memory, and that of each buffer that comes back later: the connection has ended."""
         self.limit = 0
         self.free.clear()
 
     @property
     def memory(self) -> int:
-        """Bytes held."""
+        """Bytes of all buffers."""
         return self.total * self._size

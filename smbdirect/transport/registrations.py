@@ -1,4 +1,5 @@
-"""Registrations of local memory that one connection uses, where its fabric wants it registered before it is posted."""
+"""Registrations of the local memory that one connection uses, if its fabric needs memory registered before it is
+posted."""
 
 from __future__ import annotations
 
@@ -12,25 +13,27 @@ Counters = dict[str, int]
 
 
 class RegistrationCache:
-    """Local registrations that a connection uses: those of pooled buffers, which it shares, and its own (receives,
-    targets of Reads that are in no pool), made once per piece of memory and kept until the connection ends or the pool
-    drops the memory.
+    """The local registrations that one connection uses: the shared ones of pooled buffers, and its own.
 
-    Only for providers whose local buffers need registration; elsewhere ``endpoint`` is left alone.
+    Its own are those of receives and of Read targets that are in no pool. They are made once per piece of memory and
+    kept until the connection ends or the pool drops the memory. Only providers whose local buffers need registration
+    use this; otherwise nothing is registered at ``endpoint``.
     """
 
     def __init__(self, endpoint: Endpoint, counters: Counters, pool: BufferPool) -> None:
         self.needed = endpoint.capabilities.requires_registration
         domain = endpoint.domain if self.needed else None
         self.home = pool.home(domain) if domain is not None else None
-        """Where pooled buffers are registered."""
+        """The pooled buffers that are registered for this connection; None if no registration is needed, or after the
+        end."""
         self._pool = pool
         self._endpoint = endpoint
         self._counters = counters
         self._regions: dict[int, tuple[MemoryRegion, object]] = {}
 
     def acquire(self, size: int) -> PoolBuffer:
-        """Lend a pooled buffer of ``size`` bytes, registered where the fabric needs it. Raises ``ProviderError``."""
+        """Lend a pooled buffer of ``size`` bytes, registered if the fabric needs it. Raise ``ProviderError`` if the
+        device refuses the registration."""
         pool = self._pool
         before = pool.allocations
         buffer = pool.acquire(size, self.home)
@@ -41,7 +44,8 @@ class RegistrationCache:
         return buffer
 
     def gathered(self, segments: Sequence[Buffer], length: int) -> PoolBuffer:
-        """Copy ``segments``, ``length`` bytes in all, to a buffer that ``acquire`` lends. Raises ``ProviderError``."""
+        """Copy ``segments``, ``length`` bytes in all, to a buffer from ``acquire``. Raise ``ProviderError`` as
+        ``acquire`` does."""
         buffer = self.acquire(length)
         position = 0
         for segment in segments:
@@ -51,7 +55,8 @@ class RegistrationCache:
         return buffer
 
     def add(self, memory: memoryview) -> None:
-        """Make sure that the object behind ``memory`` is registered. Raises ``ProviderError``."""
+        """Register the object behind ``memory`` unless it is registered. Raise ``ProviderError`` if the device refuses
+        it."""
         if not self.needed:
             return
         owner = memory.obj
@@ -61,20 +66,21 @@ class RegistrationCache:
             self._counters["registrations"] += 1
 
     def covers(self, segment: Buffer) -> bool:
-        """Return whether ``segment`` may be posted as it is."""
+        """Return whether ``segment`` may be posted without a copy."""
         return not self.needed or self._has(memoryview(segment).obj)
 
     def _has(self, owner: object) -> bool:
         return id(owner) in self._regions or (self.home is not None and self.home.covers(owner))
 
     def forget(self, memory: memoryview) -> None:
-        """End the registration of the object behind ``memory``, which nothing uses any more, if it has one."""
+        """End the registration of the object behind ``memory``, if it has one. No work request may use it any
+        longer."""
         found = self._regions.pop(id(memory.obj), None)
         if found is not None:
             found[0].deregister()
 
     def leave_domain(self) -> None:
-        """Register no more buffers: nothing is posted any more."""
+        """Register no more pooled buffers: nothing is posted any longer."""
         self.home = None
 
     def clear(self) -> None:

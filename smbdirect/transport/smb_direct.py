@@ -1,7 +1,7 @@
 """The asyncio pump between the MS-SMBD core and an RDMA endpoint: ``message_transport`` over SMB Direct.
 
-Completions come in by callback, in batches; whatever a batch causes (messages handled by the upper layer, their
-responses, credits) is collected and goes out in one ``post`` at its end, so that an RDMA Write and the response that
+Completions come in by callback, in batches. All effects of a batch (messages handled by the upper layer, their
+responses, credits) are collected and go out in one ``post`` at its end, so that an RDMA Write and the response that
 follows it share a system call or a doorbell. Nothing here allocates a Future per message.
 """
 
@@ -41,7 +41,7 @@ from smbdirect.unauthenticated import Allowance
 _log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds that ``close`` waits for the peer to take what was queued."""
+"""Seconds that ``close`` waits for the peer to accept the queued messages."""
 
 _COUNTERS = (
     "messages_received",
@@ -75,11 +75,11 @@ _ERRORS = (
     "terminates_received",
     "dropped_requests",
 )
-"""Provider counters that end in these words."""
+"""Provider counters that count as errors if their names end in these words."""
 
 
 class Message:
-    """An inbound message; keeps ``message_transport.InboundMessage``."""
+    """One inbound message. Implements ``message_transport.InboundMessage``."""
 
     __slots__ = ("_owner", "_transport", "invalidated", "view")
 
@@ -91,10 +91,11 @@ class Message:
         invalidated: int | None,
     ) -> None:
         self._transport = transport
+        # Invariant: None once the memory was given back.
         self._owner: ReceiveBuffer | PooledBuffer | None = owner
         self.view = view
         self.invalidated = invalidated
-        """Local token the peer invalidated with this message, or None."""
+        """Local token that the peer invalidated with this message, or None."""
 
     def release(self) -> None:
         """Give the memory back; a second call does nothing."""
@@ -108,11 +109,11 @@ class Message:
 
 
 def _ignore(nothing: object) -> None:
-    """Take what an endpoint reports after its end."""
+    """Ignore what an endpoint reports after the end of the connection."""
 
 
 def _within(settings: Settings, capabilities: Capabilities) -> Settings:
-    """Limit ``settings`` to what the endpoint can do."""
+    """Limit ``settings`` to the capabilities of the endpoint."""
     return replace(
         settings,
         max_send_segments=min(settings.max_send_segments, capabilities.max_send_sge),
@@ -121,18 +122,19 @@ def _within(settings: Settings, capabilities: Capabilities) -> Settings:
 
 
 def _sum_matching(counters: Mapping[str, int], names: Iterable[str]) -> int:
+    """Add up the counters whose names are, or end in, one of ``names``."""
     return sum(
         count for key, count in counters.items() if any(key == name or key.endswith("_" + name) for name in names)
     )
 
 
 class SmbDirectTransport:
-    """One SMB Direct connection; keeps ``message_transport.MessageTransport``."""
+    """One SMB Direct connection. Implements ``message_transport.MessageTransport``."""
 
     def __init__(
         self, endpoint: Endpoint, role: Role, settings: Settings, pool: BufferPool, loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Posts the first receive (3.1.4.1, 3.1.7.2). Raises ``ProviderError``."""
+        """Post the first receive. Raise ``ProviderError`` if the endpoint refuses it. [MS-SMBD 3.1.4.1, 3.1.7.2]"""
         self.endpoint = endpoint
         self.loop = loop
         self.local_address = endpoint.local_address
@@ -140,16 +142,16 @@ class SmbDirectTransport:
         self.pool = pool
         self.counters: Counters = dict.fromkeys(_COUNTERS, 0)
         self.on_established: Callable[[SmbDirectTransport], None] | None = None
-        """Called once, when negotiation has succeeded."""
+        """Called once, after negotiation has succeeded."""
         self.settings = _within(settings, endpoint.capabilities)
         self.connection = Connection(role, self.settings, loop.time(), self._allocate)
         self.life = Life.OPENING
-        """Open once negotiated. Dead from the moment that nothing more is to be sent, although the endpoint may still
-        take leave of the peer; ended when the endpoint has reported its end."""
+        """Open once negotiated. Dead as soon as nothing more is to be sent, although the endpoint may still be
+        disconnecting from the peer. Ended when the endpoint has reported its end."""
         self._error: BaseException | None = None
-        """What this side ended it for."""
+        """Why this side ended the connection."""
         self._end: BaseException | None = None
-        """What ``on_closed`` gets."""
+        """The argument of ``on_closed``."""
         self._on_message: Callable[[InboundMessage], None] | None = None
         self._on_closed: Callable[[BaseException | None], None] | None = None
         # The receive side.
@@ -158,18 +160,18 @@ class SmbDirectTransport:
         self._backlog: deque[Message] = deque()
         """Invariant: while it is not empty, messages are delivered from its front only."""
         self._paused = False
-        """By ``pause_reading``."""
-        # The send side. Invariant: what _work waits with goes out at the end of the batch (_work.corked), with the
-        # scheduled pump, or when a completion makes room.
+        """Set by ``pause_reading``."""
+        # The send side. Invariant: the requests that wait in _work go out at the end of the batch (_work.corked), with
+        # the scheduled pump, or when a completion makes room.
         self.pending_send_bytes = 0
         self.rdma = Rdma(endpoint, self.connection, pool, self.counters, loop, self._wake)
         self._work = self.rdma.work
         self._pump_scheduled = False
-        """Invariant: ``_scheduled_pump`` is among the loop's next calls exactly then."""
+        """Invariant: True if and only if ``_scheduled_pump`` is among the loop's next calls."""
         self._pump_wanted = False
-        """A receive was processed since the last pump: it may have to be posted again, or credits to be granted."""
+        """Set when a receive was processed since the last pump: it may have to be posted again, or credits granted."""
         self._timer: asyncio.TimerHandle | None = None
-        """Invariant: fires no later than ``connection.next_deadline()`` while not dead."""
+        """Invariant: it fires no later than ``connection.next_deadline()`` while the connection is not dead."""
         self._close_timer: asyncio.TimerHandle | None = None
         self._receives = ReceivePool(
             max(settings.max_receive_size, constants.MIN_FIRST_RECEIVE_SIZE),
@@ -256,7 +258,7 @@ class SmbDirectTransport:
         invalidate: int | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> None:
-        """See ``MessageTransport``. Raises ``ValueError`` for a message longer than the peer can reassemble."""
+        """See ``MessageTransport``. Raise ``ValueError`` if the message is longer than the peer can reassemble."""
         if self.life >= Life.CLOSING:
             if on_sent is not None:
                 self.loop.call_soon(on_sent)
@@ -275,7 +277,7 @@ class SmbDirectTransport:
         return self.life < Life.DEAD and self.endpoint.is_stalled()
 
     def set_peer_timeout(self, seconds: float | None) -> None:
-        """By the keepalives of SMB Direct (MS-SMBD 3.1.6.2)."""
+        """Set the interval of SMB Direct's keepalives. [MS-SMBD 3.1.6.2]"""
         settings = self.settings
         interval = settings.keepalive_interval
         if seconds is not None:
@@ -285,7 +287,7 @@ class SmbDirectTransport:
             self._arm_timer()
 
     def acquire(self, size: int) -> PoolBuffer:
-        """See ``MessageTransport``. On a fabric that needs it the buffer is registered."""
+        """See ``MessageTransport``. The buffer is registered if the fabric needs it."""
         return self.rdma.cache.acquire(size)
 
     def pause_reading(self) -> None:
@@ -314,7 +316,7 @@ class SmbDirectTransport:
     # -- pumping -------------------------------------------------------------------------------------------------
 
     def _allocate(self, size: int) -> PoolBuffer:
-        """Lend a reassembly buffer. Raises ``ProtocolError`` where unauthenticated peers hold too much already."""
+        """Lend a reassembly buffer. Raise ``ProtocolError`` if unauthenticated peers hold too much memory already."""
         if not self._trusted and not self._allowance.take(self.peer_address[0], size, self._evicted):
             raise ProtocolError(f"no memory for a message of {size} bytes from an unauthenticated peer")
         before = self.pool.allocations
@@ -323,11 +325,12 @@ class SmbDirectTransport:
         return buffer
 
     def _evicted(self) -> None:
-        """Others need the memory more than the unfinished message of this peer, who has most of it."""
+        """Abort the connection: the memory of its unfinished message is needed for other peers, and its source holds
+        most."""
         self.abort("unfinished message of an unauthenticated peer")
 
     def receive_released(self, buffer: ReceiveBuffer) -> None:
-        """Take a receive buffer back: post it again and, if the peer needs it, grant it."""
+        """Take a receive buffer back, and have it posted and granted again if the peer needs it."""
         self._receives.free.append(buffer)
         if self._work.corked:
             self._pump_wanted = True
@@ -335,7 +338,7 @@ class SmbDirectTransport:
             self._wake()
 
     def _wake(self) -> None:
-        """Have ``_pump`` run soon; for what happens outside a batch."""
+        """Schedule ``_pump``, for changes outside a batch."""
         if not self._pump_scheduled and self.life < Life.DEAD:
             self._pump_scheduled = True
             self.loop.call_soon(self._scheduled_pump)
@@ -345,7 +348,7 @@ class SmbDirectTransport:
         self._pump()
 
     def _completed(self, completions: Sequence[Completion]) -> None:
-        """Process a batch, and send what it caused at its end."""
+        """Process a batch of completions and send everything that it caused at its end."""
         work = self._work
         work.corked = True
         try:
@@ -356,11 +359,12 @@ class SmbDirectTransport:
                     work.completed(completion)
         finally:
             work.corked = False
-        # A batch of nothing but finished Sends leaves nothing to do.
+        # A batch of only finished Sends leaves nothing to do.
         if self._pump_wanted or work.waiting or self.connection.send_queue or self.life is Life.CLOSING:
             self._pump()
 
     def _received(self, completion: Completion) -> None:
+        """Process one completed receive."""
         buffer = completion.context
         assert isinstance(buffer, ReceiveBuffer)
         if completion.status is not Status.OK or self.life >= Life.DEAD:
@@ -407,7 +411,7 @@ class SmbDirectTransport:
             self._error = ProtocolError(event.detail, "MS-SMBD 3.1.5.6")
 
     def _hand_up(self, message: Message) -> None:
-        """An upper layer that fails to handle a message loses this connection, and no other."""
+        """Pass a message to the upper layer. If that fails, only this connection is terminated."""
         assert self._on_message is not None
         try:
             self._on_message(message)
@@ -430,7 +434,7 @@ class SmbDirectTransport:
         self._pump()
 
     def _pump(self) -> None:
-        """Post receives, then everything that may go out."""
+        """Post receives, then everything that may be sent."""
         if self.life >= Life.DEAD:
             return
         self._pump_wanted = False
@@ -452,20 +456,20 @@ class SmbDirectTransport:
             self._terminate(error)
             return
         if connection.role is Role.CLOSED:
-            # A refused negotiation: the response is on its way, and the peer has until the close timer to take it.
+            # A refused negotiation: the response was posted, and the peer may receive it until the close timer fires.
             self._finish_close()
         elif self.life is Life.CLOSING and not connection.send_queue and not self._work.waiting:
             self._finish_close()
 
     def _finish_close(self) -> None:
-        """Everything was posted: let the endpoint end gracefully."""
+        """End the endpoint gracefully: everything was posted."""
         self._die()
         if self._close_timer is None:
             self._close_timer = self.loop.call_later(CLOSE_TIMEOUT, self._close_expired)
         self.endpoint.disconnect()
 
     def _post_receives(self) -> int:
-        """Post what the core wants, as far as there are buffers; returns how many."""
+        """Post the receives that the core requests, as far as there are buffers. Return how many."""
         wanted = self.connection.receives_wanted
         if not wanted:
             return 0
@@ -476,9 +480,9 @@ class SmbDirectTransport:
         return len(buffers)
 
     def _queue_sends(self, sends: Sequence[OutgoingSend]) -> None:
-        """Queue Sends of the core; the context of each is the ``Sent`` of the message that it ends, or None. Raises
-        ``ProviderError`` if the device registers no more memory; all are queued even then, so that each ``Sent`` is
-        finished."""
+        """Queue Sends of the core. The context of each is the ``Sent`` of the message that it ends, or None. Raise
+        ``ProviderError`` if the device refuses to register more memory; all are queued even then, so that each ``Sent``
+        is finished."""
         cache, waiting, counters = self.rdma.cache, self._work.waiting, self.counters
         refused: ProviderError | None = None
         for segments, invalidate, context in sends:
@@ -487,7 +491,7 @@ class SmbDirectTransport:
                 counters["remote_invalidations_sent"] += 1
             sent = context if isinstance(context, Sent) else None
             if cache.needed and refused is None:
-                # Gather what holds unregistered memory (headers always do) in one registered buffer.
+                # Copy the segments to one registered buffer: at least the header is not registered.
                 length = sum(map(len, segments))
                 if length > self.endpoint.capabilities.max_inline:
                     try:
@@ -505,7 +509,8 @@ class SmbDirectTransport:
     # -- timers --------------------------------------------------------------------------------------------------
 
     def _arm_timer(self) -> None:
-        """Deadlines mostly move later: keep an armed timer that fires too early rather than re-arm per message."""
+        """Have the timer fire no later than the next deadline. Deadlines mostly move later, so an armed timer that
+        fires too early is kept rather than re-armed for each message."""
         deadline = self.connection.next_deadline()
         timer = self._timer
         if deadline is None or (timer is not None and timer.when() <= deadline):
@@ -531,23 +536,23 @@ class SmbDirectTransport:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def detach(self) -> None:
-        """Hold messages and the end back until the next ``start``."""
+        """Withhold messages and the report of the end until the next ``start``."""
         self._on_message = None
         self._on_closed = None
 
     def _close_expired(self) -> None:
-        """The peer did not let us end gracefully."""
+        """Abort: the peer did not let us end gracefully in time."""
         self._close_timer = None
         self._die()
         self.endpoint.abort()
 
     def begin(self) -> None:
-        """The initiator's RDMA connection is up: negotiate."""
+        """Negotiate, now that the initiator's RDMA connection is up."""
         self.connection.start()
         self._pump()
 
     def _die(self) -> None:
-        """Send and take nothing more. Idempotent."""
+        """Send and accept nothing more. Idempotent."""
         if self.life < Life.DEAD:
             self.life = change(self.life, Life.DEAD)
         self._work.stop(self._error or self._end or "the connection ended")
@@ -556,12 +561,12 @@ class SmbDirectTransport:
         self._cancel_timer()
 
     def _terminate(self, error: BaseException | None) -> None:
-        """End abortively (3.1.5: terminate the connection)."""
+        """Abort the connection because of ``error``, if any. [MS-SMBD 3.1.5]"""
         if self.life >= Life.DEAD:
             return
         self._error = self._error or error
         if error is not None:
-            # Its frames refer to this object: memory comes back without the garbage collector.
+            # Its frames refer to this object. Without them the memory is freed without the garbage collector.
             error.with_traceback(None)
             _log.info("%s: terminating: %s", self.peer_address, error)
         self._die()
@@ -570,7 +575,7 @@ class SmbDirectTransport:
         self.endpoint.abort(CloseReason(cause, detail))
 
     def _endpoint_closed(self, reason: CloseReason) -> None:
-        """3.1.7.1: connection loss, the last thing an endpoint reports."""
+        """Handle the connection loss, which is the last report of an endpoint. [MS-SMBD 3.1.7.1]"""
         _log.debug("%s: connection ended: %s %s", self.peer_address, reason.cause.value, reason.detail)
         self._die()
         self.life = change(self.life, Life.ENDED)
@@ -590,7 +595,7 @@ class SmbDirectTransport:
             self._backlog.popleft().release()
         self.rdma.cache.clear()
         self._allowance.give_back()
-        # Nothing more comes. Memory comes back without the garbage collector.
+        # Nothing more is received. Without these references the memory is freed without the garbage collector.
         self._receives.close()
         self.endpoint.on_completions = _ignore
         self.endpoint.on_closed = _ignore

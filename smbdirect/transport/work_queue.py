@@ -1,4 +1,4 @@
-"""The send queue of one endpoint: chains, signalling, and what is notified when a work request is done."""
+"""The send queue of one endpoint: chains, signalling, and notification when a work request is done."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ OnDone = Callable[[BaseException | None], None]
 
 
 class Ending(Protocol):
-    """What is notified, once, when a message or transfer is done."""
+    """An object that is notified, once, when a message or transfer is done."""
 
     def finish(self, error: BaseException | None) -> None:
-        """``error``: why it is not known to be done; None: it is."""
+        """Note the end. ``error`` says why the work is not known to be done; None means that it is done."""
         ...
 
 
 class Sending(Protocol):
-    """Whoever counts the bytes that have not left yet."""
+    """A transport that counts the bytes that have not been sent yet."""
 
     pending_send_bytes: int
 
 
 class Sent:
-    """The end of one upper-layer message: ``finish`` gives its bounce buffer back and notifies its owner."""
+    """The end of one upper-layer message: ``finish`` releases its bounce buffer and notifies its owner."""
 
     __slots__ = ("_owner", "_transport", "bounce", "length")
 
@@ -40,7 +40,7 @@ class Sent:
         self.bounce: PooledBuffer | None = None
 
     def finish(self, error: BaseException | None) -> None:
-        """See ``Ending``; whether it was sent or lost makes no difference."""
+        """See ``Ending``. A lost message is handled like a sent one."""
         self._transport.pending_send_bytes -= self.length
         if self.bounce is not None:
             self.bounce.release()
@@ -49,14 +49,14 @@ class Sent:
 
 
 class Transfer:
-    """One RDMA Read or Write of the upper layer under way: ``finish`` notifies its owner, the first time."""
+    """One RDMA Read or Write of the upper layer under way. Only the first ``finish`` notifies its owner."""
 
     __slots__ = ("_bounces", "_owner")
 
     def __init__(self, on_done: OnDone) -> None:
         self._owner: OnDone | None = on_done
         self._bounces: list[PooledBuffer] | None = None
-        """Most transfers have none."""
+        """Invariant: pooled copies to be released at the end; None for most transfers, which have no copies."""
 
     def keep(self, buffer: PooledBuffer) -> None:
         """Release ``buffer`` when the transfer is done."""
@@ -74,49 +74,50 @@ class Transfer:
 
 
 class _Group(NamedTuple):
-    """Everything posted since the last signalled work request; done when the next one completes."""
+    """The work requests posted since the last signalled one; done when the next signalled one completes."""
 
     size: int
-    """Work requests."""
+    """Number of work requests."""
     endings: list[Ending]
 
 
 class WorkQueue:
-    """Work requests waiting for room in the provider's send queue.
+    """The work requests of one endpoint that wait for room in the provider's send queue.
 
-    Completions come in posting order, so one signalled request speaks for all before it. Every ``Ending`` is finished
-    exactly once, whether its work was done or lost: by a completion, or by ``fail``.
+    Completions come in posting order, so the completion of a signalled request covers all requests before it.
+    Invariant: every ``Ending`` is finished exactly once, by a completion or by ``fail``, whether its work was done or
+    lost.
     """
 
     def __init__(self, endpoint: Endpoint, wake: Callable[[], None]) -> None:
-        """``wake``: called when work was added outside a batch; it has ``post`` called a little later."""
+        """``wake`` is called when work was added outside a batch. It must schedule a call of ``post``."""
         self.waiting: deque[tuple[WorkRequest, Ending | None]] = deque()
-        """Invariant: none of them was handed to the endpoint, and none behind one that was."""
+        """Invariant: none of these was posted, and each of them was queued after all posted ones."""
         self.corked = False
-        """A batch is being handled, whose end calls ``post``: nobody needs to be woken."""
+        """Whether a batch is being handled. Its end calls ``post``, so ``wake`` is not needed."""
         self._endpoint = endpoint
         self._size = endpoint.capabilities.max_send_queue
         self._signal_every = max(self._size // 2, 1)
         """At least twice per queue length, so that room is reported before the queue is full."""
         self._wake = wake
         self._posted = 0
-        """Invariant: the endpoint has so many of our work requests, at most ``_size``."""
+        """Invariant: the number of our work requests at the endpoint, at most ``_size``."""
         self._stranded: list[_Group] = []
-        """Posted, but refused: no completion will speak for them."""
+        """Groups that the endpoint refused: no completion will cover them."""
         self._stopped: object = None
-        """Why no new work is taken; None: it is."""
+        """Why no new work is accepted; None means that it is accepted."""
 
     @property
     def stopped(self) -> bool:
-        """No new work is taken any more."""
+        """Whether new work is refused."""
         return self._stopped is not None
 
     def lost(self) -> ConnectionLost:
-        """Make the error for work that is not known to be done."""
+        """Return the error for work that is not known to be done."""
         return ConnectionLost(self._stopped or "the connection ended")
 
     def stop(self, reason: object) -> None:
-        """Take no new work. ``reason`` is what its owners are told; a later call replaces it."""
+        """Accept no new work. Its owners get ``reason`` in their errors; a later call replaces the reason."""
         self._stopped = reason
 
     def add(self, requests: Sequence[WorkRequest], ending: Ending | None) -> None:
@@ -129,7 +130,8 @@ class WorkQueue:
             self._wake()
 
     def post(self) -> None:
-        """Post what fits, in one chain. Raises ``ProviderError``: the connection is to be aborted."""
+        """Post as many waiting requests as fit, in one chain. Raise ``ProviderError`` if the connection is to be
+        aborted."""
         waiting = self.waiting
         count = min(self._size - self._posted, len(waiting))
         if count <= 0:
@@ -154,7 +156,7 @@ class WorkQueue:
             raise
 
     def completed(self, completion: Completion) -> None:
-        """Finish everything that ``completion`` speaks for."""
+        """Finish everything that ``completion`` covers."""
         group = completion.context
         if isinstance(group, _Group):
             self._posted -= group.size
@@ -163,7 +165,8 @@ class WorkQueue:
                 ending.finish(error)
 
     def fail(self, error: ConnectionLost) -> None:
-        """Finish everything that no completion will speak for: the connection is gone. That is the last report."""
+        """Finish everything that no completion will cover: the connection was lost. To be called after the last
+        completion."""
         stranded, self._stranded = self._stranded, []
         for group in stranded:
             for ending in group.endings:
@@ -172,9 +175,9 @@ class WorkQueue:
             _, last = self.waiting.popleft()
             if last is not None:
                 last.finish(error)
-        # What is woken refers to this object: memory comes back without the garbage collector.
+        # The object behind ``wake`` refers to this one. Breaking the circle frees both without the garbage collector.
         self._wake = _ignore
 
 
 def _ignore() -> None:
-    """Wake nobody: the connection is gone."""
+    """Do nothing: the connection was lost."""

@@ -1,4 +1,4 @@
-"""Every operation once over a connected pair of iWARP endpoints."""
+"""All operations over a connected pair of iWARP endpoints."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
 
 
 def remote_of(region: Any) -> RemoteSegment:
+    """Return the whole ``region`` as a remote segment."""
     return RemoteSegment(region.token, region.address, region.length)
 
 
 async def every_operation(pair: Pair, size: int = 300_001) -> None:
-    """Send, Write, Read, Send with Invalidate."""
+    """Carry out a Send, a Write, a Read and a Send with Invalidate, and check the data."""
     client, server = pair.client.endpoint, pair.server.endpoint
     client.post([Send([b"hel", memoryview(b"lo")])])
     await pair.server.receives(1)
@@ -46,6 +47,7 @@ async def every_operation(pair: Pair, size: int = 300_001) -> None:
 
 
 async def finish(pair: Pair) -> None:
+    """Disconnect the client, and check how both ends end."""
     pair.client.endpoint.disconnect()
     assert (await pair.client.end()).cause is CloseCause.LOCAL
     assert (await pair.server.end()).cause is CloseCause.PEER

@@ -1,7 +1,8 @@
-"""Two MS-SMBD cores joined by a simulated RDMA fabric on a virtual clock. Nothing sleeps; one seed decides it all.
+"""Two MS-SMBD cores joined by a simulated RDMA fabric on a virtual clock. Nothing sleeps; one seed determines
+everything.
 
-RDMA is reliable and ordered, so the link only delays (each direction on its own) and, when told, goes silent. It
-checks what a fabric would punish: a message without a posted receive, or longer than the receive.
+RDMA is reliable and ordered, so the link only delays messages (in each direction separately) or, if ``silent`` is set,
+drops them. It fails on a message without a posted receive, for which a fabric would end the connection.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from smbdirect.transport.pool import BufferPool
 
 
 class Peer:
-    """One core and the minimum around it: posts receives, hands messages up, returns their receives after a while."""
+    """One core with the minimum around it: it posts receives and records received messages."""
 
     def __init__(self, link: Link, name: str, role: Role, settings: Settings) -> None:
         self.link = link
@@ -33,16 +34,17 @@ class Peer:
         self.invalidated: list[int | None] = []
         self.sent: list[object] = []
         self.wire: list[bytes] = []
-        """Everything this side sent."""
+        """Everything that this side sent."""
         self.error: ProtocolError | None = None
         self.established = False
         self.credits = 0
-        """Send credits as the other side's messages tell."""
+        """Send credits according to the messages of the other side."""
         self.silent = False
         self.on_message: Callable[[bytes], None] = lambda message: None
         self._last_arrival = 0.0
 
     def pump(self) -> None:
+        """Post receives and send what is pending, until the core requests nothing more."""
         if self.error is not None:
             return
         more = True
@@ -63,7 +65,7 @@ class Peer:
             self.link.at(self._last_arrival, lambda data=data, token=item.invalidate: self._arrive(data, token))
 
     def _check_last_credit(self, granted: int) -> None:
-        """3.1.5.1, reckoned from the wire alone: the last credit goes only with a grant."""
+        """Check from the wire alone that the last credit goes only with a grant. [MS-SMBD 3.1.5.1]"""
         self.credits -= 1
         assert self.credits > 0 or (self.credits == 0 and granted > 0), f"{self.name}: {self.credits}, {granted}"
 
@@ -73,6 +75,7 @@ class Peer:
             self.other.receive(data, token)
 
     def receive(self, data: bytes, token: int | None = None) -> None:
+        """Process a message that arrived, and record what came of it."""
         if self.error is not None:
             return
         assert self.core.credits.receives_posted > 0, f"{self.name}: message without a receive"
@@ -96,6 +99,7 @@ class Peer:
         self.pump()
 
     def timer(self) -> None:
+        """Handle the core's timers."""
         try:
             self.core.handle_timer(self.link.now)
         except ProtocolError as error:
@@ -105,7 +109,7 @@ class Peer:
 
 
 class Link:
-    """The fabric and the clock."""
+    """The fabric and the clock of one test."""
 
     def __init__(self, seed: int, max_delay: float = 0.01) -> None:
         print(f"seed {seed}")
@@ -116,13 +120,15 @@ class Link:
         self._order = itertools.count()
 
     def delay(self) -> float:
+        """Return the delay of the next message in seconds."""
         return self.rng.random() * self.max_delay
 
     def at(self, when: float, action: Callable[[], None]) -> None:
+        """Call ``action`` at the virtual time ``when``."""
         heapq.heappush(self._events, (when, next(self._order), action))
 
     def connect(self, client: Settings | None = None, server: Settings | None = None) -> tuple[Peer, Peer]:
-        """A client and a server that have not exchanged anything yet; the client has started."""
+        """Return a client, which has started, and a server. They have not exchanged anything yet."""
         near = Peer(self, "client", Role.ACTIVE, client or Settings())
         far = Peer(self, "server", Role.PASSIVE, server or Settings())
         near.other, far.other = far, near
@@ -132,7 +138,8 @@ class Link:
         return near, far
 
     def run(self, peers: tuple[Peer, ...], until: Callable[[], bool], limit: float = 3600.0) -> None:
-        """Let things happen until ``until()``; fails if they have not after ``limit`` seconds of virtual time."""
+        """Run events and timers until ``until()`` is true. Fail if it is not after ``limit`` seconds of virtual
+        time."""
         end = self.now + limit
         while not until():
             deadlines = [

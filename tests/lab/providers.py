@@ -23,12 +23,12 @@ from tools.support.ports import free_port
 
 
 class Entry(NamedTuple):
-    """How the suite reaches a provider. One instance both listens and connects."""
+    """How the suite makes and uses a provider. One instance both listens and connects."""
 
     make: Callable[[], Provider]
     host: str = "127.0.0.1"
     responder_knows: bool = True
-    """False where nobody tells the responder why its peer's work request failed: it only sees the connection end."""
+    """Whether the responder learns why its peer's work request failed. If not, it only sees the connection end."""
 
 
 PROVIDERS: dict[str, Entry] = {
@@ -48,11 +48,11 @@ PROVIDERS: dict[str, Entry] = {
 
 
 PATIENCE = 10.0
-"""Seconds until a condition that never comes true fails its test; nothing waits this long when all is well."""
+"""Seconds until a condition that does not become true fails its test. A test that succeeds does not wait this long."""
 
 
 class Side:
-    """One endpoint under test: remembers completions and the end, and wakes whoever waits for them."""
+    """One endpoint under test. It records completions and the end, and wakes the tasks that wait for them."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -72,25 +72,30 @@ class Side:
         self._news.set()
 
     def of(self, *operations: Operation) -> list[Completion]:
+        """Return the completions of ``operations`` so far."""
         return [completion for completion in self.completions if completion.operation in operations]
 
     async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until ``condition()`` is true, for at most ``PATIENCE`` seconds."""
         async with asyncio.timeout(PATIENCE):
             while not condition():
                 self._news.clear()
                 await self._news.wait()
 
     async def receives(self, count: int) -> list[Completion]:
+        """Wait for ``count`` completed receives and return all of them."""
         await self.until(lambda: len(self.of(Operation.RECEIVE)) >= count)
         return self.of(Operation.RECEIVE)
 
     async def sends(self, count: int) -> list[Completion]:
-        """Completions of the send queue (sends, writes and reads together)."""
+        """Wait for ``count`` completions of the send queue (sends, writes and reads together) and return all of
+        them."""
         queue = (Operation.SEND, Operation.WRITE, Operation.READ)
         await self.until(lambda: len(self.of(*queue)) >= count)
         return self.of(*queue)
 
     async def end(self) -> CloseReason:
+        """Wait for the end of the connection and return its reason."""
         await self.until(lambda: self.closed)
         return self.closed[0]
 
@@ -103,6 +108,8 @@ class Side:
 
 
 class Pair(NamedTuple):
+    """The two ends of one connection, and the buffers of the receives posted at each."""
+
     provider: Provider
     client: Side
     server: Side
@@ -113,7 +120,7 @@ class Pair(NamedTuple):
 async def connect(
     provider: Provider, host: str, receives: int = 8, private_data: bytes = b"", reply_data: bytes = b""
 ) -> Pair:
-    """A connected pair with ``receives`` receives of 2 KiB posted at each end before establishment."""
+    """Return a connected pair. ``receives`` receives of 2 KiB were posted at each end before establishment."""
     loop = asyncio.get_running_loop()
     accepted: asyncio.Future[Side] = loop.create_future()
     tasks: list[asyncio.Task[None]] = []

@@ -1,4 +1,4 @@
-"""Two RoCEv2 connection managers whose packets the test carries."""
+"""Two RoCEv2 connection managers whose datagrams the test carries."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ PORT = 5445
 
 
 class End:
+    """One connection manager and its user, which accepts requests if ``accept`` is set."""
+
     def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
         self.manager = ConnectionManager(rng.getrandbits, lambda path, port: port == PORT)
@@ -39,6 +41,7 @@ class End:
         self.accept = True
 
     def take(self, now: float) -> list[tuple[Any, bytes]]:
+        """Handle the manager's events, and return its outgoing datagrams."""
         for event in self.manager.events:
             self.events.append(event)
             if event.outcome is Outcome.REQUESTED and self.accept:
@@ -54,7 +57,7 @@ class End:
 
 
 class Pair:
-    """Two ends; ``step`` carries what is in the outboxes."""
+    """A client and a server. ``carry`` returns the datagrams that arrive for a sent one: none for a loss."""
 
     def __init__(self, seed: int = 1) -> None:
         self.client, self.server = End(seed), End(seed + 1000)
@@ -66,6 +69,7 @@ class Pair:
         return self.client.manager.connect(PATH, PORT, 40000, ADDRESSES, CLIENT_SIDE, private_data, self.now)
 
     def step(self) -> bool:
+        """Carry the datagrams in both outboxes. Return whether there were any."""
         moved = False
         for sender, receiver, name in ((self.client, self.server, "c"), (self.server, self.client, "s")):
             for path, mad in sender.take(self.now):
@@ -76,7 +80,7 @@ class Pair:
         return moved
 
     def settle(self, until: float = 0.0) -> None:
-        """Everything due now, then timers up to ``until``."""
+        """Carry everything that is due now, then run the timers up to ``until``."""
         while True:
             while self.step():
                 pass
@@ -93,6 +97,7 @@ class Pair:
 
 
 def request_bytes(**changes: Any) -> bytes:
+    """Return a REQ with changed fields."""
     pair = Pair()
     pair.connect()
     ((_, mad),) = pair.client.take(0.0)
@@ -104,4 +109,5 @@ _REQUEST = REQ.unpack(request_bytes(), MAD.size)
 
 
 def request_bytes_fast(local_id: int) -> bytes:
+    """Return a REQ with another identifier, without a new manager."""
     return mad_bytes(Attribute.REQ, local_id, REQ.pack(_REQUEST._replace(local_id=local_id)))

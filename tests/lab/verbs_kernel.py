@@ -1,7 +1,7 @@
-"""A made-up kernel with an RDMA device, under made-up libraries, for tests without one.
+"""A simulated kernel with an RDMA device, and simulated libraries, for tests without a device.
 
-Like Linux it refuses writes to descriptors from threads whose credentials are not the very ones that opened them
-(``ib_safe_file_access``).
+Like Linux, it refuses writes to descriptors from a thread whose credentials are not the same object as when they were
+opened (``ib_safe_file_access``).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ WORK, FLUSHED = 0, 5
 
 
 class Kernel:
-    """Also both libraries. ``writing``: its device is told of work by write(2)."""
+    """The simulated kernel, which also acts as both libraries. ``writing`` means that work is posted by write(2)."""
 
     def __init__(self, writing: bool) -> None:
         self.writing = writing
         self.calls: list[str] = []
-        """Of functions, in order."""
+        """Names of the called functions, in order."""
         self.sent: list[bytes] = []
-        """What sends and writes carried, in order."""
+        """The data of Sends and Writes, in order."""
         self.refuse_after: int | None = None
-        """So many more send requests are taken, then one is not, and the next are again."""
+        """Accept so many more send requests, refuse the next one, and accept all later ones."""
         self.refuse_notify = False
         self.posting_threads: set[int] = set()
         self.on_arming: Any = lambda: None
@@ -62,7 +62,7 @@ class Kernel:
         return self._credentials.setdefault(threading.get_ident(), object())
 
     def change_credentials(self) -> None:
-        """Of the calling thread, as setfsuid(2) and capset(2) do."""
+        """Replace the credentials of the calling thread, as setfsuid(2) and capset(2) do."""
         self._credentials[threading.get_ident()] = object()
 
     def _may_write(self) -> bool:
@@ -85,7 +85,7 @@ class Kernel:
     # ------------------------------------------------------------------ libibverbs and librdmacm
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else is called writes, and succeeds."""
+        """Return a function for any other name: it writes, and succeeds."""
         if not name.startswith(("ibv_", "rdma_")):
             raise AttributeError(name)
         return lambda *arguments: self._written(name)
@@ -199,12 +199,12 @@ class Kernel:
         return made
 
     def happens(self, kind: int, cm_id: int, listen_id: int = 0) -> None:
-        """The connection manager tells of it."""
+        """Report an event of the connection manager."""
         self.events.append((kind, cm_id, listen_id))
         os.write(self._cm_written, b"x")
 
     def receives(self, length: int) -> None:
-        """A message takes the oldest receive."""
+        """Complete the oldest receive with a message of ``length`` bytes."""
         self._completes(self._receives.popleft(), WORK, abi.WC_RECV, length)
 
     def _completes(self, number: int, status: int, operation: int, length: int = 0) -> None:
@@ -263,17 +263,18 @@ class Kernel:
     # ------------------------------------------------------------------ its end
 
     def stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the loop read nothing of it any more."""
+        """Have the loop stop reading the descriptors."""
         for fd in (self._async_fd, self._cm_fd):
             loop.remove_reader(fd)
 
     def close(self) -> None:
+        """Close the descriptors."""
         for fd in (self._async_fd, self._async_written, self._cm_fd, self._cm_written):
             if fd >= 0:
                 os.close(fd)
 
     def provider(self, patch: pytest.MonkeyPatch) -> provider.VerbsProvider:
-        """The provider on this kernel."""
+        """Return a provider on this kernel."""
         patch.setattr(device, "posts_by_write", lambda name: self.writing)
         patch.setattr(abi, "load", lambda: abi.Libraries(self, self))  # type: ignore[arg-type]
         return provider.VerbsProvider()

@@ -224,7 +224,7 @@ def test_python_is_identified() -> None:
     assert found.path == os.path.realpath(sys.executable)
     assert found.version.startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
     for wrong in ("/bin/false", "/nowhere/python"):
-        with pytest.raises(BenchError, match="is no Python that runs"):
+        with pytest.raises(BenchError, match="is not a Python that runs"):
             interpreter.identify(wrong)
 
 

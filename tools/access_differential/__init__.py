@@ -1,1 +1,1 @@
-"""This server and Samba, judged by the same operations: who allows what."""
+"""Compare which accesses this server and Samba allow, by the same operations on both."""

@@ -1,8 +1,8 @@
-"""``python -m tools.access_differential --rounds 50 --seed 1``: does this server allow what Samba denies?
+"""``python -m tools.access_differential --rounds 50 --seed 1``: find accesses that this server allows and Samba denies.
 
-The same random operations of two users are done to Samba and to this server. What this server allows and Samba denies
-is a failure, unless explained.toml knows why; so is a different tree at the end. Exit status 1 then. The failing round
-is shortened and written as JSON; ``--replay FILE`` does it again.
+The same random operations of two users run on Samba and on this server. An operation that this server allows and Samba
+denies is a failure, unless explained.toml explains it; so is a different tree at the end. Then the exit status is 1.
+The failing round is shortened and written as JSON; ``--replay FILE`` runs it again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _arguments() -> argparse.Namespace:
 
 
 class Run:
-    """Rounds on both servers, and what they found."""
+    """Rounds on both servers, and the differences found."""
 
     def __init__(self, ours: Player, theirs: Player, explanations: list[Explanation]) -> None:
         self._ours, self._theirs = ours, theirs
@@ -51,7 +51,7 @@ class Run:
         self.examples: dict[tuple[Kind, str], Difference] = {}
 
     def play(self, round_: list[Step]) -> list[Difference]:
-        """Do one round. Return the differences that nobody has explained and that must be."""
+        """Play one round. Return the differences that must be explained and are not."""
         self.rounds += 1
         self.steps += len(round_)
         failing = []

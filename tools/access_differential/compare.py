@@ -1,4 +1,4 @@
-"""What differs between two servers' answers, and which differences are known and explained."""
+"""Compare two servers' answers, and separate the differences that are known and explained."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ EXPLAINED = Path(__file__).with_name("explained.toml")
 
 
 class Kind(enum.StrEnum):
-    """How answers differ."""
+    """A way in which answers differ."""
 
     ALLOWED = "allowed"
-    """This server does what Samba refuses, or grants more."""
+    """This server allows an operation that Samba refuses, or grants more."""
     DENIED = "denied"
-    """This server refuses what Samba does, or grants less."""
+    """This server refuses an operation that Samba allows, or grants less."""
     STATUS = "status"
     """Both refuse, with different statuses."""
     DESCRIPTOR = "descriptor"
-    """Both show a descriptor, not the same."""
+    """Both return a descriptor, but different ones."""
     CONTENT = "content"
-    """Both tell something else (data, names)."""
+    """Both return data or names, but different ones."""
     TREE = "tree"
-    """The answers to the step are alike, or it is refused with different statuses, and what is on disk differs."""
+    """What is on disk differs, although the answers are alike or both servers refused with different statuses."""
 
 
 FAILING = frozenset({Kind.ALLOWED, Kind.TREE})
-"""What must be explained."""
+"""Kinds of differences that must be explained."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One step that both servers did not answer alike."""
+    """One step that the two servers answered differently."""
 
     kind: Kind
     step: Step
@@ -50,17 +50,19 @@ class Difference:
     at: str
     """"open", "action" or "end"."""
     extra: int = 0
-    """For a granted access: the bits that one has and the other has not."""
+    """For a granted access: the bits in which the two differ."""
     path_access: int | None = None
-    """ALLOWED: what Samba would grant this user on the path; None: it is not there."""
+    """For ALLOWED: the access that Samba would grant this user on the path; None if the path does not exist."""
     target_access: int | None = None
-    """The same of the target of a rename or link."""
+    """The same for the target of a rename or link."""
     asked_alone: bool = False
-    """ALLOWED: whether Samba grants what is asked for by name, without MAXIMUM_ALLOWED."""
+    """For ALLOWED: whether Samba grants the access that is requested by name, without MAXIMUM_ALLOWED."""
     read_only: bool = False
-    """ALLOWED: whether what is there is read-only on Samba's side."""
+    """For ALLOWED: whether the file is read-only on Samba."""
     may_add: bool = False
-    """ALLOWED: whether Samba grants an open of the folder the right to add what the step would make there."""
+    """For ALLOWED: whether Samba grants an open of the folder the right to add the file that the step would create
+    there.
+    """
 
     def __str__(self) -> str:
         text = f"{self.kind}: {self.step}\n    here {self.ours}; Samba {self.theirs} (at {self.at})"
@@ -71,7 +73,7 @@ class Difference:
 
     @property
     def ends_round(self) -> bool:
-        """Whether the two trees may differ from now on."""
+        """Whether the two trees may be different after this step."""
         return self.kind in {Kind.ALLOWED, Kind.DENIED} and not self.step.harmless()
 
 
@@ -80,7 +82,7 @@ def _shown(access: int | None) -> str:
 
 
 def name_of(status: int) -> str:
-    """Return a status's name."""
+    """Return the name of a status."""
     try:
         return NtStatus(status).name
     except ValueError:
@@ -88,9 +90,9 @@ def name_of(status: int) -> str:
 
 
 def of_step(step: Step, ours: Outcome, theirs: Outcome) -> Difference | None:
-    """Return how two outcomes of the step differ."""
+    """Return the difference between two outcomes of the step; None if they are alike."""
     if SUCCESS in {ours.open_status, theirs.open_status} and ours.open_status != theirs.open_status:
-        # An open alone may change something: it may make a file, or delete it once it is closed.
+        # An open alone may change something: it may create a file, or delete it when it is closed.
         kind = Kind.ALLOWED if ours.open_status == SUCCESS else Kind.DENIED
         return Difference(kind, step, name_of(ours.open_status), name_of(theirs.open_status), "open")
     if ours.allowed and theirs.allowed:
@@ -115,7 +117,7 @@ def _of_answers(step: Step, ours: Any, theirs: Any) -> Difference | None:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A known difference. Every key that is given must hold."""
+    """A known difference. Every key that is given must match."""
 
     reason: str
     section: str
@@ -126,28 +128,28 @@ class Explanation:
     do: tuple[Do, ...] = ()
     disposition: tuple[int, ...] = ()
     options: int = 0
-    """Bits of which one at least is set."""
+    """Bits of which at least one is set."""
     access: int = 0
-    """Bits of which one at least is asked for."""
+    """Bits of which at least one is requested."""
     only_access: int = 0
-    """Bits besides which none is asked for."""
+    """Bits that include all requested ones."""
     extra: int = 0
-    """For a granted access: bits besides which nothing differs."""
+    """For a granted access: bits that include all differing ones."""
     stream: bool | None = None
     attributes: int = 0
     number: int = 0
-    """Bits of the step's number of which one at least is set."""
+    """Bits of which at least one is set in the step's number."""
     replace: bool | None = None
     path_access: int = 0
     """Bits that Samba would grant this user on the path, all of them."""
     path_absent: bool = False
-    """Whether the path was not there."""
+    """Whether the path did not exist."""
     asked_alone: bool = False
-    """Whether Samba grants what is asked for by name, without MAXIMUM_ALLOWED."""
+    """Whether Samba grants the access that is requested by name, without MAXIMUM_ALLOWED."""
     read_only: bool = False
-    """Whether what is there is read-only on Samba's side."""
+    """Whether the file is read-only on Samba."""
     may_add: bool = False
-    """Whether Samba grants an open of the folder the right to add what the step would make there."""
+    """Whether Samba grants an open of the folder the right to add the file that the step would create there."""
     itself: bool = False
     """Whether path and target are the same."""
     target_access: int = 0
@@ -156,7 +158,7 @@ class Explanation:
     seen: list[Difference] = field(default_factory=list, compare=False)
 
     def holds(self, found: Difference) -> bool:
-        """Say whether it explains ``found``."""
+        """Return whether this explains ``found``."""
         step = found.step
         return (
             self.kind == found.kind
@@ -185,11 +187,11 @@ class Explanation:
 
 
 _NARROWING = 3
-"""Keys besides kind, reason and section that an explanation of more access must give."""
+"""Number of keys besides kind, reason and section that an explanation of more access must have."""
 
 
 def load(path: Path = EXPLAINED) -> list[Explanation]:
-    """Read the table of explanations. Raises ``ValueError`` for one that is not narrow, or gives no section."""
+    """Read the table of explanations. Raises ``ValueError`` for one that is not narrow, or has no section."""
     found = []
     for entry in tomllib.loads(path.read_text(encoding="utf-8"))["explained"]:
         given = dict(entry)
@@ -210,7 +212,7 @@ def load(path: Path = EXPLAINED) -> list[Explanation]:
 
 
 def explain(found: Difference, explanations: Sequence[Explanation]) -> Explanation | None:
-    """Return the first explanation that holds, and note in it what was seen."""
+    """Return the first explanation that matches, and record the difference in it."""
     for explanation in explanations:
         if explanation.holds(found):
             explanation.seen.append(found)
@@ -219,7 +221,7 @@ def explain(found: Difference, explanations: Sequence[Explanation]) -> Explanati
 
 
 def play_both(round_: list[Step], ours: Player, theirs: Player) -> list[Difference]:
-    """Do a round on both servers and return what differed, up to the step after which the trees differ, or may."""
+    """Run a round on both servers and return the differences, up to the step after which the trees may be different."""
     found = []
     ours.begin()
     theirs.begin()

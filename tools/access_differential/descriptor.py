@@ -1,6 +1,6 @@
-"""Security descriptors in self-relative form (MS-DTYP 2.4.6), between bytes and principals.
+"""Convert security descriptors between self-relative bytes and principals. [MS-DTYP 2.4.6]
 
-This is not the server's own code: a judge that shares the codec with the judged would not see its errors.
+This is not the server's own code: a judge that shares the codec with the server would not see its errors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INHERITED = 0x10
 
 
 def pack_sid(text: str) -> bytes:
-    """Return a SID's bytes (2.4.2.2)."""
+    """Return a SID's bytes. [MS-DTYP 2.4.2.2]"""
     _, revision, authority, *rest = text.split("-")
     numbers = struct.pack(f"<{len(rest)}I", *map(int, rest))
     return bytes((int(revision), len(rest))) + int(authority).to_bytes(6, "big") + numbers
@@ -44,7 +44,7 @@ def unpack_sid(data: bytes, at: int) -> str:
 def pack(
     owner: str = "", group: str = "", dacl: Sequence[Ace] | None = None, sids: Mapping[Who, str] | None = None
 ) -> bytes:
-    """Return a descriptor with what is given."""
+    """Return a descriptor with the given parts."""
     body, offsets = b"", [0, 0, 0, 0]
     control = _SELF_RELATIVE
     for index, sid in enumerate((owner, group)):
@@ -71,8 +71,10 @@ def owner_and_group(data: bytes) -> tuple[str, str]:
 
 
 def describe(data: bytes, sids: Mapping[Who, str]) -> tuple[str, ...]:
-    """Return a descriptor's parts with principals' names in place of SIDs. Whether an entry was inherited is left
-    out."""
+    """Return a descriptor's parts, with principals' names in place of SIDs.
+
+    Whether an entry was inherited is omitted.
+    """
     names = {sid: str(who) for who, sid in sids.items()}
 
     def name(at: int) -> str:

@@ -1,4 +1,4 @@
-"""Random rounds: a tree with descriptors, then operations by either user."""
+"""Make random rounds: a tree with descriptors, then operations by either user."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NEEDED = {
     Do.QUERY_ACCESS: steps.MAXIMUM,
     Do.QUERY_ATTRIBUTES: steps.READ_ATTRIBUTES,
 }
-"""What an open usually has when the action is tried (MS-FSA 2.1.5.10 to 2.1.5.17)."""
+"""Access that an open usually has when the action is tried. [MS-FSA 2.1.5.10 to 2.1.5.17]"""
 
 
 def make_round(random_: random.Random, operations: int) -> list[Step]:
@@ -68,7 +68,7 @@ def _made(random_: random.Random, user: int, path: str, *, folder: bool, top: bo
 
 
 def acl(random_: random.Random) -> tuple[Ace, ...]:
-    """Return up to five entries, among them mostly one that lets somebody in."""
+    """Return up to five entries, in most cases including one that grants access."""
     entries = [
         Ace(
             random_.choice(_PLACEHOLDERS),

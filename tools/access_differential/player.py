@@ -1,4 +1,4 @@
-"""Does the steps to one server, through impacket's client."""
+"""Run the steps on one server through impacket's client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ with warnings.catch_warnings():
 
 SUCCESS = 0
 BAD_ANSWER = -1
-"""In place of a status: the answer was none that the client understands."""
+"""Used in place of a status if the client cannot understand the answer."""
 _SHARE_ALL = 7
 _FILE, _SECURITY = 1, 3
 _BASIC, _ACCESS, _RENAME, _LINK, _DISPOSITION, _FULL_EA, _END_OF_FILE = 4, 8, 10, 11, 13, 15, 20
@@ -29,44 +29,44 @@ _NO_CHANGE = 0
 _ROUNDS = "rounds"
 _LIST_AND_ADD = 0x1200AF
 _SHOWN_ATTRIBUTES = 0x17
-"""READONLY, HIDDEN, SYSTEM, DIRECTORY. When ARCHIVE is set is each server's own choice."""
+"""READONLY, HIDDEN, SYSTEM, DIRECTORY. Servers may choose freely when to set ARCHIVE."""
 _NOTHING_THERE = frozenset({0xC0000034, 0xC000003A})
 """OBJECT_NAME_NOT_FOUND, OBJECT_PATH_NOT_FOUND."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a step."""
+    """The result of a step."""
 
     open_status: int
     status: int = SUCCESS
-    """Of the action; meaningless unless the open succeeded."""
+    """Status of the action; meaningless unless the open succeeded."""
     found: Any = None
-    """What the action told: the access, the descriptor, the data, the names."""
+    """Result of the action: the access, the descriptor, the data or the names."""
 
     @property
     def allowed(self) -> bool:
-        """Whether everything was done."""
+        """Whether open and action succeeded."""
         return self.open_status == SUCCESS and self.status == SUCCESS
 
     @property
     def refusal(self) -> int:
-        """The first status that was no success, or SUCCESS."""
+        """The first status that is not a success, or SUCCESS."""
         return self.open_status or self.status
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """An account of the server."""
+    """An account on the server."""
 
     name: str
     password: str
     group: str
-    """SID of the primary group of the host's user of this name."""
+    """SID of the primary group of the host's user with this name."""
 
 
 class Player:
-    """Two users logged on to one server. Use as a context manager."""
+    """Two users logged on to one server. It is a context manager."""
 
     def __init__(self, port: int, logins: tuple[Login, Login], share: str, root: Path) -> None:
         self.root = root
@@ -85,7 +85,7 @@ class Player:
             client.close_session()
 
     def _make_folder(self) -> None:
-        """Make the folder of all rounds. What its users may do in it is said, not left to the server's defaults."""
+        """Make the folder of all rounds, with an explicit descriptor, because servers' defaults differ."""
         everyone = Ace(Who.EVERYONE, _LIST_AND_ADD)
         made = Step(0, "", steps.ALL, steps.CREATE, steps.DIRECTORY_FILE, do=Do.DACL, aces=(everyone,))
         file = self._create(0, made, _ROUNDS)
@@ -95,9 +95,10 @@ class Player:
             self._clients[0].close(self._trees[0], file)
 
     def _ask_for_sids(self, logins: tuple[Login, Login]) -> dict[Who, str]:
-        """Return the SID of every principal. Those of users are what the server gives new files.
+        """Return the SID of every principal. The users' SIDs are the owners that the server gives to new files.
 
-        Raises ``RuntimeError`` if it gives both users the same."""
+        Raises ``RuntimeError`` if both users have the same SID.
+        """
         sids = dict(descriptor.WELL_KNOWN)
         for user, (who, group) in enumerate(
             ((Who.ALICE, Who.ALICES_GROUP), (Who.BOB, Who.BOBS_GROUP)),
@@ -117,33 +118,38 @@ class Player:
     # A round
 
     def begin(self) -> None:
-        """Begin a round, in a folder that was not used before."""
+        """Begin a round in a new folder."""
         self._rounds += 1
 
     def probe(self, user: int, path: str) -> int | None:
-        """Return the access that the user could have to what is there; None if there is nothing, 0 if it is refused."""
+        """Return the access that the user could get to the path.
+
+        None means that it does not exist, 0 that access is refused.
+        """
         outcome = self.do(Step(user, path, steps.MAXIMUM, do=Do.QUERY_ACCESS))
         if outcome.open_status in _NOTHING_THERE:
             return None
         return int(outcome.found) if outcome.allowed else 0
 
     def allows(self, step: Step) -> bool:
-        """Say whether what a step asks for by name, without MAXIMUM_ALLOWED, is granted on what is there."""
+        """Return whether the access that the step requests by name, without MAXIMUM_ALLOWED, is granted on the existing
+        file.
+        """
         access = step.access & ~steps.MAXIMUM | steps.READ_ATTRIBUTES
         return self.do(Step(step.user, step.path, access)).allowed
 
     def read_only(self, path: str) -> bool:
-        """Say whether one of the users sees the read-only attribute there."""
+        """Return whether one of the users sees the read-only attribute on the path."""
         asked = [self.do(Step(user, path, steps.READ_ATTRIBUTES, do=Do.QUERY_ATTRIBUTES)) for user in (0, 1)]
         return any(outcome.allowed and outcome.found & steps.ATTRIBUTE_READONLY for outcome in asked)
 
     @property
     def folder(self) -> str:
-        """The folder of the last round, from the share's root."""
+        """Folder of the current round, from the share's root."""
         return f"{_ROUNDS}\\r{self._rounds}"
 
     def tree(self) -> dict[str, tuple[Any, ...]]:
-        """Return what is on disk after the round: kind, names of the file, and a digest of its content."""
+        """Return the tree on disk after the round: kind, names of the file, and a digest of its content."""
         found: dict[str, tuple[Any, ...]] = {}
         top = self.root / self.folder.replace("\\", "/")
         for place, folders, files in os.walk(top):
@@ -156,7 +162,7 @@ class Player:
         return found
 
     def do(self, step: Step) -> Outcome:
-        """Do one step of the round."""
+        """Run one step of the round."""
         path = self._path(step.path)
         client, tree = self._clients[step.user], self._trees[step.user]
         try:
@@ -171,7 +177,7 @@ class Player:
         try:
             client.close(tree, file)
         except smb3.SessionError as error:
-            # Samba sometimes says only here that the action failed.
+            # Samba sometimes reports only here that the action failed.
             status = status or _status(error)
         return Outcome(SUCCESS, status, found)
 
@@ -246,18 +252,18 @@ def _read(client: Any, tree: Any, file: Any) -> bytes:
     try:
         return bytes(client.read(tree, file, 0, 100))
     except smb3.SessionError as error:
-        if _status(error) == 0xC0000011:  # END_OF_FILE: reading was allowed
+        if _status(error) == 0xC0000011:  # END_OF_FILE: reading was allowed.
             return b""
         raise
 
 
 def _names(client: Any, tree: Any, file: Any) -> list[str]:
-    """Names in a folder; those with a dot in front are left out, ``.`` and ``..`` among them."""
+    """Return the names in a folder, without those that begin with a dot."""
     found: list[str] = []
     try:
         data = bytes(client.queryDirectory(tree, file, "*", informationClass=_NAMES))
     except smb3.SessionError as error:
-        if _status(error) in {0x80000006, 0xC000000F}:  # NO_MORE_FILES, NO_SUCH_FILE
+        if _status(error) in {0x80000006, 0xC000000F}:  # NO_MORE_FILES, NO_SUCH_FILE.
             return found
         raise
     at = 0

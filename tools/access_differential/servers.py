@@ -1,10 +1,13 @@
-"""The two servers: Samba's smbd with configuration and databases of its own, and this project's, each in a temporary
-folder and on a port of 127.0.0.1. Both act as users of the host, so this takes root."""
+"""The two servers: Samba's smbd with its own configuration and databases, and this project's server.
+
+Each runs in a temporary folder and on a port of 127.0.0.1. Both act as users of the host, which requires root.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -18,12 +21,12 @@ from tools.support import server_process
 from tools.support.ports import free_port
 
 LOGINS = (Login("games", "Passw0rd-1", "S-1-22-2-60"), Login("news", "Passw0rd-2", "S-1-22-2-9"))
-"""Two users that every Debian has, and who own nothing that matters."""
+"""Two users that exist on every Debian system, and own nothing that matters."""
 SHARE = "data"
 _START_SECONDS = 30.0
 _SMBD_FOLDERS = ("private", "lock", "state", "cache", "pid", "ncalrpc", "binddns")
 
-# Both judge by descriptors alone where they can: "ignore system acls" keeps Samba from mixing modes in.
+# Both judge by descriptors alone if possible: "ignore system acls" keeps Samba from mixing modes in.
 _SMB_CONF = """\
 [global]
 workgroup = WORKGROUP
@@ -67,13 +70,15 @@ map system = no
 
 
 def missing() -> str:
-    """Say what keeps the comparison from running here; "" if nothing does."""
+    """Return why the comparison cannot run here; "" if it can."""
     if shutil.which("smbd") is None and not Path("/usr/sbin/smbd").exists():
         return "smbd is not installed (package samba)"
     if not any(Path("/usr/lib").glob("*/samba/vfs/acl_xattr.so")):
         return "Samba's module acl_xattr is not installed (package samba-vfs-modules)"
     if os.geteuid() != 0:
         return "needs root: both servers act as users of the host"
+    if not {login.name for login in LOGINS} <= {entry.pw_name for entry in pwd.getpwall()}:
+        return f"the host lacks a user: {' or '.join(login.name for login in LOGINS)}"
     return ""
 
 
@@ -88,15 +93,17 @@ def _open_folder(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def running_samba(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Run smbd. Yields its port and the share's folder. Raises ``RuntimeError`` if it does not start."""
+def running_samba(folder: Path, options: str = "") -> Iterator[tuple[int, Path]]:
+    """Run smbd and yield its port and the share's folder. Raises ``RuntimeError`` if it does not start.
+
+    ``options``: further lines for the share in smb.conf."""
     folder.mkdir(mode=0o755)
     path = _open_folder(folder / "share")
     for name in _SMBD_FOLDERS:
         (folder / name).mkdir(mode=0o755)
     port = free_port()
     configuration = folder / "smb.conf"
-    configuration.write_text(_SMB_CONF.format(folder=folder, port=port, path=path, share=SHARE))
+    configuration.write_text(_SMB_CONF.format(folder=folder, port=port, path=path, share=SHARE) + options)
     for login in LOGINS:
         subprocess.run(
             [_program("pdbedit"), "-s", str(configuration), "-a", "-t", "-u", login.name],
@@ -106,7 +113,7 @@ def running_samba(folder: Path) -> Iterator[tuple[int, Path]]:
             capture_output=True,
         )
     with (folder / "output").open("wb") as output:
-        # On SIGTERM smbd ends its whole process group: it gets one of its own.
+        # On SIGTERM smbd ends its whole process group, so it gets a group of its own.
         process = subprocess.Popen(
             [_program("smbd"), "--foreground", "--no-process-group", "-s", str(configuration)],
             stdin=subprocess.DEVNULL,
@@ -146,10 +153,10 @@ def _own_config(path: Path, *, act_as_users: bool) -> str:
 
 @contextlib.contextmanager
 def running_own(folder: Path, *, act_as_users: bool) -> Iterator[tuple[int, Path]]:
-    """Run this project's server. Yields its port and the share's folder. Raises ``ServerFailed``.
+    """Run this project's server and yield its port and the share's folder. Raises ``ServerFailed``.
 
-    With ``act_as_users`` each account is a user of the host, and the kernel judges, too; without it both accounts act
-    as one user, and descriptors alone keep them apart.
+    With ``act_as_users`` each account is a user of the host, and the kernel checks access, too. Without it both
+    accounts act as one user, and only descriptors separate them.
     """
     folder.mkdir(mode=0o755)
     path = _open_folder(folder / "share")

@@ -1,4 +1,4 @@
-"""Make a failing list as short as it can be by leaving out what does not matter (delta debugging)."""
+"""Make a failing list as short as possible by leaving out irrelevant items. (Delta debugging.)"""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ T = TypeVar("T")
 
 
 def shrink(items: list[T], fails: Callable[[list[T]], bool], tries: int = 200) -> list[T]:
-    """Return a part of ``items`` that still fails and of which, within ``tries``, no piece could be left out.
+    """Return a part of ``items`` that still fails and from which no piece could be left out within ``tries``.
 
-    ``items`` as a whole fails; ``fails`` is asked of shorter lists only. Zeller's ddmin, complements only.
+    ``items`` as a whole must fail; ``fails`` is called with shorter lists only. The algorithm is Zeller's ddmin with
+    complements only.
     """
     size = max(1, len(items) // 2)
     while tries > 0:

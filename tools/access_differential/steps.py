@@ -1,6 +1,6 @@
-"""What is done to both servers: a round is a list of steps, each an open by one of two users and perhaps one action.
+"""The steps of a round: each is an open by one of two users, and perhaps one action.
 
-Everything is plain data, named without reference to a server, so that a round can be stored, replayed and shortened.
+Everything is plain data without reference to a server, so that a round can be stored, replayed and shortened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OBJECT_INHERIT, CONTAINER_INHERIT, NO_PROPAGATE, INHERIT_ONLY = 1, 2, 4, 8
 
 
 class Who(enum.StrEnum):
-    """Principals, as both servers know them by SIDs of their own."""
+    """Principals. Each server has its own SIDs for them."""
 
     ALICE = "alice"
     BOB = "bob"
@@ -39,7 +39,7 @@ class Who(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ace:
-    """An access control entry (MS-DTYP 2.4.4)."""
+    """An access control entry. [MS-DTYP 2.4.4]"""
 
     who: Who
     mask: int
@@ -48,7 +48,7 @@ class Ace:
 
 
 class Do(enum.StrEnum):
-    """What is done with an open."""
+    """Actions on an open."""
 
     NOTHING = "nothing"
     READ = "read"
@@ -77,27 +77,27 @@ class Step:
     """One CREATE, one action on the open, one CLOSE."""
 
     user: int
-    """0: alice, 1: bob."""
+    """0 is alice, 1 is bob."""
     path: str
-    """From the round's own folder; "" is that folder."""
+    """Path below the round's own folder; "" is that folder."""
     access: int
     disposition: int = OPEN
     options: int = 0
     attributes: int = 0
     do: Do = Do.NOTHING
     target: str = ""
-    """RENAME, LINK: the new path."""
+    """The new path, for RENAME and LINK."""
     replace: bool = False
-    """RENAME, LINK: whether an existing target goes."""
+    """Whether an existing target is replaced, for RENAME and LINK."""
     number: int = 0
-    """BASIC: attributes; END_OF_FILE: bytes; QUERY_SECURITY: SECURITY_INFORMATION."""
+    """Attributes (BASIC), bytes (END_OF_FILE) or SECURITY_INFORMATION (QUERY_SECURITY)."""
     who: Who | None = None
-    """OWNER, GROUP: whom to set."""
+    """The principal to set, for OWNER and GROUP."""
     aces: tuple[Ace, ...] = ()
-    """DACL: the entries."""
+    """The entries, for DACL."""
 
     def harmless(self) -> bool:
-        """Say whether the step leaves both trees as they are, whatever the answers."""
+        """Return whether the step leaves both trees unchanged, whatever the answers are."""
         return self.do in HARMLESS and self.disposition == OPEN and not self.options & DELETE_ON_CLOSE
 
     def __str__(self) -> str:
@@ -118,12 +118,12 @@ class Step:
 
 
 def to_json(step: Step) -> dict[str, Any]:
-    """Return the step as JSON's types."""
+    """Return the step as JSON types."""
     return asdict(step)
 
 
 def from_json(data: dict[str, Any]) -> Step:
-    """Return the step that ``to_json`` made ``data`` of."""
+    """Return the step from the JSON types that ``to_json`` made."""
     return Step(
         **{
             **data,

@@ -1,1 +1,1 @@
-"""Attacks on a server of its own, while an innocent client waits for its ECHOs."""
+"""Attacks on a server started for them, while an innocent client waits for its ECHOs."""

@@ -1,8 +1,8 @@
-"""``python -m tools.attacks [CASE...]``: attacks on a server of this machine, while an innocent client waits.
+"""``python -m tools.attacks [CASE...]``: attack a server on this machine, while an innocent client waits.
 
-Each case starts a server and shows what an innocent client's slowest ECHO cost, by the clock and in the server's
-processor time, the server's memory, and how its log grew. Exit status 1 if a limit is broken or an attack got what it
-must not get. As root it runs in a network namespace of its own; without root RoCE is left out.
+Each case starts a server and reports the innocent client's slowest ECHO, both in elapsed time and in the server's
+processor time, the server's memory, and the growth of its log. Exit status 1 means that a limit was exceeded, or that
+an attack achieved something forbidden. As root it runs in its own network namespace; without root RoCE is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tools.attacks import accounts, lab, rights, roce, strangers
 from tools.attacks.lab import CASES, Case
 
 MODULES = (strangers, accounts, rights, roce)
-"""Whose import registers the cases."""
+"""Modules that register the cases when they are imported."""
 _NAMESPACE = "TOOLS_ATTACKS_NAMESPACE"
 
 
@@ -31,12 +31,12 @@ def _arguments() -> argparse.Namespace:
 
 
 def possible(chosen: Case) -> bool:
-    """Say whether the case can run here."""
+    """Return whether the case can run here."""
     return "roce" not in chosen.config or os.geteuid() == 0
 
 
 def _in_own_namespace() -> int:
-    """Run this command again in a network namespace of its own: RoCE has one UDP port per host."""
+    """Run this command again in a network namespace of its own: a host has only one UDP port for RoCE."""
     alone = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     command = [*alone, sys.executable, "-m", "tools.attacks", *sys.argv[1:]]
     return subprocess.run(command, env={**os.environ, _NAMESPACE: "1"}, check=False).returncode

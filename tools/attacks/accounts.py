@@ -1,4 +1,4 @@
-"""Attacks by somebody with an account: what one request, or many, do to everybody else."""
+"""Attacks by a user with an account: how one request, or many, affect all other users."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LARGE = 8 << 20
 
 
 def _eas(count: int, value: bytes = b"v", same: bool = False) -> bytes:
-    """A list of FILE_FULL_EA_INFORMATION (MS-FSCC 2.4.16)."""
+    """Return a list of FILE_FULL_EA_INFORMATION. [MS-FSCC 2.4.16]"""
     entries = []
     for index in range(count):
         name = b"A" if same else b"%05d" % index
@@ -53,7 +53,7 @@ async def _open(tree: Tree, name: str, access: int = _READ_WRITE, disposition: i
 
 @case()
 async def thousands_of_eas(target: Target) -> None:
-    """One SET_INFO with 4,200 extended attributes."""
+    """Send one SET_INFO with 4,200 extended attributes."""
     tree = await target.log_on("carol")
     file = await _open(tree, "ea")
     with contextlib.suppress(ServerError):
@@ -62,7 +62,7 @@ async def thousands_of_eas(target: Target) -> None:
 
 @case()
 async def one_ea_again_and_again(target: Target) -> None:
-    """One SET_INFO that sets one extended attribute 100,000 times."""
+    """Send one SET_INFO that sets one extended attribute 100,000 times."""
     tree = await target.log_on("carol")
     file = await _open(tree, "ea")
     with contextlib.suppress(ServerError):
@@ -83,14 +83,14 @@ async def _file_with_eas(target: Target) -> None:
 
 @case(prepare=_file_with_eas)
 async def overwriting_eas(target: Target) -> None:
-    """OVERWRITE of a file with as many extended attributes as it can have."""
+    """Send OVERWRITE of a file with as many extended attributes as it can have."""
     tree = await target.log_on("carol")
     await _open(tree, "ea", disposition=_OVERWRITE)
 
 
 @case()
 async def half_a_million_ea_names(target: Target) -> None:
-    """One QUERY_INFO that asks for 500,000 extended attributes."""
+    """Send one QUERY_INFO that requests 500,000 extended attributes."""
     tree = await target.log_on("carol")
     file = await _open(tree, "ea")
     count = 500_000
@@ -112,7 +112,7 @@ async def _deep_folders(target: Target) -> None:
 
 @case(prepare=_deep_folders)
 async def deep_path(target: Target) -> None:
-    """Look-ups of a name that is missing 500 to 3,000 folders deep."""
+    """Look up a missing name 500 to 3,000 folders deep."""
     tree = await target.log_on("carol")
     for depth in (500, 1000, 2000, 3000):
         with contextlib.suppress(ServerError):
@@ -132,7 +132,7 @@ async def _huge_folder(target: Target) -> None:
 
 @case(prepare=_huge_folder)
 async def missing_names(target: Target) -> None:
-    """Look-ups of names, long and short, that are not in a folder of 270,000 files."""
+    """Look up missing names, long and short, in a folder of 270,000 files."""
     tree = await target.log_on("carol")
     for index in range(20):
         for name in (f"nosuch{index}", f"Q{index:05d}~1"):
@@ -142,7 +142,7 @@ async def missing_names(target: Target) -> None:
 
 @case()
 async def allocation(target: Target) -> None:
-    """SET_INFO that reserves 2 GiB at once."""
+    """Send SET_INFO that reserves 2 GiB in one request."""
     tree = await target.log_on("carol")
     file = await _open(tree, "reserved")
     with contextlib.suppress(ServerError):
@@ -157,7 +157,7 @@ async def _large_file(target: Target) -> None:
 
 @case(prepare=_large_file)
 async def compound_reads(target: Target) -> None:
-    """60 READs of 8 MiB in one message, on 4 connections that do not read the answers."""
+    """Send 60 READs of 8 MiB in one message, on 4 connections that do not read the answers."""
     trees = []
     for _ in range(4):
         tree = await target.log_on("carol")
@@ -197,7 +197,7 @@ async def compound_reads(target: Target) -> None:
 
 @case(wrapper=("prlimit", "--nofile=3000:3000"))
 async def all_opens(target: Target) -> None:
-    """One user opens files until the server refuses: another must still open one, and log on."""
+    """Open files as one user until the server refuses: another user must still be able to open a file and to log on."""
     tree = await target.log_on("carol")
     await tree.close(await _open(tree, "shared"))
     count = 0
@@ -215,7 +215,7 @@ async def all_opens(target: Target) -> None:
 
 @case()
 async def large_rpc_calls(target: Target) -> None:
-    """Calls of 32 KB to the local security authority, with counts right and wrong."""
+    """Send calls of 32 KB to the local security authority, with right and wrong counts."""
     tree = await target.log_on("carol", "IPC$")
     count = 1000
     sids = b"".join(struct.pack("<IBB6sI", 1, 1, 1, b"\0\0\0\0\0\1", index) for index in range(count))
@@ -245,7 +245,7 @@ async def large_rpc_calls(target: Target) -> None:
 
 @case()
 async def watchers(target: Target) -> None:
-    """1,000 recursive watches of one folder, and 200 new files in it."""
+    """Start 1,000 recursive watches of one folder, and create 200 files in it."""
     watcher, maker = await target.log_on("carol"), await target.log_on("carol")
     calls = []
     with contextlib.suppress(ServerError):
@@ -258,7 +258,7 @@ async def watchers(target: Target) -> None:
 
 
 async def _many_opens(target: Target, tree: Tree) -> None:
-    """3,000 opens of one file, or almost as many as the user may have: some more must be possible."""
+    """Open one file 3,000 times, or almost as often as the user may: some further opens must remain possible."""
     opens = [await _open(tree, "file")]
     with contextlib.suppress(ServerError):
         while len(opens) < 3000:
@@ -270,10 +270,10 @@ async def _many_opens(target: Target, tree: Tree) -> None:
 
 @case()
 async def renaming_folders(target: Target) -> None:
-    """RENAME of a folder, 20 times, while there are 3,000 opens."""
+    """Send RENAME of a folder, 20 times, while there are 3,000 opens."""
     tree, other = await target.log_on("carol"), await target.log_on("carol")
     await tree.make_directory("r0")
-    # Before she has as many opens as one user may have.
+    # Before this user has as many opens as one user may have.
     folder = await _open(other, "r0", 0x110080, _OPEN, 1)
     await _many_opens(target, tree)
     for index in range(20):
@@ -282,7 +282,7 @@ async def renaming_folders(target: Target) -> None:
 
 @case()
 async def application_instances(target: Target) -> None:
-    """CREATEs with an AppInstanceId, 50 times, while there are 3,000 opens."""
+    """Send CREATEs with an AppInstanceId, 50 times, while there are 3,000 opens."""
     tree, other = await target.log_on("carol"), await target.log_on("carol")
     await _many_opens(target, tree)
     context = RawContext(APP_INSTANCE_ID, struct.pack("<HH", 20, 0) + uuid.uuid4().bytes)

@@ -1,4 +1,4 @@
-"""What attacks have in common: the server, its users and shares, the innocent client, and the verdict."""
+"""The common parts of all attacks: the server, its users and shares, the innocent client, and the verdict."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tools.support.innocent import PASSWORD, USER
 from tools.support.server_process import ServerProcess
 
 MOST_PROCESSOR = 0.05
-"""Seconds of the server's processor time between an innocent client's ECHO and the answer."""
+"""Seconds of the server's processor time that may pass between an innocent client's ECHO and the answer."""
 MOST_RESIDENT = 200 << 20
 MOST_LOG = 64 << 10
 """Bytes that one attack may add to the log."""
 SECONDS = 5.0
-"""How long an attack that goes on goes on."""
+"""Seconds that a continuing attack lasts."""
 TIME_LIMIT = 60.0
 USERS = {"alice": "games", "bob": "news", "carol": "", "dave": ""}
-"""Accounts, and the users of the host that they act as where the server runs as root."""
+"""Accounts, and the users of the host that they act as if the server runs as root."""
 _SHARE_BYTES, _SHARE_FILES = 3 << 30, 400_000
 
 
@@ -40,7 +40,7 @@ class Target:
 
     server: ServerProcess
     share: Path
-    """The folder of the share "data"."""
+    """Folder of the share "data"."""
     seconds: float = SECONDS
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Target:
 
     @property
     def port(self) -> int:
-        """The port of SMB over TCP."""
+        """TCP port of SMB."""
         return self.server.port
 
     async def log_on(self, user: str, share: str = "data") -> Tree:
@@ -57,27 +57,27 @@ class Target:
         return await session.tree_connect(share)
 
     async def connect(self, transport: MessageTransport | None = None) -> Client:
-        """Connect by TCP, or over ``transport``. ``disconnect`` ends what was made here."""
+        """Connect by TCP, or over ``transport``. ``disconnect`` ends these connections."""
         client = await Client.connect(transport or await open_tcp("127.0.0.1", self.port))
         self._clients.append(client)
         return client
 
     async def disconnect(self) -> None:
-        """End all connections of ``connect``."""
+        """End all connections made by ``connect``."""
         for client in self._clients:
             client.transport.abort("the attack ends")
         await asyncio.sleep(0)
 
     def fail(self, text: str) -> None:
-        """Note that the attack got what it must not get."""
+        """Record that the attack achieved something forbidden."""
         self.failures.append(text)
 
     def note(self, text: str) -> None:
-        """Note something for the report."""
+        """Record a remark for the report."""
         self.notes.append(text)
 
     def until(self) -> float:
-        """Return the monotonic time at which an attack that starts now ends."""
+        """Return the monotonic time at which an attack that starts now must end."""
         return time.monotonic() + self.seconds
 
 
@@ -91,7 +91,7 @@ Attack = Callable[[Target], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One attack. ``prepare`` is not measured."""
+    """One attack. ``prepare`` runs before it and is not measured."""
 
     name: str
     attack: Attack
@@ -109,7 +109,7 @@ CASES: dict[str, Case] = {}
 def case(
     *, prepare: Attack | None = None, config: str = "", wrapper: tuple[str, ...] = ()
 ) -> Callable[[Attack], Attack]:
-    """Register an attack under its function's name; the docstring says what it does."""
+    """Register an attack under its function's name. The function's docstring describes it."""
 
     def register(attack: Attack) -> Attack:
         name = attack.__name__
@@ -122,11 +122,11 @@ def case(
 
 @dataclass
 class Verdict:
-    """What an attack did to server and innocent."""
+    """The effects of an attack on the server and on the innocent client."""
 
     name: str
     processor: float = 0.0
-    """The most seconds of the server's processor time between an ECHO and its answer."""
+    """Largest processor time of the server between an ECHO and its answer, in seconds."""
     wall: float = 0.0
     echoes: int = 0
     resident: int = 0
@@ -136,7 +136,7 @@ class Verdict:
     notes: list[str] = field(default_factory=list)
 
     def judge(self) -> list[str]:
-        """Return what is beyond the limits."""
+        """Return the limits that were exceeded."""
         found = list(self.failures)
         if self.processor > MOST_PROCESSOR:
             found.append(f"an innocent ECHO cost {self.processor * 1e3:.0f} ms of the server's processor time")
@@ -180,7 +180,7 @@ async def _attack(chosen: Case, target: Target) -> Verdict:
         if first == b"ready\n":
             async with asyncio.timeout(TIME_LIMIT):
                 await chosen.attack(target)
-            # What the attack has set going may still be at work.
+            # Work that the attack has started may still be running.
             await asyncio.sleep(0.3)
     except TimeoutError:
         verdict.failures.append(f"the attack has not come to its end after {TIME_LIMIT:.0f} s")

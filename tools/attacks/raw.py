@@ -1,4 +1,4 @@
-"""Messages by hand, for those who have no session, and a client that is not bound to the rules of one."""
+"""Hand-made messages for clients without a session, and a client that is not bound to the protocol's rules."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _NTLM_FLAGS = 0xA2088205
 
 
 def der(tag: int, content: bytes) -> bytes:
-    """Return a DER element (X.690 8.1)."""
+    """Return a DER element. [X.690 8.1]"""
     size = len(content)
     head = bytes((tag, size)) if size < 128 else bytes((tag, 0x82)) + size.to_bytes(2, "big")
     return head + content
 
 
 def spnego(mechanisms: bytes) -> bytes:
-    """Return a NegTokenInit with this list of mechanisms (RFC 4178 4.2.1)."""
+    """Return a NegTokenInit with this list of mechanisms. [RFC 4178 4.2.1]"""
     inner = der(0x30, der(0xA0, der(0x30, mechanisms)))
     return der(0x60, bytes.fromhex("06062b0601050502") + der(0xA0, inner))
 
@@ -34,24 +34,24 @@ def header(command: int, message_id: int, session_id: int = 0, credits: int = 16
 
 
 def frame(message: bytes) -> bytes:
-    """Return the message behind its length (MS-SMB2 2.1)."""
+    """Return the message with its length in front. [MS-SMB2 2.1]"""
     return len(message).to_bytes(4, "big") + message
 
 
 def negotiate(dialect: int = 0x0210) -> bytes:
-    """Return a whole NEGOTIATE message in its frame."""
+    """Return a complete NEGOTIATE message in its frame."""
     body = struct.pack("<HHHHI16sQH", 36, 1, 1, 0, 0, os.urandom(16), 0, dialect)
     return frame(header(NEGOTIATE, 0) + body)
 
 
 def session_setup(message_id: int, token: bytes, session_id: int = 0) -> bytes:
-    """Return a whole SESSION_SETUP message in its frame."""
+    """Return a complete SESSION_SETUP message in its frame."""
     body = struct.pack("<HBBIIHHQ", 25, 0, 1, 0, 0, 88, len(token), 0) + token
     return frame(header(SESSION_SETUP, message_id, session_id) + body)
 
 
 def ntlm_authenticate(user: str, response: bytes) -> bytes:
-    """Return an AUTHENTICATE_MESSAGE (MS-NLMP 2.2.1.3) with this NTLM response."""
+    """Return an AUTHENTICATE_MESSAGE with this NTLM response. [MS-NLMP 2.2.1.3]"""
     body, fields = b"", b""
     for part in (b"", response, b"", user.encode("utf-16-le"), b"", b""):
         fields += struct.pack("<HHI", len(part), len(part), 64 + len(body))
@@ -60,7 +60,7 @@ def ntlm_authenticate(user: str, response: bytes) -> bytes:
 
 
 def wrong_password(user: str, challenge: bytes) -> bytes:
-    """Return a well-formed AUTHENTICATE_MESSAGE (MS-NLMP 3.3.2) whose proof is that of a random password."""
+    """Return a well-formed AUTHENTICATE_MESSAGE with the proof of a random password. [MS-NLMP 3.3.2]"""
     at = challenge.index(b"NTLMSSP\0")
     message = challenge[at:]
     length, _, offset = struct.unpack_from("<HHI", message, 40)
@@ -70,7 +70,7 @@ def wrong_password(user: str, challenge: bytes) -> bytes:
 
 
 class Stranger:
-    """A TCP connection of somebody without a session. Make one with ``connect``."""
+    """A TCP connection of an unauthenticated peer. ``connect`` makes one."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -86,11 +86,11 @@ class Stranger:
         return made
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send bytes unchanged."""
         self._writer.write(data)
 
     async def receive(self) -> bytes:
-        """Return the next message. Raises ``OSError`` or ``EOFError`` once the connection has ended."""
+        """Return the next message. Raises ``OSError`` or ``EOFError`` when the connection has ended."""
         length = int.from_bytes(await self._reader.readexactly(4), "big")
         return await self._reader.readexactly(length)
 
@@ -104,11 +104,11 @@ class Stranger:
                 return message
 
     async def setup(self, token: bytes, session_id: int = 0) -> bytes:
-        """Do one SESSION_SETUP."""
+        """Do one SESSION_SETUP and return the answer."""
         return await self.ask(session_setup(self.message_id, token, session_id))
 
     async def guess(self, user: str) -> int:
-        """Log on with a wrong password. Return the final status."""
+        """Log on with a wrong password and return the final status."""
         challenge = await self.setup(NTLM_NEGOTIATE)
         if status(challenge) != MORE_PROCESSING:
             return status(challenge)
@@ -116,11 +116,11 @@ class Stranger:
         return status(answer)
 
     def alive(self) -> bool:
-        """Say whether the server has not closed yet, as far as is known."""
+        """Return whether the server has not closed the connection, as far as is known."""
         return not self._reader.at_eof() and self._reader.exception() is None
 
     def close(self) -> None:
-        """End the connection at once."""
+        """End the connection immediately."""
         transport: Any = self._writer.transport
         transport.abort()
 

@@ -1,4 +1,4 @@
-"""Attacks by somebody with an account on what is not theirs: files outside the share, others' files and opens."""
+"""Attacks by a user with an account on other users' property: files outside the share, others' files and opens."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ALL = 0x1F01FF
 _OPEN, _CREATE, _OPEN_IF = 1, 2, 3
 _DELETE_ON_CLOSE = 0x1000
 _DATA_ONLY = 0x12019F & ~0x10100
-"""Read and write data; no DELETE, no WRITE_DAC, no WRITE_OWNER."""
+"""The rights to read and write data, without DELETE, WRITE_DAC and WRITE_OWNER."""
 _LIST_AND_ADD = 0x1200AF & ~0x40
 _SECURITY = 3
 _SECRET = b"not for you"
 
 
 async def _refused(target: Target, what: str, attempt: Any) -> Any:
-    """Note a failure if ``attempt`` succeeds. Return what it made, or None."""
+    """Record a failure if ``attempt`` succeeds. Return its result, or None."""
     try:
         made = await attempt
     except ServerError:
@@ -36,7 +36,7 @@ async def _refused(target: Target, what: str, attempt: Any) -> Any:
 
 
 async def _give(tree: Tree, path: str, everyone: int, options: int = 0) -> None:
-    """Let the owner have everything and everybody else ``everyone``."""
+    """Grant the owner everything and all other users ``everyone``."""
     file = await tree.create(path, 0x60000, _OPEN, options)
     packed = await tree.query_info(file, 0, _SECURITY, additional=3)
     owner, _ = descriptor.owner_and_group(packed)
@@ -61,13 +61,13 @@ async def _alices_files(target: Target) -> None:
     await _give(alice, "drop", _LIST_AND_ADD, 1)
     await alice.make_directory("closed")
     await _give(alice, "closed", 0x1200A9, 1)
-    # What the descriptor says is the server's matter alone then.
+    # With this mode, only the server's descriptor restricts access.
     os.chmod(target.share / "closed", 0o777)
 
 
 @case(prepare=_alices_files)
 async def other_peoples_files(target: Target) -> None:
-    """Deleting, replacing, planting and taking over files by ways that are not the front door."""
+    """Try indirect ways to delete, replace, plant and take over files."""
     bob = await target.log_on("bob")
     place = target.share / "drop"
     for access in (0x10000, 0x40000, 0x80000):
@@ -107,7 +107,7 @@ async def other_peoples_files(target: Target) -> None:
 
 @case(prepare=_alices_files)
 async def giving_files_away(target: Target) -> None:
-    """Owners and groups that are not the user's: on disk too, nothing is to belong to root, nor be set-group-id."""
+    """Set owners and groups other than the user's: no file on disk may then belong to root, or be set-group-id."""
     bob = await target.log_on("bob")
     await _put(bob, "gift", b"#!/bin/sh\n")
     path = target.share / "gift"
@@ -127,14 +127,14 @@ async def giving_files_away(target: Target) -> None:
 
 @case(prepare=_alices_files)
 async def read_only_shares(target: Target) -> None:
-    """Writing, making, deleting on a share that is for reading."""
+    """Try to write, create and delete on a read-only share."""
     carol = await target.log_on("carol", "readonly")
     for access in (0x2, 0x10000, 0x40000, 0x100):
         await _refused(target, f"access {access:#x}", carol.create("drop\\f5", access))
     await _refused(target, "making a file", carol.create("new", 0x120089, _CREATE))
     await _refused(target, "making a stream", carol.create("drop\\f5:s", 0x120089, _CREATE))
     alice = await target.log_on("alice")
-    # Whoever closes last may have the right to delete.
+    # The last closer may have the right to delete.
     held = await alice.create("drop\\f5", 0x120089)
     try:
         await carol.close(await carol.create("drop\\f5", 0x2000000, _OPEN, _DELETE_ON_CLOSE))
@@ -147,7 +147,7 @@ async def read_only_shares(target: Target) -> None:
 
 @case()
 async def escapes(target: Target) -> None:
-    """Names, links and renames that lead out of the share."""
+    """Use names, links and renames that lead out of the share."""
     outside = target.share.parent / "outside"
     outside.mkdir()
     outside.chmod(0o777)
@@ -184,7 +184,7 @@ async def escapes(target: Target) -> None:
 
 @case()
 async def stolen_ids(target: Target) -> None:
-    """FileIds, TreeIds and SessionIds of others."""
+    """Use FileIds, TreeIds and SessionIds of other users."""
     carol, dave = await target.log_on("carol"), await target.log_on("dave")
     await _put(carol, "diary", _SECRET)
     file = await carol.create("diary", 0x12019F)
@@ -206,7 +206,7 @@ async def stolen_ids(target: Target) -> None:
 
 @case()
 async def rdma_in_the_clear(target: Target) -> None:
-    """READ and WRITE by RDMA in an encrypted session: their data would cross the wire as it is."""
+    """Send READ and WRITE by RDMA in an encrypted session: their data would cross the wire unencrypted."""
     transport: Any = await open_rdma(make_provider("iwarp"), "127.0.0.1", target.server.ports["iwarp"])
     client = await target.connect(transport)
     session = await client.log_on("carol", password("carol"), encrypt=True)
@@ -235,7 +235,7 @@ async def rdma_in_the_clear(target: Target) -> None:
 
 @case()
 async def guests_beyond_their_share(target: Target) -> None:
-    """A guest's tree connects to shares that are not for guests, and what a guest's file belongs to on disk."""
+    """Connect as a guest to shares that do not admit guests, and check who owns a guest's file on disk."""
     client = await target.connect()
     session = await client.log_on("nobody-there", "x")
     for share in ("data", "readonly"):

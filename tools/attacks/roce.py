@@ -1,4 +1,4 @@
-"""Attacks on RoCEv2's connection manager, with datagrams whose source address nobody proves."""
+"""Attacks on RoCEv2's connection manager, with datagrams whose source address is not verified."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Source:
         self._out, self._in = sender(address), inbox(address)
 
     def send(self, mad: bytes) -> int:
-        """Send a MAD with a right ICRC. Return the bytes sent."""
+        """Send a MAD with a valid ICRC. Return the bytes sent."""
         body = BTH.pack(Bth(_UD_SEND, 0, 0xFFFF, 1, 1)) + DETH.pack(Deth(0x80010000, 1)) + mad
         port = self._out.getsockname()[1]
         state = icrc.prefix(self._address, socket.inet_aton(SERVER), port, PORT, len(body) + 4)
@@ -54,7 +54,7 @@ class Source:
         return self.send(mad_bytes(Attribute.REQ, int.from_bytes(os.urandom(8)), REQ.pack(record)))
 
     def answers(self) -> list[bytes]:
-        """Return what came back so far."""
+        """Return the answers received so far."""
         found = []
         while True:
             try:
@@ -69,7 +69,7 @@ class Source:
 
 
 async def _service_port(target: Target) -> int:
-    """The port that the server answers a REQ for."""
+    """Return the port at which the server answers a REQ."""
     for port in (target.server.ports.get("roce", 0), *_SMB_PORTS):
         probe = Source("127.0.0.9")
         probe.request(port)
@@ -83,7 +83,7 @@ async def _service_port(target: Target) -> int:
 
 @case(config=_CONFIG)
 async def reflection(target: Target) -> None:
-    """One REQ whose sender never answers: it must not be sent more bytes than it sent."""
+    """Send one REQ and never answer: the server must not send more bytes than it received."""
     port = await _service_port(target)
     victim = Source("127.0.0.10")
     sent = victim.request(port)
@@ -98,7 +98,7 @@ async def reflection(target: Target) -> None:
 
 @case(config=_CONFIG)
 async def half_open_roce(target: Target) -> None:
-    """Hundreds of REQs from eight addresses that never answer: another address must still be answered."""
+    """Send hundreds of REQs from eight addresses that never answer: another address must still get an answer."""
     port = await _service_port(target)
     sources = [Source(f"127.0.0.{20 + index}") for index in range(8)]
     for _ in range(60):
@@ -117,7 +117,7 @@ async def half_open_roce(target: Target) -> None:
 
 @case(config=_CONFIG)
 async def silent_queue_pairs(target: Target) -> None:
-    """Thousands of connections that are established and then say nothing."""
+    """Establish thousands of connections that then send nothing."""
     port = await _service_port(target)
     sources = [Source(f"127.0.0.{100 + index}") for index in range(30)]
     end, made = target.until(), 0

@@ -1,4 +1,4 @@
-"""Attacks without a password."""
+"""Attacks by unauthenticated peers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tools.support.server_process import listening_ports
 _GONE = (OSError, EOFError)
 _NEWCOMER = "127.0.0.201"
 _GUESSES_PER_SECOND = 40
-"""Wrong passwords on one connection at a time that may be answered per second."""
+"""Wrong passwords that may be answered per second, on one connection at a time."""
 _SOON = 0.1
-"""Seconds that the next guess after many wrong ones waits at least, but for chance."""
+"""Least delay in seconds of the next guess after many wrong ones, apart from chance."""
 _KERBEROS = bytes.fromhex("06092a864886f712010202")
 
 
 async def _repeat(target: Target, token: bytes) -> None:
-    """One stranger sends the token again and again."""
+    """Send the token over and over on one unauthenticated connection."""
     end, count = target.until(), 0
     while time.monotonic() < end:
         try:
@@ -44,19 +44,19 @@ async def _repeat(target: Target, token: bytes) -> None:
 
 @case()
 async def long_mechanism(target: Target) -> None:
-    """A SPNEGO token whose only mechanism is an OID of 60,000 bytes, again and again."""
+    """Send a SPNEGO token whose only mechanism is an OID of 60,000 bytes, over and over."""
     await _repeat(target, raw.spnego(raw.der(6, b"\x81" * 60000 + b"\x01")))
 
 
 @case()
 async def many_mechanisms(target: Target) -> None:
-    """A SPNEGO token with 5,900 mechanisms, again and again."""
+    """Send a SPNEGO token with 5,900 mechanisms, over and over."""
     await _repeat(target, raw.spnego(_KERBEROS * 5900))
 
 
 @case()
 async def nested_tokens(target: Target) -> None:
-    """A token of thousands of sequences in each other, again and again."""
+    """Send a token of thousands of nested sequences, over and over."""
     nested = b""
     while len(nested) < 60000:
         nested = b"\x30\x84" + len(nested).to_bytes(4, "big") + nested
@@ -64,7 +64,7 @@ async def nested_tokens(target: Target) -> None:
 
 
 async def _newcomer(target: Target) -> None:
-    """Somebody from an address that did nothing must get in."""
+    """Check that a client from an address that took no part in the attack can log on."""
 
     def try_it() -> str:
         try:
@@ -86,7 +86,7 @@ def _many_descriptors() -> None:
 
 
 async def _crowd(target: Target, count: int, addresses: int, first: bytes) -> list[Stranger]:
-    """Many connections that send the same bytes and then nothing."""
+    """Open many connections that send the same bytes and then nothing."""
     _many_descriptors()
     found = []
     for index in range(count):
@@ -101,7 +101,9 @@ async def _crowd(target: Target, count: int, addresses: int, first: bytes) -> li
 
 @case()
 async def idle_strangers(target: Target) -> None:
-    """4,608 connections from 9 addresses that negotiate and then say nothing: others must still get in."""
+    """Open 4,608 connections from 9 addresses that negotiate and then send nothing: others must still be able to log
+    on.
+    """
     crowd = await _crowd(target, 4608, 9, raw.negotiate())
     await asyncio.sleep(0.5)
     await _newcomer(target)
@@ -111,7 +113,7 @@ async def idle_strangers(target: Target) -> None:
 
 @case()
 async def half_open_iwarp(target: Target) -> None:
-    """1,024 iWARP connections that send one byte of the MPA request: an SMB Direct client must still get in."""
+    """Open 1,024 iWARP connections that send one byte of the MPA request: an SMB Direct client must still get in."""
     _many_descriptors()
     port = target.server.ports["iwarp"]
     crowd = []
@@ -134,7 +136,7 @@ async def half_open_iwarp(target: Target) -> None:
 
 @case()
 async def unfinished_messages(target: Target) -> None:
-    """70 connections that send all but the end of a 64 KiB message: large tokens must still be heard."""
+    """Open 70 connections that send all but the end of a 64 KiB message: large tokens must still be accepted."""
     crowd = []
     for _ in range(70):
         one = await Stranger.connect(target.port)
@@ -155,7 +157,7 @@ async def unfinished_messages(target: Target) -> None:
 
 @case(config="guest = false\n")
 async def which_accounts_exist(target: Target) -> None:
-    """Well-formed and malformed NTLMv2 responses for accounts there are and others: the answers must be the same."""
+    """Send well-formed and malformed NTLMv2 responses for existing and other accounts: the answers must be the same."""
     endless = os.urandom(16) + bytes(28) + b"\2\0\xff\xff"
     for kind, response in (("endless AvPairs", endless), ("short", bytes(20)), ("random", os.urandom(64))):
         found: dict[str, int] = {}
@@ -170,16 +172,16 @@ async def which_accounts_exist(target: Target) -> None:
                 found[user] = -1
             stranger.close()
         if len(set(found.values())) != 1:
-            target.fail(f"{kind}: {found} tells accounts from each other")
+            target.fail(f"{kind}: {found} distinguishes existing accounts from others")
         target.note(f"{kind}: " + ", ".join(f"{user} {status:#x}" for user, status in found.items()))
 
 
 @case()
 async def guessing(target: Target) -> None:
-    """Wrong passwords for one account on 32 connections of one address; then the right one on all of them at once.
+    """Guess one account's password on 32 connections of one address; then try the right one on all of them.
 
-    Servers may refuse what they have not looked at, so answers do not tell how many guesses were tried: how soon the
-    right password is found does.
+    Servers may refuse guesses without checking them, so the answers do not show how many guesses were checked. The time
+    until the right password is accepted shows it.
     """
     answered = 0
     end = target.until()
@@ -208,7 +210,7 @@ async def guessing(target: Target) -> None:
 
 
 def _right_password(port: int) -> float:
-    """Try the right password from the guesser's address. Return when it was found, or 0."""
+    """Try the right password from the guesser's address. Return the time at which it was accepted, or 0."""
     try:
         Innocent(port, "carol", password("carol"), "127.0.0.31", timeout=5).close()
     except (OSError, Lost):
@@ -218,7 +220,7 @@ def _right_password(port: int) -> float:
 
 @case()
 async def guessing_by_rpc(target: Target) -> None:
-    """Wrong passwords for one account through binds of the Witness service."""
+    """Guess one account's password through binds of the Witness service."""
     port = target.server.ports["witness"]
     answered, end = 0, target.until()
     body = bind(WITNESS)
@@ -242,7 +244,7 @@ async def guessing_by_rpc(target: Target) -> None:
 
 @case()
 async def null_towers(target: Target) -> None:
-    """ept_map calls without a tower: faults, and few lines of log."""
+    """Send ept_map calls without a tower: the answers must be faults, with few log lines."""
     for port in sorted(listening_ports(target.server.pid) - set(target.server.ports.values())):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(pdu(11, bind(MAPPER)))
@@ -256,7 +258,7 @@ async def null_towers(target: Target) -> None:
 
 @case()
 async def forged_log_lines(target: Target) -> None:
-    """Names with line ends and escape sequences: they must not make lines of the log, nor reach a terminal."""
+    """Send names with line ends and escape sequences: they must not create log lines, nor reach a terminal."""
     before = target.server.log_size()
     name = "x\r\n2099-01-01 00:00:00,000 CRITICAL root: forged \x1b[31m"
     for index in range(60):

@@ -1,4 +1,5 @@
-"""Benches for developers: fabrics without a server (``iwarp``, ``roce``), ``failover`` of a cluster, ``decoder_cost``.
+"""Benches for developers: fabrics without a server (``iwarp``, ``roce``), ``failover`` of a cluster, ``decoder_cost``,
+and ``restored_opens``.
 
-``python -m tools.bench`` is `smb3server bench`, out of a checkout.
+``python -m tools.bench`` is `smb3server bench` from a checkout.
 """

@@ -1,4 +1,4 @@
-"""``python -m tools.bench``: `smb3server bench` out of a checkout."""
+"""``python -m tools.bench``: run `smb3server bench` from a checkout."""
 
 from __future__ import annotations
 

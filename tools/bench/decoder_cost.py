@@ -1,7 +1,7 @@
-"""What decoders cost that a peer reaches before it has logged on: ``python -m tools.bench.decoder_cost``.
+"""``python -m tools.bench.decoder_cost``: measure the decoders that a peer reaches before it has logged on.
 
-Each case makes an input of a given size that is as expensive as its author could make it, and feeds it to the decoder
-as the server would. The table gives microseconds of processor time per KiB, and how the cost grows when the input
+Each case makes an input of a given size that is as expensive as an attacker could make it, and passes it to the decoder
+as the server would. The table gives microseconds of processor time per KiB, and the growth of the cost when the input
 doubles: 2 is linear.
 """
 
@@ -44,21 +44,23 @@ Work = Callable[[], object]
 
 
 class Case(NamedTuple):
-    """One way to make a decoder work hard."""
+    """A way to make a decoder work hard."""
 
     name: str
     prepare: Callable[[int], Work]
-    """Makes the input of so many bytes, about; what it returns is measured, once."""
+    """Makes an input of about so many bytes. The returned function is measured, once."""
     most: int
-    """Bytes that the decoder takes at most; larger inputs are refused by their size."""
+    """Largest input in bytes that the decoder accepts; larger ones are refused by their size."""
 
 
 class Measured(NamedTuple):
+    """The cost of one input."""
+
     size: int
     seconds: float
-    """Of processor time."""
+    """Processor time."""
     calls: int
-    """Functions called, of Python's and C's."""
+    """Number of functions called, in Python and in C."""
 
 
 # SMB2: whole messages through a connection of a server
@@ -71,11 +73,11 @@ class _Message:
         self.view = memoryview(bytearray(data))
 
     def release(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is no buffer to return."""
 
 
 class _Transport:
-    """Keeps ``message_transport.MessageTransport``; delivers what ``deliver`` gets."""
+    """A ``message_transport.MessageTransport``; ``deliver`` passes messages to its receiver."""
 
     rdma: RdmaOperations | None = None
     max_outbound_message_size = 0xFFFFFF
@@ -168,7 +170,7 @@ def _smb1(size: int) -> bytes:
 
 
 def _compound(size: int) -> bytes:
-    # The client has 64 credits by then; the rest breaks the protocol.
+    # The client has 64 credits by then; more requests would break the protocol.
     step = 72
     parts = [_header(13, number + 1, step, 0) + b"\4\0\0\0\0\0\0\0" for number in range(min(size // step, 60))]
     return b"".join(parts) + _header(13, 61) + b"\4\0\0\0"
@@ -214,7 +216,7 @@ def _token(make: Callable[[int], bytes], *before: bytes) -> Callable[[int], Work
 
 
 def _many_fields(size: int) -> bytes:
-    """A NegTokenResp of as many fields as fit; a tag may come once only."""
+    """Return a NegTokenResp with as many fields as fit. A tag may occur only once."""
     fields = b"".join(bytes((0x80 | number % 127, 0)) for number in range(size // 2))
     return logon.tlv(0xA1, logon.tlv(0x30, fields))
 
@@ -266,7 +268,7 @@ def _rpc(make: Callable[[int], bytes], bound: bool = True) -> Callable[[int], Wo
 
 
 def _transfers(size: int) -> bytes:
-    """Contexts with as many transfer syntaxes as there may be."""
+    """Return contexts with as many transfer syntaxes as are allowed."""
     body = b""
     count = 0
     while len(body) + 24 < size and count < 32:
@@ -324,7 +326,7 @@ def _smbd(data: Callable[[int], list[bytes]], negotiated: bool) -> Callable[[int
 
 
 def _pieces(size: int) -> list[bytes]:
-    """Data transfer messages with one byte of an upper-layer message each."""
+    """Return data transfer messages with one byte of an upper-layer message each."""
     count = size // 25
     return [
         struct.pack("<HHHHIII", 255, 1, 0, 0, count - number - 1, 24, 1) + bytes(4) + b"x" for number in range(count)
@@ -384,7 +386,7 @@ CASES = (
 
 
 def seconds(case: Case, size: int, rounds: int = 3) -> float:
-    """Measure the processor time of one input, the best of some rounds."""
+    """Return the processor time for one input, the best of some rounds."""
     best = float("inf")
     for _ in range(rounds):
         work = case.prepare(size)
@@ -395,7 +397,7 @@ def seconds(case: Case, size: int, rounds: int = 3) -> float:
 
 
 def calls(case: Case, size: int) -> int:
-    """Count the functions that one input makes the decoder call."""
+    """Return the number of functions that the decoder calls for one input."""
     work = case.prepare(size)
     count = 0
 

@@ -1,16 +1,16 @@
-"""``python -m tools.bench.failover``: how long clients wait when the owner of a service is killed.
+"""``python -m tools.bench.failover``: measure how long clients wait when the owner of a service is killed.
 
-An etcd, two nodes on loopback and simulated clients with real sockets (``tools.failover``), each with a persistent
-open, a lease, a lock and writes under way. The owner is killed with SIGKILL; for every client the time to its first
-write acknowledged by the other node is taken. Afterwards every acknowledged write must be in the files, and every other
-be whole or absent. ``--filled`` fills the store up to that many persistent opens first, as if their clients were there,
-too.
+The bench runs an etcd, two nodes on loopback and simulated clients with real sockets (``tools.failover``). Each client
+has a persistent open, a lease, a lock and writes in progress. The owner is killed with SIGKILL; for every client the
+bench measures the time to its first write acknowledged by the other node. Afterwards every acknowledged write must be
+in the files, and every other write must be whole or absent. ``--filled`` first fills the store up to that many
+persistent opens, as if their clients existed, too.
 
-Until the service is served again, clients' connections are refused, as by an address that nobody has; with
-``--impatient`` they go to the other node at once, and are turned away at their tree connect.
+Until the service is served again, clients' connections are refused, as by an unused address. With ``--impatient`` they
+connect to the other node immediately, and are turned away at their tree connect.
 
-The clients share the machine with the server. So there are two extrapolations: a straight line of the times, and one of
-the server's own processor time for each client, for a server that has a processor to itself.
+The clients share the machine with the server. Therefore there are two extrapolations: a straight line of the times, and
+one of the server's own processor time per client, for a server with a processor to itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.cli.cluster import make_secret
-from smb3server.persistence.open_store import open_store
+from smb3server.persistence.cluster_store import open_store
 from smb3server.persistence.records import key_of
 from smb3server.persistence.store import Put, StoreError
 from smb3server.process import output
@@ -54,11 +54,11 @@ _STATE = "smb3server/state/bench/"
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _OPEN_TIMEOUT = 300.0
 _LONG = 4.0
-"""Seconds beyond the ttl after which one wants to know what a takeover took so long for."""
+"""Seconds beyond the ttl from which a takeover counts as slow, and the logs are worth reading."""
 
 
 class Setup:
-    """Processes and files of one run."""
+    """The processes and files of one run."""
 
     def __init__(self, folder: Path, ttl: int, connections: int, pinned: bool = False) -> None:
         self.folder = folder
@@ -82,9 +82,10 @@ class Setup:
         self.ttl = ttl
         self.pinned = pinned
         self.connections = connections
-        """The most that a node takes; what it keeps descriptors free for."""
+        """Largest number of connections of a node; it keeps descriptors free for them."""
 
     def start(self) -> None:
+        """Start etcd and both nodes."""
         deadline = time.monotonic() + 20
         while True:
             try:
@@ -123,6 +124,7 @@ class Setup:
                 raise OSError((self.folder / f"node{number}.log").read_text()[-500:])
 
     def stop(self) -> None:
+        """Stop all processes."""
         self.etcd.kill()
         self.etcd.wait()
         for process in self.nodes:
@@ -133,22 +135,24 @@ class Setup:
 
 
 def processor_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
+    """Return the user and system time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
 
 
 @dataclass(slots=True)
 class Result:
+    """The figures of one run."""
+
     clients: int
     filled: int
     service: float
-    """Seconds from the kill to a service that is served again."""
+    """Seconds from the kill until the service is served again."""
     restored: int
     restoring: float = 0.0
-    """Processor seconds of the new owner from the kill until it served."""
+    """Processor seconds of the new owner, from the kill until it served."""
     serving: float = 0.0
-    """Its processor seconds from then until the last client was back."""
+    """Processor seconds of the new owner, from then until the last client was back."""
     crowds: float = 0.0
     """Processor seconds of the clients."""
     times: list[float] = field(default_factory=list)
@@ -157,10 +161,11 @@ class Result:
 
     @property
     def per_client(self) -> float:
-        """Seconds of the server's processor time."""
+        """Processor seconds of the server per client."""
         return self.serving / self.clients
 
     def row(self) -> str:
+        """Return the result as a line of the table."""
         return (
             f"{self.clients:8} {self.filled:7} {self.restored:8} {self.service:8.2f} "
             + " ".join(f"{value:7.2f}" for value in percentiles(self.times))
@@ -170,7 +175,7 @@ class Result:
 
 
 class Crowds:
-    """Processes full of clients."""
+    """The processes that contain the clients."""
 
     def __init__(self, setup: Setup, clients: int, processes: int, pause: float, processor: int | None) -> None:
         context = multiprocessing.get_context("spawn")
@@ -189,20 +194,22 @@ class Crowds:
             self._processes.append(process)
 
     def wait_open(self) -> None:
-        """Until every client has its file and its lock."""
+        """Wait until every client has its file and its lock."""
         for pipe in self._pipes:
             self._receive(pipe, _OPEN_TIMEOUT)
 
     def tell(self, order: str, value: object = None) -> None:
+        """Send an order to every crowd."""
         for pipe in self._pipes:
             pipe.send((order, value))
 
     def back(self) -> int:
-        """Clients with a write acknowledged by the new owner."""
+        """Return the number of clients with a write acknowledged by the new owner."""
         self.tell("back")
         return sum(self._receive(pipe) for pipe in self._pipes)
 
     def outcome(self) -> Outcome:
+        """Collect the outcomes of all crowds."""
         self.tell("stop")
         total = Outcome()
         for pipe in self._pipes:
@@ -224,6 +231,7 @@ class Crowds:
             raise OSError("a process of clients is gone") from None
 
     def close(self) -> None:
+        """End the processes of clients."""
         for process in self._processes:
             process.kill()
             process.join()
@@ -232,7 +240,7 @@ class Crowds:
 
 
 async def fill(setup: Setup, count: int) -> None:
-    """Records like the first client's, of as many files and clients."""
+    """Store records like the first client's, for ``count`` files and clients."""
     store = open_store(setup.url, DEFAULT_NAME, setup.access)
     try:
         (template, *_) = await store.scan(f"{_STATE}opens/")
@@ -256,7 +264,7 @@ async def fill(setup: Setup, count: int) -> None:
             value["caching"] = caching
             futures.append(store.submit([Put(key_of(_STATE, value["id"]), json.dumps(value).encode())]))
             if len(futures) == 50:
-                # Not so fast that the nodes cannot renew their leases beside it.
+                # Slow enough that the nodes can renew their leases in the meantime.
                 await asyncio.gather(*futures)
                 futures.clear()
                 await asyncio.sleep(0.02)
@@ -266,7 +274,7 @@ async def fill(setup: Setup, count: int) -> None:
 
 
 def _serving(setup: Setup, node: int, limit: float) -> int:
-    """Wait until the node serves; how many opens it restored."""
+    """Wait until the node serves, and return how many opens it restored."""
     log = setup.folder / f"node{node}.log"
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
@@ -289,8 +297,10 @@ STEPS = {
 
 
 def steps(clients: int, folder: Path) -> None:
-    """The server's processor time for each step of a client's way to its first lock: of servers whose clients went one
-    step further each, the difference."""
+    """Print the server's processor time for each step of a client's way to its first lock.
+
+    It is the difference between servers whose clients went one step further each.
+    """
     before = 0.0
     for last, name in STEPS.items():
         used = min(_until(last, clients, folder / f"{last.name}{attempt}") for attempt in range(3))
@@ -300,7 +310,7 @@ def steps(clients: int, folder: Path) -> None:
 
 
 def _until(last: Step, clients: int, folder: Path) -> float:
-    """Processor seconds of a fresh server for clients that stop after this step."""
+    """Return the processor seconds of a fresh server for clients that stop after this step."""
     share = folder / "share"
     share.mkdir(parents=True)
     port = free_port()
@@ -339,7 +349,7 @@ def _until(last: Step, clients: int, folder: Path) -> float:
 
 @dataclass(slots=True)
 class Plan:
-    """What the command line says of a run."""
+    """The options of a run."""
 
     filled: int
     pause: float
@@ -350,6 +360,7 @@ class Plan:
 
 
 def run(setup: Setup, clients: int, plan: Plan) -> Result:
+    """Do one run and return its result."""
     _serving(setup, 0, plan.limit)
     crowds = Crowds(setup, clients, plan.processes, plan.pause, 0 if plan.pinned else None)
     try:
@@ -396,7 +407,7 @@ def _run(setup: Setup, crowds: Crowds, clients: int, plan: Plan) -> Result:
 
 
 def show_logs(setup: Setup) -> None:
-    """What the nodes said about their membership and services."""
+    """Print the nodes' log lines about their membership and services."""
     for number in range(len(setup.nodes)):
         for line in (setup.folder / f"node{number}.log").read_text().splitlines():
             if "smb3server.ha" in line:
@@ -404,8 +415,10 @@ def show_logs(setup: Setup) -> None:
 
 
 def extrapolate(results: Sequence[Result], clients: int) -> float | None:
-    """A straight line through the slowest clients' times; None for less than two sizes, or if nothing grew: then the
-    sizes are too small to tell."""
+    """Extrapolate the slowest clients' times by a straight line, in seconds.
+
+    Return None for fewer than two sizes, or if nothing grew: then the sizes are too small.
+    """
     sizes = [float(result.clients) for result in results]
     if len(set(sizes)) < 2:
         return None
@@ -414,8 +427,10 @@ def extrapolate(results: Sequence[Result], clients: int) -> float | None:
 
 
 def by_processor(result: Result, clients: int, ttl: float) -> float:
-    """Seconds until all clients are back at a server with a processor to itself, none of it spent idle: the lease ends
-    and etcd says so, every open is restored, every client served."""
+    """Return the seconds until all clients are back at a server with a processor to itself and no idle time.
+
+    The lease expires and etcd reports that, every open is restored, and every client is served.
+    """
     detection = ttl + 1.0
     restoring = result.restoring / max(result.restored, 1) * clients
     return detection + restoring + result.per_client * clients
@@ -455,13 +470,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("that (ms), and of a simulated client (ms)")
     print(" clients   opens restored  service    50 %    90 %    99 %     all restoring per client  simulated")
     for clients in map(int, options.clients.split(",")):
-        # A server with tens of thousands of clients has no time for two writes of each in a second.
+        # A server with tens of thousands of clients cannot process two writes of each client per second.
         pause = options.pause or max(0.5, clients / 500)
         plan = Plan(options.filled, pause, options.limit, options.processes, options.impatient, options.pinned)
         with tempfile.TemporaryDirectory(prefix="failover-", dir=options.folder) as folder:
             setup = Setup(Path(folder), options.ttl, clients + 500, options.pinned)
             try:
-                # Before there is a server that would notice every one of them.
+                # Done before there is a server that would be notified of every one of them.
                 for number in range(options.filled):
                     (setup.share / f"filled{number}").touch()
                 setup.start()

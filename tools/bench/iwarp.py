@@ -1,9 +1,9 @@
-"""Throughput of the iWARP provider between two processes over loopback, next to raw TCP in the same run.
+"""Measure the throughput of the iWARP provider between two processes over loopback, next to raw TCP in the same run.
 
     python tools/bench/iwarp.py [--size BYTES] [--seconds S] [--crc] [--mss] [--depth N]
 
-Each operation is what a server does for one READ (RDMA Write + Send) or one WRITE (RDMA Read), answered by the peer
-before the next one starts (depth 1). One GB is 1e9 bytes.
+Each operation is that of a server for one READ (RDMA Write + Send) or one WRITE (RDMA Read). The peer answers it before
+the next one starts (depth 1). One GB is 1e9 bytes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def raw_peer(pipe: Connection, size: int) -> None:
 
 
 def bench_raw(size: int, seconds: float) -> float:
-    """Bytes per second of plain sends, one outstanding."""
+    """Return the bytes per second of plain sends, one outstanding."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=raw_peer, args=(theirs, size), daemon=True)
     process.start()
@@ -77,7 +77,7 @@ def bench_raw(size: int, seconds: float) -> float:
 
 
 class Peer:
-    """The client: exposes one region, tells where it is, answers each message with an empty one."""
+    """The client: it exposes one region, sends its address, and answers each message with an empty one."""
 
     def __init__(self, size: int) -> None:
         self.memory = memoryview(bytearray(size))
@@ -101,6 +101,8 @@ class Peer:
 
 
 def iwarp_peer(pipe: Connection, size: int, crc: bool, large: bool) -> None:
+    """Run the client's process."""
+
     async def main() -> None:
         peer = Peer(size)
         provider = IwarpProvider(crc=crc, large_fpdus=large)
@@ -113,7 +115,7 @@ def iwarp_peer(pipe: Connection, size: int, crc: bool, large: bool) -> None:
 
 
 class Bench:
-    """The server's side: repeats one operation for a while."""
+    """The server's side: it repeats one operation for a while."""
 
     def __init__(self, size: int, seconds: float, depth: int) -> None:
         self.size = size
@@ -169,7 +171,7 @@ class Bench:
             self.endpoint.post([Read([self.local], self.remote)])
 
     async def measure(self, kind: str) -> float:
-        """Bytes per second."""
+        """Return the bytes per second."""
         self.kind = kind
         self.remote = await self.ready
         self.operations = 0
@@ -185,6 +187,7 @@ class Bench:
 
 
 async def bench_iwarp(size: int, seconds: float, crc: bool, large: bool, depth: int) -> dict[str, float]:
+    """Return the bytes per second of each kind of operation."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=iwarp_peer, args=(theirs, size, crc, large), daemon=True)
     process.start()

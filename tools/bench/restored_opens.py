@@ -1,8 +1,8 @@
-"""Memory that restored persistent opens take while their clients are away.
+"""Measure the memory of restored persistent opens while their clients are away.
 
-``python -m tools.bench.restored_opens [OPENS]`` stores records of so many opens, each of a file of its own with a lease
-of its own, restores them into a new server and prints the bytes of each: of Python objects (tracemalloc), and of the
-process (resident set), which grows in steps.
+``python -m tools.bench.restored_opens [OPENS]`` stores records of so many opens, each with its own file and lease,
+restores them into a new server, and prints the bytes per open: of Python objects (tracemalloc), and of the process
+(resident set), which grows in steps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PAGE = 4096
 
 
 def _record(number: int, path: Path) -> bytes:
-    """Return what is stored of an open for reading and writing, with a lease of the strongest kind."""
+    """Return the record of an open for reading and writing, with a lease of the strongest kind."""
     lease = [7, False, 0, 0, 0, f"{number:032x}", f"{number % 100:032x}", 2, 1, ""]
     return json.dumps(
         {
@@ -46,13 +46,16 @@ def _record(number: int, path: Path) -> bytes:
 
 
 def _resident() -> int:
-    """Return the bytes of the process in memory."""
+    """Return the resident bytes of the process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
 
 
 async def measure(folder: Path, count: int, traced: bool) -> float:
-    """Return the bytes that one of ``count`` restored opens takes: of Python objects if ``traced``, which itself takes
-    memory, else of the process."""
+    """Return the bytes that one of ``count`` restored opens uses.
+
+    With ``traced`` they are those of Python objects; tracing itself uses memory. Otherwise they are those of the
+    process.
+    """
     share = Share("data", backend=LocalBackend(folder), continuous_availability=True)
     store = await SqliteStore.open(folder.parent / "store.db")
     paths = [folder / f"file{number}" for number in range(1, count + 1)]
@@ -75,7 +78,7 @@ async def measure(folder: Path, count: int, traced: bool) -> float:
         tracemalloc.start()
     before = _resident()
     restored = await restore(server, domain, [share])
-    # The store's thread keeps its last answer until the next: all records.
+    # The store's thread keeps its last answer until the next one; here it would be all records.
     await store.version()
     gc.collect()
     taken = tracemalloc.get_traced_memory()[0] if traced else _resident() - before

@@ -1,8 +1,8 @@
-"""Throughput of the RoCEv2 provider between two processes on two loopback addresses.
+"""Measure the throughput of the RoCEv2 provider between two processes on two loopback addresses.
 
     python -m tools.bench.roce [--size BYTES] [--seconds S] [--depth N] [--mtu BYTES] [--no-icrc] [--segmentation]
 
-Each operation is what a server does for one READ (RDMA Write + Send) or one WRITE (RDMA Read). One GB is 1e9 bytes.
+Each operation is that of a server for one READ (RDMA Write + Send) or one WRITE (RDMA Read). One GB is 1e9 bytes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ SERVER = "127.0.0.2"
 
 
 def provider(options: argparse.Namespace) -> RoceProvider:
+    """Make the provider that the options describe."""
     segmentation = True if options.segmentation else None
     return RoceProvider(options.udp_port, not options.no_icrc, max_mtu=options.mtu, segmentation=segmentation)
 
 
 def peer_process(pipe: Connection, options: argparse.Namespace) -> None:
+    """Run the client's process."""
+
     async def main() -> None:
         peer = Peer(options.size)
         endpoint = await provider(options).connect(SERVER, pipe.recv(), peer.prepare)
@@ -39,7 +42,7 @@ def peer_process(pipe: Connection, options: argparse.Namespace) -> None:
 
 
 async def bench(options: argparse.Namespace) -> tuple[dict[str, float], dict[str, int], dict[str, int]]:
-    """Bytes per second of each kind, and both ends' counters."""
+    """Return the bytes per second of each kind, and both ends' counters."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=peer_process, args=(theirs, options), daemon=True)
     process.start()

@@ -1,6 +1,6 @@
-"""``python -m tools.check_layers [ROOT]`` lists what is wrong with the imports below ROOT, by default this checkout.
+"""``python -m tools.check_layers [ROOT]``: list the wrong imports below ROOT, by default this checkout.
 
-The exit status is 1 if anything is wrong.
+The exit status is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tools.check_layers.check import check
 
 
 def main(arguments: list[str]) -> int:
-    """Print what is wrong, and return the exit status."""
+    """Print the wrong imports, and return the exit status."""
     root = Path(arguments[0]) if arguments else Path(__file__).resolve().parents[2]
     wrong = check(root)
     for line in wrong:

@@ -1,4 +1,4 @@
-"""What breaks the order of rooms, a rule, or goes in a circle."""
+"""Find imports that break the order of rooms or a rule, or form a circle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.check_layers.rooms import PACKAGES, ROOMS, RULES, Rule
 
 
 def room_of(module: str, rooms: Sequence[str] = ROOMS) -> int | None:
-    """Return the place of a module's room in the order; None if it has none."""
+    """Return the position of a module's room in the order; None if it has none."""
     found = [number for number, room in enumerate(rooms) if covers(room, module)]
     return max(found, key=lambda number: len(rooms[number]), default=None)
 
@@ -20,7 +20,7 @@ def check(
     rooms: Sequence[str] = ROOMS,
     rules: Iterable[Rule] = RULES,
 ) -> list[str]:
-    """Return what is wrong below ``root``, one line each; empty if nothing is."""
+    """Return the errors below ``root``, one line each; empty if there are none."""
     modules = read_modules(root, PACKAGES)
     found = [text for module in modules.values() for text in _check_module(module, rooms, tuple(rules))]
     found += _check_names(modules, rooms, rules)
@@ -53,7 +53,7 @@ def _is_forbidden(entry: Import, rule: Rule) -> bool:
 
 
 def _check_names(modules: Iterable[str], rooms: Sequence[str], rules: Iterable[Rule]) -> Iterator[str]:
-    """Find rooms, and names in rules, that are not there: they would bind and forbid nothing."""
+    """Find rooms, and names in rules, that do not exist: they would bind and forbid nothing."""
     modules = list(modules)
     named = [*rooms, *(name for rule in rules for name in (*rule.binds, *rule.forbids))]
     for name in dict.fromkeys(named):

@@ -1,4 +1,4 @@
-"""Who imports whom: modules, their imports, and circles among them."""
+"""The graph of imports: modules, their imports, and circles among them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 
 class Import(NamedTuple):
-    """``name`` is what is imported, ``module`` the module of ours that it is or comes from; empty: none of ours."""
+    """An import. ``name`` is the imported name, ``module`` our module that it is or comes from; empty if it is not
+    ours.
+    """
 
     line: int
     name: str
@@ -18,18 +20,20 @@ class Import(NamedTuple):
 
 
 class Module(NamedTuple):
+    """A module and its imports."""
+
     path: Path
     name: str
     imports: tuple[Import, ...]
 
 
 def covers(name: str, module: str) -> bool:
-    """Whether ``module`` is ``name`` or below it."""
+    """Return whether ``module`` is ``name`` or below it."""
     return module == name or module.startswith(name + ".")
 
 
 def imports(source: str, path: Path, module: str) -> Iterator[tuple[int, str]]:
-    """Yield line and dotted name of everything that a module's text imports. ``from a import b`` gives ``a.b``.
+    """Yield line and dotted name of everything that a module's text imports; ``from a import b`` gives ``a.b``.
 
     ``b`` may be a module or a name in one; a rule about ``a`` covers both. Raises ``SyntaxError``.
     """
@@ -69,7 +73,7 @@ def _module_of(imported: str, known: Mapping[str, object]) -> str:
 
 
 def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """Return a shortest circle of each knot of ``graph``; its first module comes again at its end."""
+    """Return a shortest circle of each knot of ``graph``; its first module is repeated at its end."""
     found = []
     for knot in _knots({node: tuple(following) for node, following in graph.items()}):
         ways = (_way_back(graph, node, knot) for node in sorted(knot))
@@ -78,7 +82,7 @@ def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
 
 
 def _way_back(graph: Mapping[str, Iterable[str]], start: str, knot: set[str]) -> list[str]:
-    """Find the shortest way from ``start`` to itself, which there is in a knot."""
+    """Find the shortest way from ``start`` to itself. There must be one in the knot."""
     before: dict[str, str] = {}
     waiting = deque([start])
     while True:
@@ -95,7 +99,7 @@ def _way_back(graph: Mapping[str, Iterable[str]], start: str, knot: set[str]) ->
 
 
 def _knots(graph: Mapping[str, tuple[str, ...]]) -> list[set[str]]:
-    """Return the sets of nodes that reach each other: strongly connected components that hold a circle (Tarjan)."""
+    """Return the sets of nodes that reach each other: strongly connected components that contain a circle (Tarjan)."""
     numbers: dict[str, int] = {}
     lowest: dict[str, int] = {}
     path: list[str] = []

@@ -1,4 +1,4 @@
-"""The order of rooms, and the rules that an order does not state."""
+"""The order of rooms, and the rules that an order cannot state."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ ROOMS = (
     "tests.lab",
     "tests",
 )
-"""Low to high. A module imports from its own room, and from rooms before it; no module imports in a circle.
+"""Rooms from low to high. A module imports from its own room and from rooms before it; no modules import in a circle.
 
-Each name covers what is below it; of two that cover a module, the longer one says where it is. A module that none
-covers has no place yet: give it one here.
+Each name covers everything below it; if two cover a module, the longer one determines its room. A module that no name
+covers has no room yet: add one here.
 """
 
 CORE = _rooms("smbdirect", "errors", "codec", "life", "core")
@@ -40,7 +40,7 @@ INSTALLED = ("smbdirect", "smb3server", "witness")
 
 
 class Rule(NamedTuple):
-    """Modules under ``binds`` must not import anything under ``forbids``, though it lies lower."""
+    """Modules under ``binds`` must not import anything under ``forbids``, even if it lies lower."""
 
     binds: tuple[str, ...]
     forbids: tuple[str, ...]

@@ -1,5 +1,4 @@
 """Whole clusters on one machine: etcd, nodes and clients as processes, in network namespaces.
 
-``lab.ClusterLab`` puts together what ``network`` (a bridge and namespaces), ``etcd`` (members) and ``node`` (servers)
-make.
+``lab.ClusterLab`` combines ``network`` (a bridge and namespaces), ``etcd`` (members) and ``node`` (servers).
 """

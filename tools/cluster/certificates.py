@@ -1,4 +1,4 @@
-"""Certificates for an etcd of one's own and those who talk to it."""
+"""Certificates for a private etcd and its clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Pair(NamedTuple):
 
 
 class Authority:
-    """Signs certificates, which it puts into ``folder``; its own is ``ca``."""
+    """An authority that signs certificates and puts them into ``folder``; its own one is ``ca``."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self._folder = folder
@@ -29,13 +29,16 @@ class Authority:
         self.ca = self._write(name, self._name, self._key, days=30, addresses=(), is_authority=True).cert
 
     def issue(self, name: str, addresses: tuple[str, ...] = ("127.0.0.1",), days: int = 30) -> Pair:
-        """``days`` until it expires; negative: it has. The subject has no common name: etcd's gateway would refuse it
-        from those who come with a user."""
+        """Issue a certificate that expires in ``days``; a negative number means that it has expired.
+
+        The subject has no common name: etcd's gateway would refuse a certificate with one from clients that log on as a
+        user.
+        """
         subject = x509.Name([x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, name)])
         return self._write(name, subject, ec.generate_private_key(ec.SECP256R1()), days, addresses, False)
 
     def named(self, name: str) -> Pair:
-        """One that has a common name."""
+        """Issue a certificate with a common name."""
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         return self._write(name, subject, ec.generate_private_key(ec.SECP256R1()), 30, (), False)
 

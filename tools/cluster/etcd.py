@@ -1,4 +1,4 @@
-"""An etcd of one's own: members as processes on loopback, or each in a network namespace."""
+"""A private etcd: members are processes on loopback, or each in a network namespace."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tools.cluster.certificates import Authority
 from tools.support.ports import free_ports
 
 CLIENT_PORT, PEER_PORT = 2379, 2380
-"""Of members that have an address to themselves."""
+"""Ports of members that have an address to themselves."""
 _START_SECONDS = 30
 _ROOM = 2 << 30
-"""Bytes."""
+"""Bytes that a file system in memory must have free."""
 _PROBE = """
 import sys, urllib.request
 try:
@@ -31,16 +31,16 @@ sys.exit(not healthy)
 
 
 class EtcdError(Exception):
-    """It is not installed, or did not start."""
+    """etcd is not installed, or did not start."""
 
 
 def why_not() -> str | None:
-    """Why there can be none here, or None."""
+    """Return why etcd cannot run here, or None."""
     return None if shutil.which("etcd") else "etcd is not installed (Debian: etcd-server)"
 
 
 def _memory() -> Path | None:
-    """Where files are in memory, if there is room for an etcd's."""
+    """Return a folder in memory if there is room for etcd's files, or None."""
     found = Path("/dev/shm")
     try:
         state = os.statvfs(found)
@@ -51,37 +51,44 @@ def _memory() -> Path | None:
 
 @dataclass(slots=True)
 class Member:
+    """One etcd member."""
+
     client: str
     """HOST:PORT."""
     peer: str
     prefix: list[str] = field(default_factory=list)
-    """What its command begins with: ip netns exec ..."""
+    """First words of the member's command: ip netns exec ..."""
 
 
 def local_members(count: int) -> list[Member]:
-    """On loopback."""
+    """Return members on loopback."""
     ports = free_ports(2 * count)
     return [Member(f"127.0.0.1:{ports[n]}", f"127.0.0.1:{ports[count + n]}") for n in range(count)]
 
 
 def member_at(address: str, prefix: Sequence[str]) -> Member:
-    """In a namespace that has this address."""
+    """Return a member in a namespace that has this address."""
     return Member(f"{address}:{CLIENT_PORT}", f"{address}:{PEER_PORT}", list(prefix))
 
 
 class Etcd:
-    """``start`` it, ``stop`` it once; members can be killed and started by number. Its data lies in memory where there
-    is room: a disk that others keep busy has members lose their leader. Logs are in ``folder``."""
+    """A private etcd. Call ``start`` and then ``stop``, once; single members can be killed and started by number.
+
+    Its data lies in memory if there is room: on a busy disk members lose their leader. Logs are in ``folder``.
+    """
 
     def __init__(
         self, folder: Path, members: Sequence[Member], tls: Authority | None = None, more: Sequence[str] = ()
     ) -> None:
-        """``tls``: clients use TLS, with certificates of this authority; members must be on loopback then. ``more``:
-        options of the command."""
+        """Prepare for ``start``.
+
+        With ``tls``, clients use TLS with certificates of this authority, and members must be on loopback. ``more`` are
+        options of the command.
+        """
         self._tls = tls
         self._more = list(more)
         self._health = [f"127.0.0.1:{port}" for port in free_ports(len(members))] if tls is not None else []
-        """Where a member says without TLS how it is."""
+        """Addresses at which members report their health without TLS."""
         self.folder = folder
         self.members = list(members)
         self.data = folder
@@ -92,10 +99,13 @@ class Etcd:
 
     @property
     def url(self) -> str:
+        """The cluster's URL as nodes take it."""
         return ("etcd://" if self._tls is None else "etcds://") + ",".join(member.client for member in self.members)
 
     def start(self, member: int | None = None, wait: bool = True) -> None:
-        """One or all. With ``wait``: until it is healthy, which takes a quorum. Raises ``EtcdError``."""
+        """Start one member or all. With ``wait``, return when it is healthy, which needs a quorum. Raises
+        ``EtcdError``.
+        """
         wanted = range(len(self.members)) if member is None else [member]
         for index in wanted:
             self._start(index)
@@ -145,12 +155,14 @@ class Etcd:
             time.sleep(0.05)
 
     def kill(self, member: int) -> None:
+        """End one member with SIGKILL."""
         process, self.processes[member] = self.processes[member], None
         if process is not None:
             process.kill()
             process.wait()
 
     def stop(self) -> None:
+        """End all members."""
         for member in range(len(self.processes)):
             self.kill(member)
         if self._in_memory is not None:

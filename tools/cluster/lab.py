@@ -1,4 +1,6 @@
-"""A cluster in network namespaces: etcd members e1, e2, ..., nodes, a client; virtual addresses move between them."""
+"""A cluster in network namespaces: etcd members e1, e2, ..., nodes and a client. Virtual addresses move between the
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from smb3server.cli.cluster import Admin
-from smb3server.persistence.open_store import open_store
+from smb3server.persistence.cluster_store import open_store
 from smb3server.persistence.store import StoreError
 from smb3server.settings.cluster import DEFAULT_NAME, StoreAccess
 from tools.cluster import etcd, network
@@ -24,32 +26,32 @@ from tools.support import own_user
 T = TypeVar("T")
 
 CLIENT = "cli"
-"""The member that clients run in."""
+"""The member in which clients run."""
 _ETCD_PATIENCE = 20.0
 PORT = 445
-"""Each node has its own in its namespace."""
+"""The same on all nodes, since each has its own namespace."""
 SERVICE, SHARE = "one", "data"
 VIRTUAL, VIRTUAL6 = f"{NETWORK}.100", f"{NETWORK6}100"
-"""Of the service that there is if nothing else is wanted."""
+"""Addresses of the default service."""
 
 
 class LabError(Exception):
-    """What should have come about did not, in time."""
+    """The expected state was not reached in time."""
 
 
 def why_not() -> str | None:
-    """Why no such cluster can be made here, or None."""
+    """Return why such a cluster cannot run here, or None."""
     return etcd.why_not() or network.why_not()
 
 
 def service_section(name: str, number: int, nodes: Sequence[str]) -> str:
-    """A service with the addresses 10.77.0.``number`` and fd77::``number``."""
+    """Return the section of a service with the addresses 10.77.0.``number`` and fd77::``number``."""
     addresses = [f"{NETWORK}.{number}/24@{INTERFACE}", f"{NETWORK6}{number}/64@{INTERFACE}"]
     return f'[[service]]\nname = "{name}"\naddresses = {json.dumps(addresses)}\nnodes = {json.dumps(list(nodes))}\n'
 
 
 def share_section(name: str, path: Path, service: str, available: bool = True) -> str:
-    """``available``: continuously."""
+    """Return the section of a share. With ``available`` it is continuously available."""
     return (
         f'[[share]]\nname = "{name}"\npath = "{path}"\n{own_user.LINE}service = "{service}"\n'
         f"continuous_availability = {json.dumps(available)}\n"
@@ -57,7 +59,9 @@ def share_section(name: str, path: Path, service: str, available: bool = True) -
 
 
 class ClusterLab:
-    """Enter it to have everything started and the services served; leave it to have nothing left."""
+    """A context manager: entering starts the cluster and waits until the services are served; leaving removes
+    everything.
+    """
 
     def __init__(
         self,
@@ -72,9 +76,12 @@ class ClusterLab:
         program: Sequence[str] = PROGRAM,
         extra_members: Sequence[str] = (),
     ) -> None:
-        """``folder`` stands for the shared file system. ``sections``: services, shares and more for every node's
-        configuration; by default the service "one" with the share "data" on the folder's "share". ``options``,
-        ``cluster_options``, ``program``: as for ``Node``."""
+        """Prepare the cluster.
+
+        ``folder`` stands for the shared file system. ``sections`` holds services, shares and more for every node's
+        configuration; the default is the service "one" with the share "data" on the folder's "share". ``options``,
+        ``cluster_options`` and ``program`` are those of ``Node``.
+        """
         self.folder = folder
         self.share = folder / "share"
         self.share.mkdir(exist_ok=True)
@@ -119,25 +126,29 @@ class ClusterLab:
         self.stop()
 
     def stop(self) -> None:
+        """Stop everything."""
         for node in self.nodes.values():
             node.kill()
         self.etcd.stop()
         self.network.down()
 
     def keep_logs(self, folder: Path) -> None:
+        """Copy the logs into ``folder``."""
         for path in self.folder.glob("*.log"):
             shutil.copy(path, folder)
 
     def admin(self, *arguments: str) -> str:
-        """What ``smb3server cluster`` prints. Raises ``LabError`` with its complaint."""
+        """Return the output of ``smb3server cluster``. Raises ``LabError`` with its error text."""
         done = admin(self.etcd.url, *arguments, prefix=self.network.prefix(CLIENT))
         if done.returncode:
             raise LabError(f"{' '.join(arguments)}: exit {done.returncode}: {done.stderr}")
         return done.stdout
 
     def ask(self, question: Callable[[Admin], Awaitable[T]]) -> T:
-        """The same without a process of its own, and again while etcd has no leader. Raises ``AdminError``, or
-        ``StoreError`` in the end."""
+        """Ask the cluster without a process of its own; repeat while etcd has no leader.
+
+        Raises ``AdminError``, and ``StoreError`` if etcd does not recover.
+        """
         answers: list[T] = []
 
         async def body() -> None:
@@ -158,16 +169,16 @@ class ClusterLab:
         return answers[0]
 
     def served(self) -> dict[str, str | None]:
-        """Who serves what."""
+        """Return which node serves each service."""
         view = self.ask(lambda admin: admin.view())
         return {name: view.served_by(name) for name in view.services()}
 
     def up(self) -> set[str]:
-        """The nodes that are members."""
+        """Return the nodes that are members."""
         return set(self.ask(lambda admin: admin.view()).nodes)
 
     def gather(self, node: str, services: Sequence[str]) -> None:
-        """Every etcd member and node up, none draining, these services on one."""
+        """Start every etcd member and node, end all draining, and move these services to ``node``."""
         for member, process in enumerate(self.etcd.processes):
             if process is None:
                 self.etcd.start(member)
@@ -185,7 +196,7 @@ class ClusterLab:
         self.ask(move)
 
     def wait_until(self, condition: Callable[[], bool], what: str, timeout: float = 40.0) -> None:
-        """Raises ``LabError`` after ``timeout`` seconds."""
+        """Wait until ``condition`` holds. Raises ``LabError`` after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while not condition():
             if time.monotonic() > deadline:
@@ -194,8 +205,9 @@ class ClusterLab:
             time.sleep(0.05)
 
     def wait_for_service(self, service: str, node: str, timeout: float = 20.0) -> None:
+        """Wait until ``node`` serves ``service``. Raises ``LabError`` after ``timeout`` seconds."""
         self.wait_until(lambda: self.served().get(service) == node, f"{service} on {node}", timeout)
 
     def wait_for_address(self, node: str, address: str = VIRTUAL, timeout: float = 20.0) -> None:
-        """Until a node has it on its interface."""
+        """Wait until a node has the address on its interface."""
         self.wait_until(lambda: address in self.network.addresses(node), f"{address} on {node}", timeout)

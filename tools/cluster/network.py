@@ -1,4 +1,4 @@
-"""A bridge with one network namespace for each member: addresses really move, and a link can be cut. Needs root."""
+"""A bridge with one network namespace for each member: addresses really move, and a link can be cut. Requires root."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 NETWORK, NETWORK6 = "10.77.0", "fd77::"
 INTERFACE = "eth0"
-"""Of every member."""
+"""Interface of every member."""
 _count = itertools.count()
 
 
 def why_not() -> str | None:
-    """Why namespaces cannot be made here, or None."""
+    """Return why namespaces cannot be made here, or None."""
     if os.geteuid() != 0:
         return "needs root for network namespaces"
     name = f"probe{os.getpid()}"
@@ -31,19 +31,22 @@ def why_not() -> str | None:
 
 
 def ip(*arguments: str) -> str:
-    """What ``ip`` prints. Raises ``CalledProcessError``."""
+    """Run ``ip`` and return its output. Raises ``CalledProcessError``."""
     return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
 
 
 class Network:
-    """``members`` get the addresses 10.77.0.1 and fd77::1 onwards, in their order. ``up`` it, ``down`` it."""
+    """The network of a lab. Call ``up`` and then ``down``.
+
+    ``members`` get the addresses 10.77.0.1 and fd77::1 onwards, in their order.
+    """
 
     def __init__(self, members: Sequence[str]) -> None:
         tag = f"t{os.getpid() % 100000}n{next(_count)}"
         self.members = list(members)
         self.hub = f"{tag}hub"
         self.names = {member: f"{tag}{member}" for member in members}
-        """Of the namespaces."""
+        """Names of the namespaces by member."""
 
     def up(self) -> None:
         ip("netns", "add", self.hub)
@@ -60,11 +63,12 @@ class Network:
             ip("-n", name, "link", "set", "lo", "up")
 
     def down(self) -> None:
-        """Whatever is there of it."""
+        """Remove the namespaces and the bridge, as far as they exist."""
         for name in [*self.names.values(), self.hub]:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
     def number(self, member: str) -> int:
+        """Return the member's number, the last part of its addresses."""
         return self.members.index(member) + 1
 
     def address(self, member: str) -> str:
@@ -74,24 +78,24 @@ class Network:
         return f"{NETWORK6}{self.number(member):x}"
 
     def prefix(self, member: str) -> list[str]:
-        """What commands begin with that run there."""
+        """Return the first words of commands that run in the member's namespace."""
         return ["ip", "netns", "exec", self.names[member]]
 
     def cut(self, member: str, cut: bool = True) -> None:
-        """Its link, at the bridge: the member itself sees the carrier go."""
+        """Cut or restore the member's link at the bridge: the member itself sees the carrier change."""
         ip("-n", self.hub, "link", "set", f"p{self.number(member)}", "down" if cut else "up")
 
     def change_address(self, member: str, command: str, address: str) -> None:
-        """``command`` is ``add`` or ``del``; ``address`` has its prefix length."""
+        """Add or delete an address; ``command`` is ``add`` or ``del``, and ``address`` has its prefix length."""
         ip("-n", self.names[member], "addr", command, address, "dev", INTERFACE)
 
     def addresses(self, member: str) -> set[str]:
-        """What it has now on its interface, without prefix lengths."""
+        """Return the current addresses of the member's interface, without prefix lengths."""
         lines = ip("-n", self.names[member], "-o", "addr", "show", "dev", INTERFACE).splitlines()
         return {line.split()[3].partition("/")[0] for line in lines}
 
     def run(self, member: str, action: Callable[[], None]) -> None:
-        """On a thread whose sockets are the member's; what it raises is raised here."""
+        """Run ``action`` on a thread whose sockets are the member's. Raise the errors of ``action``."""
         from pyroute2 import netns
 
         failure: list[BaseException] = []

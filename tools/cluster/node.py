@@ -1,4 +1,4 @@
-"""A node of a cluster: a server process that may be killed, stopped and started again."""
+"""A node of a cluster: a server process that can be killed, stopped and started again."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ _EXIT_SECONDS = 20
 
 
 class NodeError(Exception):
-    """It did not start."""
+    """The node did not start."""
 
 
 class Node:
+    """A server process that is a node of a cluster."""
+
     def __init__(
         self,
         folder: Path,
@@ -35,10 +37,12 @@ class Node:
         cluster_options: str = "",
         program: Sequence[str] = PROGRAM,
     ) -> None:
-        """``sections``: of the configuration file, beyond those of server, cluster and user; ``options`` and
-        ``cluster_options``: lines of its [server] and [cluster] sections; ``prefix``: what the command begins with;
-        ``program``: what Python runs. Without a secret_file in ``cluster_options`` records are not sealed: nobody else
-        reaches the etcd of a lab."""
+        """Write the node's configuration.
+
+        ``sections`` are added to its server, cluster and user sections; ``options`` and ``cluster_options`` are lines
+        of [server] and [cluster]. ``prefix`` holds the first words of the command, ``program`` the arguments of Python.
+        Without a secret_file in ``cluster_options`` records are not sealed: no one else can reach the lab's etcd.
+        """
         if "secret_file" not in cluster_options:
             cluster_options += "\nunauthenticated_store = true"
         self.name = name
@@ -57,10 +61,10 @@ class Node:
         self.arguments = ["--config", str(self.config), "--cluster", url, "--node", name]
         self.process: subprocess.Popen[str] | None = None
         self.witness_port = 0
-        """Once it is started, if it has a Witness service."""
+        """Port of the Witness service once the node is started, if it has one."""
 
     def start(self) -> None:
-        """Returns when it is ready. Raises ``NodeError``."""
+        """Start the node and return when it is ready. Raises ``NodeError``."""
         with (self.folder / f"{self.name}.log").open("a") as log:
             self.process = subprocess.Popen(
                 [*self.prefix, sys.executable, *self.program, *self.arguments],
@@ -79,16 +83,17 @@ class Node:
         raise NodeError(f"node {self.name} did not start:\n{self.log()[-3000:]}")
 
     def log(self) -> str:
+        """Return the node's log."""
         return (self.folder / f"{self.name}.log").read_text(errors="replace")
 
     def send(self, number: int) -> None:
-        """A signal; to a node that is not running it is an error (``NodeError``)."""
+        """Send a signal. Raises ``NodeError`` if the node is not running."""
         if self.process is None:
             raise NodeError(f"node {self.name} is not running")
         self.process.send_signal(number)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """With this signal, even if it is stopped; until it is gone."""
+        """End the process with this signal, even if it is stopped, and wait for its end."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -100,7 +105,7 @@ class Node:
 
 
 def admin(url: str, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """``smb3server cluster``, for the cluster at ``url``."""
+    """Run ``smb3server cluster`` for the cluster at ``url``."""
     return subprocess.run(
         [*prefix, sys.executable, "-m", "smb3server", "cluster", "--cluster", url, *arguments],
         capture_output=True,

@@ -1,1 +1,1 @@
-"""Simulated clients of the failover bench: thousands of them in a process, each with as little work as possible."""
+"""Simulated clients of the failover bench: thousands of them per process, each with as little work as possible."""

@@ -1,8 +1,9 @@
-"""One simulated client: a socket, what it is waiting for, and a write under way.
+"""One simulated client: a socket, the response that it waits for, and a write in progress.
 
 It negotiates 3.1.1 with AES-GMAC, logs on with NTLMv2 (MIC and key exchange, as Windows does), connects to a share,
 opens a file with a persistent handle and a lease, locks a range, and writes block after block. When its connection is
-lost it comes back (MS-SMB2 3.2.4.4) and sends again what had no answer. Requests that are alike are packed once.
+lost it reconnects (MS-SMB2 3.2.4.4) and repeats the requests that were not answered. Requests that are alike are packed
+once.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ _CREDITS = 8
 _RWH = int(LeaseState.READ | LeaseState.HANDLE | LeaseState.WRITE)
 _ACCESS = int(Access.GENERIC_READ | Access.GENERIC_WRITE | Access.DELETE)
 _TIMEOUT = 300_000
-"""Milliseconds that the server keeps the open."""
+"""Milliseconds that the server keeps the open without a client."""
 _LOCK = LockElement(1 << 40, 1, int(LockFlags.EXCLUSIVE_LOCK | LockFlags.FAIL_IMMEDIATELY))
 _OFFER = negotiation.Offer(signing_algorithms=(SigningAlgorithm.AES_GMAC,))
 
 
 class Step(enum.IntEnum):
-    """What the client is waiting for."""
+    """The response that the client waits for."""
 
     AWAY = 0
     CONNECT = 1
@@ -69,7 +70,7 @@ class Step(enum.IntEnum):
 
 
 class Refused(Exception):
-    """The server's answer is an error, or none that makes sense: come again on a new connection."""
+    """The server's answer is an error, or invalid: the client tries again on a new connection."""
 
 
 def _setup(token: bytes) -> Callable[[int], bytes]:
@@ -82,7 +83,7 @@ def _setup(token: bytes) -> Callable[[int], bytes]:
 
 
 class Profile:
-    """What all clients have in common."""
+    """The common data of all clients."""
 
     def __init__(self, share: str, user: str, password: str, delays: tuple[float, float] = (0.05, 0.5)) -> None:
         self.account = logon.Account(user, password)
@@ -99,8 +100,10 @@ class Profile:
 
 
 class SimulatedClient:
-    """``attach`` it to a connected socket; feed it with ``received`` what the socket brings. What it wants to send is
-    returned."""
+    """A client without I/O of its own.
+
+    ``attach`` it to a connected socket, and pass the received bytes to ``received``. Methods return the bytes to send.
+    """
 
     def __init__(self, number: int, profile: Profile) -> None:
         self.number = number
@@ -108,13 +111,13 @@ class SimulatedClient:
         self.step = Step.AWAY
         self.sock: socket.socket | None = None
         self.acknowledged = 0
-        """Blocks."""
+        """Number of blocks."""
         self.connections = 0
         self.resumed_at = 0.0
-        """Of the first write that a later connection's server acknowledged; CLOCK_MONOTONIC seconds."""
+        """CLOCK_MONOTONIC seconds of the first write that the server of a later connection acknowledged."""
         self.attempts = 0
         self.due = 0.0
-        """When to write or to connect next."""
+        """Time of the next write or connection attempt."""
         guid = os.urandom(16)
         self._create_guid, self._lease_key = os.urandom(16), os.urandom(16)
         body = negotiation.build((Dialect.SMB_3_1_1,), guid, _OFFER)
@@ -134,11 +137,12 @@ class SimulatedClient:
     # Life of a connection
 
     def attach(self, sock: socket.socket) -> None:
+        """Use a connected socket from now on."""
         self.sock = sock
         self.step = Step.CONNECT
 
     def lost(self) -> None:
-        """The connection is gone; everything but the open is to be made anew."""
+        """Forget everything except the open when the connection has ended."""
         if self.sock is not None:
             self.sock.close()
             self.sock = None
@@ -149,13 +153,14 @@ class SimulatedClient:
         self._input = b""
 
     def connected(self) -> bytes:
+        """Return the first message of a connection."""
         self.connections += 1
         self._message_id = 1
         self.step = Step.NEGOTIATE
         return len(self._negotiate).to_bytes(4, "big") + self._negotiate
 
     def received(self, data: bytes) -> bytes:
-        """Raises ``Refused``."""
+        """Process received bytes and return those to send. Raises ``Refused``."""
         data = self._input + data
         answer = b""
         while len(data) >= 4:
@@ -168,7 +173,7 @@ class SimulatedClient:
         return answer
 
     def write(self) -> bytes:
-        """The next block, or the one that was not acknowledged."""
+        """Write the next block, or repeat the one that was not acknowledged."""
         if self._file_id is None:
             raise Refused("no file")
         self.step = Step.WRITE
@@ -240,7 +245,9 @@ class SimulatedClient:
         return self._hashed(self._request(Command.SESSION_SETUP, _setup(token)(self._previous)))
 
     def _logged_on(self, message: bytes, tree_id: int, session_id: int) -> bytes:
-        """The signing key (MS-SMB2 3.1.4.2: SP 800-108 with HMAC-SHA256), and the server's proof that it has it."""
+        """Derive the signing key, and check the server's proof that it has it. [MS-SMB2 3.1.4.2: SP 800-108 with
+        HMAC-SHA256]
+        """
         fixed = b"\0\0\0\1SMBSigningKey\0\0" + self._hash + b"\0\0\0\x80"
         self._signer = AESGCM(hmac.digest(self._key, fixed, "sha256")[:16])
         self._verify(message, 2)
@@ -266,7 +273,7 @@ class SimulatedClient:
             share_access=int(ShareAccess.READ),
             create_disposition=CreateDisposition.OPEN_IF,
         )
-        # A CREATE that comes again finds the open that an earlier one made (3.2.5.7).
+        # If a CREATE is repeated, the server finds the open that an earlier one made (3.2.5.7).
         flags = _REPLAY if self._file_id is None and self.connections > 1 else 0
         return self._request(Command.CREATE, create_wire.pack_request(record, name_of(self.number), asked), flags)
 
@@ -305,16 +312,17 @@ _HANDLERS: dict[Step, Callable[[SimulatedClient, bytes, int, int], bytes]] = {
 
 
 def name_of(number: int) -> str:
+    """Return the name of a client's file."""
     return f"c{number}"
 
 
 def block(client: int, number: int) -> bytes:
-    """A client's block: eight bytes that nobody else writes anywhere, over and over."""
+    """Return a client's block: eight bytes that occur in no other block, repeated."""
     return (client << 32 | number).to_bytes(8, "little") * (BLOCK // 8)
 
 
 def check(content: bytes, client: int, acknowledged: int) -> str:
-    """Acknowledged blocks are there, others whole or absent; empty if so."""
+    """Return what is wrong with a file; empty if acknowledged blocks are there, and all others whole or absent."""
     if len(content) < acknowledged * BLOCK or len(content) % BLOCK:
         return f"client {client}: {len(content)} bytes, {acknowledged} blocks acknowledged"
     for number in range(len(content) // BLOCK):
@@ -324,6 +332,6 @@ def check(content: bytes, client: int, acknowledged: int) -> str:
 
 
 def percentiles(times: Sequence[float]) -> list[float]:
-    """50, 90, 99 and 100 % of sorted or unsorted ``times``."""
+    """Return the 50th, 90th, 99th and 100th percentile of ``times``, which need not be sorted."""
     ordered = sorted(times)
     return [ordered[min(len(ordered) - 1, int(len(ordered) * part))] for part in (0.5, 0.9, 0.99, 1.0)]

@@ -1,4 +1,4 @@
-"""Many simulated clients in one process, on one selector; told what to do, and asked what became of it, over a pipe."""
+"""Many simulated clients in one process on one selector; orders arrive, and outcomes leave, over a pipe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RECEIVE = 16384
 
 @dataclass(slots=True)
 class Options:
-    """What a crowd starts with."""
+    """The options that a crowd starts with."""
 
     first: int
     count: int
@@ -37,23 +37,25 @@ class Options:
     processor: int | None = None
     seed: int = 0
     last: Step = Step.IDLE
-    """Clients stop once they have an answer that leads beyond this step; IDLE: they go on for ever."""
+    """Clients stop once a response takes them beyond this step; IDLE means that they continue forever."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Of a crowd's clients."""
+    """The outcome of a crowd's clients."""
 
     resumed_at: list[float] = field(default_factory=list)
-    """CLOCK_MONOTONIC seconds; 0: not back."""
+    """CLOCK_MONOTONIC seconds; 0 means that the client is not back."""
     acknowledged: int = 0
     errors: list[str] = field(default_factory=list)
     refusals: Counter[str] = field(default_factory=Counter)
-    """What sent clients away once more."""
+    """Number of refusals by reason; each made a client reconnect."""
     processor_seconds: float = 0.0
 
 
 class Crowd:
+    """Clients of one process, and the loop that serves them."""
+
     def __init__(self, options: Options, control: Connection) -> None:
         self._options = options
         self._control = control
@@ -135,7 +137,7 @@ class Crowd:
         number = client.number
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # From many addresses: what a server takes from one is limited.
+            # Use many addresses: servers limit the connections of each.
             sock.bind((f"127.{1 + number // 62500}.{number // 250 % 250}.{1 + number % 250}", 0))
             result = sock.connect_ex(self._address)
         except OSError as error:
@@ -150,7 +152,7 @@ class Crowd:
         self._selector.register(sock, selectors.EVENT_WRITE, client)
 
     def _away(self, client: SimulatedClient, reason: str) -> None:
-        """Come again soon: at once the first time, later and later, never all together."""
+        """Schedule a new connection: the first one immediately, later ones after growing random delays."""
         self._refusals[reason] += 1
         first, last = self._profile.delays
         delay = min(first * 2 ** min(client.attempts, 8), last) * (0.5 + self._random.random())
@@ -210,7 +212,7 @@ class Crowd:
             self._control.send("open")
 
     def _send(self, client: SimulatedClient, data: bytes) -> None:
-        """A request fits a socket's buffer that waits for nothing else."""
+        """Send a request. It fits the socket's buffer, because no other data waits in it."""
         sock = client.sock
         if sock is None:
             return
@@ -222,7 +224,7 @@ class Crowd:
 
 
 def work(options: Options, control: Connection) -> None:
-    """A process's main function."""
+    """Run a process's crowd."""
     if options.processor is not None:
         os.sched_setaffinity(0, {options.processor})
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

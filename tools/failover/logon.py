@@ -1,4 +1,4 @@
-"""The client's half of an NTLMv2 logon (MS-NLMP 3.1.5), for one account whose keys are computed once."""
+"""The client's half of an NTLMv2 logon, for one account whose keys are computed once. [MS-NLMP 3.1.5]"""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from smb3server.auth.users import nt_hash
 
 _FLAGS = 0xE2888235
 """56-bit, key exchange, 128-bit, version, target information, extended session security, always sign, NTLM, sign, seal,
-request target, Unicode: what Windows sends, but for what is obsolete."""
+request target, Unicode: the flags that Windows sends, except obsolete ones.
+"""
 _VERSION = bytes.fromhex("0a00f4650000000f")
 _SIGNATURE = b"NTLMSSP\0"
 _NTLM_OID = bytes.fromhex("060a2b06010401823702020a")
 _SPNEGO_OID = bytes.fromhex("06062b0601050502")
 _FIXED = 88
-"""Bytes of an AUTHENTICATE_MESSAGE before its payload, with Version and MIC (2.2.1.3)."""
+"""Bytes of an AUTHENTICATE_MESSAGE before its payload, with Version and MIC. [MS-NLMP 2.2.1.3]"""
 _AV_EOL, _AV_FLAGS, _AV_TIMESTAMP = 0, 6, 7
 _AV_MIC = struct.pack("<HHI", _AV_FLAGS, 4, 2)
 
 
 def tlv(tag: int, content: bytes) -> bytes:
-    """DER."""
+    """Return a DER element."""
     size = len(content)
     if size < 0x80:
         return bytes((tag, size)) + content
@@ -42,15 +43,17 @@ FIRST_TOKEN = tlv(
 
 
 class Account:
-    """Answers challenges for one user."""
+    """Answers the challenges for one user."""
 
     def __init__(self, user: str, password: str) -> None:
         self._key = hmac.digest(nt_hash(password), user.upper().encode("utf-16-le"), "md5")
         self._user = user.encode("utf-16-le")
 
     def answer(self, token: bytes) -> tuple[bytes, bytes]:
-        """The last token and the session key, for the server's SPNEGO token. ``ValueError`` if there is no challenge in
-        it."""
+        """Return the last token and the session key for the server's SPNEGO token.
+
+        Raises ``ValueError`` if the token contains no challenge.
+        """
         start = token.find(_SIGNATURE + b"\2\0\0\0")
         if start < 0:
             raise ValueError("no challenge in the server's token")
@@ -80,7 +83,7 @@ class Account:
             payload += part
             at += len(part)
         head = _SIGNATURE + b"\3\0\0\0" + fields + struct.pack("<I", flags) + _VERSION
-        # The MIC is over all three messages, itself being zero (3.1.5.1.2).
+        # The MIC covers all three messages, with zeros in its own place (3.1.5.1.2).
         end = challenge_end(challenge)
         mic = hmac.digest(key, NEGOTIATE + challenge[:end] + head + bytes(16) + payload, "md5")
         message = head + mic + payload
@@ -88,14 +91,14 @@ class Account:
 
 
 def challenge_end(challenge: bytes) -> int:
-    """Where a CHALLENGE_MESSAGE ends that more may follow: behind its last field."""
+    """Return the end of a CHALLENGE_MESSAGE that may be followed by other data: the end of its last field."""
     name, _, name_at = struct.unpack_from("<HHI", challenge, 12)
     info, _, info_at = struct.unpack_from("<HHI", challenge, 40)
     return max(int(name_at + name), int(info_at + info))
 
 
 def _timestamp(info: bytes) -> bytes:
-    """The server's, as a client must use it where it is given."""
+    """Return the server's timestamp, which a client must use if there is one."""
     at = 0
     while at + 4 <= len(info):
         kind, length = struct.unpack_from("<HH", info, at)

@@ -1,3 +1,5 @@
-"""What passed only when it was repeated: pytest (`plugin`), smbtorture and the kernel lab write what failed and what
-then passed into one file (`record`); ``python -m tools.flaky`` lists it at the end of .ci/run (`closing`).
+"""Record tests that pass only when they are repeated.
+
+pytest (`plugin`), smbtorture and the kernel lab write failures, and later results of the same tests, into one file
+(`record`). ``python -m tools.flaky`` lists them at the end of .ci/run (`closing`).
 """

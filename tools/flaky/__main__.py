@@ -1,6 +1,7 @@
-"""``python -m tools.flaky RECORD STEPS``: the end of .ci/run, from what its parts recorded and how long they took.
+"""``python -m tools.flaky RECORD STEPS``: print the end of .ci/run, from the recorded results and the times of its
+steps.
 
-It needs nothing but Python, so that it works where setting up failed.
+It needs only Python, so that it works even if the set-up failed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The end of a long run: how long its steps took, and what passed only when it was repeated."""
+"""The end of a long run: the times of its steps, and the tests that passed only when they were repeated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Step(NamedTuple):
 
 
 class Story(NamedTuple):
-    """What happened to one test over all its runs."""
+    """The results of one test over all its runs."""
 
     source: str
     name: str
@@ -25,7 +25,7 @@ class Story(NamedTuple):
     last: str
     """The result of its last run."""
     text: str
-    """What its first failure said."""
+    """The text of its first failure."""
 
 
 def read_steps(path: Path) -> list[Step]:
@@ -73,16 +73,16 @@ def _list(title: str, found: Sequence[Story]) -> list[str]:
 
 
 def _sum(totals: Sequence[Totals], failing: int) -> str:
-    """Write in pytest's words what all its runs came to; a test that passed when it was repeated counts as passed."""
+    """Return the sum of all runs in pytest's words; a test that passed when it was repeated counts as passed."""
     failed = f"{failing} failed, " if failing else ""
     passed, seconds = sum(run.passed for run in totals), sum(run.seconds for run in totals)
-    # What is skipped is not repeated, unless it had failed.
+    # Skipped tests are not repeated, unless they had failed.
     skipped = sum(run.skipped for run in totals)
     return f"===== {failed}{passed} passed, {skipped} skipped in {seconds:.2f}s ====="
 
 
 def closing(entries: Iterable[Entry], totals: Sequence[Totals], steps: Sequence[Step]) -> str:
-    """Write the end of a run."""
+    """Return the end of a run as text."""
     found = stories(entries)
     failing = [story for story in found if story.last == "failed"]
     lines = _table(steps)

@@ -1,4 +1,6 @@
-"""Plugin for pytest (``-p tools.flaky.plugin``): records what fails, and what becomes of it when it is run again."""
+"""Plugin for pytest (``-p tools.flaky.plugin``) that records failures, and the results when failed tests
+are repeated.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,18 @@ _SOURCE = "pytest"
 
 
 class Recorder:
-    """Listens to the reports of one run of pytest."""
+    """Receives the reports of one run of pytest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._open = {entry.name for entry in read(path)[0] if entry.source == _SOURCE}
-        """Failed in a run before this one."""
+        """Tests that failed in an earlier run."""
         self._failed: set[str] = set()
         self._skipped: set[str] = set()
         self._started = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note each phase (setup, call, teardown) that fails; the last one, teardown, settles the others."""
+        """Record each phase (setup, call, teardown) that fails; the last one, teardown, completes the others."""
         if report.failed:
             self._fail(report.nodeid, report.longreprtext)
         elif report.skipped:
@@ -35,14 +37,14 @@ class Recorder:
             record(_SOURCE, report.nodeid, "skipped" if skipped else "passed", path=self._path)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note modules that cannot be imported."""
+        """Record modules that cannot be imported."""
         if report.failed:
             self._fail(report.nodeid, report.longreprtext)
         elif report.nodeid in self._open:
             record(_SOURCE, report.nodeid, "passed", path=self._path)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Note how many tests there were."""
+        """Record the number of tests."""
         counts = {
             key: len(terminalreporter.stats.get(key, ()))
             for key in ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
@@ -57,9 +59,9 @@ class Recorder:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take the file's name out of the environment: programs that tests start write nothing into it."""
+    """Remove the file's name from the environment, so that programs started by tests do not write to it."""
     path = file_of_environment()
     os.environ.pop(VARIABLE, None)
-    # Workers of pytest-xdist report to the process that started them, which records.
+    # Workers of pytest-xdist report to the process that started them; only that process records.
     if path is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder(path), "flaky-recorder")

@@ -1,4 +1,4 @@
-"""One file of results: a line of JSON for each test that failed, and for what became of it later."""
+"""One file of results: a line of JSON for each failed test, and for each later result of it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 VARIABLE = "FLAKY_RECORD"
-"""Environment variable that names the file; nothing is recorded without it."""
+"""Environment variable with the name of the file; without it nothing is recorded."""
 _LINES, _WIDTH = 12, 240
-"""Of a failure's text: its last lines, and how much of each."""
+"""Number of last lines kept of a failure's text, and characters kept of each line."""
 
 Result = Literal["failed", "passed", "skipped"]
 
 
 class Entry(NamedTuple):
     source: str
-    """What ran the test: pytest, smbtorture, kernel lab."""
+    """The program that ran the test: pytest, smbtorture, kernel lab."""
     name: str
     result: Result
     text: str = ""
-    """Of a failure: the end of what it said."""
+    """The end of a failure's text."""
 
 
 class Totals(NamedTuple):
-    """What a whole run of pytest came to."""
+    """The totals of a whole run of pytest."""
 
     passed: int
     failed: int
@@ -34,13 +34,13 @@ class Totals(NamedTuple):
 
 
 def shorten(text: str) -> str:
-    """Return the last lines of ``text``, each cut to a width that fits a log."""
+    """Return the last lines of ``text``, each truncated to a width that fits a log."""
     lines = [line[:_WIDTH].rstrip() for line in text.splitlines() if line.strip()]
     return "\n".join(lines[-_LINES:])
 
 
 def _append(path: Path, kind: str, fields: dict[str, object]) -> None:
-    """Add a line in one write, since several programs may write to the file at the same time."""
+    """Append a line in one write, since several programs may write to the file at the same time."""
     line = json.dumps({"kind": kind, **fields}) + "\n"
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -50,7 +50,7 @@ def _append(path: Path, kind: str, fields: dict[str, object]) -> None:
 
 
 def record(source: str, name: str, result: Result, text: str = "", path: Path | None = None) -> None:
-    """Add what became of a test to ``path``, or to the file that the environment names, if it names one."""
+    """Add a test's result to ``path``, or to the file that the environment names, if there is one."""
     path = path or file_of_environment()
     if path is not None:
         _append(path, "result", Entry(source, name, result, shorten(text))._asdict())
@@ -66,7 +66,7 @@ def file_of_environment() -> Path | None:
 
 
 def read(path: Path) -> tuple[list[Entry], list[Totals]]:
-    """Return what a file holds, in the order of writing; nothing if there is none."""
+    """Return the entries of a file in the order of writing; nothing if the file does not exist."""
     entries: list[Entry] = []
     totals: list[Totals] = []
     if path.exists():

@@ -1,1 +1,1 @@
-"""A fuzzer that knows the protocol's state: valid sequences, mutated before they are signed or encrypted."""
+"""A fuzzer that knows the protocol's state: it mutates valid sequences before they are signed or encrypted."""

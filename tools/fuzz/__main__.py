@@ -1,9 +1,9 @@
 """``python -m tools.fuzz --minutes 30 --seed 1 --kinds smb,signed,encrypted,twochannels,rdma,rpc,roce``
 
-Starts a server on a small file system and does run after run of valid, stateful requests, spoilt before they are
-signed or encrypted. Fails (exit status 1) for a traceback or an error in the log, an INTERNAL_ERROR, an innocent client
-that waits, memory or descriptors that do not come back. What failed is written as JSON; ``--replay FILE`` does that run
-again on a fresh server, ``--before N`` with the N runs before it.
+Start a server on a small file system and do run after run of valid, stateful requests, mutated before they are signed
+or encrypted. The run fails (exit status 1) on a traceback or an error in the log, an INTERNAL_ERROR, an innocent client
+that waits too long, or memory or descriptors that are not released. A failure is written as JSON; ``--replay FILE``
+repeats that run on a fresh server, ``--before N`` with the N runs before it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Fuzzer:
         self.last: list[bytes] = []
 
     def run(self, number: int) -> None:
-        """Do one run and look at the server. Raises ``Failed``."""
+        """Do one run and check the server. Raises ``Failed``."""
         seed = f"{self._seed}/{self._kind}/{number}"
         self.runs += 1
         told = asyncio.run(self._do(seed))
@@ -72,7 +72,7 @@ class Fuzzer:
             self.last = run.told.last
 
     def summary(self) -> str:
-        """Return a line about what was done."""
+        """Return a line about the runs so far."""
         common = ", ".join(f"{_name(status)} {count}" for status, count in self.statuses.most_common(8))
         return f"{self._kind}: {self.runs} runs, {self.requests} requests; {common}"
 
@@ -87,7 +87,7 @@ def _name(status: int) -> str:
 def fuzz(
     kind: str, seconds: float, seed: int, rate: float = 0.6, server_options: str = "", out: Path | None = None
 ) -> None:
-    """Fuzz one kind for ``seconds``. Raises ``Failed``; then what was sent last is in ``out``."""
+    """Fuzz one kind for ``seconds``. Raises ``Failed`` after writing the last messages to ``out``."""
     with watched("roce" if kind == "roce" else "iwarp", server_options) as watch:
         fuzzer = Fuzzer(watch, kind, seed, rate)
         end, number = time.monotonic() + seconds, 0
@@ -131,7 +131,7 @@ def _replay(path: Path, before: int) -> None:
 
 
 def _in_own_namespace() -> int:
-    """Run this command again in a network namespace of its own: RoCE has one UDP port per host."""
+    """Run this command again in a network namespace of its own: a host has only one UDP port for RoCE."""
     command = [
         "unshare",
         "--net",

@@ -1,4 +1,4 @@
-"""The project's client with a spoiler between building a request and signing or encrypting it."""
+"""The project's client with a mutation step between building a request and signing or encrypting it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from typing import Any
 from smb3server.client import Client
 from smb3server.client.connection import NO_MESSAGE_ID
 from smb3server.client.messages import Call, Protection, Reply
-from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
 from smb3server.wire.header import HEADER, SIGNATURE_OFFSET, Command, Header, HeaderFlags
 from smb3server.wire.status import NtStatus
 from smbdirect.codec import Buffer
 from tools.fuzz.mutation import mutate
 
 KEPT = 40
-"""Messages that are remembered for a report."""
+"""Messages kept for a report."""
 _HEADER_CHANCE, _FLAG_CHANCE = 0.03, 0.04
-_RELATED, _SIGNED = int(HeaderFlags.RELATED_OPERATIONS), int(HeaderFlags.SIGNED)
+_RELATED = int(HeaderFlags.RELATED_OPERATIONS)
 _FLAGS = (0x20000000, 0x20000000, 0x10000000, 0x4, 0x8, 0x2, 0x70)
 
 
 class FuzzClient(Client):
-    """A client that spoils part of what it sends, once ``rate`` is above 0."""
+    """A client that mutates part of its requests, once ``rate`` is above 0."""
 
     def __init__(self, transport: Any, credits_wanted: int = 512) -> None:
         super().__init__(transport, credits_wanted)
         self.chance = random.Random(0)
         self.rate = 0.0
-        """The part of requests that is changed."""
+        """The share of requests that is mutated."""
         self.sent: deque[bytes] = deque(maxlen=KEPT)
         """The last messages, as they were before signing and encryption."""
         self.count = 0
@@ -74,30 +73,19 @@ class FuzzClient(Client):
         super()._transmit(header, body, session, signed, encrypt, on_encoded)
 
     async def chain(self, parts: Sequence[tuple[int, bytes, bool]], session: Protection, tree_id: int) -> list[Call]:
-        """Send requests (command, body, related) as one compound (3.2.4.1.4). Return the calls under way."""
+        """Send requests (command, body, related) as one compound, and return the calls in progress.
+        [MS-SMB2 3.2.4.1.4]
+        """
         calls: list[Call] = []
         messages: list[bytearray] = []
         encrypt = session.encrypts(tree_id)
         signed = not encrypt and session.signer is not None and session.sign
         for index, (command, body, related) in enumerate(parts):
-            self.credits -= 1
-            flags = (_RELATED if related else 0) | (_SIGNED if signed else 0)
-            header = Header(
-                credit_charge=1,
-                command=command,
-                credits=max(1, self.credits_wanted - self.credits),
-                flags=flags,
-                message_id=self._next_message_id,
-                tree_id=tree_id,
-                session_id=session.session_id,
-            )
-            self._next_message_id += 1
-            call = Call(header, 1, session, signed)
-            self._calls[header.message_id] = call
+            call = self._enter(command, 1, session, tree_id, signed, _RELATED if related else 0)
             calls.append(call)
             if self.chance.random() < self.rate:
                 body = mutate(self.chance, body)
-            message = bytearray(HEADER.pack(header) + body)
+            message = bytearray(HEADER.pack(call.header) + body)
             if index < len(parts) - 1:
                 message += bytes(-len(message) % 8)
                 step = len(message) if self.chance.random() > self.rate / 20 else self.chance.choice((8, 0xFFFFFFF8))
@@ -107,30 +95,25 @@ class FuzzClient(Client):
             messages.append(message)
         self.count += len(messages)
         self.sent.append(b"".join(messages))
-        if not encrypt or session.cipher is None:
-            self.transport.send(messages)
-            return calls
-        length = sum(map(len, messages))
-        buffer = self.transport.acquire(TRANSFORM_SIZE + length + TAG_SIZE)
-        session.cipher.encrypt(messages, length, buffer.view)
-        self.transport.send((buffer.view[: TRANSFORM_SIZE + length],), None, buffer.release)
+        self._send(messages, session, encrypt)
         return calls
 
     def _take_one(self, reply: Reply, encrypted: bool) -> None:
         header = reply.header
         if header.message_id != NO_MESSAGE_ID:
             self.statuses[header.status] += 1
-            # In the middle of a compound CHANGE_NOTIFY cannot wait: the server says INTERNAL_ERROR there, as Windows.
+            # CHANGE_NOTIFY cannot wait in the middle of a compound: the server answers INTERNAL_ERROR there, as Windows
+            # does.
             if header.status == NtStatus.INTERNAL_ERROR and header.command != Command.CHANGE_NOTIFY:
                 self.internal_errors.append(header.command)
             if header.message_id not in self._calls:
-                # The answer to a spoiled MessageId.
+                # The response to a mutated MessageId.
                 self._grant(header.credits)
                 reply.release()
                 return
         super()._take_one(reply, encrypted)
 
     def _verify(self, reply: Reply, started: Call, encrypted: bool) -> None:
-        """Leave the checks of honest clients out: spoiled requests are answered unsigned, rightly."""
+        """Skip the checks of honest clients: the server rightly answers mutated requests unsigned."""
         if not self.rate:
             super()._verify(reply, started, encrypted)

@@ -1,4 +1,4 @@
-"""Changes to bytes that parsers like least."""
+"""Changes to bytes that are hard on parsers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ _LONG = (0, 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 
 
 def mutate(chance: random.Random, data: bytes, most: int = 3) -> bytes:
-    """Return ``data`` with one to ``most`` changes: of bits, bytes, numbers and lengths; parts left out or put in."""
+    """Return ``data`` with one to ``most`` changes: of bits, bytes, numbers and lengths, or with parts removed or
+    inserted.
+    """
     changed = bytearray(data)
     for _ in range(chance.randint(1, most)):
         if not changed:

@@ -18,7 +18,7 @@ from tools.fuzz.watch import LOGINS, Failed, Watch
 from tools.support.server_process import listening_ports
 
 PDUS = 60
-"""PDUs of a run."""
+"""PDUs per run."""
 _PIPES = {
     "srvsvc": ("4B324FC8-1670-01D3-1278-5A47BF6EE188", 3, 0),
     "wkssvc": ("6BFFD098-A112-3610-9833-46C3F87E345A", 1, 0),
@@ -35,7 +35,7 @@ _GONE = (OSError, ConnectionLost, ProtocolError, DecodeError, TimeoutError)
 
 
 def pdu(kind: int, body: bytes, flags: int = 3, call: int = 1, auth: bytes = b"", auth_type: int = 10) -> bytes:
-    """Return a connection-oriented PDU (C706 12.6.3)."""
+    """Return a connection-oriented PDU. [C706 12.6.3]"""
     trailer = struct.pack("<BBBBI", auth_type, 6, 0, 0, 1) + auth if auth else b""
     length = (16 + len(body) + len(trailer)) & 0xFFFF
     return struct.pack("<BBBB4sHHI", 5, 0, kind, flags, b"\x10\0\0\0", length, len(auth), call) + body + trailer
@@ -55,14 +55,14 @@ def request(number: int, stub: bytes) -> bytes:
 
 
 def _text(value: str) -> bytes:
-    """A conformant and varying string of UTF-16, padded to four bytes."""
+    """Return a conformant and varying string of UTF-16, padded to four bytes."""
     encoded = (value + "\0").encode("utf-16-le")
     count = len(encoded) // 2
     return struct.pack("<III", count, 0, count) + encoded + bytes(-len(encoded) % 4)
 
 
 def _stubs(name: str) -> list[tuple[int, bytes]]:
-    """Well-formed arguments of calls of the pipe's interface, by operation number."""
+    """Return well-formed arguments of calls to the pipe's interface, by operation number."""
     unc = struct.pack("<I", 0x20000) + _text("\\\\SERVER")
     handle = bytes(20)
     if name == "srvsvc":
@@ -138,7 +138,7 @@ class PipeRun:
         self.told = Told()
 
     async def do(self) -> Told:
-        """Do it. Raises ``Failed`` for an INTERNAL_ERROR."""
+        """Do the run. Raises ``Failed`` for an INTERNAL_ERROR."""
         try:
             async with asyncio.timeout(30):
                 if self._chance.random() < 0.6:
@@ -146,7 +146,7 @@ class PipeRun:
                 else:
                     await self._tcp()
         except (*_GONE, StatusError):
-            pass  # a disconnect or a refusal is an answer, too
+            pass  # A disconnect or a refusal is a valid answer, too.
         return self.told
 
     def _sent(self, data: bytes) -> bytes:
@@ -185,7 +185,7 @@ class PipeRun:
                 return pdu(_REQUEST, request(number, stub))
 
     def _note(self, answer: bytes) -> None:
-        """Remember what may be a context handle: the first 20 bytes of a response's stub."""
+        """Remember a possible context handle: the first 20 bytes of a response's stub."""
         if len(answer) >= 48 and answer[2] == 2:
             self._handles.append(answer[24:44])
             del self._handles[:-10]

@@ -38,7 +38,7 @@ _NO_CHECKSUM = 10
 
 
 class RoceRun:
-    """One run: some hundred datagrams from six addresses. Needs UDP port 4791, so a network namespace of its own."""
+    """One run: some hundred datagrams from six addresses. It needs UDP port 4791, and therefore a network namespace."""
 
     def __init__(self, watch: Watch, seed: str) -> None:
         self._watch = watch
@@ -48,7 +48,7 @@ class RoceRun:
         self.told = Told()
 
     async def do(self) -> Told:
-        """Send them, and remember the ids in what comes back."""
+        """Send the datagrams, and remember the ids in the answers."""
         senders = [sender(address) for address in _SOURCES]
         inboxes = [inbox(address) for address in _SOURCES]
         try:
@@ -80,7 +80,7 @@ class RoceRun:
         try:
             senders[at].sendto(body + check, (SERVER, PORT))
         except OSError:
-            return  # too long after a mutation
+            return  # A mutation made the datagram too long.
 
     def _body(self, source: str) -> bytes:
         chance = self._chance

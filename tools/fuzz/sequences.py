@@ -1,4 +1,6 @@
-"""What a client with a session may do next, given what it has open: valid requests, which the client then spoils."""
+"""The possible next requests of a client with a session, given its opens: valid requests, which the client then
+mutates.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from smbdirect.message_transport import RemoteBuffer
 from tools.fuzz.client import FuzzClient
 
 STEP_SECONDS = 0.3
-"""How long a request may wait for its answer; what waits by its nature is cancelled then."""
+"""Seconds that a request may wait for its answer; requests that wait by their nature are cancelled then."""
 _NAMES = ("f0", "f1", "f2", "f3", "d0\\f4", "d0\\f5", "f0:s0", "f1:s1", "F0", "new", "d1\\new")
 _FOLDERS = ("", "d0", "d1", "d0\\d2")
 _ACCESS = (0x1F01FF, 0x1F01FF, 0x12019F, 0x120089, 0x2000000, 0x10080, 0x80)
@@ -51,9 +53,10 @@ class Held:
 
 
 class Actor:
-    """A client's session with its trees, opens, locks and watches. ``step`` does one thing more.
+    """A client's session with its trees, opens, locks and watches; each ``step`` does one more thing.
 
-    ``trees``: one per channel and share. Whatever the server answers is fine here; what is not is found by the watch.
+    ``trees`` has one tree connect per channel and share. Every answer of the server is accepted here; the watch detects
+    faults.
     """
 
     def __init__(self, chance: random.Random, trees: list[Tree]) -> None:
@@ -91,7 +94,7 @@ class Actor:
             self._steps.append((15, self._remote))
 
     async def step(self) -> None:
-        """Do one random thing. Raises ``ConnectionLost`` and the like once the connection is gone."""
+        """Do one random thing. Raises ``ConnectionLost`` and similar errors once the connection has ended."""
         (action,) = self.chance.choices([action for _, action in self._steps], [weight for weight, _ in self._steps])
         try:
             async with asyncio.timeout(STEP_SECONDS):
@@ -100,7 +103,7 @@ class Actor:
             return
 
     async def end(self) -> None:
-        """Let go of what still waits."""
+        """Cancel the requests that still wait."""
         for task in self._waiting:
             task.cancel()
         await asyncio.gather(*self._waiting, return_exceptions=True)
@@ -117,7 +120,7 @@ class Actor:
         return self.chance.choice(found) if found else None
 
     def _via(self, entry: Held) -> Tree:
-        """The open's tree, by any channel."""
+        """Return the open's tree, on any channel."""
         same = [tree for tree in self.trees if tree.tree_id == entry.tree.tree_id]
         return self.chance.choice(same)
 
@@ -185,7 +188,7 @@ class Actor:
             await self._write_at(entry, offset, data)
 
     async def _write_at(self, entry: Held, offset: int, data: bytes) -> None:
-        """One WRITE, also where no file can have data: ``Tree.write`` would refuse."""
+        """Send one WRITE, even at offsets that no file can have: ``Tree.write`` would refuse those."""
         persistent, volatile = entry.file.file_id
         record = read_write.WriteRequest(
             data_offset=read_write.TAIL, length=len(data), offset=offset, persistent=persistent, volatile=volatile
@@ -216,7 +219,7 @@ class Actor:
         await self._via(entry).lock(entry.file, elements, chance.choice((0, 0, 0x11, 0x12)))
 
     def _later(self, waiting: Callable[[], Awaitable[Any]]) -> None:
-        """Let a request wait that may wait for ever; ``_cancel`` ends it."""
+        """Let a request wait that may wait forever; ``_cancel`` ends it."""
         task = asyncio.ensure_future(_quietly(waiting))
         self._waiting.append(task)
         self._waiting = [one for one in self._waiting if not one.done()]
@@ -304,7 +307,7 @@ class Actor:
         await tree.ioctl(code, data, file, max_output=chance.choice((65536, 0, 16)))
 
     async def _compound(self) -> None:
-        """CREATE and what follows on the new open, or several on one that is there; related or not."""
+        """Send CREATE and requests on the new open, or several requests on an existing one; related or not."""
         chance, tree = self.chance, self._tree_of()
         client = tree.client
         if not isinstance(client, FuzzClient) or client.credits < 20:
@@ -347,7 +350,7 @@ class Actor:
             await tree.acknowledge_oplock_break(told)
 
     async def _replay(self) -> None:
-        """A CREATE with a CreateGuid, then the same as a replay."""
+        """Send a CREATE with a CreateGuid, then the same as a replay."""
         chance, tree = self.chance, self._tree_of()
         guid = chance.randbytes(16)
         context = RawContext(contexts.DURABLE_REQUEST_V2, struct.pack("<IIQ", _DURABLE_MILLISECONDS, 0, 0) + guid)
@@ -367,14 +370,14 @@ class Actor:
         await self._tree_of().client.echo()
 
     async def _tree(self) -> None:
-        """One more tree connect, which goes again."""
+        """Connect to one more tree, and disconnect it."""
         session = self._tree_of().session
         if isinstance(session, ClientSession):
             more = await session.tree_connect(self.chance.choice(("data", "ca", "IPC$", "nothing")))
             await more.disconnect()
 
     async def _remote(self) -> None:
-        """READ or WRITE by RDMA, with descriptors right and wrong."""
+        """Send READ or WRITE by RDMA, with right and wrong descriptors."""
         entry = self._pick(folder=False)
         if entry is None:
             return
@@ -406,7 +409,7 @@ async def _quietly(waiting: Callable[[], Awaitable[Any]]) -> None:
 
 
 def _chained(file_id: bytes, chance: random.Random) -> tuple[tuple[int, bytes], ...]:
-    """Requests on one open that may follow each other in a compound."""
+    """Return requests on one open that may follow each other in a compound."""
     return (
         (Command.QUERY_INFO, struct.pack("<HBBIHHIII16s", 41, 1, 18, 4096, 0, 0, 0, 0, 0, file_id) + b"\0"),
         (Command.QUERY_INFO, struct.pack("<HBBIHHIII16s", 41, 3, 0, 4096, 0, 0, 0, 7, 0, file_id) + b"\0"),
@@ -424,7 +427,7 @@ def _chained(file_id: bytes, chance: random.Random) -> tuple[tuple[int, bytes], 
 
 
 def _descriptor(chance: random.Random) -> bytes:
-    """A self-relative descriptor with an owner and up to three entries (MS-DTYP 2.4.6)."""
+    """Return a self-relative descriptor with an owner and up to three entries. [MS-DTYP 2.4.6]"""
     sids = (
         bytes.fromhex("010100000000000100000000"),
         bytes.fromhex("01010000000000050b000000"),

@@ -1,4 +1,4 @@
-"""Runs over SMB: one connection (or two) with a session of some kind, from logon to the end."""
+"""Runs over SMB: one or two connections with a session of some kind, from logon to the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tools.fuzz.watch import LOGINS, Failed, Watch
 from tools.support.server_process import ServerProcess
 
 STEPS = 40
-"""Steps of a run."""
+"""Steps per run."""
 SHARES = ("data", "ca")
 _RUN_SECONDS, _COME_BACK_SECONDS = 20.0, 3.0
 KINDS = ("smb", "signed", "encrypted", "twochannels", "rdma")
@@ -36,7 +36,7 @@ _GONE = (OSError, ConnectionLost, ProtocolError, DecodeError, StatusError, Timeo
 
 @dataclass
 class Told:
-    """What a run did."""
+    """A record of the things that a run did."""
 
     steps: int = 0
     requests: int = 0
@@ -47,7 +47,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How a run's session protects itself."""
+    """The way in which a run's session protects itself."""
 
     dialect: int
     offer: Offer
@@ -58,7 +58,7 @@ class Profile:
 
 
 def profile(chance: random.Random, kind: str) -> Profile:
-    """Return what a run of ``kind`` negotiates."""
+    """Return the negotiation options of a run of ``kind``."""
     ciphers, signing = (chance.choice(_CIPHERS),), (chance.choice(_SIGNING),)
     offer = Offer(ciphers=ciphers, signing_algorithms=signing)
     match kind:
@@ -78,7 +78,7 @@ def profile(chance: random.Random, kind: str) -> Profile:
 
 
 async def connect(server: ServerProcess, chosen: Profile, guid: bytes) -> FuzzClient:
-    """Connect and negotiate as the profile says. Raises ``OSError``, ``ConnectionLost``, ``ProtocolError``."""
+    """Connect and negotiate as the profile says. Raises ``OSError``, ``ConnectionLost`` and ``ProtocolError``."""
     if chosen.rdma:
         transport = await open_rdma(make_provider("iwarp"), "127.0.0.1", server.ports["iwarp"])
     else:
@@ -89,7 +89,7 @@ async def connect(server: ServerProcess, chosen: Profile, guid: bytes) -> FuzzCl
 
 
 class SmbRun:
-    """One run: connect, log on, do steps. All that is random comes from ``seed``."""
+    """One run: connect, log on, do steps. All randomness comes from ``seed``."""
 
     def __init__(self, watch: Watch, kind: str, seed: str, rate: float = 0.6) -> None:
         self._watch = watch
@@ -115,11 +115,11 @@ class SmbRun:
                     self.told.steps += 1
                     await actor.step()
                 if chance.random() < 0.2:
-                    # A spoilt CreditCharge may have left the client waiting for credits that it has spent.
+                    # A mutated CreditCharge may have left the client waiting for credits that it has spent.
                     async with asyncio.timeout(_COME_BACK_SECONDS):
                         await self._come_back(chosen, guid, session, user, password)
         except _GONE:
-            pass  # a disconnect is an answer, too: the watch says whether the server is well
+            pass  # A disconnect is a valid answer, too: the watch decides whether the server is well.
         finally:
             if actor is not None:
                 await actor.end()
@@ -152,7 +152,7 @@ class SmbRun:
             client.rate = self._rate
 
     async def _come_back(self, chosen: Profile, guid: bytes, session: ClientSession, user: str, password: str) -> None:
-        """Make a durable open, lose the connection, reconnect to it (MS-SMB2 3.2.4.4)."""
+        """Make a durable open, lose the connection, and reconnect to the open. [MS-SMB2 3.2.4.4]"""
         first = session.client
         assert isinstance(first, FuzzClient)
         first.rate = 0.0

@@ -1,4 +1,4 @@
-"""The server under the fuzzer, and what must hold of it all the time."""
+"""The server under the fuzzer, and the conditions that it must always meet."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tools.support.server_process import ServerProcess
 
 LOGINS = (("carol", "carol-pw"), ("dave", "dave-pw"))
 MOST_RESIDENT = 400 << 20
-"""Bytes of memory that the server may come to have."""
+"""Bytes of memory that the server may reach."""
 DESCRIPTORS_LEFT = 80
-"""Open files that may be left once all clients are gone: durable opens whose timeout a mutation made long."""
+"""Descriptors that may stay open when all clients have gone: durable opens whose timeout a mutation made long."""
 SLOWEST_ECHO = 5.0
-"""Seconds an innocent client may wait, by the clock of a busy machine."""
+"""Seconds that an innocent client may wait, in elapsed time on a busy machine."""
 _SETTLE_SECONDS = 15.0
 _SHARE_BYTES, _SHARE_FILES = 64 << 20, 20_000
 
@@ -56,12 +56,12 @@ failed_logon_delay = 0.01
 
 
 class Failed(Exception):
-    """Something that must not be."""
+    """The server broke a condition."""
 
 
 @dataclass
 class Watch:
-    """Looks at the server between runs."""
+    """Checks the server between runs."""
 
     server: ServerProcess
     share: Path
@@ -73,17 +73,19 @@ class Watch:
     commands: list[int] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Note how the server is before anything was done to it."""
+        """Record the server's state before the first run."""
         self._echo()
         self.base_descriptors = self.server.descriptors()
         self.base_resident = self.server.resident()
 
     def look(self) -> None:
-        """Raise ``Failed`` if the log holds a traceback, the innocent client waits, or memory is out of bounds."""
+        """Raise ``Failed`` if the log has a traceback, the innocent client waits too long, or memory
+        exceeds its limit.
+        """
         if not self.server.alive():
             raise Failed(f"the server has ended:\n{self.server.log_text(self._read)[-4000:]}")
         new = self.server.log_text(self._read)
-        # A line may be half written: it is read again next time.
+        # A line may be half written; it is read again next time.
         whole = new[: new.rfind("\n") + 1]
         self._read += len(whole.encode())
         if "Traceback" in new:
@@ -111,7 +113,7 @@ class Watch:
             raise Failed(f"the innocent client waited {took:.1f} s")
 
     def _make_room(self) -> None:
-        """Empty the share once it is almost full: a full disk hides what comes after its check."""
+        """Empty the share when it is almost full: a full disk would hide faults behind its check."""
         room = os.statvfs(self.share)
         if room.f_bavail * room.f_frsize > _SHARE_BYTES // 4 and room.f_favail > 1000:
             return
@@ -121,7 +123,7 @@ class Watch:
                     os.truncate(os.path.join(place, name), 0)
 
     def settle(self) -> None:
-        """Raise ``Failed`` unless, with all clients gone, descriptors come back within some seconds."""
+        """Raise ``Failed`` unless, without any clients, descriptors are released within some seconds."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         while self.server.descriptors() > self.base_descriptors + DESCRIPTORS_LEFT:
             if time.monotonic() > deadline:
@@ -130,7 +132,7 @@ class Watch:
         self.look()
 
     def summary(self) -> str:
-        """Return a line about the server as it is now."""
+        """Return a line about the current state of the server."""
         return (
             f"innocent ECHO at most {self.slowest * 1e3:.0f} ms; memory {self.base_resident >> 20} -> "
             f"{self.server.resident() >> 20} MiB; descriptors {self.base_descriptors} -> {self.server.descriptors()}; "
@@ -140,20 +142,20 @@ class Watch:
 
 @contextlib.contextmanager
 def watched(rdma: str = "iwarp", server_options: str = "") -> Iterator[Watch]:
-    """Start a server on a share of limited size. ``server_options``: more lines for its section [server]."""
+    """Start a server on a share of limited size. ``server_options`` are more lines for its section [server]."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))
         folder.chmod(0o755)
         share = folder / "shares"
         share.mkdir()
         if os.geteuid() == 0:
-            # What the fuzzer writes takes this much memory at most, and no disk.
+            # The fuzzer's files use at most this much memory, and no disk.
             stack.enter_context(memory_file_system.mounted(share, _SHARE_BYTES, _SHARE_FILES))
         for name in ("data", "ca"):
             (share / name).mkdir()
             (share / name).chmod(0o777)
             if os.geteuid() == 0:
-                # A server that runs as root acts for users without one of the host as the folder's owner.
+                # A server that runs as root acts as the folder's owner for users without a user of the host.
                 shutil.chown(share / name, "nobody", "nogroup")
         port = "" if rdma == "roce" else "rdma_port = 0"
         config = _CONFIG.format(rdma=rdma, rdma_port=port, share=share, server=server_options)

@@ -1,5 +1,5 @@
-"""A Linux 6.12 guest with the kernel's own SMB Direct client, and the cases it runs against the server.
+"""A Linux 6.12 guest with the kernel's own SMB Direct client, and the cases that it runs against the server.
 
-``build.sh`` makes the guest, ``run.sh`` boots it, ``guest/`` is what runs inside; ``cases`` says what is run and what
-must come out, ``judge`` decides, ``server`` starts the server under test, ``__main__`` puts them together.
+``build.sh`` makes the guest, ``run.sh`` boots it, and ``guest/`` runs inside. ``cases`` defines the cases and their
+results, ``judge`` decides, ``server`` starts the server under test, ``__main__`` puts them together.
 """

@@ -1,5 +1,8 @@
-"""``python -m tools.kernel_lab [CASE...]``: a Linux kernel client against our server; a table of verdicts, exit 1 if
-any case fails. ``--server ksmbd`` runs the kernel's own server inside the guest instead, as the reference."""
+"""``python -m tools.kernel_lab [CASE...]``: run a Linux kernel client against our server and print a table of verdicts.
+
+The exit status is 1 if any case fails. ``--server ksmbd`` runs the kernel's own server inside the guest instead, as the
+reference.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +34,21 @@ BOOT_SECONDS = 90
 REPETITIONS = 3
 GUEST_ADDRESS = "10.0.2.15"
 SLIRP_HOST = "10.0.2.2"
-"""The host's 127.0.0.1 as a guest on QEMU's user network sees it."""
+"""The host's 127.0.0.1, as a guest on QEMU's user network sees it."""
 CONSOLE = "console.log"
-"""As run.sh leaves it."""
+"""File name of the console's output that run.sh writes."""
 _SOURCE = "kernel lab"
 _SHOWN = ("=== ", "TIME ", "STALL ")
 
 
 def lab_folder() -> Path:
-    """Where the guest is built, the same as build.sh and run.sh have it."""
+    """Return the folder in which the guest is built; build.sh and run.sh use the same."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("LAB") or cache / "smb-kernel-lab")
 
 
 def build() -> None:
-    """Build the guest's modules once; a few minutes with the downloads."""
+    """Build the guest's modules once. It takes a few minutes with the downloads."""
     if all((lab_folder() / "modules" / f"{name}.ko").exists() for name in ("cifs", "ksmbd", "siw", "rdma_rxe-retry")):
         return
     print("kernel lab: building the guest (once)", flush=True)
@@ -53,25 +56,25 @@ def build() -> None:
 
 
 class Host(NamedTuple):
-    """Our side of the wire, for the cases of one boot."""
+    """Our side of the network, for the cases of one boot."""
 
     address: str
-    """Of the server, as the guest sees it."""
+    """The server's address, as the guest sees it."""
     server: Server | Failing | None
-    """None: it runs in the guest."""
+    """None means that the server runs in the guest."""
     prefix: Sequence[str] = ()
-    """The command that starts QEMU where the server is."""
+    """The first words of the command that starts QEMU in the server's network namespace."""
 
 
 def verdict(case: Case, out: Path, options: argparse.Namespace) -> list[str]:
-    """Everything that is wrong with a case that has run."""
+    """Return everything that is wrong with a case that has run."""
     if case.failure:
         return judge_failure(case, out / case.name, told=not options.untold)
     return judge(case, out / case.name, counted=options.server != "ksmbd")
 
 
 def compile_program(name: str, out: Path) -> None:
-    """Into ``out``, statically linked, where the guest sees it."""
+    """Compile a program of guest/ into ``out``, statically linked, where the guest sees it."""
     source = HERE / "guest" / f"{name}.c"
     subprocess.run(
         ["cc", "-O2", "-static", "-o", str(out / f"{name}.bin"), str(source)], check=True, stdin=subprocess.DEVNULL
@@ -79,7 +82,7 @@ def compile_program(name: str, out: Path) -> None:
 
 
 def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) -> None:
-    """Run ``cases``, which can share a boot, in one guest; results are in ``out``, console in console-CASE.log."""
+    """Run ``cases``, which can share a boot, in one guest; results are in ``out``, the console in console-CASE.log."""
     limit = BOOT_SECONDS + len(cases) * (options.case_timeout + 15)
     settings = f"BULK_MIB={options.bulk} CASE_TIMEOUT={options.case_timeout} STRESS_SECONDS={options.stress}"
     settings += f" CHURN={options.churn}"
@@ -119,7 +122,7 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
                 if line.startswith(_SHOWN) or "FAIL(" in line or options.verbose:
                     print("  " + line.rstrip(), flush=True)
         except BaseException:
-            # Interrupted: neither QEMU nor the shell above it may outlive this.
+            # Interrupted: QEMU and the shell above it must not outlive this process.
             os.killpg(process.pid, signal.SIGKILL)
             raise
     if (console := out / CONSOLE).exists():
@@ -127,8 +130,10 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
 
 
 def run_all(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) -> None:
-    """Boot until every case has run; a guest that dies in one case is booted again for those after it, and leaves its
-    console in that case's folder."""
+    """Boot until every case has run.
+
+    If a guest dies in a case, its console is kept in that case's folder, and a new guest runs the remaining cases.
+    """
     waiting = list(cases)
     while waiting:
         boot(waiting, out, host, options)
@@ -145,8 +150,10 @@ def run_all(cases: list[Case], out: Path, host: Host, options: argparse.Namespac
 
 
 def attempt(cases: list[Case], out: Path, log: Path, options: argparse.Namespace) -> list[str]:
-    """Run ``cases``, which can share a boot, with a server of their own, which logs to ``log``; what went wrong with
-    the server."""
+    """Run ``cases``, which can share a boot, with a server of their own, which logs to ``log``.
+
+    Return what went wrong with the server.
+    """
     try:
         with host_for(cases[0], options, log) as host:
             run_all(cases, out, host, options)
@@ -156,8 +163,11 @@ def attempt(cases: list[Case], out: Path, log: Path, options: argparse.Namespace
 
 
 def again(case: Case, out: Path, options: argparse.Namespace) -> list[str]:
-    """Run a failed case again, and say so: ``REPETITIONS`` times at most where the client met a known defect of its
-    own, ``--retries`` times otherwise (emulated guests time out on busy machines). What went wrong with the server."""
+    """Run a failed case again, and say so; return what went wrong with the server.
+
+    It runs at most ``REPETITIONS`` times if the client met a known defect of its own, and ``--retries`` times
+    otherwise: emulated guests time out on busy machines.
+    """
     folder = out / case.name
     found: list[str] = []
     spoilt = failed = 0
@@ -185,7 +195,9 @@ def again(case: Case, out: Path, options: argparse.Namespace) -> list[str]:
 
 @contextlib.contextmanager
 def failing_host(case: Case, share: Path, log: Path, told: bool) -> Iterator[tuple[Failing, Host]]:
-    """A server, or two nodes of a cluster, that the case makes fail. Raises ``ServerError`` and ``NetworkError``."""
+    """Run a server, or two nodes of a cluster, that the case makes fail. Raises ``ServerError`` and
+    ``NetworkError``.
+    """
     if case.cluster:
         folder = log.with_suffix(".nodes")
         folder.mkdir()
@@ -198,7 +210,7 @@ def failing_host(case: Case, share: Path, log: Path, told: bool) -> Iterator[tup
 
 @contextlib.contextmanager
 def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Host]:
-    """Where ``case``, and those that share its boot, find a server. Raises ``ServerError`` and ``NetworkError``."""
+    """Run the server for ``case`` and the cases that share its boot. Raises ``ServerError`` and ``NetworkError``."""
     with contextlib.ExitStack() as stack:
         if case.verbs:
             yield Host(GUEST_ADDRESS, None)
@@ -211,7 +223,7 @@ def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Hos
             failing, host = stack.enter_context(failing_host(case, share, log, not options.untold))
             with failing.answering(log.parent):
                 yield host
-            # What the case did to the server it undoes; where it did not get that far, its own complaints say so.
+            # The case undoes its changes to the server. If it did not get that far, its own complaints say so.
             if not verdict(case, log.parent, options):
                 failing.stop()
             return
@@ -253,7 +265,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--untold",
         action="store_true",
-        help="for comparison: in clusters, forget which clients to tell that their connections are gone",
+        help="for comparison: in clusters, do not notify clients that their connections are lost",
     )
     parser.add_argument("--verbose", action="store_true", help="show the guest's whole console")
     return parser.parse_args(arguments)
@@ -261,7 +273,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    # What was made for the run (server, namespace, QEMU) goes with it, also when it is told to end.
+    # The server, namespace and QEMU of the run end with it, even if it is terminated.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         cases = select(options.cases)
@@ -271,7 +283,7 @@ def main(arguments: list[str] | None = None) -> int:
     out: Path = (options.out or Path(tempfile.mkdtemp(prefix="smb-kernel-lab-"))).resolve()
     out.mkdir(parents=True, exist_ok=True)
     if options.server == "ksmbd":
-        # The kernel's own server shares the guest with the client: there is no wire, and nothing of ours to run.
+        # The kernel's own server shares the guest with the client: there is no network, and nothing of ours to run.
         cases = [
             case
             for case in cases
@@ -292,7 +304,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"\nLinux 6.12 client against {options.server}, {time.monotonic() - started:.0f} s, results in {out}")
     for case in cases:
         complaints = verdict(case, out, options)
-        # The client met its own defect in every repetition: that says nothing about the server, and is shown as such.
+        # The client met its own defect in every repetition. That says nothing about the server, and is shown as such.
         spoilt = bool(complaints) and met_client_defect(case, out / case.name)
         failed |= bool(complaints) and not spoilt
         detail = f"{case.protocol} {case.mount_options} credits={case.credits} {case.netem}"

@@ -1,4 +1,4 @@
-"""What the kernel client is made to do, and what must be seen afterwards."""
+"""The cases that the kernel client runs, and the results that they must have."""
 
 from __future__ import annotations
 
@@ -8,27 +8,33 @@ DISORDER = "delay 1ms duplicate 1% reorder 10% 50%"
 
 
 FULL_QUEUE = "failed to drain recv queue: -12"
-"""cifs of 6.12 gives its queue pair room for the receives it posts (255 with 255 credits), none for the one more that
-``ib_drain_rq`` posts when it closes: rxe, whose queue then holds exactly 255, refuses that if none was flushed yet."""
+"""cifs of 6.12 gives its queue pair room for the receives that it posts (255 with 255 credits), and none for the
+additional one that ``ib_drain_rq`` posts when it closes. If none was flushed yet, rxe refuses that one, because its
+queue then holds exactly 255.
+"""
 
 SOCKET_ENDED = r"Error -\d+ sending data on socket"
-"""docs/kernel-lab.md: the client does not send again on another channel what met a socket that TCP had given up."""
+"""docs/kernel-lab.md: the client does not repeat on another channel a request that failed on a socket ended by TCP."""
 
 
 NOT_SENT = "Error -[0-9]+ sending data on socket to server"
-"""docs/kernel-lab.md: a write that could not be sent whole as the server went away is not repeated."""
+"""docs/kernel-lab.md: a write that was not sent completely before the server ended is not repeated."""
 
 STUCK = r"register_mr_done:\d+ status=5"
-"""docs/kernel-lab.md: the connection over SMB Direct ended while the client registered memory: it never comes back."""
+"""docs/kernel-lab.md: the SMB Direct connection ended while the client registered memory; the client never
+reconnects.
+"""
 
 
 class Case(NamedTuple):
+    """One case of the kernel lab."""
+
     name: str
     protocol: str
     """siw (SMB Direct over iWARP), rxe (over RoCEv2) or tcp."""
     mount_options: str = ""
     credits: int = 255
-    """SMB Direct credits that the client asks for and grants."""
+    """SMB Direct credits that the client requests and grants."""
     rdma_transfers: bool = False
     """Whether READ and WRITE must travel by RDMA: Linux sends them inline when it signs or encrypts."""
     invalidation: bool = False
@@ -37,28 +43,29 @@ class Case(NamedTuple):
     verbs: bool = False
     """The server runs inside the guest, on the kernel's RDMA device, instead of on the host."""
     tap: bool = False
-    """Guest and host meet on a tap instead of QEMU's user network, which carries no RoCE."""
+    """Guest and host are connected by a tap instead of QEMU's user network, which cannot carry RoCE."""
     nics: int = 1
-    """Taps, each with a network of its own."""
+    """Number of taps, each with a network of its own."""
     mtu: int = 1500
-    """Of the guest's interface."""
+    """MTU of the guest's interface."""
     netem: str = ""
-    """What ``tc`` does to the packets that the guest sends, from the second session on."""
+    """Arguments of ``tc`` for the packets that the guest sends, from the second session on."""
     client_defect: str = ""
-    """What the client's own defect that spoils the case now and then looks like in its log, a pattern; the case is run
-    again then."""
+    """Log pattern of a defect of the client that spoils the case now and then; the case is then run again."""
     rxe_retry: bool = False
-    """The guest's rxe repeats its send queue correctly after a packet loss (docs/rocev2.md)."""
+    """The guest's rxe correctly repeats its send queue after a packet loss (docs/rocev2.md)."""
     captured: bool = True
     """A session of the case is captured; load is not."""
     failure: str = ""
-    """What happens to the server in mid-write: kill, stop (SIGSTOP), cut (from etcd), clock (set; all in the guest)."""
+    """The server's failure in mid-write: kill, stop (SIGSTOP), cut (from etcd), clock (set; all in the guest)."""
     cluster: bool = False
-    """Another node takes over then, instead of the same server started again."""
+    """After the failure another node takes over; without it the same server is started again."""
     shows: str = ""
-    """What else the script leaves for the judge: ``port`` (before, while and after a port is down), ``selfcheck``."""
+    """Additional results of the script for the judge: ``port`` (before, while and after a port is down),
+    ``selfcheck``.
+    """
     reconnects: bool = False
-    """The client loses its connection on purpose, and its kernel may say so."""
+    """The client loses its connection on purpose, and its kernel may log that."""
     mounted: bool = True
     """The kernel's client takes part."""
     program: str = ""
@@ -66,28 +73,28 @@ class Case(NamedTuple):
 
     @property
     def outages(self) -> bool:
-        """Links go down in the case, of a client that has several."""
+        """Whether links of a client with several of them go down in the case."""
         return self.nics > 1
 
     @property
     def argument(self) -> str:
-        """As guest/cases.sh takes it."""
+        """The case as an argument of guest/cases.sh."""
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
     def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str]:
-        """Cases with the same value can share a boot of the guest."""
+        """A key: cases with the same value can share a boot of the guest."""
         cluster = self.name if self.cluster else ""
         return self.verbs, self.tap, self.nics, self.fabric, self.rxe_retry, self.mtu, self.failure, cluster
 
     @property
     def fabric(self) -> str:
-        """What the server on the host offers beside TCP."""
+        """The fabric that the server on the host offers besides TCP."""
         return "roce" if self.protocol == "rxe" else "iwarp"
 
 
 def _failing(name: str, protocol: str, failure: str, cluster: bool = False) -> Case:
-    """What guest/persist.sh runs."""
+    """Return a case that runs guest/persist.sh."""
     return Case(
         name,
         protocol,
@@ -162,7 +169,7 @@ CASES = (
 
 
 def select(names: list[str]) -> list[Case]:
-    """The named cases, or all. Raises ``ValueError`` for an unknown name."""
+    """Return the named cases, or all. Raises ``ValueError`` for an unknown name."""
     known = {case.name: case for case in CASES}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"no case {', '.join(unknown)}; there are {', '.join(known)}")

@@ -41,7 +41,7 @@ TTL = 4
 ETCD_PORT = 2379
 START_SECONDS, TAKEOVER_SECONDS = 30.0, 60.0
 SILENCE_SECONDS = 3.0
-"""How long a node that has come to again is listened to."""
+"""Seconds for which a node that has been resumed is observed."""
 
 _CONFIGURATION = """[server]
 name = "CLU"
@@ -76,19 +76,22 @@ def _ip(*arguments: str) -> str:
 
 
 class Wires:
-    """The namespaces and what connects them. Raises ``NetworkError`` (it takes root)."""
+    """The namespaces and the links between them. Methods raise ``NetworkError``, also without root."""
 
     def __init__(self) -> None:
         self.tag = f"smb-lab-{os.getpid()}"
         self.hub = f"{self.tag}-hub"
 
     def space(self, node: str) -> str:
+        """Return the name of the node's namespace."""
         return f"{self.tag}-{node}"
 
     def prefix(self, node: str = "hub") -> list[str]:
+        """Return the first words of commands that run in the node's namespace."""
         return ["ip", "netns", "exec", self.space(node)]
 
     def up(self) -> None:
+        """Make the namespaces and links."""
         _ip("netns", "add", self.hub)
         _ip("-n", self.hub, "link", "set", "lo", "up")
         _ip("-n", self.hub, "link", "add", "br0", "type", "bridge")
@@ -109,19 +112,21 @@ class Wires:
             _ip("-n", space, "addr", "add", f"10.78.{number}.2/30", "dev", "eth1")
 
     def down(self) -> None:
+        """Remove the namespaces."""
         for space in (self.hub, *map(self.space, NODES)):
             subprocess.run(["ip", "netns", "delete", space], check=False, capture_output=True)
 
     def has_service(self, node: str) -> bool:
+        """Return whether the node has the service's address."""
         return f" {SERVICE_ADDRESS}/" in _ip("-n", self.space(node), "addr", "show", "dev", "eth0")
 
     def etcd_link(self, node: str, state: str) -> None:
-        """``up`` or ``down``; clients reach the node all the same."""
+        """Set the node's link to etcd ``up`` or ``down``. Clients can reach the node in both cases."""
         _ip("-n", self.hub, "link", "set", f"q{node}", state)
 
 
 class Etcd:
-    """One member, in the hub's namespace."""
+    """One etcd member, in the hub's namespace."""
 
     def __init__(self, folder: Path, wires: Wires) -> None:
         if shutil.which("etcd") is None:
@@ -145,10 +150,12 @@ class Etcd:
 
 
 class Cluster(Failing):
-    """Nodes a and b; whichever has the service is the one that fails."""
+    """Nodes a and b; the one that has the service is the one that fails."""
 
     def __init__(self, share: Path, folder: Path, wires: Wires, told: bool = True) -> None:
-        """Unless ``told``, the node that takes over knows no clients of the other's that it could tell of it."""
+        """Prepare the cluster. Unless ``told``, the node that takes over knows no clients of the other one, and
+        notifies none.
+        """
         self.share = share
         self.wires = wires
         self.told = told
@@ -170,7 +177,7 @@ class Cluster(Failing):
             for number, name in enumerate(NODES, 1)
         }
         self.owner = ""
-        """Who had the service last."""
+        """The last node that had the service."""
         self.failed = ""
 
     @property
@@ -178,7 +185,7 @@ class Cluster(Failing):
         return all(node.alive for node in self.nodes.values())
 
     def start(self) -> None:
-        """Raises ``ServerError``."""
+        """Start etcd and both nodes. Raises ``ServerError``."""
         for node in self.nodes.values():
             node.start()
         self.owner = self._served_by(NODES, START_SECONDS)
@@ -207,7 +214,7 @@ class Cluster(Failing):
             self._forget_clients()
 
     def _forget_clients(self) -> None:
-        """Of the service, in the store: long before another node has it."""
+        """Delete the records of the service's clients from the store, long before another node takes over."""
 
         async def body() -> None:
             store = EtcdStore([f"http://127.0.0.1:{ETCD_PORT}"])
@@ -220,20 +227,20 @@ class Cluster(Failing):
             netns.setns(self.wires.hub)
             asyncio.run(body())
 
-        # The namespace is the thread's.
+        # A network namespace belongs to a thread.
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
 
     def recover(self, how: str) -> dict[str, float]:
-        """Nothing to do: the other node takes over."""
+        """Wait until the other node has the address; it takes over without help."""
         start = time.monotonic()
         (other,) = (name for name in NODES if name != self.failed)
         self.owner = self._served_by((other,), TAKEOVER_SECONDS)
         return {f"node {other} had the address after": time.monotonic() - start}
 
     def settle(self, how: str) -> None:
-        """The failed node comes back: it must not speak as the service, and must be a member again."""
+        """Let the failed node return: it must not speak as the service, and must become a member again."""
         node = self.nodes[self.failed]
         with self._listening() as said:
             if how == "kill":
@@ -253,7 +260,7 @@ class Cluster(Failing):
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[list[str]]:
-        """What the failed node sends with the service's address; filled in at the end of the block."""
+        """Capture what the failed node sends with the service's address; the list is filled at the end of the block."""
         said: list[str] = []
         command = [*self.wires.prefix(), "tcpdump", "-Z", "root", "-i", f"p{self.failed}", "-Q", "in", "-l", "-n"]
         command += ["src", "host", SERVICE_ADDRESS, "or", "arp", "src", "host", SERVICE_ADDRESS]
@@ -286,8 +293,10 @@ class Cluster(Failing):
 
 @contextlib.contextmanager
 def running_cluster(share: Path, folder: Path, told: bool = True) -> Iterator[Cluster]:
-    """A cluster that serves ``share``, until the block ends; ``told`` as for ``Cluster``. Raises ``ServerError`` and
-    ``NetworkError``."""
+    """Run a cluster that serves ``share`` until the block ends; ``told`` is as for ``Cluster``.
+
+    Raises ``ServerError`` and ``NetworkError``.
+    """
     wires = Wires()
     etcd = Etcd(folder, wires)
     cluster = Cluster(share, folder, wires, told)

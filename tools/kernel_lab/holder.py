@@ -1,7 +1,7 @@
-"""``python -m tools.kernel_lab.holder HOST PORT``: a client of ours, over verbs, that stays connected.
+"""``python -m tools.kernel_lab.holder HOST PORT``: run a client of ours, over verbs, that stays connected.
 
-For cases in which a connection is cut: Linux 6.12's own client hangs then over rxe. Prints a line when it is connected
-and one when the connection ended, with the reason.
+It is for cases in which a connection is cut: Linux 6.12's own client then hangs over rxe. It prints a line when it is
+connected, and one with the reason when the connection has ended.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from smb3server.client import Client, open_rdma
 from smbdirect.providers.verbs.provider import VerbsProvider
 
 PATIENCE = 120.0
-"""Seconds until somebody must have cut the connection."""
+"""Seconds after which the holder gives up if the connection was not cut."""
 
 
 async def hold(host: str, port: int) -> None:
+    """Connect and wait until the connection ends."""
     provider = VerbsProvider()
     ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
     client = await Client.connect(await open_rdma(provider, host, port))

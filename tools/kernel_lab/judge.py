@@ -1,4 +1,6 @@
-"""Verdicts on one case: what the guest said, its kernel's log, and the capture as tshark and our own reader see it."""
+"""Verdicts on one case from the guest's results, its kernel's log, and the capture as tshark and our own
+reader see it.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +26,25 @@ from tools.kernel_lab.server import log_complaints
 from tools.kernel_lab.shown import judge_shown
 
 FABRICS = {"siw": "iwarp", "rxe": "roce", "tcp": "tcp"}
-"""What the capture shows, by the protocol of a case."""
+"""Fabric in the capture, by the protocol of a case."""
 SESSION_FILE_BYTES = 300_000
 """Size of the file that guest/workout.sh writes and reads back in the captured session."""
 
 DEPTHS = {"siw": 1 << 20, "rxe": 2 << 20}
-"""Bytes that a memory region of the client's device holds, by protocol: what one READ or WRITE by RDMA can move."""
+"""Bytes of a memory region of the client's device, by protocol: the maximum of one READ or WRITE by RDMA."""
 
 LARGEST_REQUEST = 4 << 20
 """Bytes that guest/workout.sh reads and writes with one call in the captured session."""
 
 REQUEST_BYTES, LENGTH_AT = 112, 68
-"""Length of the header and the fixed part of READ and WRITE requests, and where both say how much (MS-SMB2 2.2.19,
-2.2.21)."""
+"""Length of the header and the fixed part of READ and WRITE requests, and the offset of Length in both. [MS-SMB2
+2.2.19, 2.2.21]
+"""
 
 SMALL_BYTES, SMALL_REQUESTS = 65536, 300
-"""What the workout at most reads and writes in requests too small for RDMA."""
+"""Bytes and number of the workout's requests that are too small for RDMA, at most."""
 
-# What a healthy client kernel never logs. Lines like "smbd_post_recv ... rc=-107" are not among them: 6.12 logs them
+# A healthy client kernel never logs these. Lines like "smbd_post_recv ... rc=-107" are not among them: 6.12 logs them
 # whenever it unmounts, since it keeps posting receives to a queue pair that it has just closed.
 _KERNEL_TROUBLE = re.compile(
     r"WARNING:|\bBUG\b|Call Trace|Oops|general protection|refcount_t|soft lockup|blocked for more than"
@@ -52,21 +55,23 @@ _DEATH = re.compile(r"Oops|\bBUG\b|panic|RIP:")
 _RECONNECTED = re.compile(r"has not responded|re-established", re.IGNORECASE)
 _OUR_PROTOCOLS = ("IWARP", "SMB_DIRECT", "SMB2", "SMB", "NBSS")
 
-# Group, protocol, summary of what tshark 4.0 reports though it is right.
+# Group, protocol and summary of false reports of tshark 4.0.
 TSHARK_EXCLUSIONS = (
-    # tshark knows RFC 5044 only. Linux asks for MPA revision 2 with the enhanced set-up bit (RFC 6581) and refuses
-    # a revision 1 reply.
+    # tshark knows only RFC 5044. Linux requests MPA revision 2 with the enhanced set-up bit (RFC 6581) and refuses a
+    # revision 1 reply.
     ("IWARP_MPA", "Rev field is NOT set to one"),
     ("IWARP_MPA", "Res field is NOT set to zero"),
 )
 RDMA_EXCLUSIONS = (
-    # tshark tells the acceptor's NegTokenInit2 (MS-SPNG 2.2.1) by the TCP port that its dissectors matched, which it
-    # does not know below RDMA. It reads the same bytes over TCP without complaint.
+    # tshark recognizes the acceptor's NegTokenInit2 (MS-SPNG 2.2.1) by the TCP port of its dissectors, which is missing
+    # below RDMA. It reads the same bytes over TCP without complaint.
     ("SPNEGO", "BER Error: OctetString expected but class:UNIVERSAL(0) Constructed tag:16"),
 )
 
 
 class Expert(NamedTuple):
+    """An expert item of tshark."""
+
     severity: str
     times: int
     group: str
@@ -78,8 +83,11 @@ class Expert(NamedTuple):
 
 
 def _sent_by_server(capture: Path) -> str:
-    """A filter for tshark. It takes only the first packet of a RoCEv2 message for a fragment, and loses its place in
-    compounds that the client's kernel splits over fragments: it cannot judge what the client sends."""
+    """Return a filter for tshark that selects the server's packets.
+
+    tshark cannot judge what the client sends: it takes only the first packet of a RoCEv2 message for a fragment, and
+    loses its place in compounds that the client's kernel splits over fragments.
+    """
     servers = {session.server[0] for session in read_capture(capture).sessions if session.fabric == "roce"}
     return " || ".join(
         ["tcp.srcport == 445", "tcp.srcport == 5445", *(f"ip.src == {host}" for host in sorted(servers))]
@@ -87,9 +95,11 @@ def _sent_by_server(capture: Path) -> str:
 
 
 def tshark_experts(capture: Path) -> list[Expert]:
-    """tshark's expert items from severity warning up, of what the server sent. Raises ``RuntimeError`` if tshark
-    fails."""
-    # artemis claims TCP 5445 and would hide everything; ports decide for tshark, not content.
+    """Return tshark's expert items for what the server sent, from severity warning up.
+
+    Raises ``RuntimeError`` if tshark fails.
+    """
+    # The artemis dissector claims TCP 5445 and would hide everything: tshark goes by ports, not content.
     command = [
         "tshark",
         "--disable-protocol",
@@ -115,7 +125,7 @@ def tshark_experts(capture: Path) -> list[Expert]:
 
 @contextlib.contextmanager
 def for_tshark(capture: Path) -> Iterator[Path]:
-    """The capture, with its iWARP sessions in a form that tshark can judge (see ``smb3server.tools.pcap.rewrite``)."""
+    """Yield the capture with its iWARP sessions in a form that tshark can judge (``smb3server.tools.pcap.rewrite``)."""
     wires = [s.wire for s in read_capture(capture).sessions if s.wire is not None and s.wire.fabric == "iwarp"]
     if not wires:
         yield capture
@@ -127,7 +137,7 @@ def for_tshark(capture: Path) -> Iterator[Path]:
 
 
 def tshark_complaints(capture: Path) -> list[str]:
-    """Malformed frames in any protocol, and errors or warnings in those that we speak, exclusions taken out."""
+    """Return malformed frames of any protocol, and errors or warnings of our protocols, without the exclusions."""
     over_rdma = any(session.fabric != "tcp" for session in read_capture(capture).sessions)
     exclusions = TSHARK_EXCLUSIONS + (RDMA_EXCLUSIONS if over_rdma else ())
     with for_tshark(capture) as path:
@@ -141,6 +151,7 @@ def tshark_complaints(capture: Path) -> list[str]:
 
 
 def guest_complaints(case: Case, folder: Path) -> list[str]:
+    """Return what the guest reported as wrong."""
     status = folder / "status"
     if not status.exists():
         console = folder / "console.log"
@@ -155,7 +166,7 @@ def guest_complaints(case: Case, folder: Path) -> list[str]:
 
 
 def kernel_log(case: Case, folder: Path) -> list[str]:
-    """What the client's kernel should not have logged."""
+    """Return the lines that the client's kernel should not have logged."""
     path = folder / "dmesg.txt"
     if not path.exists():
         return []
@@ -166,6 +177,7 @@ def kernel_log(case: Case, folder: Path) -> list[str]:
 
 
 def debug_data(case: Case, folder: Path) -> list[str]:
+    """Check the client's DebugData against the case."""
     path = folder / "debugdata.txt"
     if not path.exists():
         return ["no DebugData: the workout did not get that far"]
@@ -207,7 +219,7 @@ def _capture(case: Case, path: Path) -> tuple[list[str], CaptureFile | None]:
 
 
 def _counters(case: Case, folder: Path) -> list[str]:
-    """What the server counted on the connection of the bulk transfers, against what the client's kernel counted."""
+    """Compare the server's counters of the bulk transfers' connection with those of the client's kernel."""
     try:
         (channel,) = json.loads((folder / "status.json").read_text())["channels"]
         stats = (folder / "stats.txt").read_text()
@@ -224,7 +236,7 @@ def _counters(case: Case, folder: Path) -> list[str]:
             found.append(f"counters: {what}: {ours} at the server, {theirs} at the client")
 
     if not case.rdma_transfers:
-        # Around the data there are headers, fragments and everything that is no data.
+        # Apart from the data there are headers, fragments and messages without data.
         compare("RDMA bytes", channel["rdma_read_bytes"] + channel["rdma_write_bytes"], 0, 0, 0)
         for side, key, moved in (("server", "received", written), ("client", "sent", read)):
             compare(
@@ -241,8 +253,9 @@ def _counters(case: Case, folder: Path) -> list[str]:
 
 
 def _sizes(case: Case, folder: Path, capture: CaptureFile) -> list[str]:
-    """Whether READs and WRITEs in the capture were as long as the client's mount allows, and that as long as its device
-    does."""
+    """Check that READs and WRITEs in the capture were as long as the mount allows, and that the mount uses the whole
+    device.
+    """
     path = folder / "mount.txt"
     stated = dict(re.findall(r"\b([rw]size)=(\d+)", path.read_text() if path.exists() else ""))
     if len(stated) != 2:
@@ -251,7 +264,7 @@ def _sizes(case: Case, folder: Path, capture: CaptureFile) -> list[str]:
     if case.rdma_transfers and rsize < DEPTHS[case.protocol]:
         return [f"the client reads {rsize} bytes at once: not what its device can do, {DEPTHS[case.protocol]}"]
     if case.encrypted:
-        # How much each request asks for cannot be seen; that all arrived and fitted has been judged.
+        # The length of an encrypted request is not visible. Another check has shown that all data arrived and fitted.
         return []
     longest = dict.fromkeys((READ, WRITE), 0)
     for session in capture.sessions:
@@ -268,7 +281,7 @@ def _sizes(case: Case, folder: Path, capture: CaptureFile) -> list[str]:
 
 
 def _steady(folder: Path) -> list[str]:
-    """The data path registers and allocates nothing once it is warm, and moves data by RDMA."""
+    """Check that the warm data path registers and allocates nothing, and moves data by RDMA."""
     try:
         warm, steady = (json.loads((folder / f"{name}.json").read_text()) for name in ("warm", "steady"))
         (before,), (after,) = warm["channels"], steady["channels"]
@@ -288,7 +301,7 @@ def _steady(folder: Path) -> list[str]:
 
 
 def met_client_defect(case: Case, folder: Path) -> bool:
-    """Whether the client's kernel logged what ``case.client_defect`` says, on its console if it died of it."""
+    """Return whether the client's kernel logged ``case.client_defect``, in its log or, if it died, on its console."""
     if not case.client_defect:
         return False
     logs = [path for path in (folder / "dmesg.txt", folder / "console.log") if path.exists()]
@@ -296,8 +309,10 @@ def met_client_defect(case: Case, folder: Path) -> bool:
 
 
 def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
-    """Everything that is wrong with a case whose results lie in ``folder``; empty when it passed. ``counted``: the
-    server was asked for its counters, too."""
+    """Return everything that is wrong with a case whose results lie in ``folder``; empty if it passed.
+
+    ``counted`` means that the server was asked for its counters, too.
+    """
     found = guest_complaints(case, folder) + kernel_log(case, folder)
     if case.mounted:
         found += debug_data(case, folder)
@@ -306,7 +321,7 @@ def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
         found += log_complaints(log)[:5]
     elif case.verbs and case.mounted:
         found.append("no log of the server")
-    if not case.verbs and counted and not case.program:  # only workout.sh asks for them
+    if not case.verbs and counted and not case.program:  # Only workout.sh asks for them.
         found += _counters(case, folder)
     if case.shows:
         found += judge_shown(case.shows, folder, case.protocol)
@@ -317,13 +332,13 @@ def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
     if case.verbs:
         found += _steady(folder)
         if case.protocol == "rxe":
-            # rxe loops packets to the machine's own address back before any interface: there is nothing to capture.
+            # rxe loops packets to the machine's own address back above any interface, so there is nothing to capture.
             return found
     path = folder / "session.pcap"
     problems, capture = _capture(case, path)
     found += problems[:10]
     if capture is not None:
-        if case.protocol != "tcp" and not case.verbs and counted and not case.program:  # as workout.sh leaves it
+        if case.protocol != "tcp" and not case.verbs and counted and not case.program:  # As workout.sh leaves it.
             found += _sizes(case, folder, capture)
         if shutil.which("tshark"):
             found += tshark_complaints(path)[:10]

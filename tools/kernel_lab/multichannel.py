@@ -1,4 +1,4 @@
-"""Verdicts on the cases with two NICs: who had which channels before a link went down, while it was, and afterwards."""
+"""Verdicts on the cases with two NICs: the channels before a link went down, while it was down, and afterwards."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tools.kernel_lab.cases import Case
 from tools.kernel_lab.network import ADDRESSES
 
 MOVED = 1 << 20
-"""Bytes that each address must have moved before anything went wrong."""
+"""Bytes that each address must have moved before the link went down."""
 OUTAGES = {"host": ADDRESSES[1], "guest": ADDRESSES[0]}
-"""What is taken down, and which of the server's addresses is cut off by that."""
+"""The end that goes down, and the server's address that it cuts off."""
 
 
 def _fabrics(case: Case) -> set[str]:
-    """What the channels are over. A session of Linux 6.12 keeps to one kind."""
+    """Return the fabrics of the channels. A session of Linux 6.12 uses only one kind."""
     if case.name.endswith("-mixed"):
         return {"tcp", "iwarp"}
     return {"tcp" if case.protocol == "tcp" else "iwarp"}
@@ -29,7 +29,7 @@ def _bytes(channel: dict[str, Any]) -> int:
 
 
 def _moved(channels: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
-    """Bytes by fabric and the server's address."""
+    """Return the bytes moved by fabric and server address."""
     found: dict[tuple[str, str], int] = {}
     for channel in channels:
         key = channel["fabric"], channel["local"].rpartition(":")[0]
@@ -38,7 +38,7 @@ def _moved(channels: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
 
 
 def _server(case: Case, folder: Path, when: str, missing: str = "") -> list[str]:
-    """A session per fabric, with channels of it on all addresses but the ``missing`` one, and nothing else."""
+    """Check for one session per fabric, with channels on all addresses except the ``missing`` one, and nothing else."""
     try:
         report = json.loads((folder / f"status-{when}.json").read_text())
         channels = [channel for channel in report["channels"] if channel["sessions"]]
@@ -60,7 +60,7 @@ def _server(case: Case, folder: Path, when: str, missing: str = "") -> list[str]
 
 
 def _client(folder: Path, when: str, missing: str = "") -> list[str]:
-    """The same as the client says it in DebugData: connected interfaces, and whether a channel is down."""
+    """Check the same in the client's DebugData: connected interfaces, and whether a channel is down."""
     path = folder / f"debugdata-{when}.txt"
     if not path.exists():
         return [f"no DebugData of {when}"]
@@ -76,7 +76,9 @@ def _client(folder: Path, when: str, missing: str = "") -> list[str]:
 
 
 def complaints(case: Case, folder: Path) -> list[str]:
-    """What is wrong with a case of guest/multichannel.sh; empty when channels went and came back as they should."""
+    """Return what is wrong with a case of guest/multichannel.sh; empty if channels ended and returned as
+    they should.
+    """
     found = _server(case, folder, "before") + _client(folder, "before")
     for name, address in OUTAGES.items():
         found += _server(case, folder, f"{name}-down", address) + _client(folder, f"{name}-down", address)

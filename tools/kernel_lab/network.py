@@ -1,4 +1,4 @@
-"""Wires between the host and the guest: taps in a network namespace of their own, gone when the block ends."""
+"""Links between the host and the guest: taps in a network namespace, which are removed when the block ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tools.kernel_lab.wishes import answering
 
 TAPS = ("lab0", "lab1")
 ADDRESSES = ("10.77.0.1", "10.78.0.1")
-"""Of the host's ends; the guest's scripts take .2 of the same networks for eth0 and eth1."""
+"""Addresses of the host's ends; the guest's scripts use .2 of the same networks for eth0 and eth1."""
 TAP, ADDRESS = TAPS[0], ADDRESSES[0]
 MTU = 9000
-"""Of the host's ends. RoCE's path MTU is what the client asks for, which goes by the guest's."""
+"""MTU of the host's ends. The client requests RoCE's path MTU, which depends on the guest's MTU."""
 
 
 class NetworkError(Exception):
@@ -31,8 +31,10 @@ def _ip(*arguments: str) -> None:
 
 @contextlib.contextmanager
 def tap_namespace(count: int = 1) -> Iterator[list[str]]:
-    """A namespace with ``count`` taps, a network on each; the prefix of commands that run in it. Raises
-    ``NetworkError`` (it takes root)."""
+    """Make a namespace with ``count`` taps, each with a network; yield the first words of commands that run in it.
+
+    Raises ``NetworkError``, also without root.
+    """
     name = f"smb-lab-{os.getpid()}"
     _ip("netns", "add", name)
     try:
@@ -47,7 +49,7 @@ def tap_namespace(count: int = 1) -> Iterator[list[str]]:
 
 
 def _switch(prefix: Sequence[str], wish: Path) -> None:
-    """Do what the file says: ``NUMBER up`` or ``NUMBER down``; ``link-error`` beside it says what went wrong."""
+    """Switch the link that the file names: ``NUMBER up`` or ``NUMBER down``. Errors go to ``link-error`` beside it."""
     try:
         number, state = wish.read_text().split()
         _ip("-n", prefix[-1], "link", "set", TAPS[int(number)], {"up": "up", "down": "down"}[state])
@@ -57,7 +59,9 @@ def _switch(prefix: Sequence[str], wish: Path) -> None:
 
 @contextlib.contextmanager
 def switching(prefix: Sequence[str], out: Path) -> Iterator[None]:
-    """While the block runs, do what the guest asks of its links: ``out/CASE/ask-link`` holds the number of a tap and
-    ``up`` or ``down``. ``prefix`` is the namespace's."""
+    """While the block runs, switch links as the guest requests.
+
+    ``out/CASE/ask-link`` contains the number of a tap and ``up`` or ``down``. ``prefix`` is that of the namespace.
+    """
     with answering(out, "ask-link", partial(_switch, prefix)):
         yield

@@ -1,5 +1,7 @@
-"""A server that fails under the kernel client's persistent handles and comes back. What the guest asks for is done
-here, and the time until the copy goes on is measured."""
+"""A server that fails while the kernel client has persistent handles, and recovers.
+
+This module carries out the guest's requests, and measures the time until the copy continues.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ from tools.kernel_lab.wishes import answering
 from tools.support import own_user
 
 PROGRESS_SECONDS = 150.0
-"""For the copy to get where it is wanted, before the failure and after it: over SMB Direct, Linux may notice a silent
-server only after two minutes (docs/kernel-lab.md)."""
+"""Seconds for the copy to reach its target, before the failure and after it. Over SMB Direct, Linux may notice a silent
+server only after two minutes (docs/kernel-lab.md).
+"""
 
 _CONFIGURATION = """[server]
 listen = ["127.0.0.1"]
@@ -46,23 +49,23 @@ class Failing(ABC):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Everything that should run does."""
+        """Whether everything that should run does."""
 
     @abstractmethod
     def fail(self, how: str) -> None:
-        """Returns at once. Raises ``ServerError``."""
+        """Begin the failure, and return without waiting for it. Raises ``ServerError``."""
 
     @abstractmethod
     def recover(self, how: str) -> dict[str, float]:
-        """What an operator does next; measured times by name. Raises ``ServerError``."""
+        """Do what an operator would do next; return measured times by name. Raises ``ServerError``."""
 
     @abstractmethod
     def settle(self, how: str) -> None:
-        """After the copy has gone on: the failed part may come back. Raises ``ServerError`` where it does harm."""
+        """Let the failed part return after the copy has continued. Raises ``ServerError`` if it does harm."""
 
     @abstractmethod
     def stop(self) -> None:
-        """In order. Raises ``ServerError``."""
+        """Stop everything in order. Raises ``ServerError``."""
 
     @abstractmethod
     def report(self, path: Path) -> None:
@@ -71,8 +74,10 @@ class Failing(ABC):
     # What the guest asks for
 
     def failure(self, folder: Path, words: list[str]) -> None:
-        """``fail HOW BYTES FILE MORE...``: have the server fail once every file has so many bytes, and time how long
-        the first does not grow."""
+        """Let the server fail once every file has so many bytes: ``fail HOW BYTES FILE MORE...``.
+
+        Measure how long the first file does not grow.
+        """
         how, size, files = words[0], int(words[1]), [self.share / name for name in words[2:]]
         path = files[0]
         _await(lambda: all(_size(file) >= size for file in files), f"the files do not get to {size} bytes")
@@ -109,8 +114,9 @@ class Failing(ABC):
 
     @contextlib.contextmanager
     def answering(self, out: Path) -> Iterator[None]:
-        """While the block runs, do what the guest asks for in ``out/CASE/ask-WHAT``; what went wrong is in
-        ``failed-WHAT``."""
+        """While the block runs, do what the guest requests in ``out/CASE/ask-WHAT``; write errors to
+        ``failed-WHAT``.
+        """
         actions: dict[str, Action] = {"fail": self.failure, "status": self.status}
 
         def answer(wish: Path) -> None:
@@ -125,7 +131,7 @@ class Failing(ABC):
 
 
 def _size(path: Path) -> int:
-    """Bytes written, wherever in the file."""
+    """Return the bytes written, at any place in the file."""
     return path.stat().st_blocks * 512 if path.exists() else 0
 
 
@@ -138,8 +144,10 @@ def _await(condition: Callable[[], bool], complaint: str) -> None:
 
 
 def _progress(path: Path, failed: float, recovered: Callable[[], bool]) -> tuple[float, float]:
-    """Seconds from the failure until the file grows behind the recovery, and the longest time until then without any
-    growth. Raises ``ServerError``."""
+    """Return the seconds from the failure until the file grows after the recovery, and the longest time without growth.
+
+    Raises ``ServerError``.
+    """
     size, last, longest = _size(path), failed, 0.0
     while True:
         behind = recovered()
@@ -155,7 +163,7 @@ def _progress(path: Path, failed: float, recovered: Callable[[], bool]) -> tuple
 
 
 def describe(found: dict[str, object]) -> str:
-    """``failure.json`` for people."""
+    """Describe ``failure.json`` for people."""
     more = "".join(f", {name} {value} s" for name, value in found.items() if name not in ("how", "resumed"))
     return f"the copy went on {found['resumed']} s after the {found['how']}{more}"
 
@@ -164,7 +172,7 @@ class Node(Server):
     """A server with a configuration of its own, which may be killed and started again with the same state."""
 
     def __init__(self, name: str, folder: Path, configuration: str, prefix: Sequence[str] = ()) -> None:
-        """Writes ``folder``/NAME.toml; log and state are beside it. ``prefix`` as for ``running_server``."""
+        """Write ``folder``/NAME.toml; log and state are beside it. ``prefix`` is as for ``running_server``."""
         self.name = name
         self.log = folder / f"server-{name}.log"
         self.state = folder / f"state-{name}"
@@ -181,7 +189,7 @@ class Node(Server):
         self._started = False
 
     def start(self) -> None:
-        """Raises ``ServerError``."""
+        """Start the server. Raises ``ServerError``."""
         since = self.log.stat().st_size if self.log.exists() else 0
         self._started = True
         with self.log.open("ab") as output:
@@ -195,7 +203,7 @@ class Node(Server):
         wait_ready(self.process, self.log, since)
 
     def kill(self) -> None:
-        """Also where it is stopped, dead already or not started."""
+        """Kill the server, even if it is stopped; do nothing if it is not running."""
         if self._started:
             self.process.kill()
             self.process.wait()
@@ -232,13 +240,13 @@ class Restarting(Failing):
         self.server.report(path)
 
     def stop(self) -> None:
-        """Raises ``ServerError``."""
+        """Stop the server. Raises ``ServerError``."""
         self.server.stop()
 
 
 @contextlib.contextmanager
 def restarting_server(share: Path, log: Path) -> Iterator[Restarting]:
-    """One that can be made to fail, on 127.0.0.1, until the block ends. Raises ``ServerError``."""
+    """Run a server on 127.0.0.1 that can be made to fail. Raises ``ServerError``."""
     check_ports()
     found = Restarting(share, log)
     try:

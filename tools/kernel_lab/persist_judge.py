@@ -1,4 +1,4 @@
-"""Verdicts on a case in which the server fails: whether the client's handles are those of before."""
+"""Verdicts on a case in which the server fails: whether the client's handles are still those of before."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from tools.kernel_lab.server import log_complaints
 RECONNECTED = frozenset(["cached", "copied", "direct", "gone", "held"])
 """Files of guest/persist.sh that programs keep open while the server fails."""
 NOTICE_SECONDS = 20.0
-"""In which a client must notice that its node is another's, though it only waits: ttl, takeover, and the second packet
-if the first gets lost. Left alone it takes 120 s and more."""
+"""Seconds in which a client that only waits must notice that another node has its service: ttl, takeover, and the
+second packet if the first is lost. Without a notification it takes 120 s and more.
+"""
 
 
 def judge_failure(case: Case, folder: Path, told: bool = True) -> list[str]:
-    """Everything that is wrong with the case; empty when it passed. ``told``: clients are told of takeovers."""
+    """Return everything that is wrong with the case; empty if it passed.
+
+    ``told`` means that clients are notified of takeovers.
+    """
     if case.failure == "clock":
         return _clock(case, folder)
     found = guest_complaints(case, folder) + kernel_log(case, folder) + debug_data(case, folder)
-    # A node that is cut off from etcd alone serves on for some seconds, and cp may be done before it stops.
+    # A node that is cut off from etcd alone serves for some more seconds, and cp may finish before it stops.
     wanted = RECONNECTED - {"copied"} if case.failure == "cut" else RECONNECTED
     if told:
         found += _noticed(folder)
@@ -40,7 +44,7 @@ def _noticed(folder: Path) -> list[str]:
 
 
 def _clock(case: Case, folder: Path) -> list[str]:
-    """The server is in the guest, and killed once."""
+    """Check a case with the server in the guest, killed once."""
     found = guest_complaints(case, folder) + kernel_log(case, folder) + debug_data(case, folder)
     if (log := folder / "server.log").exists():
         found += log_complaints(log)[:5]
@@ -55,7 +59,7 @@ def _clock(case: Case, folder: Path) -> list[str]:
 
 
 def _server(folder: Path, wanted: int) -> list[str]:
-    """The server that served at the end had the opens from the store, and gave them back to their client."""
+    """Check that the last server got the opens from the store, and gave them back to their client."""
     try:
         json.loads((folder / "failure.json").read_text())
         names = set(json.loads((folder / "names.json").read_text()))
@@ -69,7 +73,7 @@ def _server(folder: Path, wanted: int) -> list[str]:
         for key in ("restored", "reconnected")
         if handles[key] < wanted
     ]
-    # The copies are done by then.
+    # The copies have finished by then.
     kept = ("cached", "gone", "held")
     found += [f"server: no persistent open of {name}" for name in kept if opens.get(name) != "persistent"]
     if "gone" not in names:
@@ -90,12 +94,14 @@ def _capture(path: Path, wanted: frozenset[str]) -> list[str]:
 
 
 def reconnects(capture: Path) -> set[str]:
-    """Names of the files that a client came back to by SMB2_CREATE_DURABLE_HANDLE_RECONNECT_V2 (MS-SMB2 2.2.13.2.12),
-    as tshark sees it."""
+    """Return the names of the files that tshark saw a client reconnect to.
+
+    The client uses SMB2_CREATE_DURABLE_HANDLE_RECONNECT_V2. [MS-SMB2 2.2.13.2.12]
+    """
     with for_tshark(capture) as path:
         asked = _fields(path, 'smb2.cmd == 5 && smb2.tag == "DH2C"', ("frame.number", "smb2.filename"))
         answers = _fields(path, "smb2.cmd == 5 && smb2.flags.response == 1", ("smb2.response_to", "smb2.nt_status"))
-    # A frame may have several responses in it.
+    # A frame may contain several responses.
     granted = {
         request
         for requests, statuses in answers
@@ -106,7 +112,7 @@ def reconnects(capture: Path) -> set[str]:
 
 
 def _fields(path: Path, chosen: str, names: tuple[str, ...]) -> list[list[str]]:
-    """Raises ``RuntimeError`` if tshark fails."""
+    """Return the fields of the frames that match ``chosen``. Raises ``RuntimeError`` if tshark fails."""
     command = ["tshark", "--disable-protocol", "artemis", "-r", str(path), "-Y", chosen, "-T", "fields"]
     command += [word for name in names for word in ("-e", name)]
     run = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""The server under test, as its own process, with its log in a file."""
+"""The server under test, in its own process, with its log in a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools.kernel_lab.wishes import answering
 from tools.support import own_user
 
 TCP_PORT, RDMA_PORT = 445, 5445
-"""Linux 6.12 ignores ``port=`` on RDMA mounts, so these are the ones it must be."""
+"""Linux 6.12 ignores ``port=`` on RDMA mounts, so the server must use these ports."""
 READY_SECONDS, STOP_SECONDS = 30.0, 20.0
 
 
@@ -26,7 +26,7 @@ class ServerError(Exception):
 
 
 def check_ports() -> None:
-    """Raises ``ServerError`` where a port is taken or may not be bound."""
+    """Raise ``ServerError`` if a port is in use or may not be bound."""
     for port in (TCP_PORT, RDMA_PORT):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -37,14 +37,16 @@ def check_ports() -> None:
 
 
 def wait_ready(process: subprocess.Popen[bytes], log: Path, since: int = 0) -> None:
-    """Until the server says so in its log, behind the first ``since`` bytes. Raises ``ServerError``."""
+    """Wait until the server logs that it is ready, after the first ``since`` bytes of the log. Raises
+    ``ServerError``.
+    """
     deadline = time.monotonic() + READY_SECONDS
     poller = select.poll()
     pidfd = os.pidfd_open(process.pid)
     try:
         poller.register(pidfd, select.POLLIN)
         while not log.read_bytes()[since:].startswith(b"ready") and b"\nready" not in log.read_bytes()[since:]:
-            if poller.poll(100):  # the process ended
+            if poller.poll(100):  # The process ended.
                 raise ServerError(f"the server ended at once with status {process.wait()}")
             if time.monotonic() > deadline:
                 raise ServerError(f"the server is not ready after {READY_SECONDS:.0f} s")
@@ -65,15 +67,16 @@ class Server:
         return self.process.poll() is None
 
     def report(self, path: Path) -> None:
-        """Write what ``smb3server status --json`` says to ``path``; an empty file if it fails."""
+        """Write the output of ``smb3server status --json`` to ``path``; an empty file if it fails."""
         command = [sys.executable, "-m", "smb3server", "status", "--json", "--state", str(self.state)]
         run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
         path.write_bytes(run.stdout if run.returncode == 0 else b"")
 
     @contextlib.contextmanager
     def answering(self, out: Path) -> Iterator[None]:
-        """While the block runs, answer the guest's requests for the server's status: ``out/CASE/ask-status`` becomes
-        ``status.json``."""
+        """While the block runs, answer the guest's requests for the server's status: ``out/CASE/ask-status`` gets
+        ``status.json``.
+        """
 
         def answer(wish: Path) -> None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -83,7 +86,7 @@ class Server:
             yield
 
     def stop(self) -> None:
-        """SIGTERM, and the exit status must be 0. Raises ``ServerError``."""
+        """Send SIGTERM; the exit status must be 0. Raises ``ServerError``."""
         if not self.alive:
             raise ServerError(f"the server died with status {self.process.returncode}")
         self.process.send_signal(signal.SIGTERM)
@@ -101,8 +104,10 @@ class Server:
 def running_server(
     share: Path, log: Path, addresses: Sequence[str] = ("127.0.0.1",), fabric: str = "iwarp", prefix: Sequence[str] = ()
 ) -> Iterator[Server]:
-    """``smb3server`` serving ``share`` on ``addresses``, until the block ends. ``prefix`` is the command that starts it
-    somewhere else, in a network namespace. Raises ``ServerError``."""
+    """Run ``smb3server`` with ``share`` on ``addresses`` until the block ends.
+
+    ``prefix`` is a command that starts it elsewhere, for example in a network namespace. Raises ``ServerError``.
+    """
     if not prefix:
         check_ports()
     command = list(prefix)
@@ -130,7 +135,7 @@ def running_server(
 
 
 def log_complaints(log: Path) -> list[str]:
-    """Tracebacks and the like in the server's log."""
+    """Return tracebacks and similar lines in the server's log."""
     marks = ("Traceback (most recent call last)", "never retrieved", "was never awaited", "CRITICAL")
     lines = log.read_text(errors="replace").splitlines()
     found = []

@@ -1,4 +1,4 @@
-"""Verdicts on what scripts of single cases leave besides the workout's results (``Case.shows``)."""
+"""Verdicts on additional results of single cases' scripts (``Case.shows``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 GUEST_ADDRESS = "10.0.2.15"
-"""Of the guest on QEMU's user network, where its RDMA device is."""
+"""Address of the guest on QEMU's user network, where its RDMA device is."""
 
 
 def _load(folder: Path, name: str) -> Any:
@@ -16,12 +16,12 @@ def _load(folder: Path, name: str) -> Any:
 
 
 def _announced(client: dict[str, Any]) -> bool:
-    """Whether a client that asks is told that the device's address is RDMA capable."""
+    """Return whether the interface list announces the device's address as RDMA capable."""
     return any(entry["address"] == GUEST_ADDRESS and entry["rdma"] for entry in client["interfaces"])
 
 
 def port(folder: Path, protocol: str) -> list[str]:
-    """The port under the server lost its link and had it again (guest/verbs-port.sh)."""
+    """Check a case in which the port under the server went down and came up again (guest/verbs-port.sh)."""
     found: list[str] = []
     reason = f"port 1 of r_{protocol} is down"
     for name in ("up", "down", "back"):
@@ -45,7 +45,7 @@ def port(folder: Path, protocol: str) -> list[str]:
 
 
 def selfcheck(folder: Path, protocol: str) -> list[str]:
-    """``smb3server verbs-check`` ran and passed."""
+    """Check that ``smb3server verbs-check`` ran and passed."""
     (result,) = _load(folder, "selfcheck")
     verdicts: dict[str, str] = result["verdicts"]
     found = [f"{name}: {verdict}" for name, verdict in verdicts.items() if verdict.startswith("FAILED")]
@@ -60,7 +60,7 @@ SHOWN: Mapping[str, Callable[[Path, str], list[str]]] = {"port": port, "selfchec
 
 
 def judge_shown(kind: str, folder: Path, protocol: str) -> list[str]:
-    """Complaints; files that are missing or make no sense are among them."""
+    """Return complaints; missing and invalid files are among them."""
     try:
         return SHOWN[kind](folder, protocol)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""What the guest asks of the host: files that it puts into the folder both see."""
+"""The guest's requests to the host: files that the guest puts into the shared folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POLL_SECONDS = 0.02
 
 @contextlib.contextmanager
 def answering(out: Path, pattern: str, answer: Callable[[Path], None]) -> Iterator[None]:
-    """While the block runs, call ``answer`` with each file ``out/CASE/pattern``, on a thread, and remove the file."""
+    """While the block runs, call ``answer`` with each file ``out/CASE/pattern`` on a thread, and remove the file."""
     end = threading.Event()
 
     def look() -> None:

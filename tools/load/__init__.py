@@ -1,1 +1,1 @@
-"""Random operations on shared files by several clients, every answer compared with a model: see ``__main__``."""
+"""Random operations on shared files by several clients; every answer is compared with a model. See ``__main__``."""

@@ -1,8 +1,9 @@
 """``python -m tools.load [--seconds N] [--operations N] [--clients N] [--seed N]``: random load with verified content.
 
-A server in this process on a temporary folder, and clients of our own over TCP and SMB Direct (software iWARP) in turn.
-They read, write, truncate, zero, copy, rename, delete and list the same files; every answer is compared with a model,
-and in the end every byte. The seed is printed: the same seed chooses the same operations. Exit status 1 on a mismatch.
+A server in this process serves a temporary folder to clients of our own, over TCP and SMB Direct (software iWARP) in
+turn. They read, write, truncate, zero, copy, rename, delete and list the same files. Every answer is compared with a
+model, and at the end every byte. The seed is printed: the same seed chooses the same operations. Exit status 1 means a
+mismatch.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _DIALECTS = (0x0202, 0x0210, 0x0300, 0x0302, 0x0311)
 
 
 async def load(folder: Path, clients: int, operations: int, seconds: float, seed: int, names: int = 8) -> Ground:
-    """Run it; raises ``Mismatch``. Returns what was done."""
+    """Run the load and return what was done. Raises ``Mismatch``."""
     users = UserDatabase()
     users.add(Account("load", nt_hash("load")))
     load_commands()

@@ -1,10 +1,10 @@
-"""What the files must look like: names and contents, kept beside the server and never asked of it."""
+"""The expected names and contents of the files, kept apart from the server and never read from it."""
 
 from __future__ import annotations
 
 
 class Model:
-    """A folder's files by name; contents as bytes, holes as zeros."""
+    """A folder's files by name; contents are bytes, and holes are zeros."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytearray] = {}
@@ -24,14 +24,14 @@ class Model:
         content.extend(bytes(size - len(content)))
 
     def zero(self, name: str, start: int, end: int) -> None:
-        """As FSCTL_SET_ZERO_DATA: the size stays."""
+        """Zero a range as FSCTL_SET_ZERO_DATA does: the size stays the same."""
         content = self.files[name]
         end = min(end, len(content))
         if start < end:
             content[start:end] = bytes(end - start)
 
     def copy(self, name: str, source: int, target: int, length: int) -> None:
-        """Within one file; the source lies inside it."""
+        """Copy within one file; the source lies inside it."""
         self.write(name, target, bytes(self.files[name][source : source + length]))
 
     def rename(self, old: str, new: str) -> None:

@@ -1,7 +1,7 @@
-"""One client at work: it picks operations at random and checks what comes back against the model.
+"""One client at work: it picks random operations and compares the answers with the model.
 
-Several workers share a folder. Each operation holds the locks of the files it concerns, so that the model is exact, and
-goes through an open that may have been there for long; the next one may well be another client's.
+Several workers share a folder. Each operation holds the locks of its files, so that the model is exact. It uses an open
+that may be old; the next operation may use another client's.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ MAX_TRANSFER = 96 << 10
 
 
 class Mismatch(Exception):
-    """The server's answer is not the model's."""
+    """The server's answer differs from the model."""
 
 
 class Ground:
-    """What all workers share: the model, and a lock for each possible name."""
+    """The common data of all workers: the model, and a lock for each possible name."""
 
     def __init__(self, names: int) -> None:
         self.model = Model()
         self.names = [f"file {number}.bin" for number in range(names)]
         self.locks = {name: asyncio.Lock() for name in self.names}
         self.stamps: Counter[str] = Counter()
-        """How often a name came or went; changed before and after."""
+        """How often a name appeared or disappeared; incremented before and after the change."""
         self.done: Counter[str] = Counter()
 
 
 class Worker:
+    """One client with its opens."""
+
     def __init__(self, name: str, tree: Tree, ground: Ground, seed: int) -> None:
         self.name = name
         self.tree = tree
@@ -49,7 +51,7 @@ class Worker:
         self.random = random.Random(seed)
         self.opens: dict[str, RemoteFile] = {}
         self.crew: list[Worker] = []
-        """All workers, this one among them."""
+        """All workers, including this one."""
         self.operations: list[tuple[int, Callable[[str], Awaitable[None]]]] = [
             (30, self.read),
             (30, self.write),
@@ -64,7 +66,7 @@ class Worker:
         ]
 
     async def run(self, count: int, deadline: float) -> None:
-        """``count`` operations, or as many as there is time for."""
+        """Do ``count`` operations, or as many as there is time for."""
         weights = [weight for weight, _ in self.operations]
         loop = asyncio.get_running_loop()
         for _ in range(count):
@@ -83,7 +85,7 @@ class Worker:
             await self.close_open(name)
 
     async def verify(self) -> None:
-        """Everything there is, byte by byte, and nothing else."""
+        """Check that the folder contains exactly the expected files, byte by byte."""
         for name, content in sorted(self.ground.model.files.items()):
             file = await self.open(name)
             offset = 0
@@ -152,7 +154,7 @@ class Worker:
         self.ground.model.zero(name, start, start + length)
 
     async def copy(self, name: str) -> None:
-        """Server-side, onto another part of the file."""
+        """Copy on the server, onto another part of the file."""
         size = len(self.ground.model.files[name])
         half = size // 2
         if half < 2:
@@ -166,7 +168,7 @@ class Worker:
         self.ground.model.copy(name, source, target, length)
 
     async def rename(self, name: str) -> None:
-        """To a free name, if there is one that nobody else is using just now."""
+        """Rename to an unused name, if there is one that no other worker is using now."""
         free = [other for other in self.ground.names if not self.ground.locks[other].locked()]
         free = [other for other in free if other not in self.ground.model.files]
         if not free:
@@ -175,13 +177,13 @@ class Worker:
         async with AsyncExitStack() as held:
             await held.enter_async_context(self.ground.locks[target])
             if target in self.ground.model.files:
-                # Somebody was in line for it.
+                # Another worker was waiting for the name.
                 return
             file = await self.open(name)
             self.ground.stamps.update([name, target])
             await self.tree.rename(file, self.path(target))
             self.ground.model.rename(name, target)
-            # All opens followed the file; by the old name they must not be used again.
+            # All opens followed the file; they must not be used under the old name.
             for worker in self.crew:
                 if name in worker.opens:
                     worker.opens[target] = worker.opens.pop(name)
@@ -201,7 +203,7 @@ class Worker:
         await self.tree.flush(await self.open(name))
 
     async def list_folder(self, name: str) -> None:
-        """Every file that was neither created, renamed nor deleted meanwhile must be there."""
+        """Check that every file is listed that was neither created, renamed nor deleted in the meantime."""
         before = {other: self.ground.stamps[other] for other in self.ground.model.files}
         options = int(CreateOptions.DIRECTORY_FILE)
         folder = await self.tree.create(FOLDER, 0x00100081, CreateDisposition.OPEN, options)

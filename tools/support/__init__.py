@@ -1,1 +1,3 @@
-"""What other tools and tests share: servers in processes of their own, clients that mean well, users, file systems."""
+"""Common parts of other tools and tests: servers in processes of their own, well-behaved clients, users,
+file systems.
+"""

@@ -1,8 +1,8 @@
-"""An innocent client: logged on, from an address of its own, it sends one ECHO after the other and notes how long the
-server takes, by the clock and in processor time.
+"""An innocent client: it logs on from its own address, sends one ECHO after the other, and measures the server's time.
 
-``python -m tools.support.innocent PORT PID`` does so until its standard input ends, then prints JSON. It is a process
-of its own so that an attacker's processor time is not its own waiting time. It knows nothing of the server's code.
+The time is measured both as elapsed and as processor time. ``python -m tools.support.innocent PORT PID`` runs until its
+standard input ends, then prints JSON. It is a separate process so that the attacker's processor time does not add to
+its waiting time. It uses none of the server's code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import spnego
 
 ADDRESS = "127.0.0.200"
-"""Whence it connects: what the server holds against the attackers' addresses is not to hit it."""
+"""Its own address, so that the server's limits on the attackers' addresses do not affect it."""
 USER, PASSWORD = "innocent", "innocent-pw"
 _PAUSE = 0.02
 _HEADER = struct.Struct("<4sHHIHHIIQIIQ16s")
@@ -32,11 +32,11 @@ _PENDING = 0x103
 
 
 class Lost(Exception):
-    """The server ended the connection, or answered what it should not."""
+    """The server ended the connection, or gave a wrong answer."""
 
 
 class Innocent:
-    """One connection with a session. Raises ``OSError`` and ``Lost``."""
+    """One connection with a session. Methods raise ``OSError`` and ``Lost``."""
 
     def __init__(
         self, port: int, user: str = USER, password: str = PASSWORD, address: str = ADDRESS, timeout: float = 30.0
@@ -101,7 +101,7 @@ class Innocent:
 
 
 def processor_time(pid: int) -> int:
-    """Return the nanoseconds of processor time of all threads of the process so far (sched-stats.rst)."""
+    """Return the nanoseconds of processor time of all threads of the process so far. [sched-stats.rst]"""
     total = 0
     for task in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/schedstat", "rb") as file:
@@ -111,13 +111,13 @@ def processor_time(pid: int) -> int:
 
 @dataclass
 class Seen:
-    """What the innocent saw. Times in seconds."""
+    """The innocent client's observations. Times are in seconds."""
 
     echoes: int = 0
     slowest: float = 0.0
-    """By the clock: the machine's other load is in it."""
+    """Elapsed time, which includes the effect of other load on the machine."""
     most_processor: float = 0.0
-    """The most processor time that the server's threads together had between an ECHO and its answer."""
+    """Largest processor time that all threads of the server together used between an ECHO and its answer."""
     median: float = 0.0
     lost: str = ""
     """Why the connection ended, if it did."""

@@ -1,4 +1,4 @@
-"""A file system in memory that goes with the process which mounted it, however that ends."""
+"""A file system in memory that disappears with the process that mounted it, however the process ends."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x00020000, 0x4000, 1 << 18
-"""sched.h, sys/mount.h"""
+"""From sched.h and sys/mount.h."""
 
 
 @contextlib.contextmanager
 def mounted(path: Path, size: int, files: int) -> Iterator[None]:
-    """Mount a tmpfs of ``size`` bytes and ``files`` files. Takes root; raises ``OSError``.
+    """Mount a tmpfs of ``size`` bytes and ``files`` files. Requires root; raises ``OSError``.
 
-    From then on this thread, and what it starts, has a mount namespace of its own (mount_namespaces(7)). Nothing that
-    it mounts reaches the host's, or outlives it.
+    From then on this thread, and its new processes, have their own mount namespace (mount_namespaces(7)). Mounts in it
+    do not reach the host's namespace, and do not outlive it.
     """
     _leave_host()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},nr_inodes={files}", "none", str(path)], check=True)

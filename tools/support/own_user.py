@@ -1,4 +1,4 @@
-"""Shares whose files the tests and tools touch, too: everybody acts as the user who runs the server, be it root."""
+"""Shares whose files tests and tools also touch: all clients act as the user who runs the server, even root."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from smb3server.backends.base import User
 NAME = pwd.getpwuid(os.geteuid()).pw_name
 CREDENTIALS = User(os.geteuid(), os.getegid())
 LINE = f'force_user = "{NAME}"\n'
-"""For a section [[share]]."""
+"""Line for a section [[share]]."""
 
 
 def option(share: str, path: Path) -> str:
-    """For the option ``--share``."""
+    """Return the value of the option ``--share``."""
     return f"{share}={path},user={NAME}"

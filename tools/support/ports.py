@@ -1,4 +1,4 @@
-"""Ports of loopback for servers that must know theirs before they start, or keep it over restarts."""
+"""Loopback ports for servers that must know their port before they start, or keep it over restarts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FIRST, LAST = 10000, 32767
-"""Where ports are looked for: Linux gives ports above to connections and to whoever asks for any."""
+"""Range of ports to choose from. Linux assigns the ports above to connections and to programs that request any port."""
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _APART = 500
 """Ports between the places where two processes begin to look."""
 
 
 def _last() -> int:
-    """The last port that the kernel does not give away by itself."""
+    """Return the last port that the kernel does not assign by itself."""
     try:
         return min(LAST, int(_RANGE.read_text().split()[0]) - 1)
     except OSError:
@@ -24,7 +24,7 @@ def _last() -> int:
 
 
 def _candidates() -> Iterator[int]:
-    """All ports, forever, from a place of this process's own."""
+    """Yield all ports, forever, beginning at a place that depends on this process."""
     last = _last()
     if last <= FIRST + _APART:
         raise RuntimeError(f"{_RANGE} leaves no ports between {FIRST} and {last}")
@@ -33,7 +33,7 @@ def _candidates() -> Iterator[int]:
 
 
 def _is_free(port: int) -> bool:
-    """Whether nobody has the port, neither of TCP nor of UDP."""
+    """Return whether the port is free, both for TCP and for UDP."""
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         with socket.socket(socket.AF_INET, kind) as probe:
             try:
@@ -44,13 +44,13 @@ def _is_free(port: int) -> bool:
 
 
 _looking: tuple[int, Iterator[int]] | None = None
-"""The process that looks, and where it goes on: no port is given twice before all were."""
+"""The process that looks, and where it continues: no port is returned twice before all were."""
 
 
 def free_ports(count: int) -> list[int]:
     """Return ``count`` ports that are free for TCP and UDP on 127.0.0.1.
 
-    Nothing takes one before its server does, or while that is restarted: the kernel does not give these ports away, and
+    They stay free until their servers bind them, and while servers restart: the kernel does not assign these ports, and
     other processes look for theirs elsewhere.
     """
     global _looking  # noqa: PLW0603

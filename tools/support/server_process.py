@@ -1,4 +1,4 @@
-"""This project's server as a process of its own, with what a judge wants to know of it: log, memory, processor time."""
+"""This project's server in its own process, with the data that a judge needs: log, memory, processor time."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class ServerFailed(Exception):
 
 
 class ServerProcess:
-    """A running server. Make one with ``running``."""
+    """A running server; ``running`` makes one."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path, ready: str) -> None:
         self.process = process
         self.pid = process.pid
         self.log = log
         self.ready = ready
-        """The line that says what is served where."""
+        """The line that lists the served addresses."""
         self.ports = {kind: int(port) for kind, _, port in _ADDRESS.findall(ready)}
-        """Port per kind of transport ("tcp", "iwarp", "roce")."""
+        """Port by kind of transport ("tcp", "iwarp", "roce")."""
 
     @property
     def port(self) -> int:
-        """The port of SMB over TCP."""
+        """TCP port of SMB."""
         return self.ports["tcp"]
 
     def alive(self) -> bool:
-        """Say whether the process still runs."""
+        """Return whether the process still runs."""
         return self.process.poll() is None
 
     def log_text(self, start: int = 0) -> str:
@@ -53,15 +53,15 @@ class ServerProcess:
         return self.log.stat().st_size
 
     def resident(self) -> int:
-        """Return the resident memory in bytes; 0 once the process is gone."""
+        """Return the resident memory in bytes; 0 when the process has ended."""
         return self._status("VmRSS")
 
     def peak_resident(self) -> int:
-        """Return the most resident memory since ``forget_peak``, in bytes; 0 once the process is gone."""
+        """Return the largest resident memory since ``forget_peak``, in bytes; 0 when the process has ended."""
         return self._status("VmHWM")
 
     def forget_peak(self) -> None:
-        """Let ``peak_resident`` start again (proc(5), clear_refs)."""
+        """Restart the measurement of ``peak_resident``. [proc(5), clear_refs]"""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     def _status(self, key: str) -> int:
@@ -77,10 +77,10 @@ class ServerProcess:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def processor_time(self) -> float:
-        """Return the seconds of processor time that all threads had so far."""
+        """Return the seconds of processor time that all threads have used."""
         total = 0
         for task in os.listdir(f"/proc/{self.pid}/task"):
-            with contextlib.suppress(OSError):  # a thread that ended meanwhile
+            with contextlib.suppress(OSError):  # A thread that ended in the meantime.
                 total += _on_processor(f"/proc/{self.pid}/task/{task}/schedstat")
         return total / 1e9
 
@@ -90,7 +90,9 @@ class ServerProcess:
 
 
 def _on_processor(path: str) -> int:
-    """Nanoseconds on a processor: the first number of schedstat (Documentation/scheduler/sched-stats.rst)."""
+    """Return the nanoseconds on a processor: the first number of schedstat.
+    [Documentation/scheduler/sched-stats.rst]
+    """
     with open(path, "rb") as file:
         return int(file.read().split()[0])
 
@@ -99,10 +101,10 @@ def _on_processor(path: str) -> int:
 def running(
     folder: Path, config: str, options: Sequence[str] = (), wrapper: Sequence[str] = ()
 ) -> Iterator[ServerProcess]:
-    """Start the server with ``config`` (TOML) and stop it afterwards. Raises ``ServerFailed``.
+    """Start the server with ``config`` (TOML) and stop it afterwards.
 
-    Configuration, state and log lie in ``folder``. Only their owner may read the configuration: it holds passwords.
-    ``wrapper``: a command that runs the server's (prlimit).
+    Configuration, state and log lie in ``folder``. Only their owner may read the configuration, because it contains
+    passwords. ``wrapper`` is a command that runs the server's (prlimit). Raises ``ServerFailed``.
     """
     file, log = folder / "server.toml", folder / "server.log"
     file.touch(mode=0o600)
@@ -145,7 +147,7 @@ def _ready_line(process: subprocess.Popen[str], log: Path) -> str:
 
 
 def stop(process: subprocess.Popen[str]) -> int:
-    """End the server in order, by force after ``STOP_SECONDS``. Return its exit status."""
+    """End the server in order, or by force after ``STOP_SECONDS``. Return its exit status."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
     try:
@@ -159,10 +161,10 @@ def stop(process: subprocess.Popen[str]) -> int:
 
 
 def listening_ports(pid: int) -> set[int]:
-    """Return the TCP ports (IPv4) that the process listens on (proc(5): net/tcp, fd)."""
+    """Return the TCP ports (IPv4) that the process listens on. [proc(5): net/tcp, fd]"""
     sockets = set()
     for entry in os.scandir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(OSError):  # closed meanwhile
+        with contextlib.suppress(OSError):  # Closed in the meantime.
             target = os.readlink(entry.path)
             if target.startswith("socket:["):
                 sockets.add(target[8:-1])

@@ -1,11 +1,11 @@
-"""``python -m tools.torture [SUITE...]``: smbtorture against this server.
+"""``python -m tools.torture [SUITE...]``: run smbtorture against this server.
 
-Exit status 1 if a test that passed before (tests/conformance/smbtorture.tsv) does not pass now. ``--update`` writes
-that file and docs/smbtorture.md.
+The exit status is 1 if a test that passed before (tests/conformance/smbtorture.tsv) no longer passes. ``--update``
+writes that file and docs/smbtorture.md.
 
-With ``--signing required``, ``--encryption required``, ``--fabric``, ``--available`` or ``--cluster`` the run is held
-against the plain one's file instead: exit status 1 for a difference that variants.toml does not explain; ``--update``
-writes the variant's own file and docs/smbtorture-variants.md.
+With ``--signing required``, ``--encryption required``, ``--fabric``, ``--available`` or ``--cluster`` the run is
+compared with the plain run's file instead: the exit status is 1 for a difference that variants.toml does not explain.
+``--update`` then writes the variant's own file and docs/smbtorture-variants.md.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan, variant: Variant) -> Runner:
-    """File systems, shares and servers."""
+    """Make file systems and shares, and start the servers."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
     folder.chmod(0o755)
     paths: dict[str, Path] = {}
@@ -77,7 +77,7 @@ def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan,
         if not mounted:
             print(f"share {name}: no {kind} of its own (needs root and loop devices): a plain folder")
         if os.geteuid() == 0:
-            # As users do it: nobody acts as root, and all users act as the folder's owner.
+            # As in normal use: no client acts as root, and all users act as the folder's owner.
             shutil.chown(paths[name], "nobody", "nogroup")
     for given in settings.values():
         given |= variant.share_options
@@ -172,7 +172,7 @@ def main() -> int:
 
 
 def _judge(options: argparse.Namespace, outcomes: list[outcome.Outcome]) -> int:
-    """The plain run against what was expected and against Samba."""
+    """Compare the plain run with the expectations and with Samba."""
     worse = report.regressions(outcomes, EXPECTED)
     everything = report.merged(outcomes, EXPECTED)
     (options.out / "smbtorture.md").write_text(report.markdown(everything), encoding="utf-8")
@@ -198,7 +198,7 @@ def _variant_file(name: str) -> Path:
 
 
 def _judge_variant(options: argparse.Namespace, variant: Variant, outcomes: list[outcome.Outcome]) -> int:
-    """A variant against the plain run."""
+    """Compare a variant with the plain run."""
     print(f"{variant.name}: {sum(row.passed for row in outcomes)} of {len(outcomes)} pass")
     why = variants.reasons(variant.name)
     different = variants.worse(outcomes, EXPECTED)

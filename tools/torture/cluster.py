@@ -1,4 +1,4 @@
-"""Two nodes and an etcd in network namespaces, each node with one of the shares under test at a virtual address."""
+"""Two nodes and an etcd in network namespaces; each node serves one of the shares under test at a virtual address."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from tools.torture.server import SERVER_OPTIONS, ServerError, sections, settings
 
 NODES = ("a", "b")
 _FIRST = 100
-"""Of the virtual addresses."""
+"""Last number of the first virtual address."""
 
 
 @contextlib.contextmanager
 def running_cluster(
     folder: Path, shares: Sequence[str], paths: Mapping[str, Path], server: Mapping[str, object]
 ) -> Iterator[tuple[dict[str, tuple[str, int]], list[str]]]:
-    """Where each share is, and what commands begin with that reach it. Raises ``ServerError``."""
+    """Run the cluster; yield the address of each share, and the first words of commands that can reach it.
+
+    Raises ``ServerError``.
+    """
     if reason := why_not():
         raise ServerError(f"no cluster: {reason}")
     place = folder / "cluster"

@@ -1,4 +1,4 @@
-"""One test's outcome, and files of them."""
+"""The outcome of a test, and files of outcomes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ COLUMNS = "suite\ttest\tresult\tsecs\thow\treason"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    """The outcome of one test."""
+
     suite: str
     test: str
     result: str
@@ -31,14 +33,14 @@ class Outcome:
 
 
 def write(path: Path, outcomes: Iterable[Outcome]) -> None:
-    """As a table, in the order of suites and tests."""
+    """Write outcomes as a table, in the order of suites and tests."""
     rows = sorted(outcomes, key=lambda outcome: (outcome.suite, outcome.test))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([COLUMNS, *(row.line for row in rows)]) + "\n", encoding="utf-8")
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """A file with a header line and tabs between fields; missing fields are empty."""
+    """Read a file with a header line and tabs between fields; missing fields are empty."""
     lines = path.read_text(encoding="utf-8").splitlines()
     names = lines[0].split("\t")
     return [dict(zip(names, line.split("\t") + [""] * len(names), strict=False)) for line in lines[1:]]

@@ -1,4 +1,4 @@
-"""Running again what fails against expectation, since machines are busy; what only then passes is recorded."""
+"""Repeat unexpected failures, since machines are busy, and record the tests that pass only then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.torture.outcome import Outcome
 
 
 class Repeats(Protocol):
-    """A runner, as far as this needs it."""
+    """The part of a runner that this module uses."""
 
     def repeat(self, outcomes: list[Outcome], tests: set[str]) -> list[Outcome]: ...
 
@@ -20,10 +20,11 @@ class Repeats(Protocol):
 def repeat(
     runner: Repeats, outcomes: list[Outcome], times: int, expected: Path, source: str, explained: Container[str]
 ) -> list[Outcome]:
-    """Return ``outcomes`` after those worse than the file ``expected`` ran again, ``times`` at most.
+    """Repeat the tests that did worse than the file ``expected`` says, at most ``times`` times; return the new
+    outcomes.
 
-    Each failure is recorded under ``source``, and so is what passes afterwards. Tests that are ``explained`` may fail:
-    they run again, but are not recorded.
+    Each failure is recorded under ``source``, and so is a later success. Tests that are ``explained`` may fail: they
+    are repeated, but not recorded.
     """
     failed: set[str] = set()
     for left in range(times, -1, -1):

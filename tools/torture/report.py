@@ -1,4 +1,4 @@
-"""Comparison with Samba's verdicts and with those expected, and the page in docs/."""
+"""Compare outcomes with Samba's and with the expected ones, and write the page in docs/."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ HERE = Path(__file__).resolve().parent
 
 
 def samba_passes() -> dict[str, bool]:
-    """Tests that pass on Samba 4.17, plainly or with the shares and options they need (pass2)."""
+    """Return whether each test passes on Samba 4.17, plainly or with the shares and options that it needs (pass2)."""
     rows = read_table(HERE / "baseline.tsv")
     return {row["test"]: row["result"] == "pass" or row["pass2"].startswith("pass") for row in rows}
 
 
 def reasons() -> dict[str, str]:
-    """Why a test that does not pass does not."""
+    """Return why tests do not pass, by test."""
     document = tomllib.loads((HERE / "reasons.toml").read_text(encoding="utf-8"))
     return {str(test): str(reason) for test, reason in document.items()}
 
 
 def regressions(outcomes: Iterable[Outcome], expected: Path) -> list[Outcome]:
-    """Those that no longer pass although the file of expectations says so."""
+    """Return the outcomes that do not pass although the file of expectations says so."""
     if not expected.exists():
         return []
     passed = {row["test"] for row in read_table(expected) if row["result"] == "pass"}
@@ -33,7 +33,7 @@ def regressions(outcomes: Iterable[Outcome], expected: Path) -> list[Outcome]:
 
 
 def merged(outcomes: list[Outcome], expected: Path) -> list[Outcome]:
-    """``outcomes`` over what ``expected`` has of tests that were not run."""
+    """Return ``outcomes``, with those of ``expected`` for tests that were not run."""
     new = {outcome.test for outcome in outcomes}
     old = read_table(expected) if expected.exists() else []
     kept = [
@@ -49,7 +49,7 @@ def _section(title: str, lines: list[str]) -> list[str]:
 
 
 def markdown(outcomes: list[Outcome]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     samba, why = samba_passes(), reasons()
     outcomes = sorted(outcomes, key=lambda outcome: (outcome.suite, outcome.test))
     counts = Counter(outcome.result for outcome in outcomes)

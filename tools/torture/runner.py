@@ -1,4 +1,4 @@
-"""Running smbtorture: each suite whole, then what got no verdict test by test; suites in parallel, one per share."""
+"""Run smbtorture: each suite whole, then tests without a verdict one by one; suites run in parallel, one per share."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ _SOLO_BUDGET = 600.0
 
 @dataclass(slots=True)
 class Runner:
+    """Runs smbtorture against servers that are already running."""
+
     plan: Plan
     addresses: dict[str, tuple[str, int]]
-    """By share."""
+    """Address by share."""
     paths: dict[str, Path]
-    """Shares on this machine."""
+    """Folders of the shares on this machine."""
     raw: Path
-    """Where smbtorture's own output goes."""
+    """Folder for smbtorture's own output."""
     suite_timeout: float
     test_timeout: float
     extra: list[str]
     prefix: list[str] = field(default_factory=list)
-    """What smbtorture's command begins with: ip netns exec ..."""
+    """First words of smbtorture's command: ip netns exec ..."""
     _processes: set[subprocess.Popen[str]] = field(default_factory=set, init=False)
     _stopped: bool = field(default=False, init=False)
 
     def run_all(self, shares: list[str]) -> list[Outcome]:
-        """On all ``shares`` at once."""
+        """Run the suites on all ``shares`` at the same time."""
         waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
         for suite in self.plan.suites:
             waiting.put(suite)
@@ -66,7 +68,7 @@ class Runner:
             for thread in threads:
                 thread.join()
         except BaseException:
-            # Nobody may use the shares any more when they are unmounted.
+            # The shares must not be in use any longer when they are unmounted.
             self._stopped = True
             for process in list(self._processes):
                 process.terminate()
@@ -76,7 +78,7 @@ class Runner:
         return outcomes
 
     def repeat(self, outcomes: list[Outcome], tests: set[str]) -> list[Outcome]:
-        """``outcomes`` with those of ``tests`` run once more, each on its own."""
+        """Return ``outcomes`` after running each of ``tests`` once more, on its own."""
         share = next(iter(self.paths))
         return [
             self._run_alone(old.suite, old.test, share, self.plan.special(old.test)) if old.test in tests else old
@@ -150,7 +152,7 @@ class Runner:
 
 
 def _find(verdicts: dict[str, subunit.Verdict], test: str) -> subunit.Verdict | None:
-    """Suites name their tests in full, by the last part, or without the first ones."""
+    """Find the verdict of a test. Suites print full names, the last part, or names without the first parts."""
     for name in (test, test.rsplit(".", maxsplit=1)[-1]):
         if name in verdicts:
             return verdicts[name]

@@ -1,5 +1,7 @@
-"""The server under test, as its users start it: the command with a configuration file. With a fabric, smbtorture's TCP
-is carried onto SMB Direct by ``smb3server proxy``."""
+"""The server under test, started as by its users: the command with a configuration file.
+
+With a fabric, ``smb3server proxy`` carries smbtorture's TCP over SMB Direct.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _STOP_SECONDS = 10
 
 
 class ServerError(Exception):
-    """It did not start."""
+    """The server did not start."""
 
 
 def configuration(
@@ -26,18 +28,18 @@ def configuration(
     share_options: dict[str, dict[str, object]],
     server: dict[str, object],
 ) -> str:
-    """TOML with two users and ``shares`` by name."""
+    """Return a TOML configuration with two users and ``shares`` by name."""
     options = {"listen": ["127.0.0.1"], "port": 0, **SERVER_OPTIONS, **server}
     return "[server]\n" + settings(options) + sections(shares, share_options)
 
 
 def settings(options: Mapping[str, object]) -> str:
-    """Lines of TOML."""
+    """Return lines of TOML."""
     return "".join(f"{key} = {_toml(value)}\n" for key, value in options.items())
 
 
 def sections(shares: Mapping[str, Path], share_options: Mapping[str, Mapping[str, object]]) -> str:
-    """Shares and users."""
+    """Return the sections of shares and users."""
     text = ""
     for name, path in shares.items():
         text += "[[share]]\n" + settings({"name": name, "path": str(path), **share_options.get(name, {})})
@@ -52,9 +54,11 @@ def _toml(value: object) -> str:
 
 @contextlib.contextmanager
 def running_server(folder: Path, config: str, fabric: str | None = None) -> Iterator[tuple[str, int]]:
-    """Its address, or with ``fabric`` (iwarp, loopback, mixed) that of a proxy in front of its SMB Direct; mixed: every
-    other connection is one over TCP, the rest iWARP. What it writes is in ``folder``/server.log. Raises
-    ``ServerError``."""
+    """Run the server and yield its address, or that of a proxy in front of its SMB Direct.
+
+    ``fabric`` is iwarp, loopback or mixed, and requests the proxy. With mixed, every other connection uses TCP, and the
+    rest iWARP. The output is in ``folder``/server.log. Raises ``ServerError``.
+    """
     file, log = folder / "server.toml", folder / "server.log"
     file.touch(0o600)
     file.write_text(config, encoding="utf-8")
@@ -96,7 +100,7 @@ def _running(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes
 
 
 def _address(process: subprocess.Popen[bytes], log: Path, kind: str) -> tuple[str, int]:
-    """Where ``kind`` is served, by the line that starts with "ready"."""
+    """Return the address at which ``kind`` is served, from the line that starts with "ready"."""
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         for line in log.read_text(errors="replace").splitlines():

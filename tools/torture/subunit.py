@@ -1,4 +1,4 @@
-"""The subunit text stream that ``smbtorture --format=subunit`` prints."""
+"""Parse the subunit text stream that ``smbtorture --format=subunit`` prints."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ _RESULTS = {
     "skip": "skip",
 }
 _RESULT_LINE = re.compile(rf"({'|'.join(_RESULTS)}): (.+?)( \[)?$")
-"""A name may have spaces."""
+"""Names may contain spaces."""
 _REASON_LINES, _REASON_LENGTH = 4, 300
 
 
 class Verdict(NamedTuple):
+    """The result of one test as smbtorture reports it."""
+
     result: str
     seconds: float
     reason: str
@@ -35,7 +37,7 @@ def _time(line: str) -> float | None:
 
 
 def parse(output: str) -> dict[str, Verdict]:
-    """Verdicts by test name as printed; a test that was started only has none."""
+    """Return the verdicts by test name as printed. A test that was started but not finished is missing."""
     verdicts: dict[str, Verdict] = {}
     now = started = 0.0
     lines = output.splitlines()

@@ -1,5 +1,8 @@
-"""Runs under other conditions than the plain one: signing or encryption required, over SMB Direct, on continuously
-available shares, in a cluster. Each is held against the plain run; where they differ, variants.toml must say why."""
+"""Runs under other conditions than the plain one: with required signing or encryption, over SMB Direct, on continuously
+available shares, or in a cluster.
+
+Each is compared with the plain run; variants.toml must explain the differences.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ CORE = tuple(
         "streams",
     )
 )
-"""What is run over SMB Direct."""
+"""Suites that run over SMB Direct."""
 ABOUT_CHANNELS = frozenset(["smb2.multichannel", "smb2.session", "smb2.replay", "smb2.lease", "smb2.oplock"])
-"""What is run over TCP and SMB Direct mixed: suites whose sessions have more than one connection."""
+"""Suites that run over TCP and SMB Direct mixed, because their sessions have more than one connection."""
 LASTING = frozenset(
     f"smb2.{name}"
     for name in (
@@ -29,7 +32,7 @@ LASTING = frozenset(
         *("lease", "multichannel", "replay", "session"),
     )
 )
-"""What is run on continuously available shares: handles and sessions that outlast connections."""
+"""Suites that run on continuously available shares: handles and sessions that outlast connections."""
 ABOUT_SECURITY = frozenset(["smb2.session", "smb2.session-require-signing"])
 """Suites whose tests choose signing and encryption themselves."""
 
@@ -40,24 +43,26 @@ SLOW = frozenset(
         *("durable-v2-delay", "bench", "maxfid", "aio_delay", "change_notify_disabled", "maximum_allowed", "twrp"),
     )
 )
-"""Suites that mostly wait for breaks to time out, or need what a share of their own has."""
+"""Suites that mostly wait for breaks to time out, or need the properties of a special share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
+    """The conditions of a run."""
+
     name: str = ""
-    """Empty: the plain run."""
+    """Empty for the plain run."""
     signing: bool = False
     encryption: bool = False
     fabric: str | None = None
     available: bool = False
     """Shares are continuously available."""
     cluster: bool = False
-    """They are services of two nodes, at virtual addresses."""
+    """Shares are services of two nodes, at virtual addresses."""
 
     @property
     def client_options(self) -> list[str]:
-        """smbtorture's."""
+        """Options of smbtorture."""
         options = []
         if self.signing:
             options.append("--option=clientsigning=required")
@@ -67,7 +72,7 @@ class Variant:
 
     @property
     def server_options(self) -> dict[str, Any]:
-        """Those of [server]."""
+        """Options of [server]."""
         options = {}
         if self.signing:
             options["require_signing"] = True
@@ -77,11 +82,11 @@ class Variant:
 
     @property
     def share_options(self) -> dict[str, Any]:
-        """Those of every share."""
+        """Options of every share."""
         return {"continuous_availability": True} if self.available else {}
 
     def wants(self, suite: str) -> bool:
-        """Whether ``suite`` is run when none is named."""
+        """Return whether ``suite`` runs when none is named."""
         if self.fabric == "mixed":
             return suite in ABOUT_CHANNELS
         if self.available:
@@ -98,21 +103,23 @@ def make(
     available: bool = False,
     cluster: bool = False,
 ) -> Variant:
-    """The name says which conditions: ``iwarp``, ``signing``, ``iwarp-encryption``. A cluster's shares are continuously
-    available."""
+    """Make a variant whose name states its conditions: ``iwarp``, ``signing``, ``iwarp-encryption``.
+
+    A cluster's shares are continuously available.
+    """
     where = "cluster" if cluster else "available" if available else None
     parts = [fabric, where, "signing" if signing else None, "encryption" if encryption else None]
     return Variant("-".join(part for part in parts if part), signing, encryption, fabric, available or cluster, cluster)
 
 
 def reasons(variant: str) -> dict[str, str]:
-    """Why tests that pass plainly do not pass in this variant."""
+    """Return why tests that pass plainly do not pass in this variant, by test."""
     document = tomllib.loads(REASONS.read_text(encoding="utf-8"))
     return {str(test): " ".join(str(reason).split()) for test, reason in document.get(variant, {}).items()}
 
 
 def worse(outcomes: Iterable[Outcome], plain: Path) -> list[Outcome]:
-    """Those that pass plainly and not here."""
+    """Return the outcomes of tests that pass plainly and not here."""
     if not plain.exists():
         return []
     passed = {row["test"] for row in read_table(plain) if row["result"] == "pass"}
@@ -120,7 +127,7 @@ def worse(outcomes: Iterable[Outcome], plain: Path) -> list[Outcome]:
 
 
 def markdown(results: dict[str, list[Outcome]], plain: Path) -> str:
-    """The page: for each variant what differs from the plain run, and why."""
+    """Return the page: for each variant the differences from the plain run, and the reasons."""
     passed = {row["test"] for row in read_table(plain) if row["result"] == "pass"} if plain.exists() else set()
     lines = [
         "# smbtorture under other conditions",

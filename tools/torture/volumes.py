@@ -1,4 +1,6 @@
-"""File systems for the shares under test: small ones on loop devices where root and the kernel allow, else folders."""
+"""File systems for the shares under test: small ones on loop devices if root and the kernel allow it, otherwise
+folders.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _MKFS = {
-    # Large inodes: extended attributes (security descriptors, streams) fit in them as they do on a real disk's xfs.
+    # Large inodes: extended attributes (security descriptors, streams) fit in them, as on a real disk's xfs.
     "ext4": ["mkfs.ext4", "-q", "-F", "-b", "4096", "-I", "1024", "-m", "0"],
     "btrfs": ["mkfs.btrfs", "-q", "-f"],
     "xfs": ["mkfs.xfs", "-q", "-f", "-m", "reflink=1"],
 }
 _SIZES = {"btrfs": 256 << 20, "ext4": 256 << 20, "xfs": 320 << 20}
-"""Bytes; the images are sparse. XFS refuses less than 300 MiB."""
+"""Bytes. The images are sparse. XFS refuses less than 300 MiB."""
 
 
 def _run(command: list[str]) -> bool:
@@ -29,7 +31,7 @@ def _run(command: list[str]) -> bool:
 
 @contextlib.contextmanager
 def volume(folder: Path, name: str, kind: str) -> Iterator[tuple[Path, bool]]:
-    """A mounted, empty file system under ``folder``; with False beside it if it is only a folder."""
+    """Make a mounted, empty file system under ``folder``; yield its path, and False if it is only a folder."""
     mount, image = folder / name, folder / f"{name}.img"
     mount.mkdir()
     mounted = False

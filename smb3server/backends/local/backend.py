@@ -18,8 +18,10 @@ from smb3server.backends.base import (
     FileKey,
     Handle,
     Kind,
+    OpenedFile,
     OpenRequest,
     Path,
+    PathNotFound,
     Remembered,
     User,
     VolumeInfo,
@@ -28,7 +30,15 @@ from smb3server.backends.local import syscalls
 from smb3server.backends.local.file_ids import FileIds
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.local.impersonate import ActAs
-from smb3server.backends.local.metadata import Blob, Metadata, MetadataStore, file_info, kind_of, may_use_trusted
+from smb3server.backends.local.metadata import (
+    KIND_BITS,
+    KINDS,
+    Blob,
+    Metadata,
+    MetadataStore,
+    file_info,
+    may_use_trusted,
+)
 from smb3server.backends.local.namespace import Namespace
 from smb3server.backends.local.own_changes import OwnChanges
 from smb3server.backends.local.resolve import Resolver
@@ -66,7 +76,7 @@ NTFS_MAX_FILE_SIZE = 0xFFFFFFF0000
 
 
 class LocalBackend(Backend):
-    """Needs Linux with /proc mounted."""
+    """A directory of this machine. It needs Linux with /proc mounted."""
 
     case_sensitive = False
     supports_streams = True
@@ -85,7 +95,9 @@ class LocalBackend(Backend):
                 namespace = "trusted" if may_use_trusted() else "user"
             if namespace not in ("trusted", "user", "none"):
                 raise ValueError(f"xattrs: 'auto', 'trusted', 'user' or 'none', not {options.xattrs!r}")
-            self.resolver = Resolver(self._root, follow_symlinks=options.symlinks == "beneath", openat2=options.openat2)
+            self.resolver = Resolver(
+                self._root, follow_symlinks=options.symlinks == "beneath", openat2=options.openat2, patience=self
+            )
             self._sidecar = self._make_sidecar(options.sidecar)
             self.store = MetadataStore(self._sidecar, None if namespace == "none" else namespace)
             self.streams = StreamStore(self._sidecar)
@@ -98,7 +110,7 @@ class LocalBackend(Backend):
             raise
 
     def _ask_root(self) -> None:
-        """What there is to know about the directory behind ``_root`` and its file system."""
+        """Find out about the directory behind ``_root`` and its file system."""
         stat, root = syscalls.statx(self._root), self._share_root
         self.volume_serial = zlib.crc32(f"{stat.dev}:{stat.ino}".encode()) or 1
         self.volume_created = filetime.from_ns(stat.btime if stat.btime >= 0 else stat.mtime)
@@ -109,7 +121,8 @@ class LocalBackend(Backend):
         self.supports_compression = not self.read_only and root.compresses()
 
     def is_available(self) -> bool:
-        """Where another directory has the share's path now, new opens go there; what is open stays where it was."""
+        """Return whether the root exists. If another directory has the share's path now, new opens go there; present
+        opens stay in the old one."""
         found = self._share_root.look()
         if found is Found.ANOTHER:
             self._sidecar.close()
@@ -137,14 +150,6 @@ class LocalBackend(Backend):
             self._sidecar.close()
 
     @property
-    def defer_reading(self) -> bool:
-        return self.resolver.cache.defer
-
-    @defer_reading.setter
-    def defer_reading(self, value: bool) -> None:
-        self.resolver.cache.defer = value
-
-    @property
     def path_lookups(self) -> int:  # type: ignore[override]
         return self.resolver.lookups
 
@@ -163,50 +168,62 @@ class LocalBackend(Backend):
             try:
                 # Once for both: changing credentials costs more than opening does.
                 with ActAs(request.user):
-                    found, stat = self.resolver.open_path(request.path, not request.open_reparse_point, request.exact)
+                    found, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
                     descriptor, kind, data = self._open_data(request, found, stat)
             except FileNotFoundError as error:
                 if request.disposition == Disposition.OPEN or error.errno != errno.ENOENT:
                     raise
-                handle = self._create(request)
-                if handle is not None:
-                    return handle
-                continue
+                new = self._create(request)
+                if new is None:
+                    continue
+                return self._created(request, new).handle
             if request.stream:
                 try:
                     return self._open_stream(request, descriptor, stat, kind)
                 except BaseException:
                     os.close(descriptor)
                     raise
-            return self._existing(request, descriptor, stat, kind, data)
+            return LocalHandle.existing(self, descriptor, stat, kind, data, writable=request.write, user=request.user)
         # Somebody keeps creating and removing it, or a dangling symlink has the name.
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), "/".join(request.path))
 
-    def _existing(
-        self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind, data: int | None
-    ) -> LocalHandle:
-        """For a file or directory that was there; takes over the descriptors."""
-        return LocalHandle(
-            self,
-            descriptor,
-            stat,
-            kind,
-            is_path=data is None,
-            data=data if kind == Kind.FILE else None,
-            writable=request.write,
-            stream="",
-            created=False,
-            user=request.user,
-        )
+    def open_described(self, request: OpenRequest) -> OpenedFile:
+        """Describe an existing file, or its folder, by the stat that opening takes anyway."""
+        if request.stream or request.disposition != Disposition.OPEN:
+            return super().open_described(request)
+        self.opens += 1
+        path, follow, is_folder = request.path, not request.open_reparse_point, False
+        if len(path) <= request.or_folder and not self.is_available():
+            # As in ``open``, for the root itself and as the folder of a file.
+            missing = PathNotFound if path else FileNotFoundError
+            raise missing(errno.ENOENT, os.strerror(errno.ENOENT))
+        with ActAs(request.user):
+            if request.or_folder:
+                descriptor, stat, is_folder = self.resolver.open_or_folder(path, follow)
+            else:
+                descriptor, stat = self.resolver.open_path(path, follow)
+            if is_folder:
+                kind, data = Kind.DIRECTORY, None
+            else:
+                descriptor, kind, data = self._open_data(request, descriptor, stat)
+        writable = request.write and not is_folder
+        handle = LocalHandle.existing(self, descriptor, stat, kind, data, writable=writable, user=request.user)
+        try:
+            reference = descriptor if data is not None else f"/proc/self/fd/{descriptor}"
+            return OpenedFile(handle, self.store.describe(reference, stat), is_folder)
+        except BaseException:
+            handle.close()
+            raise
 
     def _open_data(self, request: OpenRequest, descriptor: int, stat: Statx) -> tuple[int, Kind, int | None]:
-        """Takes over ``descriptor`` (O_PATH); gives it or the one for data access instead, as the same user.
+        """Open the data of a file, as far as requested, as the same user. Return the descriptor to keep, the kind and
+        the descriptor for data. This takes over ``descriptor`` (O_PATH), and closes it on failure.
 
-        What is opened is the very file that was checked, by /proc/self/fd: a name could lead to a device by now.
-        """
+        The data is opened by /proc/self/fd, so it is the very file that was checked: the name could lead to a device by
+        now."""
         data = None
         try:
-            kind = kind_of(stat.mode)
+            kind = KINDS.get(stat.mode & KIND_BITS, Kind.OTHER)
             self._check_kind(request, kind)
             reference = f"/proc/self/fd/{descriptor}"
             if request.stream:
@@ -241,7 +258,7 @@ class LocalBackend(Backend):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
 
     def _open_stream(self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind) -> LocalHandle:
-        """Takes over ``descriptor`` (O_PATH) on success only."""
+        """Open or create a stream. This takes over ``descriptor`` (O_PATH) on success only."""
         reference = f"/proc/self/fd/{descriptor}"
         metadata = self.store.load(reference, stat)
         created = False
@@ -291,13 +308,13 @@ class LocalBackend(Backend):
         return data
 
     def remember(self, request: OpenRequest) -> Remembered | None:
-        """None also for alternate streams, and where ``FileIds`` are of no use."""
+        """Return None also for alternate streams, and where ``FileIds`` are of no use."""
         if request.stream:
             return None
         with ActAs(request.user):
             descriptor, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
         try:
-            kind = kind_of(stat.mode)
+            kind = KINDS.get(stat.mode & KIND_BITS, Kind.OTHER)
             self._check_kind(request, kind)
             file_id = self.file_ids.of(descriptor, stat)
         finally:
@@ -307,7 +324,7 @@ class LocalBackend(Backend):
         return _RememberedFile(self, FileKey(stat.dev, stat.ino), kind, request, file_id)
 
     def find(self, request: OpenRequest, file_id: FileId) -> tuple[int, Statx] | None:
-        """O_PATH descriptor of the file and its stat, if ``request.path`` leads to it."""
+        """Return an O_PATH descriptor of the file and its stat, if ``request.path`` leads to it."""
         try:
             with ActAs(request.user):
                 descriptor, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
@@ -319,7 +336,7 @@ class LocalBackend(Backend):
         return None
 
     def reopen(self, request: OpenRequest, file_id: FileId) -> Handle:
-        """Open what was remembered; by its name if it has it still, so that the kernel knows its path."""
+        """Open a remembered file: by its name if it still has that, so that the kernel knows its path."""
         self.opens += 1
         found = self.find(request, file_id)
         if found is None:
@@ -331,63 +348,67 @@ class LocalBackend(Backend):
                 raise
         with ActAs(request.user):
             descriptor, kind, data = self._open_data(request, *found)
-        return self._existing(request, descriptor, found[1], kind, data)
+        return LocalHandle.existing(self, descriptor, found[1], kind, data, writable=request.write, user=request.user)
 
     # -- creating
 
-    def _create(self, request: OpenRequest) -> Handle | None:
-        """None if somebody was faster: look again."""
+    def _create(self, request: OpenRequest) -> int | None:
+        """Make a missing file or directory, and return a descriptor. None: the name was taken meanwhile."""
         self.check_writable()
         if not request.path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         with ActAs(request.user):
             parent, _ = self.resolver.open_parent(request.path)
-            try:
-                descriptor = self._add(request, parent)
-            except FileExistsError:
-                return None
-            finally:
-                os.close(parent)
-        return self._finish_creation(request, descriptor)
+        try:
+            return self._add(request, parent)
+        except FileExistsError:
+            return None
+        finally:
+            os.close(parent)
 
-    def create_in(self, folder: Handle, request: OpenRequest) -> Handle:
+    def create_in(self, folder: Handle, request: OpenRequest) -> OpenedFile:
+        """Create a file or directory in the very directory that ``folder`` has open."""
         if not isinstance(folder, LocalHandle) or request.stream or not request.path:
             return super().create_in(folder, request)
         self.opens += 1
         self.check_writable()
-        with ActAs(request.user):
-            descriptor = self._add(request, folder.place())
-        return self._finish_creation(request, descriptor)
+        return self._created(request, self._add(request, folder.place()))
 
     def _add(self, request: OpenRequest, parent: int) -> int:
-        """Make a new file or directory in the directory ``parent``. FileExistsError: something has the name, in any
-        case."""
-        name = names.to_disk(request.path[-1])
-        if names.is_private(name):
-            raise PermissionError(errno.EACCES, "reserved name", name)
+        """Make a new file or directory in the directory ``parent``, and return a descriptor. FileExistsError: something
+        has the name, in any case."""
+        flags = _data_flags(request) | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | _OPEN_FLAGS
         cache = self.resolver.cache
-        name = cache.tunnelled(parent, name)
-        before, present = cache.before_adding(parent, name)
-        if present is not None and not names.is_private(present):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), present)
-        self.own.expect(parent, name, CREATE)
-        descriptor = self._make(request, parent, name)
-        cache.after(before, parent, added=name)
+        with ActAs(request.user):
+            addition = cache.before_adding(parent, request.path[-1])
+            name = addition.name
+            if addition.present is not None:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), addition.present)
+            self.own.expect(parent, name, CREATE)
+            if request.directory is not True or request.stream:
+                descriptor = os.open(name, flags, self.options.file_mode, dir_fd=parent)
+            else:
+                os.mkdir(name, self.options.directory_mode, dir_fd=parent)
+                access = os.O_RDONLY if request.read else os.O_PATH
+                descriptor = os.open(name, access | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+            cache.after(addition.before, parent, added=name, added_hash=addition.hash)
         return descriptor
 
-    def _finish_creation(self, request: OpenRequest, descriptor: int) -> LocalHandle:
+    def _created(self, request: OpenRequest, descriptor: int) -> OpenedFile:
+        """Store what a new file or directory begins with; takes over its descriptor."""
         try:
             stat = syscalls.statx(descriptor)
-            kind = kind_of(stat.mode)
         except BaseException:
             os.close(descriptor)
             raise
+        kind = KINDS.get(stat.mode & KIND_BITS, Kind.OTHER)
+        is_path = kind == Kind.DIRECTORY and not request.read
         handle = LocalHandle(
             self,
             descriptor,
             stat,
             kind,
-            is_path=kind == Kind.DIRECTORY and not request.read,
+            is_path=is_path,
             data=descriptor if kind == Kind.FILE and (request.read or request.write) else None,
             writable=request.write,
             stream="",
@@ -395,11 +416,13 @@ class LocalBackend(Backend):
             user=request.user,
         )
         try:
-            handle.begin(stat, request.attributes, request.security_descriptor)
+            reference = f"/proc/self/fd/{descriptor}" if is_path else descriptor
+            found = self.store.begin(descriptor, reference, stat, request.attributes, request.security_descriptor)
             if request.ea:
                 handle.set_eas(request.ea)
+                found = handle.describe()
             if not request.stream:
-                return handle
+                return OpenedFile(handle, found)
             opened = self._open_new_stream(request, descriptor, stat, kind)
         except BaseException:
             # Half a file, without its security descriptor say, must not stay.
@@ -409,7 +432,7 @@ class LocalBackend(Backend):
             raise
         handle.close()
         opened.file_created = True
-        return opened
+        return OpenedFile(opened, opened.describe())
 
     def _open_new_stream(self, request: OpenRequest, base: int, stat: Statx, kind: Kind) -> LocalHandle:
         descriptor = os.open(f"/proc/self/fd/{base}", os.O_PATH | os.O_CLOEXEC)
@@ -418,15 +441,6 @@ class LocalBackend(Backend):
         except BaseException:
             os.close(descriptor)
             raise
-
-    def _make(self, request: OpenRequest, parent: int, name: str) -> int:
-        if request.directory is True and not request.stream:
-            os.mkdir(name, self.options.directory_mode, dir_fd=parent)
-            access = os.O_RDONLY if request.read else os.O_PATH
-            flags = access | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            return os.open(name, flags, dir_fd=parent)
-        flags = _data_flags(request) | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | _OPEN_FLAGS
-        return os.open(name, flags, self.options.file_mode, dir_fd=parent)
 
     # -- the rest
 
@@ -447,12 +461,12 @@ class LocalBackend(Backend):
             return self.resolver.find_ancestor(path, matches)
 
     def info_of(self, descriptor: int, reference: int | str) -> FileInfo:
-        """Of a file itself, whatever stream of it is open."""
+        """Return the metadata of the file itself, whichever stream of it is open."""
         stat = syscalls.statx(descriptor)
         return file_info(stat, self.store.load(reference, stat))
 
     def parent_info(self, descriptor: int, here: FileInfo) -> FileInfo:
-        """What '..' shows: the root is its own parent, nothing above it is told."""
+        """Return what '..' shows. The root is its own parent; nothing above it is shown."""
         try:
             components = self.resolver.disk_path(descriptor)
             if not components:
@@ -488,7 +502,7 @@ class LocalBackend(Backend):
         )
 
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
-        """Through inotify, in the running event loop."""
+        """Report changes through inotify, in the running event loop."""
         if not isinstance(handle, LocalHandle) or handle.kind != Kind.DIRECTORY:
             return None
         return self._watcher.subscribe(handle.disk_path, recursive, on_change)

@@ -1,18 +1,19 @@
 """Case-insensitive look-up by reading directories, with a bounded cache of their names.
 
-A small directory is read at once. Where the caller can wait (``CaseCache.defer``) a large one is read on another
+A small directory is read at once. Where the caller can wait (``Patience``) a large one is read on another
 thread: ``find`` raises ``FolderNotRead``, and is called again when that is over.
 """
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from smb3server.backends import names
 from smb3server.backends.base import FolderNotRead
@@ -79,29 +80,52 @@ class Before(NamedTuple):
     """What was read held until then."""
 
 
-class CaseCache:
-    """Thread-safe. Directories are given as open descriptors (O_PATH will do)."""
+class Patience(Protocol):
+    """Says whether those who look names up can wait."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+    defer_reading: bool
+    """While set, ``CaseCache.find`` raises ``FolderNotRead`` rather than read a large directory."""
+
+
+class Addition(NamedTuple):
+    """A name that is about to be added to a directory."""
+
+    before: Before
+    name: str
+    """On disk."""
+    hash: int
+    """``names.fold(name).hash``."""
+    present: str | None
+    """The entry that has the name already, in any case."""
+
+
+class CaseCache:
+    """Names of directories, for look-ups ignoring case. It is thread-safe. Directories are given as open descriptors,
+    which may be O_PATH."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES, patience: Patience | None = None) -> None:
+        """``max_bytes``: memory for names. ``patience`` None: ``defer_reading`` says whether callers can wait."""
+        self._patience: Patience = patience or self
         self._max_bytes = max_bytes
         self._directories: OrderedDict[tuple[int, int], _Directory] = OrderedDict()
         self._bytes = 0
+        # Invariant: ``_bytes`` is the sum of ``counted`` over ``_directories``. Only complete entries count for more
+        # than 0.
         self._readings: dict[tuple[int, int], Reading] = {}
         self._tunnel: OrderedDict[tuple[tuple[int, int], str], tuple[str, float]] = OrderedDict()
         """Long names gone from a directory by directory and 8.3 name, and when to forget them."""
         self._lock = threading.Lock()
         self.scans = 0
-        self.defer = False
-        """While set, ``find`` raises ``FolderNotRead`` rather than read a large directory."""
+        self.defer_reading = False
+        """Whether callers can wait, unless ``patience`` says so."""
 
     def find(self, directory: int, disk_name: str, stat: syscalls.Statx | None = None) -> str | None:
-        """On-disk name of the entry equal to ``disk_name`` but for case (or for the mapping of characters), or of the
-        one that has it as its 8.3 name.
+        """Return the on-disk name of the entry that equals ``disk_name`` except for case (or the mapping of
+        characters), or that has it as its 8.3 name.
 
-        Directories one may not read, and ones that vanish meanwhile, match nothing. Raises ``FolderNotRead``. ``stat``
-        is the directory's, taken before the name was looked up as it is; None: it is asked for.
-        """
-        folded = names.upcase(names.to_wire(disk_name))
+        None also for directories that one may not read, or that vanish meanwhile. Raises ``FolderNotRead``. ``stat``:
+        that of the directory, taken before the exact name was looked up; None: it is taken now."""
+        folded = names.fold(disk_name)
         if stat is None:
             stat = syscalls.statx(directory)
         key, stamp = (stat.dev, stat.ino), (stat.mtime, stat.ctime)
@@ -110,7 +134,7 @@ class CaseCache:
             if entry is not None and entry.complete:
                 return entry.names.find(folded) if entry.names is not None else None
             reading = self._readings.get(key)
-        if reading is not None and self.defer:
+        if reading is not None and self._patience.defer_reading:
             raise FolderNotRead(reading)
         try:
             entry = self._read(directory, stat, reading is None)
@@ -119,7 +143,7 @@ class CaseCache:
         return entry.names.find(folded) if entry.names is not None else None
 
     def _valid(self, key: tuple[int, int], stamp: tuple[int, int]) -> _Directory | None:
-        """Complete or being read. Under the lock."""
+        """Return the entry of a directory that is complete or being read. Call it under the lock."""
         entry = self._directories.get(key)
         if entry is None:
             return None
@@ -135,7 +159,7 @@ class CaseCache:
         return entry
 
     def _read(self, directory: int, stat: syscalls.Statx, keep: bool) -> _Directory:
-        """Read it, or begin to and raise ``FolderNotRead``. ``keep``: for those who ask next, too."""
+        """Read a directory, or begin to and raise ``FolderNotRead``. ``keep``: later look-ups use it, too."""
         self.scans += 1
         key = (stat.dev, stat.ino)
         entry = _Directory((stat.mtime, stat.ctime))
@@ -150,7 +174,7 @@ class CaseCache:
                 self._directories[key] = entry
         try:
             for count, _ in enumerate(steps):
-                if self.defer and keep and count * _BATCH >= AT_ONCE:
+                if self._patience.defer_reading and keep and count * _BATCH >= AT_ONCE:
                     reading = self._readings[key] = Reading(steps)
                     raise FolderNotRead(reading)
         except FolderNotRead:
@@ -188,7 +212,7 @@ class CaseCache:
             self._finish(entry, key, spent if done else None)
 
     def _finish(self, entry: _Directory, key: tuple[int, int] | None, spent: float | None) -> None:
-        """The directory is read, in ``spent`` seconds, or will not be (None)."""
+        """Complete a directory that was read in ``spent`` seconds; None: reading it has failed."""
         with self._lock:
             deferred = self._readings.pop(key, None) is not None if key is not None else False
             if spent is None:
@@ -207,14 +231,13 @@ class CaseCache:
                 entry.believed_until = now + _GRACE
             entry.complete = True
             if key is not None and self._directories.get(key) is entry:
-                self._account(entry)
+                entry.counted = entry.names.size if entry.names is not None else 0
+                self._bytes += entry.counted
+                if self._bytes > self._max_bytes:
+                    self._make_room(entry)
 
-    def _account(self, entry: _Directory) -> None:
-        """Its size is known, or changed: forget the directories that were asked for longest ago if it is all too much.
-        Under the lock."""
-        size = entry.names.size if entry.names is not None else 0
-        self._bytes += size - entry.counted
-        entry.counted = size
+    def _make_room(self, entry: _Directory) -> None:
+        """Forget the directories that were used longest ago, except ``entry``. Call it under the lock."""
         for _ in range(len(self._directories)):
             if self._bytes <= self._max_bytes:
                 return
@@ -241,9 +264,9 @@ class CaseCache:
                     self._tunnel.popitem(last=False)
 
     def tunnelled(self, directory: int, disk_name: str) -> str:
-        """The name under which to create ``disk_name``: if that is the 8.3 name of one removed a moment ago, the long
-        one, as NTFS does it for programs that save by removing and creating again (tunneling,
-        MS-FSA 2.1.1.1)."""
+        """Return the name under which to create ``disk_name``. This is the long name of an entry removed a moment ago
+        if ``disk_name`` is its 8.3 name, as on NTFS, for programs that save by removing and creating again. [MS-FSA
+        2.1.1.1]"""
         if not self._tunnel:
             return disk_name
         folded = names.upcase(disk_name)
@@ -255,27 +278,48 @@ class CaseCache:
         return long if deadline > time.monotonic() else disk_name
 
     def before(self, directory: int) -> Before:
-        """Call before a change of ours in ``directory``, and ``after`` when it is done: saves reading it again."""
-        stat = syscalls.statx(directory)
+        """Note the state of ``directory`` before a change of ours; pass it to ``after``. This saves reading the
+        directory again."""
+        return self._before(syscalls.statx(directory))
+
+    def _before(self, stat: syscalls.Statx) -> Before:
         key, stamp = (stat.dev, stat.ino), (stat.mtime, stat.ctime)
         with self._lock:
             entry = self._valid(key, stamp)
             return Before(key, entry, entry is not None and entry.stamp == stamp)
 
-    def before_adding(self, directory: int, disk_name: str) -> tuple[Before, str | None]:
-        """Return what ``before`` and ``find`` do, for a name that is about to be added."""
-        before = self.before(directory)
-        entry = before.entry
+    def before_adding(self, directory: int, name: str) -> Addition:
+        """Return what ``before`` and ``find`` do, for a name on the wire that is about to be added. Raises ``OSError``
+        for one that no file can have."""
+        disk_name = names.to_disk(name)
+        if names.is_private(disk_name):
+            raise PermissionError(errno.EACCES, "reserved name", disk_name)
+        if self._tunnel:
+            disk_name = self.tunnelled(directory, disk_name)
+        folded = names.fold(disk_name)
+        before = self._before(syscalls.statx(directory))
+        entry, present = before.entry, None
         if entry is None or not entry.complete:
-            found = self.find(directory, disk_name)
-            return self.before(directory), found
-        if entry.names is None:
-            return before, None
-        folded = names.upcase(names.to_wire(disk_name))
-        with self._lock:
-            return before, entry.names.find(folded)
+            present = self.find(directory, disk_name)
+            before = self.before(directory)
+        elif entry.names is not None:
+            with self._lock:
+                present = entry.names.find(folded)
+        if present is not None and names.is_private(present):
+            present = None
+        return Addition(before, disk_name, folded.hash, present)
 
-    def after(self, before: Before, directory: int, added: str | None = None, removed: Sequence[str] = ()) -> None:
+    def after(
+        self,
+        before: Before,
+        directory: int,
+        added: str | None = None,
+        removed: Sequence[str] = (),
+        added_hash: int | None = None,
+    ) -> None:
+        """Note what a change of ours has added to ``directory`` and removed from it.
+
+        ``before``: what ``before`` returned ahead of it. ``added_hash``: ``names.fold(added).hash``, if it is known."""
         for name in removed:
             self._remember(before.key, name)
         entry = before.entry
@@ -289,12 +333,15 @@ class CaseCache:
                 for name in removed:
                     entry.names.remove(name)
                 if added is not None:
-                    entry.names.add(added)
-                if entry.complete and entry.names.outdated:
+                    entry.names.add(added, names.fold(added).hash if added_hash is None else added_hash)
+                if removed and entry.complete and entry.names.outdated:
                     self._drop(before.key)
                     return
                 if entry.complete:
-                    self._account(entry)
+                    self._bytes += entry.names.size - entry.counted
+                    entry.counted = entry.names.size
+                    if self._bytes > self._max_bytes:
+                        self._make_room(entry)
             if before.current:
                 entry.stamp = (stat.mtime, stat.ctime)
                 if entry.expires is None:

@@ -1,5 +1,5 @@
-"""Files known by what the file system itself calls them (name_to_handle_at(2)): whatever their names are, without a
-descriptor, and never mistaken for a later file that has their inode number."""
+"""Files identified by the handle that the file system gives them (name_to_handle_at(2)): whatever their names are,
+without a descriptor, and never mistaken for a later file with the same inode number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from smb3server.backends.local.syscalls import FileId, Statx
 
 
 class FileIds:
-    """Of one share. ``root`` is its root's O_PATH descriptor, and stays open."""
+    """Identifies files of one share. ``root``: an O_PATH descriptor of its root, which stays open."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -21,8 +21,8 @@ class FileIds:
         self._usable: bool | None = None
 
     def of(self, descriptor: int, stat: Statx) -> FileId | None:
-        """None where a file cannot be opened again by it: another file system mounted below the share, one without
-        such names, or a server without CAP_DAC_READ_SEARCH."""
+        """Return the identity of a file. None if it could not be opened again by it: it is on another file system
+        mounted below the share, or on one without handles, or the server has no CAP_DAC_READ_SEARCH."""
         if self._usable is None:
             self._usable = self._try()
         if not self._usable or stat.dev != self._device:
@@ -43,7 +43,8 @@ class FileIds:
         return True
 
     def open(self, file_id: FileId) -> int:
-        """An O_PATH descriptor, the caller's to close. ``FileNotFoundError``: the file is gone."""
+        """Return an O_PATH descriptor of the file, which the caller closes. Raises ``FileNotFoundError`` if the file is
+        gone."""
         try:
             return syscalls.open_by_handle(self._mount, file_id, os.O_PATH | os.O_NOFOLLOW)
         except OSError as error:

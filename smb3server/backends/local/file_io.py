@@ -29,13 +29,13 @@ MAX_RANGES = 65536
 
 
 def check_range(offset: int, length: int = 0) -> None:
-    """EINVAL for what no file can hold."""
+    """Raise ``OSError`` (EINVAL) for a range that no file can hold."""
     if offset < 0 or length < 0 or offset + length > MAX_OFFSET:
         raise OSError(errno.EINVAL, "offset out of range")
 
 
 def read_into(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
-    """Fill the buffers; short only at end of file."""
+    """Fill the buffers, and return the number of bytes: fewer only at the end of file."""
     wanted = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
     if offset > MAX_OFFSET - wanted:
         return 0
@@ -79,8 +79,8 @@ def _rest(buffers: Sequence[Buffer], done: int) -> list[memoryview]:
 
 
 def zero_range(descriptor: int, offset: int, length: int, sparse: bool) -> Iterator[None]:
-    """In steps. Within the file's size. A file not marked sparse keeps its allocation where the file system can tell,
-    and gets no more: what is a hole reads as zeros already."""
+    """Zero a range in steps, within the file's size. A file not marked sparse keeps its allocation if the file system
+    can do that. Holes stay holes: they read as zeros already."""
     end = min(offset + length, os.fstat(descriptor).st_size)
     if offset >= end:
         return
@@ -100,8 +100,8 @@ def zero_range(descriptor: int, offset: int, length: int, sparse: bool) -> Itera
 
 
 def _next_data(descriptor: int, offset: int) -> tuple[int, int] | None:
-    """(start, end) of the first data from ``offset`` on; None: there is none. A file system that cannot tell has data
-    everywhere."""
+    """Return (start, end) of the first data from ``offset`` on; None if there is none. A file system without holes has
+    data everywhere."""
     try:
         start = os.lseek(descriptor, offset, os.SEEK_DATA)
         return start, os.lseek(descriptor, start, os.SEEK_HOLE)
@@ -138,10 +138,10 @@ def truncate(descriptor: int, size: int) -> None:
 
 
 def allocate(descriptor: int, size: int) -> Iterator[None]:
-    """Reserve space for ``size`` bytes in steps, or give back what is reserved beyond. A smaller size cuts the file.
+    """Reserve space for ``size`` bytes in steps, or free what is reserved beyond them. A smaller size cuts the file.
 
-    What cannot be reserved, or not to the end, is given back. Raises OSError (ENOSPC) before the first step if the file
-    system has less space than that."""
+    If reserving fails, everything reserved is freed. Raises OSError (ENOSPC) before the first step if the file system
+    has less space than that."""
     check_range(size)
     stat = os.fstat(descriptor)
     current = stat.st_size
@@ -177,7 +177,7 @@ def allocate(descriptor: int, size: int) -> Iterator[None]:
 
 
 def allocated_ranges(descriptor: int, offset: int, length: int, limit: int = MAX_RANGES) -> list[tuple[int, int]]:
-    """At most ``limit`` ranges; from the last one on everything counts as data."""
+    """Return at most ``limit`` ranges of data; from the last one on everything counts as data."""
     end = min(offset + length, os.fstat(descriptor).st_size)
     ranges: list[tuple[int, int]] = []
     while offset < end:
@@ -201,7 +201,8 @@ def allocated_ranges(descriptor: int, offset: int, length: int, limit: int = MAX
 
 
 def copy_range(source: int, source_offset: int, target: int, offset: int, length: int) -> int:
-    """Bytes copied, short at the source's end. Overlapping ranges of one file behave like memmove."""
+    """Copy bytes, and return their number: fewer at the source's end. Overlapping ranges of one file behave like
+    memmove."""
     length = min(length, os.fstat(source).st_size - source_offset)
     if length <= 0:
         return 0
@@ -248,7 +249,7 @@ def clone_range(source: int, source_offset: int, target: int, offset: int, lengt
 
 
 def set_compressed(descriptor: int, compressed: bool) -> None:
-    """FS_COMPR_FL (ioctl_iflags(2)); EOPNOTSUPP where the file system does not compress."""
+    """Set FS_COMPR_FL (ioctl_iflags(2)). Raises EOPNOTSUPP if the file system does not compress."""
     try:
         (flags,) = _INODE_FLAGS.unpack(fcntl.ioctl(descriptor, _FS_IOC_GETFLAGS, bytes(_INODE_FLAGS.size)))
         # FS_NOCOMP_FL excludes it.

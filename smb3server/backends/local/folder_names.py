@@ -33,7 +33,7 @@ class _Chunk:
         self.size = len(self._text) + 8 * len(self._index)
 
     def find(self, value: int) -> Iterator[str]:
-        """Names on disk with this hash."""
+        """Return the on-disk names that have this hash."""
         index, text = self._index, self._text
         at = bisect_left(index, value << 32)
         while at < len(index) and index[at] >> 32 == value:
@@ -44,7 +44,7 @@ class _Chunk:
 
 
 class FolderNames:
-    """Filled by ``read``; ``add`` and ``remove`` tell of changes, during the reading, too."""
+    """The names in a directory. ``read`` fills it; ``add`` and ``remove`` note changes, also while it is being read."""
 
     def __init__(self) -> None:
         self.size = 500
@@ -59,7 +59,7 @@ class FolderNames:
         self._removed: set[str] = set()
 
     def read(self, disk_names: Sequence[str]) -> None:
-        """Take names as they come out of the directory; ``finish`` after the last."""
+        """Take names as they come out of the directory; call ``finish`` after the last."""
         self._names += disk_names
         self._hashes += map(names.name_hash, names.fold_all(disk_names))
         self.count += len(disk_names)
@@ -73,17 +73,17 @@ class FolderNames:
             self.size += chunk.size
             self._names, self._hashes = [], []
 
-    def add(self, disk_name: str) -> None:
-        """A name came into the directory, or may have."""
+    def add(self, disk_name: str, value: int) -> None:
+        """Note that a name came into the directory, or may have. ``value``: its ``names.fold(disk_name).hash``."""
         self._removed.discard(disk_name)
-        present = self._added.setdefault(names.name_hash(names.upcase(names.to_wire(disk_name))), [])
+        present = self._added.setdefault(value, [])
         if disk_name not in present:
             present.append(disk_name)
             self.size += len(disk_name) + _OVERHEAD
             if len(self._added) >= CHUNK:
-                self._settle()
+                self._make_chunk()
 
-    def _settle(self) -> None:
+    def _make_chunk(self) -> None:
         """Make a chunk of what was added."""
         listed = [(name, value) for value, present in self._added.items() for name in present]
         self.size -= sum(len(name) + _OVERHEAD for name, _ in listed)
@@ -93,8 +93,8 @@ class FolderNames:
         self.size += chunk.size
 
     def remove(self, disk_name: str) -> None:
-        """A name is gone from the directory."""
-        value = names.name_hash(names.upcase(names.to_wire(disk_name)))
+        """Note that a name is gone from the directory."""
+        value = names.fold(disk_name).hash
         present = self._added.get(value, [])
         if disk_name in present:
             present.remove(disk_name)
@@ -107,7 +107,7 @@ class FolderNames:
 
     @property
     def outdated(self) -> bool:
-        """So many names are gone that reading it again takes less memory."""
+        """Whether so many names are gone that reading the directory again takes less memory."""
         return len(self._removed) > max(CHUNK, self.count // 4)
 
     def _with_hash(self, value: int) -> Iterator[str]:
@@ -117,15 +117,16 @@ class FolderNames:
                     yield name
         yield from self._added.get(value, ())
 
-    def find(self, folded: str) -> str | None:
-        """The name on disk whose name on the wire, in upper case, is ``folded``; of several the smallest. Else the one
-        that has it as its 8.3 name."""
-        found = [
-            name for name in self._with_hash(names.name_hash(folded)) if names.upcase(names.to_wire(name)) == folded
-        ]
+    def find(self, name: names.Folded) -> str | None:
+        """Return the name on disk that is ``name`` when it is folded; of several the smallest. Else the one that has
+        ``name`` as its 8.3 name."""
+        folded = name.text
+        found = [entry for entry in self._with_hash(name.hash) if names.upcase(names.to_wire(entry)) == folded]
         if found:
             return min(found)
+        if "~" not in folded:
+            return None
         value = names.hash_in_short_name(folded) if names.may_be_short(folded) else None
         if value is not None:
-            found = [name for name in self._with_hash(value) if names.short_name(names.to_wire(name)) == folded]
+            found = [entry for entry in self._with_hash(value) if names.short_name(names.to_wire(entry)) == folded]
         return min(found) if found else None

@@ -13,7 +13,6 @@ from typing import Protocol
 
 from smb3server.backends import names
 from smb3server.backends.base import (
-    MAX_DESCRIPTOR_BYTES,
     Described,
     DirectoryEntry,
     FileInfo,
@@ -71,8 +70,7 @@ class HandleHost(Protocol):
 
 
 class LocalHandle(Handle):
-    """``_fd`` stands for the file itself, O_PATH unless data access was asked for; ``_data`` is what bytes go through:
-    ``_fd``, or an alternate stream's descriptor, or None."""
+    """A file, stream or directory of the host."""
 
     __slots__ = (
         "_backend",
@@ -90,6 +88,32 @@ class LocalHandle(Handle):
         "stream",
     )
 
+    @classmethod
+    def existing(
+        cls,
+        backend: HandleHost,
+        descriptor: int,
+        stat: Statx,
+        kind: Kind,
+        data: int | None,
+        *,
+        writable: bool,
+        user: User | None,
+    ) -> LocalHandle:
+        """Return the handle of a file or directory that was there; it takes over the descriptors."""
+        return cls(
+            backend,
+            descriptor,
+            stat,
+            kind,
+            is_path=data is None,
+            data=data if kind == Kind.FILE else None,
+            writable=writable,
+            stream="",
+            created=False,
+            user=user,
+        )
+
     def __init__(
         self,
         backend: HandleHost,
@@ -105,6 +129,8 @@ class LocalHandle(Handle):
         user: User | None,
     ) -> None:
         self._backend = backend
+        # ``_fd`` is the file itself: O_PATH, unless access to data was requested. Invariant: ``_data``, which bytes are
+        # read from and written to, is ``_fd``, or the descriptor of an alternate stream, or None.
         self._fd = descriptor
         self._ref: int | str = f"/proc/self/fd/{descriptor}" if is_path else descriptor
         self._data = data
@@ -176,7 +202,8 @@ class LocalHandle(Handle):
 
     @contextlib.contextmanager
     def _for_writing(self) -> Iterator[int]:
-        """The data descriptor, or a new one if this handle cannot write (a server truncates when it supersedes)."""
+        """Yield the data descriptor, or a new one if this handle cannot write (the server truncates a file that it
+        supersedes)."""
         self._changing()
         if self._writable and self._data is not None:
             yield self._data
@@ -245,7 +272,7 @@ class LocalHandle(Handle):
                 pass
 
     def _as_user(self, steps: Iterator[None]) -> Iterator[None]:
-        """Take steps on another thread with the credentials that this handle was opened with: they count for quotas."""
+        """Take steps on another thread with the credentials of the user who opened the file: they count for quotas."""
         running = True
         while running:
             with self._space:
@@ -290,21 +317,8 @@ class LocalHandle(Handle):
 
     def describe(self) -> Described:
         stat = syscalls.statx(self._descriptor())
-        store, reference = self._backend.store, self._ref
-        metadata = store.load(reference, stat)
-        info = file_info(stat, metadata, syscalls.statx(self._data_descriptor()) if self.stream else None)
-        return Described(info, store.blob_of(reference, stat, metadata, Blob.DESCRIPTOR))
-
-    def begin(self, stat: Statx, attributes: int, descriptor: bytes | None) -> None:
-        """Store what a file begins with that this handle has just made: ``stat`` is its own, and nothing is stored yet.
-        ``attributes`` 0: the default."""
-        change = self._attributes(attributes) if attributes else None
-        store, reference = self._backend.store, self._ref
-        if descriptor is not None:
-            _check_descriptor(descriptor)
-            store.set_blob(reference, stat, Blob.DESCRIPTOR, descriptor, change, Metadata())
-        elif change is not None:
-            store.change(reference, stat, change, Metadata())
+        data = syscalls.statx(self._data_descriptor()) if self.stream else None
+        return self._backend.store.describe(self._ref, stat, data)
 
     def set_times(
         self,
@@ -313,7 +327,7 @@ class LocalHandle(Handle):
         last_write: int | None = None,
         change: int | None = None,
     ) -> None:
-        """POSIX has no way to set the change time: ``change`` is kept beside it until the file changes again."""
+        """Set times. POSIX cannot set the change time, so ``change`` is stored until the file changes again."""
         self._changing()
         stat = syscalls.statx(self._descriptor())
         check_times(creation, last_access, last_write, change)
@@ -333,11 +347,8 @@ class LocalHandle(Handle):
             self._change(times)
 
     def set_attributes(self, attributes: int) -> None:
-        self._change(self._attributes(attributes))
-
-    def _attributes(self, attributes: int) -> _Change:
         settable = attr.DIRECTORY_SETTABLE if self.kind == Kind.DIRECTORY else attr.SETTABLE
-        return lambda metadata: setattr(metadata, "attributes", attributes & settable)
+        self._change(lambda metadata: setattr(metadata, "attributes", attributes & settable))
 
     def _changing(self) -> None:
         self._backend.check_writable()
@@ -361,7 +372,6 @@ class LocalHandle(Handle):
         return self._blob(Blob.DESCRIPTOR)
 
     def set_security_descriptor(self, descriptor: bytes) -> None:
-        _check_descriptor(descriptor)
         self._set_blob(Blob.DESCRIPTOR, bytes(descriptor))
 
     def set_permissions(
@@ -424,7 +434,7 @@ class LocalHandle(Handle):
         return found
 
     def _current_stream(self, key: str) -> str:
-        """The stream's name now: another handle may have renamed it."""
+        """Return the name of the stream as it is now: another handle may have renamed it."""
         self.stream = self._backend.streams.name_of(key, self._data_descriptor())
         return self.stream
 
@@ -482,7 +492,7 @@ class LocalHandle(Handle):
         return scan.search(directory, here, above, self._backend.store, self._backend.resolver, matches)
 
     def _for_scan(self) -> tuple[int, FileInfo, FileInfo]:
-        """A descriptor of its own for reading, and what '.' and '..' show."""
+        """Return a descriptor for reading the directory, and what '.' and '..' show."""
         if self.kind != Kind.DIRECTORY:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         here = self.info() if not self.stream else self._backend.info_of(self._descriptor(), self._ref)
@@ -499,15 +509,12 @@ class LocalHandle(Handle):
         self._fd, self._data = -1, None
         if descriptor >= 0 and self._writable:
             self._backend.own.closed(self.key)
-        if descriptor >= 0:
+        if self.kind == Kind.DIRECTORY and descriptor >= 0:
+            os.close(descriptor)
+        elif descriptor >= 0:
             release.close(descriptor)
         if data is not None and data != descriptor:
             release.close(data)
-
-
-def _check_descriptor(descriptor: bytes) -> None:
-    if len(descriptor) > MAX_DESCRIPTOR_BYTES:
-        raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
 
 
 def _clear_streams(metadata: Metadata) -> None:
@@ -515,7 +522,7 @@ def _clear_streams(metadata: Metadata) -> None:
 
 
 def _unpack_eas(raw: bytes) -> list[tuple[bytes, bytes]]:
-    """Stops at what is cut short: a user of the host may have written it."""
+    """Unpack stored EAs. A truncated entry ends them: a user of the host may have written it."""
     eas = []
     offset = 0
     while offset + _EA_HEADER.size <= len(raw):

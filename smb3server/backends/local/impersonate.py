@@ -1,9 +1,8 @@
-"""Acting as a user for the length of one system call or few (Linux: credentials belong to threads).
+"""Acting as a user for one or a few system calls (Linux: credentials belong to threads).
 
 The kernel checks a thread's file-system ids and its effective capabilities. ``setfsuid`` takes the capabilities of the
 file system away from a thread only when the id was 0 before (capabilities(7)), and never CAP_SYS_RESOURCE, which lifts
-quotas. So a server that is not root, or still has CAP_SYS_RESOURCE, lowers its effective set by itself as well.
-"""
+quotas. So a server that is not root, or still has CAP_SYS_RESOURCE, lowers its effective set by itself as well."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ _NO_USERS = OF_FILES | Capability.SYS_RESOURCE | Capability.SYS_ADMIN
 
 
 class _Own(NamedTuple):
-    """What this process is when it acts as nobody else."""
+    """The credentials of this process when it acts as itself."""
 
     uid: int
     gid: int
@@ -48,7 +47,7 @@ class _Own(NamedTuple):
 
 @functools.cache
 def _own() -> _Own | None:
-    """None: this process can act as nobody else."""
+    """Return the credentials of this process. None: it cannot act as another user."""
     sets = capabilities.get()
     if sets.effective & ACTING != ACTING:
         return None
@@ -61,7 +60,7 @@ def _own() -> _Own | None:
 
 
 def may_act() -> bool:
-    """Tell whether this process may act as other users: CAP_SETUID and CAP_SETGID, whoever it runs as."""
+    """Return whether this process may act as other users: it has CAP_SETUID and CAP_SETGID, root or not."""
     return _own() is not None
 
 
@@ -134,7 +133,7 @@ class SpaceOf:
         self._user = user
 
     def _switch(self) -> tuple[_Own, int] | None:
-        """This process and the uid to take; None: nothing to do."""
+        """Return the credentials of this process and the uid to take; None: there is nothing to do."""
         own, user = _own(), self._user
         if own is None:
             return None

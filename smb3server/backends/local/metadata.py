@@ -19,11 +19,12 @@ import errno
 import hashlib
 import os
 import secrets
+import stat as stat_module
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from smb3server.backends.base import FileInfo, FileKey, Kind
+from smb3server.backends.base import MAX_DESCRIPTOR_BYTES, Described, FileInfo, FileKey, Kind
 from smb3server.backends.local import syscalls
 from smb3server.backends.local.sidecar import SideCar
 from smb3server.backends.local.syscalls import Statx
@@ -99,7 +100,7 @@ class Metadata:
 
 
 def unpack(raw: bytes | None, inode: int) -> Metadata:
-    """Anything that is not ours counts as nothing: users of the host may have written it."""
+    """Unpack the small attribute. Anything malformed counts as empty: users of the host may have written it."""
     if raw is None or len(raw) < _LAYOUT.size:
         return Metadata()
     version, flags, present, beside, attributes, ea_size, tag, creation, owner = _LAYOUT.unpack_from(raw)
@@ -125,14 +126,15 @@ def unpack(raw: bytes | None, inode: int) -> Metadata:
 
 
 def may_use_trusted() -> bool:
-    """CAP_SYS_ADMIN in the initial user namespace, which trusted.* attributes take."""
+    """Return whether the process has CAP_SYS_ADMIN in the initial user namespace, as trusted.* attributes require."""
     with open("/proc/self/uid_map") as uid_map:
         first = uid_map.read().split() == ["0", "0", "4294967295"]
     return first and bool(capabilities.get().effective & Capability.SYS_ADMIN)
 
 
 def _set_on_unwritable(reference: Reference, name: str, value: bytes) -> None:
-    """user.* attributes take the right to write: the owner of a file without it lends it to himself for a moment."""
+    """Set a user.* attribute, which requires the right to write. The owner of a file without that right gets it for a
+    moment."""
     mode = os.stat(reference).st_mode & 0o7777
     if mode & 0o200:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -144,12 +146,14 @@ def _set_on_unwritable(reference: Reference, name: str, value: bytes) -> None:
 
 
 def inode_key(stat: Statx) -> str:
+    """Return the key into the side-car store of a file that stores none."""
     identity = b"%d %d %d" % (stat.dev, stat.ino, stat.btime)
     return hashlib.blake2b(identity, digest_size=16).hexdigest()
 
 
 class MetadataStore:
-    """``namespace``: 'trusted', 'user', or None for the side-car store alone."""
+    """Reads and writes what is stored with files. ``namespace``: 'trusted', 'user', or None for the side-car store
+    alone."""
 
     def __init__(self, sidecar: SideCar, namespace: str | None) -> None:
         self._sidecar = sidecar
@@ -159,6 +163,7 @@ class MetadataStore:
     # -- the small attribute
 
     def load(self, reference: Reference, stat: Statx) -> Metadata:
+        """Return the small attribute of a file. Raises ``OSError``."""
         if self._meta is not None:
             try:
                 if isinstance(reference, int):
@@ -171,8 +176,32 @@ class MetadataStore:
                     raise
         return self._load_beside(stat)
 
+    def describe(self, reference: Reference, stat: Statx, data: Statx | None = None) -> Described:
+        """Return what is stored with a file, and what ``stat`` says of it. ``data``: as in ``file_info``."""
+        metadata = self.load(reference, stat)
+        info = file_info(stat, metadata, data)
+        return Described(info, self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR))
+
+    def begin(
+        self, file: int, reference: Reference, stat: Statx, attributes: int, descriptor: bytes | None
+    ) -> Described:
+        """Store what a file begins with that was just made, and describe it.
+
+        ``file``: a descriptor of it, which may be O_PATH. ``attributes``: 0 leaves the default. ``descriptor``: the
+        security descriptor; None means that none is stored."""
+        metadata = Metadata()
+        if attributes:
+            is_directory = stat.mode & KIND_BITS == stat_module.S_IFDIR
+            metadata.attributes = attributes & (attr.DIRECTORY_SETTABLE if is_directory else attr.SETTABLE)
+        if descriptor is not None:
+            self.set_blob(reference, stat, Blob.DESCRIPTOR, descriptor, metadata=metadata)
+        elif attributes:
+            self.save(reference, stat, metadata)
+        # Storing has changed st_ctime, and may have taken blocks.
+        return Described(file_info(syscalls.statx(file), metadata), descriptor)
+
     def load_entry(self, directory: int, name: bytes, stat: Statx) -> Metadata:
-        """Of a directory's entry, without opening it."""
+        """Return the small attribute of a directory's entry, without opening the entry."""
         if self._meta is not None:
             try:
                 raw = syscalls.getxattr_at(directory, name, self._meta)
@@ -197,14 +226,14 @@ class MetadataStore:
         change: Callable[[Metadata], None],
         metadata: Metadata | None = None,
     ) -> None:
-        """Apply ``change`` to the small attribute. ``metadata``: what it holds now; None: that is read."""
+        """Apply ``change`` to the small attribute. ``metadata``: what it holds now; None: it is read."""
         if metadata is None:
             metadata = self.load(reference, stat)
         change(metadata)
         self.save(reference, stat, metadata)
 
     def _set(self, reference: Reference, item: str, value: bytes) -> bool:
-        """False if the file system has no extended attributes."""
+        """Set an extended attribute. False if the file system has none."""
         if self._namespace is None:
             return False
         name = f"{self._namespace}.smb3.{item}"
@@ -221,10 +250,11 @@ class MetadataStore:
     # -- side-car keys
 
     def key(self, stat: Statx, metadata: Metadata) -> str:
-        """Where this file's things lie in the side-car store."""
+        """Return the key of the file's items in the side-car store."""
         return inode_key(stat) if metadata.key == _NO_KEY else metadata.key.hex()
 
     def ensure_key(self, reference: Reference, stat: Statx, metadata: Metadata) -> str:
+        """Return ``key``, after storing a random one if the file has none."""
         if metadata.key == _NO_KEY:
             metadata.key = secrets.token_bytes(16)
             try:
@@ -237,7 +267,7 @@ class MetadataStore:
         return self.key(stat, metadata)
 
     def forget(self, stat: Statx, metadata: Metadata) -> None:
-        """The file is gone: so is everything beside it."""
+        """Remove everything of a file from the side-car store, as the file is gone."""
         if metadata.key != _NO_KEY or metadata != _EMPTY:
             self._sidecar.remove_all(self.key(stat, metadata))
 
@@ -247,7 +277,7 @@ class MetadataStore:
         return self.blob_of(reference, stat, self.load(reference, stat), kind)
 
     def blob_of(self, reference: Reference, stat: Statx, metadata: Metadata, kind: Blob) -> bytes | None:
-        """``blob``, where the small attribute is known to hold ``metadata``."""
+        """Return ``blob`` of a file whose small attribute holds ``metadata``."""
         if not metadata.present & kind:
             return None
         if metadata.beside & kind:
@@ -266,8 +296,10 @@ class MetadataStore:
         change: Callable[[Metadata], None] | None = None,
         metadata: Metadata | None = None,
     ) -> None:
-        """Store (None: remove) and apply ``change`` to the small attribute with it. ``metadata``: what that holds now;
-        None: that is read."""
+        """Store a value (None: remove it), and apply ``change`` to the small attribute. ``metadata``: what that
+        attribute holds now; None: it is read."""
+        if kind == Blob.DESCRIPTOR and value is not None and len(value) > MAX_DESCRIPTOR_BYTES:
+            raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
         if metadata is None:
             metadata = self.load(reference, stat)
         was_beside = metadata.beside & kind
@@ -302,11 +334,10 @@ class MetadataStore:
 _EMPTY = Metadata()
 
 
-def kind_of(mode: int) -> Kind:
-    return _KINDS.get(mode & 0o170000, Kind.OTHER)
-
-
-_KINDS = {0o100000: Kind.FILE, 0o040000: Kind.DIRECTORY, 0o120000: Kind.SYMLINK}
+KIND_BITS = 0o170000
+"""S_IFMT."""
+KINDS = {0o100000: Kind.FILE, 0o040000: Kind.DIRECTORY, 0o120000: Kind.SYMLINK}
+"""Kinds of files by those bits of their mode; others are ``Kind.OTHER``."""
 
 
 def _default_attributes(mode: int) -> int:
@@ -314,9 +345,9 @@ def _default_attributes(mode: int) -> int:
 
 
 def file_info(stat: Statx, metadata: Metadata, data: Statx | None = None) -> FileInfo:
-    """``data``: the alternate stream's own stat, when it is about one."""
+    """Return the metadata that clients see. ``data``: the stat of an alternate stream, if one is open."""
     mode = stat.mode
-    kind = _KINDS.get(mode & 0o170000, Kind.OTHER)
+    kind = KINDS.get(mode & KIND_BITS, Kind.OTHER)
     stored = metadata.attributes
     tag = metadata.reparse_tag
     size = allocation = 0

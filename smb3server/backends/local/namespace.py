@@ -56,8 +56,9 @@ class Namespace:
         """(parent's descriptor, wanted name, name of what is there in any case, its stat) of a new name."""
         if not path:
             raise _exists("")
+        wanted = names.to_disk(path[-1])
         with ActAs(user):
-            parent, wanted = self._resolver.open_parent(path)
+            parent, _ = self._resolver.open_parent(path)
         try:
             if names.is_private(wanted):
                 raise PermissionError(errno.EACCES, "reserved name", wanted)
@@ -163,8 +164,8 @@ class Namespace:
                 self._store.forget(target_stat, replaced)
 
     def check_unlink(self, descriptor: int, user: User | None) -> None:
-        """Raise PermissionError if ``user`` may not remove the file's name: it takes write and search permission on its
-        folder, and in a sticky one the file or the folder has to be his (unlink(2))."""
+        """Raise PermissionError if ``user`` may not remove the name of the file. This takes write and search permission
+        on the folder; in a sticky folder the user must own the file or the folder (unlink(2))."""
         with self._current(descriptor) as (parent, name, stat), ActAs(user):
             if not os.access(f"/proc/self/fd/{parent}", os.W_OK | os.X_OK, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
@@ -190,7 +191,7 @@ class Namespace:
 
 
 def _replace(source_dir: int, source: str, target_dir: int, target: str) -> None:
-    """To a name that exists; what had it is freed in its own time."""
+    """Rename to a name that exists. The replaced file is freed on another thread if it is large."""
     held = release.hold(target_dir, target)
     try:
         os.rename(source, target, src_dir_fd=source_dir, dst_dir_fd=target_dir)
@@ -200,7 +201,7 @@ def _replace(source_dir: int, source: str, target_dir: int, target: str) -> None
 
 
 def _rename_new(source_dir: int, source: str, target_dir: int, target: str) -> None:
-    """To a name that must not exist."""
+    """Rename to a name that must not exist."""
     old, new = os.fsencode(source), os.fsencode(target)
     try:
         syscalls.renameat2(source_dir, old, target_dir, new, syscalls.RENAME_NOREPLACE)

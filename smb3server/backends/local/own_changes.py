@@ -1,8 +1,8 @@
-"""Telling the server's own changes from the host's: inotify reports both, and does not say whose they are.
+"""Distinguishing changes of the server from those of other programs: inotify reports both without saying whose they
+are.
 
-Names created, removed or renamed are expected one by one. Content and metadata go by the file: what happens to one that
-is open for writing here, or was changed here a moment ago, counts as the server's own.
-"""
+Created, removed and renamed names are expected one by one. Content and metadata are attributed by file: changes of a
+file that is open for writing here, or was changed here a moment ago, count as the server's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OwnChanges:
         self._writers: dict[FileKey, int] = {}
 
     def opened(self, key: FileKey) -> None:
-        """For writing."""
+        """Note that the file was opened for writing."""
         self._writers[key] = self._writers.get(key, 0) + 1
 
     def closed(self, key: FileKey) -> None:
@@ -48,7 +48,7 @@ class OwnChanges:
         self._touched[key] = now + SECONDS
 
     def expect(self, directory: int, name: str, event: int) -> None:
-        """``event`` (an inotify bit) is about to happen to ``name`` in ``directory``."""
+        """Expect ``event`` (an inotify bit) for ``name`` in ``directory``: the server is about to cause it."""
         if not self.watched:
             return
         now = time.monotonic()
@@ -64,7 +64,7 @@ class OwnChanges:
         deadlines.append(now + SECONDS)
 
     def is_expected(self, directory: FileKey, name: str, event: int) -> bool:
-        """Uses up one expectation."""
+        """Return whether an event was expected, and use up the expectation."""
         key = (directory, name, event)
         deadlines = self._expected.get(key)
         if deadlines is None:

@@ -1,8 +1,7 @@
-"""Giving back the blocks of large files that have no name any more, on a thread of its own.
+"""Freeing the blocks of large files that have no name left, on a separate thread.
 
-A file that is removed ends with its last descriptor, and then close(2) takes as long as the file system needs to free
-it: seconds, where it lies in many pieces. The event loop, with everybody on it, would wait.
-"""
+A removed file ends with its last descriptor, and then close(2) takes as long as the file system needs to free it:
+seconds, if it is fragmented. The event loop, with all clients on it, would wait."""
 
 from __future__ import annotations
 
@@ -23,12 +22,12 @@ def _executor() -> ThreadPoolExecutor:
 
 
 def is_large(stat: os.stat_result, kept: int = 0) -> bool:
-    """Whether a file has that much to give back, of which its first ``kept`` bytes stay."""
+    """Return whether a file has ``LARGE`` bytes or more to free, of which its first ``kept`` bytes stay."""
     return stat_module.S_ISREG(stat.st_mode) and stat.st_blocks * _BLOCK - kept >= LARGE
 
 
 def close(descriptor: int) -> None:
-    """Close at once, or soon if that is what ends a large file."""
+    """Close a descriptor at once, or on another thread if that frees a large file."""
     stat = os.fstat(descriptor)
     if stat.st_nlink == 0 and is_large(stat):
         _executor().submit(os.close, descriptor)
@@ -37,8 +36,8 @@ def close(descriptor: int) -> None:
 
 
 def hold(directory: int, name: str) -> int | None:
-    """For a name that is about to be taken from a file: a descriptor to ``close`` when it is, so that the call that
-    takes it does not free the file; None where that is no matter."""
+    """Return a descriptor of a large file that is about to lose a name, so that the call which removes the name does
+    not free the file; pass it to ``close`` afterwards. None for other files."""
     try:
         if not is_large(os.stat(name, dir_fd=directory, follow_symlinks=False)):
             return None
@@ -49,5 +48,5 @@ def hold(directory: int, name: str) -> int | None:
 
 
 def wait() -> None:
-    """Until what was to be closed is."""
+    """Wait until all pending descriptors are closed."""
     _executor().submit(lambda: None).result()

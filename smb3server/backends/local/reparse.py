@@ -15,7 +15,7 @@ _MICROSOFT = 0x80000000
 
 
 def check(data: bytes) -> int:
-    """The tag of a well-formed buffer; OSError(EINVAL) otherwise (STATUS_IO_REPARSE_DATA_INVALID)."""
+    """Return the tag of a well-formed buffer. Raises OSError(EINVAL) otherwise (STATUS_IO_REPARSE_DATA_INVALID)."""
     if not _HEADER.size <= len(data) <= attr.MAX_REPARSE_BYTES:
         raise OSError(errno.EINVAL, "bad length of reparse data")
     tag, length, _ = _HEADER.unpack_from(data)
@@ -27,7 +27,7 @@ def check(data: bytes) -> int:
 
 
 def symlink_buffer(target: str) -> bytes:
-    """Symbolic Link Reparse Data Buffer (MS-FSCC 2.1.2.4) for a target in POSIX spelling."""
+    """Return a Symbolic Link Reparse Data Buffer for a target in POSIX spelling. [MS-FSCC 2.1.2.4]"""
     name = target.replace("/", "\\").encode("utf-16-le", "surrogatepass")
     flags = 0 if target.startswith("/") else _RELATIVE
     body = _SYMLINK.pack(0, len(name), len(name), len(name), flags) + name + name

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from smb3server.backends import names
 from smb3server.backends.base import FolderNotRead, Path, PathNotFound
 from smb3server.backends.local import syscalls
-from smb3server.backends.local.case_cache import CaseCache
+from smb3server.backends.local.case_cache import CaseCache, Patience
 from smb3server.backends.local.syscalls import Statx
 
 _PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -42,20 +42,29 @@ def _missing(path: Sequence[str], last: bool) -> FileNotFoundError:
 
 
 class Resolver:
-    """``root`` stays open, and the caller's."""
+    """Takes paths of clients to descriptors. ``root`` belongs to the caller, and stays open."""
 
-    def __init__(self, root: int, *, follow_symlinks: bool = True, openat2: bool | None = None) -> None:
+    def __init__(
+        self,
+        root: int,
+        *,
+        follow_symlinks: bool = True,
+        openat2: bool | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """``openat2``: whether to use it; None means if the kernel has it. ``patience``: as for ``CaseCache``."""
         self._root = root
         self._follow_symlinks = follow_symlinks
         self.openat2 = syscalls.have_openat2() if openat2 is None else openat2
-        self.cache = CaseCache()
+        self.cache = CaseCache(patience=patience)
         self.lookups = 0
         """Paths taken to descriptors so far."""
 
     # -- descriptors to paths
 
     def disk_path(self, descriptor: int) -> list[str]:
-        """Components below the root as they are on disk now. FileNotFoundError: it has no name, or one outside."""
+        """Return the components below the root as they are on disk now. Raises FileNotFoundError if the descriptor has
+        no name, or one outside."""
         full = os.readlink(f"/proc/self/fd/{descriptor}")
         root = os.readlink(f"/proc/self/fd/{self._root}")
         if full == root:
@@ -82,7 +91,7 @@ class Resolver:
     # -- paths to descriptors
 
     def open_exact(self, components: Sequence[str]) -> int:
-        """O_PATH descriptor of on-disk components, no symlinks followed anywhere; the caller closes it."""
+        """Return an O_PATH descriptor of on-disk components, without following symlinks. The caller closes it."""
         self.lookups += 1
         if not components:
             return os.open(".", _PATH_FLAGS, dir_fd=self._root)
@@ -98,39 +107,62 @@ class Resolver:
             descriptor = child
         return descriptor
 
-    def open_path(self, path: Path, follow: bool = True, exact: bool = False) -> tuple[int, Statx]:
-        """O_PATH descriptor (the caller closes it) and its stat.
+    def open_path(self, path: Path, follow: bool = True) -> tuple[int, Statx]:
+        """Return an O_PATH descriptor (the caller closes it) and its stat.
 
         FileNotFoundError: no last component; PathNotFound: an ancestor is missing or no directory; OSError(ELOOP): a
         symlink that leads outside the root, or none may be followed. A last symlink is returned itself unless
-        ``follow``. ``exact``: FileNotFoundError, too, where a name is there in another case only.
+        ``follow``.
         """
         self.lookups += 1
-        disk = [names.to_disk(component) for component in path]
-        for index, component in enumerate(disk):
-            if names.is_private(component):
-                raise _missing(path, index == len(disk) - 1)
-        if self.openat2 or not disk:
+        disk = names.to_disk_path(path)
+        private = names.private_at(disk)
+        if private is not None:
+            raise _missing(path, private == len(disk) - 1)
+        joined = os.fsencode("/".join(disk)) or b"."
+        if self.openat2 and len(joined) < _MAX_BYTES:
             try:
-                descriptor = self.open_exact(disk)
+                descriptor, stat = syscalls.openat2_stat(self._root, joined, _PATH_FLAGS, _STRICT)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
-                    raise
-                if error.errno == errno.ENOENT and exact:
                     raise
                 if error.errno == errno.ENOENT and len(disk) > 1:
                     found = self._walk_last(disk, follow)
                     if found is not None:
                         return found
             else:
-                stat = self._stat(descriptor)
                 if not (follow and stat_module.S_ISLNK(stat.mode)):
                     return descriptor, stat
                 os.close(descriptor)
         return self._walk(disk, follow)
 
-    def open_parent(self, path: Path) -> tuple[int, str]:
-        """O_PATH descriptor of the directory ``path`` is or would be in, and the on-disk form of its last component."""
+    def open_or_folder(self, path: Path, follow: bool) -> tuple[int, Statx, bool]:
+        """Return the result of ``open_path`` and False; or, if nothing has exactly this name, that of its folder and
+        True. Raises PathNotFound if the folder does not exist, either."""
+        disk = names.to_disk_path(path)
+        joined = os.fsencode("/".join(disk))
+        if self.openat2 and 0 < len(joined) < _MAX_BYTES and names.private_at(disk) is None:
+            above = os.path.dirname(joined) or b"."
+            try:
+                place, descriptor, stat = syscalls.openat2_first(self._root, (joined, above), _PATH_FLAGS, _STRICT)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
+                    raise
+            else:
+                self.lookups += 1
+                if stat_module.S_ISDIR(stat.mode) if place else not (follow and stat_module.S_ISLNK(stat.mode)):
+                    return descriptor, stat, bool(place)
+                os.close(descriptor)
+        try:
+            return *self.open_path(path, follow), False
+        except PathNotFound:
+            raise
+        except FileNotFoundError:
+            return *self.open_parent(path), True
+
+    def open_parent(self, path: Path) -> tuple[int, Statx]:
+        """Return an O_PATH descriptor (the caller closes it) of the directory that ``path`` is or would be in, and its
+        stat. Raises ``PathNotFound`` if there is none."""
         try:
             descriptor, stat = self.open_path(path[:-1])
         except FileNotFoundError:
@@ -138,7 +170,7 @@ class Resolver:
         if not stat_module.S_ISDIR(stat.mode):
             os.close(descriptor)
             raise _missing(path, False)
-        return descriptor, names.to_disk(path[-1])
+        return descriptor, stat
 
     @staticmethod
     def _stat(descriptor: int) -> Statx:
@@ -149,14 +181,13 @@ class Resolver:
             raise
 
     def _step(self, directory: int, component: str) -> int:
-        """One component, a symlink itself. ``component`` never holds '/' and is never '..': it cannot leave."""
+        """Open one component; a symlink itself. ``component`` has no '/' and is not '..', so it cannot lead outside."""
         if component in ("", ".", "..") or "/" in component:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), component)
         return os.open(component, _PATH_FLAGS, dir_fd=directory)
 
     def _walk_last(self, disk: list[str], follow: bool) -> tuple[int, Statx] | None:
-        """``_walk`` where the parent has exactly the name it was asked for by: one step, however deep that is. None:
-        it has not."""
+        """Do ``_walk`` in one step, if the parent has exactly the given name, however deep it is. None: it has not."""
         try:
             parent = self.open_exact(disk[:-1])
         except OSError:
@@ -168,7 +199,7 @@ class Resolver:
             os.close(parent)
 
     def _walk(self, disk: list[str], follow: bool) -> tuple[int, Statx]:
-        descriptor, _ = self.open_path(())
+        descriptor = self.open_exact(())
         try:
             stat = syscalls.statx(descriptor)
             for index in range(len(disk)):
@@ -181,7 +212,7 @@ class Resolver:
         return descriptor, stat
 
     def _enter(self, directory: int, stat: Statx, disk: list[str], index: int, follow: bool) -> tuple[int, Statx]:
-        """One step of a walk: from ``directory`` (``stat`` is its own) to component ``index``."""
+        """Do one step of a walk: from ``directory``, whose stat is ``stat``, to component ``index``."""
         last = index == len(disk) - 1
         if not stat_module.S_ISDIR(stat.mode):
             raise _missing(disk, False)
@@ -203,7 +234,7 @@ class Resolver:
         """Return how many components of ``path`` lead to its first ancestor, from the top, that ``matches`` (it gets an
         O_PATH descriptor and its stat). One walk. None: there is none before the first that is missing."""
         disk = [names.to_disk(component) for component in path]
-        descriptor, _ = self.open_path(())
+        descriptor = self.open_exact(())
         try:
             stat = syscalls.statx(descriptor)
             for index in range(len(disk) - 1):
@@ -230,12 +261,13 @@ class Resolver:
             return self._step(directory, actual), actual
 
     def follow(self, directory: int, name: str) -> tuple[int, Statx]:
-        """O_PATH descriptor (the caller closes it) and stat of what symlink ``name`` in ``directory`` leads to."""
+        """Return an O_PATH descriptor (the caller closes it) and the stat of the target of symlink ``name`` in
+        ``directory``."""
         descriptor = self._follow(directory, name)
         return descriptor, self._stat(descriptor)
 
     def _follow(self, directory: int, name: str) -> int:
-        """The target of symlink ``name`` in ``directory``."""
+        """Open the target of symlink ``name`` in ``directory``."""
         if not self._follow_symlinks:
             raise _refused((name,))
         components = [*self.disk_path(directory), name]

@@ -16,11 +16,11 @@ from smb3server.backends.local.resolve import Resolver
 def scan(
     directory: int, here: FileInfo, above: FileInfo, store: MetadataStore, resolver: Resolver
 ) -> Iterator[DirectoryEntry]:
-    """Takes over ``directory``, a descriptor of its own for reading, and closes it when done or dropped.
+    """Return the entries of a directory. This takes over ``directory``, a descriptor for reading, and closes it when
+    done or dropped.
 
-    Entries that vanish meanwhile are left out. A symlink shows as what it leads to if it stays beneath the share's
-    root, as a symlink otherwise.
-    """
+    Entries that vanish meanwhile are left out. A symlink appears as its target if that is below the share's root, as a
+    symlink otherwise."""
     for entry in search(directory, here, above, store, resolver, _everything):
         if entry is not None:
             yield entry
@@ -34,7 +34,8 @@ def search(
     resolver: Resolver,
     matches: Callable[[str], bool],
 ) -> Iterator[DirectoryEntry | None]:
-    """As ``scan``, of entries whose names match; None for each that does not, which costs its name only."""
+    """Return the entries whose names match, as ``scan`` does; None for each other entry, of which only the name is
+    read."""
     try:
         yield DirectoryEntry(".", here) if matches(".") else None
         yield DirectoryEntry("..", above) if matches("..") else None
@@ -52,8 +53,8 @@ def search(
 
 
 def one(directory: int, name: str, store: MetadataStore, resolver: Resolver) -> Iterator[DirectoryEntry | None]:
-    """The entry called ``name`` on the wire, in any case, if there is one: without reading the directory, where the
-    names in it are known. Takes over ``directory`` as ``search`` does."""
+    """Return the entry called ``name`` on the wire, in any case, if it exists: without reading the directory if its
+    names are known. This takes over ``directory`` as ``search`` does."""
     try:
         try:
             disk = names.to_disk(name)
@@ -80,7 +81,7 @@ def _everything(_: str) -> bool:
 
 
 def _entry(directory: int, name: str, shown: str, store: MetadataStore, resolver: Resolver) -> DirectoryEntry | None:
-    """None if it is not there, or not to be looked at."""
+    """Return an entry; None if it is gone, or may not be looked at."""
     raw = name.encode() if name.isascii() else os.fsencode(name)
     try:
         stat = syscalls.statx_at(directory, raw)

@@ -20,8 +20,8 @@ class Found(enum.Enum):
 
 
 class ShareRoot:
-    """``descriptor`` (O_PATH) keeps its number when it comes to mean another directory: whoever holds the number goes
-    along."""
+    """The directory of a share. ``descriptor`` (O_PATH) keeps its number when another directory takes its place, so
+    every user of the number follows."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.fspath(path))
@@ -34,7 +34,8 @@ class ShareRoot:
         return stat.st_dev, stat.st_ino
 
     def look(self) -> Found:
-        """What the path leads to now; ``ANOTHER``, once: ``descriptor`` is that directory from here on."""
+        """Return what the path leads to now. ``ANOTHER`` is returned once: from then on ``descriptor`` is that
+        directory."""
         try:
             stat = os.stat(self.path)
             found = Found.SAME if (stat.st_dev, stat.st_ino) == self._identity else Found.ANOTHER
@@ -72,7 +73,8 @@ class ShareRoot:
         return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self.descriptor)
 
     def has_small_files(self) -> bool:
-        """Whether files end somewhere below 16 TiB, as ext4's do: then clients may as well be told NTFS' own limit."""
+        """Return whether files can only grow to less than 16 TiB, as on ext4. Then clients may be given NTFS' own
+        limit."""
         try:
             descriptor = self._temporary()
         except OSError:
@@ -86,7 +88,8 @@ class ShareRoot:
         return False
 
     def clones_ranges(self) -> bool:
-        """By trying: the file system's name does not tell (XFS may have been made without)."""
+        """Return whether ranges can be cloned, by trying: the name of the file system does not say it (XFS may have
+        been made without)."""
         descriptors = []
         try:
             for _ in range(2):
@@ -101,5 +104,5 @@ class ShareRoot:
         return True
 
     def compresses(self) -> bool:
-        """ext4 keeps the flag, too, and compresses nothing."""
+        """Return whether the file system compresses. ext4 stores the flag, too, but compresses nothing."""
         return syscalls.file_system_type(self.descriptor) == syscalls.BTRFS_SUPER_MAGIC

@@ -16,7 +16,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SideCar:
-    """``open_parent`` yields a fresh descriptor of the directory ``name`` is in. Nothing is made before first use."""
+    """A directory for items of files. ``open_parent`` returns a new descriptor of the directory that ``name`` is in.
+    Nothing is created before the first use."""
 
     def __init__(self, open_parent: Callable[[], int], name: str, read_only: bool = False) -> None:
         self._open_parent = open_parent
@@ -50,7 +51,8 @@ class SideCar:
         return self._files
 
     def directory(self, key: str, create: bool = False) -> int | None:
-        """Descriptor of the key's directory (the caller closes it), None if there is none; EROFS: must not make it."""
+        """Return a descriptor of the key's directory, which the caller closes; None if it does not exist. Raises EROFS
+        if it would have to be created on a read-only share."""
         root = self._root(create)
         if root is not None:
             shard = _enter(root, key[:2], create and not self._read_only)
@@ -66,7 +68,7 @@ class SideCar:
         return None
 
     def read(self, key: str, item: str, limit: int) -> bytes | None:
-        """Content of an item, None if there is none; never more than ``limit`` bytes."""
+        """Return the content of an item, at most ``limit`` bytes; None if it does not exist."""
         directory = self.directory(key)
         if directory is None:
             return None
@@ -80,7 +82,7 @@ class SideCar:
             return file.read(limit)
 
     def write(self, key: str, item: str, data: bytes) -> None:
-        """Replaces the item as a whole, or not at all."""
+        """Replace an item as a whole, or not at all."""
         directory = self.directory(key, create=True)
         if directory is None:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -109,7 +111,7 @@ class SideCar:
             os.close(directory)
 
     def remove_all(self, key: str) -> None:
-        """Forget everything of a file that is no more. What is open stays usable."""
+        """Remove everything of a file that is gone. Open items stay usable."""
         directory = self.directory(key)
         if directory is None or self._read_only:
             return

@@ -25,13 +25,14 @@ def _hash(name: str) -> str:
 
 
 class StreamStore:
-    """``key`` is the file's key into the side-car store."""
+    """The alternate streams of a share's files. ``key``: the file's key into the side-car store."""
 
     def __init__(self, sidecar: SideCar) -> None:
         self._sidecar = sidecar
 
     def open(self, key: str, name: str, flags: int) -> tuple[int, str]:
-        """Descriptor and the name as it was given at its creation. FileNotFoundError if there is none."""
+        """Return a descriptor and the name as it was given at creation. Raises FileNotFoundError if the stream does not
+        exist."""
         directory = self._sidecar.directory(key)
         if directory is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
@@ -47,7 +48,7 @@ class StreamStore:
             os.close(directory)
 
     def name_of(self, key: str, descriptor: int) -> str:
-        """The present name of an open stream. FileNotFoundError if it has none any more."""
+        """Return the present name of an open stream. Raises FileNotFoundError if it has none."""
         item = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
         directory = self._sidecar.directory(key)
         if directory is not None:
@@ -60,7 +61,7 @@ class StreamStore:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     def create(self, key: str, name: str) -> int:
-        """A new stream's descriptor, for reading and writing. FileExistsError if there is one."""
+        """Return the descriptor of a new stream, for reading and writing. Raises FileExistsError."""
         directory = self._sidecar.directory(key, create=True)
         if directory is None:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
@@ -82,7 +83,7 @@ class StreamStore:
 
     @staticmethod
     def _name(directory: int, digest: str) -> str | None:
-        """None for a stream whose creation was cut short."""
+        """Return the name of a stream; None if its creation was interrupted."""
         try:
             descriptor = os.open(f"n-{digest}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         except FileNotFoundError:

@@ -12,6 +12,7 @@ import os
 import platform
 import struct
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -130,7 +131,7 @@ _inotify_rm_watch.argtypes = (ctypes.c_int, ctypes.c_int)
 
 
 def _prototype(*argtypes: type) -> ctypes._NamedFuncPointer:
-    """A private pointer to syscall(2) with fixed argument types: each caller needs its own."""
+    """Return a private pointer to syscall(2) with fixed argument types: each caller needs its own."""
     function = ctypes.CDLL(None, use_errno=True).syscall
     function.restype = ctypes.c_long
     function.argtypes = (ctypes.c_long, *argtypes)
@@ -152,7 +153,7 @@ def _error(name: bytes | None = None) -> OSError:
 
 
 def openat2(directory: int, path: bytes, flags: int, resolve: int, mode: int = 0) -> int:
-    """openat2(2); close-on-exec always. EAGAIN (a rename raced with a '..') is tried again, within bounds."""
+    """Call openat2(2), always with close-on-exec. EAGAIN (a rename raced with a '..') is tried again, within bounds."""
     how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
     for _ in range(64):
         descriptor = _openat2(_SYS_OPENAT2, directory, path, ctypes.byref(how), 24)
@@ -164,7 +165,7 @@ def openat2(directory: int, path: bytes, flags: int, resolve: int, mode: int = 0
 
 
 def have_openat2() -> bool:
-    """False on kernels before 5.6 and where a seccomp filter refuses the call."""
+    """Return whether openat2(2) works: not on kernels before 5.6, nor if a seccomp filter refuses it."""
     try:
         os.close(openat2(AT_FDCWD, b"/", os.O_PATH | os.O_DIRECTORY, RESOLVE_NO_SYMLINKS))
     except OSError:
@@ -199,15 +200,38 @@ def _unpack_statx(buffer: ctypes.Array[ctypes.c_char]) -> Statx:
 
 
 def statx(descriptor: int) -> Statx:
-    """Of an open descriptor, O_PATH ones included."""
+    """Return the stat of an open descriptor, which may be O_PATH."""
     buffers = _buffers
     if _statx(descriptor, b"", AT_EMPTY_PATH, _STATX_BASIC_AND_BTIME, buffers.statx_address) != 0:
         raise _error()
     return _unpack_statx(buffers.statx)
 
 
+def openat2_first(directory: int, paths: Sequence[bytes], flags: int, resolve: int) -> tuple[int, int, Statx]:
+    """Do ``openat2_stat`` for the first of ``paths`` that exists, and return its index as well. Raises
+    ``FileNotFoundError`` if none exists, other errors at once."""
+    last = len(paths) - 1
+    for index, path in enumerate(paths):
+        try:
+            return index, *openat2_stat(directory, path, flags, resolve)
+        except FileNotFoundError:
+            if index == last:
+                raise
+    raise ValueError("no path")
+
+
+def openat2_stat(directory: int, path: bytes, flags: int, resolve: int) -> tuple[int, Statx]:
+    """Call ``openat2`` and ``statx``, and return the descriptor and the stat."""
+    descriptor = openat2(directory, path, flags, resolve)
+    try:
+        return descriptor, statx(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
 def statx_at(directory: int, name: bytes) -> Statx:
-    """Of a directory's entry; a symlink itself, never its target."""
+    """Return the stat of a directory's entry; of a symlink itself, never of its target."""
     buffers = _buffers
     if _statx(directory, name, AT_SYMLINK_NOFOLLOW, _STATX_BASIC_AND_BTIME, buffers.statx_address) != 0:
         raise _error(name)
@@ -215,7 +239,7 @@ def statx_at(directory: int, name: bytes) -> Statx:
 
 
 def name_to_handle(descriptor: int) -> FileId:
-    """name_to_handle_at(2) of an open descriptor, O_PATH ones included."""
+    """Call name_to_handle_at(2) for an open descriptor, which may be O_PATH."""
     buffer = _buffers.handle
     _FILE_HANDLE.pack_into(buffer, 0, _MAX_HANDLE, 0)
     mount = ctypes.c_int()
@@ -226,8 +250,8 @@ def name_to_handle(descriptor: int) -> FileId:
 
 
 def open_by_handle(mount: int, file_id: FileId, flags: int) -> int:
-    """open_by_handle_at(2); needs CAP_DAC_READ_SEARCH. ESTALE: there is no such file any more. ``mount``: a descriptor
-    of its file system, not an O_PATH one."""
+    """Call open_by_handle_at(2), which needs CAP_DAC_READ_SEARCH. Raises ESTALE if the file no longer exists.
+    ``mount``: a descriptor of its file system, not an O_PATH one."""
     handle = ctypes.create_string_buffer(_FILE_HANDLE.pack(len(file_id.data), file_id.type) + file_id.data)
     descriptor = _open_by_handle_at(mount, ctypes.byref(handle), flags | os.O_CLOEXEC)
     if descriptor < 0:
@@ -236,7 +260,7 @@ def open_by_handle(mount: int, file_id: FileId, flags: int) -> int:
 
 
 def file_system_type(descriptor: int) -> int:
-    """f_type of statfs(2), one of linux/magic.h."""
+    """Return f_type of statfs(2), a number of linux/magic.h."""
     buffers = _buffers
     if _fstatfs(descriptor, buffers.statx_address) != 0:
         raise _error()
@@ -274,19 +298,20 @@ def _xattr_result(length: int, reread: tuple[str | int, bytes]) -> bytes | None:
 
 
 def fgetxattr(descriptor: int, name: bytes) -> bytes | None:
-    """Of a descriptor that is not O_PATH."""
+    """Return an attribute of a descriptor that is not O_PATH; None if it is not set."""
     length = _fgetxattr(descriptor, name, _buffers.xattr_address, _XATTR_ROOM)
     return _xattr_result(length, (descriptor, name))
 
 
 def getxattr(path: str, name: bytes) -> bytes | None:
-    """Of a path, usually /proc/self/fd/N (the way to an O_PATH descriptor's attributes)."""
+    """Return an attribute of a path, usually /proc/self/fd/N (for an O_PATH descriptor); None if it is not set."""
     length = _getxattr(path.encode(), name, _buffers.xattr_address, _XATTR_ROOM)
     return _xattr_result(length, (path, name))
 
 
 def getxattr_at(directory: int, entry: bytes, name: bytes) -> bytes | None:
-    """Of a directory's entry, symlinks not followed. ``name``'s value must be below 4096 bytes."""
+    """Return an attribute of a directory's entry, without following symlinks; None if it is not set. The value must be
+    shorter than 4096 bytes."""
     if _have_getxattrat:
         length = _getxattrat(
             _SYS_GETXATTRAT, directory, entry, AT_SYMLINK_NOFOLLOW, name, _buffers.xattr_args_address, 16
@@ -314,7 +339,7 @@ _have_getxattrat = _probe_getxattrat()
 
 
 def switch_fsuid(uid: int) -> int:
-    """The uid that was in force. Whether ``uid`` is now, the next call tells."""
+    """Set the file-system uid, and return the former one. Only the next call shows whether ``uid`` is in force."""
     return int(_setfsuid(uid))
 
 

@@ -1,9 +1,8 @@
-"""Changes of a local directory by others than this server, seen through inotify(7).
+"""Changes of a local directory by other programs than this server, seen through inotify(7).
 
 One inotify instance per backend, read by the event loop. A recursive watch puts one inotify watch on every directory
-below, a few per turn of the loop, up to bounds; what lies beyond them goes unnoticed. When events were lost, whoever
-watches is told so by a change of action 0.
-"""
+below, a few per turn of the loop, up to bounds; changes beyond these go unnoticed. If events were lost, watchers are
+notified by a change of action 0."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Node:
-    """A directory somebody watches, for one subscription."""
+    """A watched directory of one subscription."""
 
     __slots__ = ("children", "name", "parent", "subscription", "watch")
 
@@ -93,7 +92,7 @@ class _Subscription:
 
 
 class Watcher:
-    """Belongs to one event loop: the one ``subscribe`` is first called in."""
+    """Watches directories of one backend. It belongs to the event loop in which ``subscribe`` is first called."""
 
     def __init__(self, resolver: Resolver, own: OwnChanges, max_watches: int = MAX_WATCHES) -> None:
         self._resolver = resolver
@@ -201,7 +200,8 @@ class Watcher:
             self._loop.call_soon(self._walk)
 
     def _walk(self) -> None:
-        """Watch the directories inside some directories; ``report``: those are new, and what is in them is, too."""
+        """Watch the directories inside some directories. ``report``: those are new, so their entries are reported as
+        new."""
         self._walking = False
         for _ in range(min(_PER_TURN, len(self._todo))):
             node, report = self._todo.popleft()

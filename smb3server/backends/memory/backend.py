@@ -41,7 +41,7 @@ def _oserror(code: int, name: str = "") -> OSError:
 
 
 class MemoryBackend(Backend):
-    """``capacity``: bytes of all contents together; beyond it writing fails with ENOSPC."""
+    """A store in memory. ``capacity``: bytes of all contents together; writing beyond them fails with ENOSPC."""
 
     case_sensitive = False
     supports_streams = True
@@ -75,7 +75,7 @@ class MemoryBackend(Backend):
             self.used += growth
 
     def discount(self, data: Data) -> None:
-        """Deleted: open handles keep the content, it no longer counts as used."""
+        """Stop counting the content of a deleted file. Open handles keep the content."""
         if data.counted:
             data.counted = False
             self.used -= len(data.content)
@@ -194,11 +194,11 @@ class MemoryBackend(Backend):
         return VolumeInfo(self.capacity, free, free, BLOCK, 512)
 
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
-        """None: nobody but the server can change it."""
+        """Return None: only the server can change this store."""
         return None
 
     def close(self) -> None:
-        """Contents live as long as the object."""
+        """Do nothing: the contents live as long as the object."""
 
 
 class MemoryHandle(Handle):
@@ -315,7 +315,7 @@ class MemoryHandle(Handle):
             data.content[offset : offset + length] = bytes(length)
 
     def allocated_ranges(self, offset: int, length: int, limit: int = 65536) -> list[tuple[int, int]]:
-        """Blocks that hold anything but zeros."""
+        """Return the blocks that hold anything except zeros."""
         self._node()
         content = self._data.content
         end = min(offset + length, len(content))
@@ -408,7 +408,7 @@ class MemoryHandle(Handle):
         return found
 
     def _current_stream(self, node: Node) -> str:
-        """The stream's key now: another handle may have renamed it."""
+        """Return the key of the stream as it is now: another handle may have renamed it."""
         for key, (name, data) in node.streams.items():
             if data is self._data:
                 self.stream = name
@@ -431,7 +431,7 @@ class MemoryHandle(Handle):
     # -- the name space
 
     def _new_name(self, target: Path, replace: bool, kind: Kind) -> tuple[Entry, str, Entry | None]:
-        """(parent, name, what is there); checks that it may be replaced."""
+        """Return the parent, the name and what has the name, after checking that it may be replaced."""
         self._backend.check_writable()
         if not target:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))

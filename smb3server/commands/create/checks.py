@@ -1,10 +1,10 @@
-"""What can be told from a CREATE request alone (MS-SMB2 3.3.5.9, then MS-FSA 2.1.5.1 phase 1)."""
+"""What can be checked of a CREATE without looking at the file. [MS-SMB2 3.3.5.9, MS-FSA 2.1.5.1 phase 1]"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from smb3server.access import masks
+from smb3server.access import decide, masks
 from smb3server.backends import names
 from smb3server.backends.base import Path
 from smb3server.commands.create.contexts import CreateContexts
@@ -22,18 +22,19 @@ _INVALID_OPTIONS = 0xFF000000
 _DIRECTORY, _NO_DIRECTORY = int(CreateOptions.DIRECTORY_FILE), int(CreateOptions.NON_DIRECTORY_FILE)
 _UNBUFFERED, _DELETES = int(CreateOptions.NO_INTERMEDIATE_BUFFERING), int(CreateOptions.DELETE_ON_CLOSE)
 _APPEND, _WRITE = int(Access.APPEND_DATA), int(Access.WRITE_DATA)
+_SYSTEM_SECURITY = int(Access.ACCESS_SYSTEM_SECURITY)
 _MAY_DELETE = int(Access.DELETE | Access.GENERIC_ALL | Access.MAXIMUM_ALLOWED)
 _REPLACES = frozenset([CreateDisposition.SUPERSEDE, CreateDisposition.OVERWRITE, CreateDisposition.OVERWRITE_IF])
 
 
 def check_impersonation(record: CreateRequest) -> None:
-    """Refuse an impersonation level that there is not."""
+    """Refuse an impersonation level that does not exist. [MS-SMB2 2.2.13]"""
     if record.impersonation_level > _DELEGATION:
         raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
 
 
 def check_fields(record: CreateRequest) -> None:
-    """Refuse fields that no request may have, or not together."""
+    """Refuse values that no request may have, and values that exclude each other. Raises ``StatusError``."""
     check_impersonation(record)
     options, desired = record.create_options, record.desired_access
     if desired & masks.INVALID_BITS or desired == 0:
@@ -59,17 +60,44 @@ def check_fields(record: CreateRequest) -> None:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
 
-class Name(NamedTuple):
-    """What a CREATE names."""
+class Checked(NamedTuple):
+    """What a CREATE that passed these checks asks for."""
 
+    wanted: decide.Wanted
     path: Path
     stream: str
     directory: bool | None
-    """What it must be, by options and name; None leaves it open."""
+    """What the file must be, by options and name; None leaves it open."""
 
 
-def parse_name(record: CreateRequest, name: str, asked: CreateContexts, streams: bool) -> Name:
-    """Take the name apart, and refuse contexts that rule out any file. ``streams``: the share has them."""
+def check(record: CreateRequest, name: str, asked: CreateContexts, share: int, streams: bool) -> Checked:
+    """Check the fields, take the name apart, and refuse what the share rules out for every file.
+
+    ``share``: the tree connect's MaximalAccess. ``streams``: whether the share has alternate streams."""
+    check_fields(record)
+    path, stream, directory = _parse_name(record, name, asked, streams)
+    desired = masks.map_generic(record.desired_access)
+    if desired & _SYSTEM_SECURITY:
+        # SeSecurityPrivilege, which no user has here.
+        raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
+    wanted = decide.Wanted(desired, record.create_disposition, record.create_options, record.file_attributes)
+    decide.check_share(wanted, share)
+    return Checked(wanted, path, stream, directory)
+
+
+def check_name(record: CreateRequest, name: str) -> Checked:
+    """Check as much as counts of the CREATE of a client that comes back to a durable open."""
+    try:
+        path, stream, _ = names.split_path(name)
+    except names.InvalidName:
+        raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
+    return Checked(decide.Wanted(0, record.create_disposition, record.create_options), path, stream, None)
+
+
+def _parse_name(
+    record: CreateRequest, name: str, asked: CreateContexts, streams: bool
+) -> tuple[Path, str, bool | None]:
+    """Return path, stream and what the file must be. Refuse contexts that rule out any file."""
     if name.startswith("\\"):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if asked.timewarp:
@@ -87,10 +115,12 @@ def parse_name(record: CreateRequest, name: str, asked: CreateContexts, streams:
     except names.InvalidName:
         above = ".." in name.split("\\")
         raise StatusError(NtStatus.OBJECT_PATH_SYNTAX_BAD if above else NtStatus.OBJECT_NAME_INVALID) from None
-    return Name(path, stream, _directory(record.create_options, trailing, said, stream))
+    return path, stream, _directory(record.create_options, trailing, said, stream)
 
 
 def _directory(options: int, trailing: bool, said: bool | None, stream: str) -> bool | None:
+    """Return whether the file must be a directory (True), must not be one (False) or may be either (None). ``said``:
+    the same, as far as the type at the end of the name says it."""
     if options & _DIRECTORY:
         if stream or said is False:
             raise StatusError(NtStatus.NOT_A_DIRECTORY)

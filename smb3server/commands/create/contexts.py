@@ -1,4 +1,5 @@
-"""What the create contexts of one request ask for (MS-SMB2 2.2.13.2), as far as the dialect and each other let them."""
+"""What the create contexts of one request ask for, as far as the dialect and the other contexts allow it. [MS-SMB2
+2.2.13.2]"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _ABOUT_DURABILITY = (wire.DURABLE_REQUEST, wire.DURABLE_RECONNECT, *_SINCE_3_0)
 
 @dataclass(frozen=True, slots=True)
 class CreateContexts:
-    """None, False or nothing in a field: the context did not come, or does not count."""
+    """The contexts of one request. None, False or 0 in a field: the context was not sent, or does not count."""
 
     eas: tuple[tuple[bytes, bytes], ...] | None = None
     """Names and values for a new or overwritten file."""
@@ -25,25 +26,26 @@ class CreateContexts:
     allocation_size: int | None = None
     """Bytes."""
     timewarp: int = 0
-    """FILETIME of the snapshot to open the file in; 0: the file as it is now."""
+    """FILETIME of the snapshot in which to open the file; 0 means the file as it is now."""
     maximal_access: bool = False
-    """The response is to tell the maximal access."""
+    """The response is to have the maximal access."""
     maximal_access_since: int = 0
     """FILETIME: the client knows the maximal access to the file as it was last written then."""
     on_disk_id: bool = False
-    """The response is to tell the file's and the volume's number."""
+    """The response is to have the numbers of the file and the volume."""
     lease: wire.Lease | wire.LeaseV2 | None = None
     durable: bool = False
-    """A durable open of version 1 is asked for."""
+    """A durable open of version 1 is requested."""
     durable_v2: wire.DurableRequestV2 | None = None
     reconnect: wire.DurableReconnect | wire.DurableReconnectV2 | None = None
-    """The request is to come back to a durable open."""
+    """The client comes back to a durable open."""
     app_instance_id: bytes | None = None
     app_instance_version: tuple[int, int] | None = None
     """High and low half. [MS-SMB2 2.2.13.2.15]"""
 
     @property
     def lease_key(self) -> bytes | None:
+        """The key of the requested lease; None without one."""
         return self.lease.lease_key if self.lease is not None else None
 
 

@@ -1,7 +1,6 @@
-"""Making opens durable, and coming back to them (MS-SMB2 3.3.5.9.6, 3.3.5.9.7, 3.3.5.9.10, 3.3.5.9.12, 3.3.5.15.9).
+"""Making opens durable, and coming back to them. [MS-SMB2 3.3.5.9.6, 3.3.5.9.7, 3.3.5.9.10, 3.3.5.9.12, 3.3.5.15.9]
 
-What a durable open is, and what becomes of it while its client is away, is in ``state``.
-"""
+The state of durable opens, and their time without a client, are in ``state``."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ MAX_RESILIENCY_TIMEOUT = 300.0
 
 
 def grant(opened: Open, asked: CreateContexts, opener: Opener, opens: OpenTable) -> wire.RawContext | None:
-    """Make a new open durable if that was asked for and may be. Return the response's context."""
+    """Make a new open durable if that was requested and is possible. Return the response context."""
     wanted = asked.durable_v2
     if opened.is_directory or not (asked.durable or wanted is not None):
         return None
@@ -49,15 +48,15 @@ def grant(opened: Open, asked: CreateContexts, opener: Opener, opens: OpenTable)
 
 
 def response_v2(durable: Durability) -> wire.RawContext:
-    """Return what a response says about a durable open of version 2."""
+    """Return the response context of a durable open of version 2."""
     flags = wire.PERSISTENT if durable.persistent else 0
     answer = wire.DurableResponseV2(timeout=int(durable.timeout * 1000), flags=flags)
     return wire.RawContext(wire.DURABLE_REQUEST_V2, wire.DURABLE_RESPONSE_V2_CODEC.pack(answer))
 
 
 def make_resilient(opened: Open, client_guid: bytes, timeout: float) -> None:
-    """Keep an open for its client whatever others want of it; a persistent one stays that. ``timeout``: seconds; 0:
-    the default. [MS-SMB2 3.3.5.15.9]"""
+    """Keep an open for its client against the requests of others. A persistent open stays persistent. ``timeout``:
+    seconds; 0 means the default. [MS-SMB2 3.3.5.15.9]"""
     durable = opened.durable
     if durable is None:
         create_guid = opened.replayable.key[1] if opened.replayable is not None else None
@@ -68,10 +67,10 @@ def make_resilient(opened: Open, client_guid: bytes, timeout: float) -> None:
 
 
 def reconnect(opener: Opener, asked: CreateContexts, opens: OpenTable, path: Path, leased: bool) -> Open:
-    """Return the open to come back to, now of this session and tree connect.
+    """Return the open that the client comes back to, moved to its new session and tree connect.
 
-    ``leased``: the oplock level of the request is that of a lease. Raises OBJECT_NAME_NOT_FOUND for nearly everything
-    that does not fit, ACCESS_DENIED for another user's open."""
+    ``leased``: the OplockLevel of the request is that of a lease. Raises OBJECT_NAME_NOT_FOUND for almost every
+    mismatch, ACCESS_DENIED for another user's open."""
     wanted = asked.reconnect
     if wanted is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
@@ -105,10 +104,10 @@ def reconnect(opener: Opener, asked: CreateContexts, opens: OpenTable, path: Pat
 
 
 def revived(opener: Opener, asked: CreateContexts, key: Key, replayed: bool, opens: OpenTable) -> Open | None:
-    """Return the persistent open that a CREATE made whose response got lost, with its connection or with the server. It
-    is now of this session. None: there is none. [MS-SMB2 3.3.5.9.10]
+    """Return the persistent open of a CREATE whose response was lost with its connection or with the server, moved to
+    this session. None: there is none. [MS-SMB2 3.3.5.9.10]
 
-    ``replayed``: the client says that it sends the CREATE again. Raises DUPLICATE_OBJECTID if it does not."""
+    ``replayed``: the client says that it sends the CREATE again. Raises DUPLICATE_OBJECTID otherwise."""
     opened = opens.persistent.get(key)
     durable = opened.durable if opened is not None else None
     if opened is None or durable is None or not durable.disconnected:
@@ -129,8 +128,8 @@ def revived(opener: Opener, asked: CreateContexts, key: Key, replayed: bool, ope
 
 
 def _wake(opened: Open, opens: OpenTable) -> None:
-    """Open the file, which was there when the server began. If it no longer is, the open ends; it ends as well if its
-    user may no longer open the file."""
+    """Open the file of an open that an earlier run of the server left. Close the open if the file is gone, or if its
+    user may no longer open it."""
     try:
         opens.wake(opened)
     except FileNotFoundError:
@@ -144,10 +143,10 @@ def _wake(opened: Open, opens: OpenTable) -> None:
 
 
 def _attach(opened: Open, opener: Opener, opens: OpenTable) -> None:
-    """Hand an open to the session its client comes back with.
+    """Move an open to the session in which its client comes back.
 
-    ChannelSequence counts within a session of the client (3.2.1.3), and this one is new. What is still under way for
-    the old one does not count any more."""
+    ChannelSequence counts within a session of the client (3.2.1.3), and this session is new. Requests of the old
+    session that are still under way no longer count."""
     opened.channel_sequence = opener.channel_sequence
     opened.outstanding_requests = opened.outstanding_pre_requests = 0
     opened.sequence_epoch += 1
@@ -167,7 +166,7 @@ def _current_path(opened: Open) -> Path:
 
 
 def _check_lease(opened: Open, asked: wire.Lease | wire.LeaseV2 | None, client_guid: bytes, leased: bool) -> None:
-    """The lease must be the same, or none in both."""
+    """Raise OBJECT_NAME_NOT_FOUND unless the request names the lease of the open, or neither has a lease."""
     lease = opened.caching
     if not isinstance(lease, Lease):
         if asked is not None and leased:

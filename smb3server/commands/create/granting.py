@@ -1,4 +1,4 @@
-"""Which oplock or lease a new open gets (MS-SMB2 3.3.5.9, 3.3.5.9.8, 3.3.5.9.11)."""
+"""Which oplock or lease a new open gets. [MS-SMB2 3.3.5.9, 3.3.5.9.8, 3.3.5.9.11]"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEVELS = frozenset([int(OplockLevel.II), int(OplockLevel.EXCLUSIVE), int(Oplock
 
 
 def grant_oplock(opened: Open, level: int) -> int:
-    """Give a new open as good an oplock as can be, up to ``level``. Return the level of the response."""
+    """Give a new open the best oplock that can be granted, up to ``level``. Return the OplockLevel of the response."""
     file = opened.file
     if file is None or level not in _LEVELS or opened.is_directory:
         return OplockLevel.NONE
@@ -25,13 +25,14 @@ def grant_oplock(opened: Open, level: int) -> int:
 
 
 def may_lease_directories(wanted: wire.Lease | wire.LeaseV2, dialect: int, enabled: bool) -> bool:
-    """Return whether directories may be leased: from dialect 3.0 on, with version 2 contexts, where it is ``enabled``,
-    which the server says in its capabilities."""
+    """Return whether directories may be leased: from dialect 3.0 on, with version 2 contexts, if ``enabled``, which the
+    server announces in its capabilities."""
     return enabled and dialect >= Dialect.SMB_3_0 and isinstance(wanted, wire.LeaseV2)
 
 
 def grant_lease(opened: Open, client_guid: bytes, wanted: wire.Lease | wire.LeaseV2) -> wire.RawContext | None:
-    """Let a new open share the lease that it names, made if it is new. Return the response's context."""
+    """Add a new open to the lease that it names, and make the lease if it is new. Return the context of the response;
+    None for a pipe."""
     file = opened.file
     if file is None:
         return None
@@ -45,6 +46,7 @@ def grant_lease(opened: Open, client_guid: bytes, wanted: wire.Lease | wire.Leas
 
 
 def _lease(file: File[Open], directory: bool, client_guid: bytes, wanted: wire.Lease | wire.LeaseV2) -> Lease[Open]:
+    """Return the lease that a request names, made if it is new."""
     leases = file.table.leases
     lease = leases.find(client_guid, wanted.lease_key)
     if lease is None:
@@ -59,7 +61,7 @@ def _lease(file: File[Open], directory: bool, client_guid: bytes, wanted: wire.L
 
 
 def lease_context(lease: Lease[Open]) -> wire.RawContext:
-    """Return what a response says about a lease."""
+    """Return the response context of a lease."""
     flags = int(wire.LeaseFlags.BREAK_IN_PROGRESS) if lease.breaking else 0
     if lease.version == 1:
         data = wire.LEASE_CODEC.pack(wire.Lease(lease.key, lease.state, flags))

@@ -1,4 +1,4 @@
-"""CREATE (MS-SMB2 3.3.5.9). What concerns the file itself is in ``opening``, caching rights in ``granting``."""
+"""CREATE. The work on the file itself is in ``opening``, caching rights are in ``granting``. [MS-SMB2 3.3.5.9]"""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from smb3server.access import decide, masks
-from smb3server.backends import names
-from smb3server.backends.base import Backend, Kind
+from smb3server.backends.base import Kind
 from smb3server.commands.create import checks, durable, granting, replay, response
 from smb3server.commands.create.contexts import NOTHING, CreateContexts, decode
 from smb3server.commands.create.opener import Opener
@@ -25,61 +23,38 @@ from smb3server.files.caching import Lease
 from smb3server.files.notify import fold
 from smb3server.process.long_work import Steps
 from smb3server.state.caller import caller_of
-from smb3server.state.objects import Open, Session, TreeConnect
+from smb3server.state.objects import Open
 from smb3server.state.opens import client_guid_of
 from smb3server.state.replayable import Replayable
 from smb3server.state.server_state import ServerState
 from smb3server.state.share import ShareType
 from smb3server.wire import create_contexts as wire
-from smb3server.wire.create import Access, CreateAction, CreateRequest, pack_response, parse_request
+from smb3server.wire.create import CreateAction, CreateRequest, pack_response, parse_request
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
-_SYSTEM_SECURITY = int(Access.ACCESS_SYSTEM_SECURITY)
 
 
 @handles(Command.CREATE, TreeRequest)
 def create(request: TreeRequest) -> Response | Pending:
-    """3.3.5.9."""
+    """Open or create a file or a directory, or open a pipe. [MS-SMB2 3.3.5.9]"""
     record, name, raw_contexts = parse_request(request.message)
-    tree, session = request.tree, request.session
-    server = request.server
+    connection, session, tree, server = request.connection, request.session, request.tree, request.host.server
+    opens = server.opens
     if len(session.open_table) >= server.settings.max_opens:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     pipe = tree.share.type == ShareType.PIPE
-    asked = NOTHING if pipe else decode(raw_contexts, request.connection.dialect)
-    if asked.reconnect is not None:
-        # To an open that is counted already.
-        return _reconnect(server, _opener(request, server, session, tree), record, name, asked)
-    if session.usage is not None:
-        server.ceilings.check_open(session.usage, server.opens.with_descriptor, server.opens.limit)
+    asked = NOTHING if pipe or not raw_contexts else decode(raw_contexts, connection.dialect)
+    if session.usage is not None and asked.reconnect is None:
+        # An open that its client comes back to is counted already. Dormant ones take no descriptor.
+        server.ceilings.check_open(session.usage, len(opens.by_id) - opens.dormant, opens.limit)
     if pipe:
         checks.check_impersonation(record)
         return create_on_pipe(request, record, name)
-    opener = _opener(request, server, session, tree)
-    key = replay.key_of(opener.client_guid, asked) if asked.durable_v2 is not None else None
-    revived = None
-    if key is not None:
-        replayed = bool(request.header.flags & _REPLAY)
-        revived = durable.revived(opener, asked, key, replayed, server.opens)
-        earlier = server.opens.replays.find(key, replayed, session, asked.lease_key) if revived is None else None
-        if earlier is not None:
-            return _respond_to_replay(earlier, record)
-    opening = _prepare(server, opener, record, name, asked)
-    if revived is not None:
-        opening.action = CreateAction(revived.create_action)
-        return _respond_again(opening, revived, replayed=True)
-    if asked.app_instance_id is not None:
-        _close_same_application(opening, asked.app_instance_id)
-    return _attempt(request, server, opening)
-
-
-def _opener(request: TreeRequest, server: ServerState, session: Session, tree: TreeConnect) -> Opener:
-    connection = request.connection
-    return Opener(
+    opener = Opener(
         session,
         tree,
         caller_of(session, tree, server.accounts),
@@ -88,60 +63,73 @@ def _opener(request: TreeRequest, server: ServerState, session: Session, tree: T
         connection.server_capabilities,
         request.header.status & 0xFFFF,
     )
+    if asked.reconnect is not None:
+        return _reconnect(server, opener, record, name, asked)
+    if asked.durable_v2 is not None:
+        replayed = bool(request.header.flags & _REPLAY)
+        answer = _answer_again(server, opener, record, name, asked, replayed)
+        if answer is not None:
+            return answer
+    checked = checks.check(record, name, asked, tree.maximal_access, tree.share.streams)
+    opening = _opening(server, opener, record, asked, checked)
+    if asked.app_instance_id is not None:
+        _close_same_application(opening, asked.app_instance_id)
+    # The client hears of a break at once, as from Windows.
+    attempt = partial(_attempt, request, server, opening)
+    return retry(request, attempt, Interim.AT_ONCE, partial(_may_come_again, opening))
 
 
-def _backend(tree: TreeConnect) -> Backend:
-    backend = tree.share.backend
+def _opening(
+    server: ServerState, opener: Opener, record: CreateRequest, asked: CreateContexts, checked: checks.Checked
+) -> Opening:
+    backend = opener.tree.share.backend
     if backend is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-    return backend
+    return Opening(
+        opener,
+        record,
+        asked,
+        *checked,
+        backend,
+        server.file_table,
+        server.opens,
+        server.accounts,
+        asked.lease if record.requested_oplock_level == OplockLevel.LEASE else None,
+    )
 
 
 def _reconnect(
     server: ServerState, opener: Opener, record: CreateRequest, name: str, asked: CreateContexts
 ) -> Response:
-    """3.3.5.9.7, 3.3.5.9.12: except for name and oplock level, the fixed part does not count."""
-    backend = _backend(opener.tree)
-    try:
-        path, stream, _ = names.split_path(name)
-    except names.InvalidName:
-        raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
-    wanted = decide.Wanted(0, record.create_disposition, record.create_options)
-    opening = Opening(
-        opener, record, asked, wanted, backend, path, stream, None, server.file_table, server.opens, server.accounts
-    )
-    return _respond_again(opening, durable.reconnect(opener, asked, server.opens, path, opening.lease is not None))
+    """Answer a client that comes back to a durable open. Except for name and oplock level, the fixed part does not
+    count. [MS-SMB2 3.3.5.9.7, 3.3.5.9.12]"""
+    opening = _opening(server, opener, record, asked, checks.check_name(record, name))
+    opened = durable.reconnect(opener, asked, server.opens, opening.path, opening.lease is not None)
+    return _respond_again(opening, opened)
 
 
-def _prepare(server: ServerState, opener: Opener, record: CreateRequest, name: str, asked: CreateContexts) -> Opening:
-    """Name, contexts and the tree's access."""
-    tree = opener.tree
-    backend = _backend(tree)
-    checks.check_fields(record)
-    path, stream, directory = checks.parse_name(record, name, asked, tree.share.streams)
-    desired = masks.map_generic(record.desired_access)
-    if desired & _SYSTEM_SECURITY:
-        # SeSecurityPrivilege, which nobody has here.
-        raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
-    wanted = decide.Wanted(desired, record.create_disposition, record.create_options, record.file_attributes)
-    decide.check_share(wanted, tree.maximal_access)
-    return Opening(
-        opener,
-        record,
-        asked,
-        wanted,
-        backend,
-        path,
-        stream,
-        directory,
-        server.file_table,
-        server.opens,
-        server.accounts,
-    )
+def _answer_again(
+    server: ServerState, opener: Opener, record: CreateRequest, name: str, asked: CreateContexts, replayed: bool
+) -> Response | None:
+    """Answer a CREATE that was done before. None: it is new. ``replayed``: the client says that it sends it again.
+    [MS-SMB2 3.3.5.9.10]"""
+    key = replay.key_of(opener.client_guid, asked)
+    if key is None:
+        return None
+    tree, opens = opener.tree, server.opens
+    revived = durable.revived(opener, asked, key, replayed, opens)
+    if revived is not None:
+        checked = checks.check(record, name, asked, tree.maximal_access, tree.share.streams)
+        opening = _opening(server, opener, record, asked, checked)
+        opening.action = CreateAction(revived.create_action)
+        return _respond_again(opening, revived, replayed=True)
+    earlier = opens.replays.find(key, replayed, opener.session, asked.lease_key)
+    return _respond_to_replay(earlier, record) if earlier is not None else None
 
 
 def _close_same_application(opening: Opening, app_instance_id: bytes) -> None:
-    """3.3.5.9.13: an application that fails over to another client takes its opens from the one before."""
+    """Close the opens of an application that has failed over to this client from another one. Raises FILE_FORCED_CLOSED
+    if the other instance is newer. [MS-SMB2 3.3.5.9.13]"""
     opener, opens = opening.opener, opening.opens
     if opener.dialect < Dialect.SMB_3_0:
         return
@@ -160,19 +148,15 @@ def _close_same_application(opening: Opening, app_instance_id: bytes) -> None:
             opens.close(opened)
 
 
-def _attempt(request: TreeRequest, server: ServerState, opening: Opening) -> Response | Pending:
-    """Until a break is over the client is told at once that it has to wait, as Windows does."""
-
-    def attempt() -> Response | Coroutine[Any, Any, Response]:
-        if server.has_lost(opening.opener.tree.share):
-            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-        return _conclude(request, server, opening, opening.attempt())
-
-    return retry(request, attempt, Interim.AT_ONCE, partial(_may_come_again, opening))
+def _attempt(request: TreeRequest, server: ServerState, opening: Opening) -> Response | Coroutine[Any, Any, Response]:
+    """Open the file and answer. Raises what ``Opening.attempt`` raises."""
+    if server.has_lost(opening.opener.tree.share):
+        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    return _conclude(request, server, opening, opening.attempt())
 
 
 def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
-    """From now on a replay of this CREATE is told to wait for it. Returns what ends that."""
+    """Let replays of this CREATE wait for it from now on. Return a function that ends this."""
     opener, replays = opening.opener, opening.opens.replays
     key = replay.key_of(opener.client_guid, opening.contexts)
     if key is None:
@@ -184,8 +168,8 @@ def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
 def _conclude(
     request: TreeRequest, server: ServerState, opening: Opening, opened: Open
 ) -> Response | Coroutine[Any, Any, Response]:
-    """The response, or what comes to it when a worker has done what takes long. Nothing is left of the open if this
-    fails."""
+    """Return the response, or a coroutine that makes it if work is left for a worker thread. If this fails, the open is
+    closed and a new file is removed."""
     steps = None
     try:
         if opening.free is None:
@@ -205,7 +189,8 @@ def _conclude(
 async def _finish_slowly(
     request: TreeRequest, server: ServerState, opening: Opening, opened: Open, steps: Steps | None
 ) -> Response:
-    """Until it is over the open is in the tables, and its client does not know of it."""
+    """Do the rest of the work on a worker thread, and return the response. Until then the open is in the tables, and
+    its client does not know of it."""
     try:
         if opening.free is not None:
             await on_worker(request, opened, one_step(opening.free))
@@ -224,8 +209,8 @@ async def _finish_slowly(
 
 
 def _reservation(request: TreeRequest, opening: Opening, opened: Open, size: int) -> Steps | None:
-    """Reserve what AllocationSize asks for, of a new or overwritten file; None: that is done, if there is anything to
-    do."""
+    """Begin to reserve what AllocationSize asks for, if the file is new or overwritten. Return the steps; None means
+    that nothing is left to do. ``size``: bytes."""
     handle = opened.handle
     if opening.action == CreateAction.OPENED or handle is None or handle.kind != Kind.FILE:
         return None
@@ -235,7 +220,7 @@ def _reservation(request: TreeRequest, opening: Opening, opened: Open, size: int
 
 
 def _take_back(opening: Opening, opened: Open) -> None:
-    """CREATE fails after all."""
+    """Close an open whose CREATE fails after all, and remove the file if it is new."""
     if opening.action == CreateAction.CREATED and opened.handle is not None:
         with contextlib.suppress(OSError):
             opening.undo_creation(opened.handle)
@@ -243,6 +228,7 @@ def _take_back(opening: Opening, opened: Open) -> None:
 
 
 def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
+    """Grant caching rights and durability, store what must outlive the server, and return the response."""
     asked, opener, opens = opening.contexts, opening.opener, opening.opens
     level, more = _grant_caching(server, opening, opened)
     if asked.app_instance_id is not None:
@@ -268,7 +254,7 @@ def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
 
 
 def _grant_caching(server: ServerState, opening: Opening, opened: Open) -> tuple[int, list[wire.RawContext]]:
-    """OplockLevel of the response, and its lease context."""
+    """Grant an oplock or a lease. Return the OplockLevel of the response, and its lease context if there is one."""
     wanted, opener = opening.lease, opening.opener
     more: list[wire.RawContext] = []
     if wanted is None:
@@ -290,7 +276,8 @@ def _grant_caching(server: ServerState, opening: Opening, opened: Open) -> tuple
 
 
 def _store(opening: Opening, opened: Open) -> None:
-    """A persistent open is on stable storage, and so is the name of a new file, before the client hears of it."""
+    """Begin to store a persistent open. The dispatcher holds the response until the open, and the name of a new file,
+    are on stable storage."""
     handle, persistence = opened.handle, opening.opens.persistence
     if persistence is None or handle is None:
         return
@@ -306,7 +293,7 @@ def _store(opening: Opening, opened: Open) -> None:
 
 
 def _respond_to_replay(opened: Open, record: CreateRequest) -> Response:
-    """3.3.5.9.10: as the first time, but with the caching rights as they are now."""
+    """Answer a replay as the first time, but with the caching rights as they are now. [MS-SMB2 3.3.5.9.10]"""
     kept = opened.replayable
     if kept is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
@@ -321,7 +308,8 @@ def _respond_to_replay(opened: Open, record: CreateRequest) -> Response:
 
 
 def _respond_again(opening: Opening, opened: Open, replayed: bool = False) -> Response:
-    """To a reconnect, or to the replay of a CREATE that an earlier server did: the open as it is now."""
+    """Describe an open as it is now: to a client that reconnects, or (``replayed``) that replays a CREATE which an
+    earlier run of the server did."""
     if opened.handle is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     more = [granting.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []

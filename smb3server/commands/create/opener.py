@@ -1,4 +1,4 @@
-"""Who sends a CREATE."""
+"""The sender of a CREATE."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ class Opener(NamedTuple):
 
     @property
     def may_persist(self) -> bool:
-        """Whether opens can be persistent: on such a share, for a client that knows what it is. [MS-SMB2 3.3.5.9.10]"""
+        """Whether opens can be persistent: the share allows it, and the client knows about it. [MS-SMB2 3.3.5.9.10]"""
         return self.tree.share.stores_opens and bool(self.server_capabilities & Capability.PERSISTENT_HANDLES)

@@ -1,8 +1,8 @@
-"""Opening a file or directory for CREATE (MS-FSA 2.1.5.1): existence, access, sharing, oplock breaks, overwriting.
+"""Opening or creating a file or directory for CREATE: existence, access, sharing, oplock breaks, overwriting. [MS-FSA
+2.1.5.1]
 
-``Opening.attempt`` runs from the start each time: when somebody's oplock has to be broken first, nothing is kept but
-the request, and once the break is over the next attempt sees the world as it is then.
-"""
+``Opening.attempt`` begins anew each time. If an oplock must be broken first, only the request is kept; the attempt
+after the break sees the state of that moment."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from smb3server.access import decide, masks, of_handle, tokens
 from smb3server.access.decide import Wanted
+from smb3server.access.descriptor import unpack
 from smb3server.backends.base import (
     Backend,
     Described,
@@ -20,11 +21,12 @@ from smb3server.backends.base import (
     FolderNotRead,
     Handle,
     Kind,
+    OpenedFile,
     OpenRequest,
     Path,
     PathNotFound,
 )
-from smb3server.commands.create import parents, replacing, sharing
+from smb3server.commands.create import replacing, sharing
 from smb3server.commands.create.contexts import CreateContexts
 from smb3server.commands.create.opener import Opener
 from smb3server.files import symlinks
@@ -39,7 +41,6 @@ from smb3server.wire import create_contexts as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.negotiate import Dialect
-from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -58,7 +59,7 @@ _DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
 
 
 class _DeletedMeanwhileError(Exception):
-    """A disconnected open has given way to this one, and its end deleted the file: look for the name again."""
+    """A disconnected open has given way to this one, and closing it deleted the file. Look the name up again."""
 
 
 @dataclass(slots=True)
@@ -69,41 +70,39 @@ class Opening:
     record: CreateRequest
     contexts: CreateContexts
     wanted: Wanted
-    backend: Backend
     path: Path
     stream: str
     directory: bool | None
-    """What options and name demand it to be."""
+    """What the file must be, by options and name; None leaves it open."""
+    backend: Backend
     files: FileTable[Open]
     opens: OpenTable
     accounts: of_handle.HostUsers
+    lease: wire.Lease | wire.LeaseV2 | None
+    """The one asked for, if the oplock level says so. [MS-SMB2 3.3.5.9.8, 3.3.5.9.11]"""
 
     first: bool = field(default=True, init=False)
-    """Nothing was waited for yet."""
+    """The request has not waited yet."""
     info: FileInfo | None = field(default=None, init=False)
-    """What the response tells of the file."""
+    """The metadata of the file for the response."""
     action: CreateAction = field(default=CreateAction.OPENED, init=False)
     free: Callable[[], None] | None = field(default=None, init=False)
-    """What is left to do of an overwriting, on a worker."""
-    lease: wire.Lease | wire.LeaseV2 | None = field(default=None, init=False)
-    """The one asked for, if the oplock level says so. [MS-SMB2 3.3.5.9.8, 3.3.5.9.11]"""
+    """The rest of an overwriting, to be called on a worker thread; None if there is none."""
     _maximal: int = field(default=0, init=False)
     _descriptor: bytes | None = field(default=None, init=False)
     """Security descriptor for the case that the file is created."""
+    _has_dacl: bool = field(default=False, init=False)
+    """Whether ``_descriptor`` says who may do what."""
     _may_add: bool = field(default=False, init=False)
-    """Its folder was asked, in this attempt."""
-
-    def __post_init__(self) -> None:
-        if self.record.requested_oplock_level == OplockLevel.LEASE:
-            self.lease = self.contexts.lease
+    """The rights of its folder were checked, in this attempt."""
 
     @property
     def _follow(self) -> bool:
         return not self.record.create_options & _REPARSE_POINT
 
     def attempt(self) -> Open:
-        """Return the open. Raises what ``waiting.Attempt`` may raise, ``StatusError`` and ``OSError``; nothing stays
-        behind then."""
+        """Return the open. Raises what ``waiting.Attempt`` may raise, ``StatusError`` and ``OSError``; then nothing is
+        left behind."""
         self.backend.defer_reading = True
         try:
             while True:
@@ -117,7 +116,7 @@ class Opening:
     def _attempt(self) -> Open:
         self._may_add = False
         try:
-            handle = self._open_handle()
+            handle, found, _ = self._find_or_create()
         except (FileNotFoundError, NotADirectoryError):
             link = symlinks.on_the_way(self.backend, self.path, self.opener.caller.user)
             if link is not None:
@@ -125,7 +124,7 @@ class Opening:
             raise
         opened: Open | None = None
         try:
-            opened = self._open(handle)
+            opened = self._open(handle, found)
         finally:
             self.first = False
             if opened is None:
@@ -136,7 +135,7 @@ class Opening:
         return opened
 
     def undo_creation(self, handle: Handle) -> None:
-        """Remove what ``handle`` created: a file that was made for its stream, too. Raises ``OSError``."""
+        """Remove what ``handle`` created, including a file that was made for its stream. Raises ``OSError``."""
         if handle.created:
             handle.unlink()
         if not (handle.stream and handle.file_created):
@@ -150,7 +149,9 @@ class Opening:
 
     # Finding or creating it
 
-    def _backend_request(self, disposition: Disposition, read: bool, write: bool, exact: bool = False) -> OpenRequest:
+    def _backend_request(
+        self, disposition: Disposition, read: bool, write: bool, or_folder: bool = False
+    ) -> OpenRequest:
         attributes = self.record.file_attributes & replacing.SETTABLE
         if self.directory is not True:
             attributes |= attr.ARCHIVE
@@ -167,34 +168,36 @@ class Opening:
             self._descriptor,
             self.contexts.eas or (),
             self.opener.caller.user,
-            exact,
+            or_folder,
             bool(options & _UNBUFFERED),
         )
 
-    def _open_handle(self) -> Handle:
+    def _find_or_create(self) -> OpenedFile:
+        """Open the file as the disposition demands. Raises ``StatusError``, ``OSError``."""
         access = self.wanted.access
         write = bool(access & masks.WRITES_DATA) or self.wanted.overwrites
         read = bool(access & _READS)
         if self.directory is True:
             read = write = False
         disposition = _DISPOSITIONS[self.record.create_disposition]
-        handle: Handle | None = None
+        seen: OpenedFile | None = None
         if disposition == Disposition.OPEN_IF:
-            # The parent matters only if the file has to be created.
-            handle = self._open_present(read, write, exact=not self.stream)
-            if handle is not None:
-                return handle
+            # The folder matters only if the file has to be created.
+            seen = self._open_present(read, write, or_folder=not self.stream)
+            if seen is not None and not seen.is_folder:
+                return seen
         if disposition != Disposition.OPEN and not (self.stream and self._may_add_stream()):
             try:
-                handle = self._create_in_folder(read, write)
+                seen = self._create_in_folder(seen, read, write)
             except StatusError:
                 # Nothing may be added there. What is there in another case can be opened all the same.
+                seen = None
                 if disposition == Disposition.OPEN_IF and not self.stream:
-                    handle = self._open_present(read, write, exact=False)
-                if handle is None:
+                    seen = self._open_present(read, write)
+                if seen is None:
                     raise
-            if handle is not None:
-                return handle
+            if seen is not None:
+                return seen
         try:
             return self._open_by(disposition, read, write)
         except FileExistsError:
@@ -205,84 +208,113 @@ class Opening:
                 raise StatusError(self._collision()) from None
             raise
 
-    def _open_present(self, read: bool, write: bool, exact: bool) -> Handle | None:
-        """Open what is there; None: there is nothing (``exact``: by just this name)."""
+    def _open_present(self, read: bool, write: bool, or_folder: bool = False) -> OpenedFile | None:
+        """Open an existing file. None: it does not exist. With ``or_folder`` its folder is opened in that case; a file
+        whose name differs in case need not be found."""
         try:
-            return self._open_by(Disposition.OPEN, read, write, exact)
+            return self._open_by(Disposition.OPEN, read, write, or_folder)
         except PathNotFound:
             raise
         except FileNotFoundError:
             return None
 
-    def _open_by(self, disposition: Disposition, read: bool, write: bool, exact: bool = False) -> Handle:
+    def _open_by(self, disposition: Disposition, read: bool, write: bool, or_folder: bool = False) -> OpenedFile:
+        """Open the file with the requested access to its data, or without any if it turns out to be a directory."""
         try:
             if self.wanted.access & _MAXIMUM_ALLOWED and self.directory is not True:
-                return self._open_as_much_as_possible(disposition, exact)
-            return self.backend.open(self._backend_request(disposition, read, write, exact))
+                return self._open_as_much_as_possible(disposition, or_folder)
+            return self.backend.open_described(self._backend_request(disposition, read, write, or_folder))
         except IsADirectoryError:
             # Data access asked of what turns out to be a directory, where the options allow one.
             if self.directory is False:
                 raise
-            return self.backend.open(self._backend_request(disposition, False, False))
+            return self.backend.open_described(self._backend_request(disposition, False, False))
 
-    def _open_as_much_as_possible(self, disposition: Disposition, exact: bool) -> Handle:
+    def _open_as_much_as_possible(self, disposition: Disposition, or_folder: bool) -> OpenedFile:
+        """Open the file for reading and writing, else for reading, else for its metadata (MAXIMUM_ALLOWED)."""
         for read, write in ((True, True), (True, False)):
             try:
-                return self.backend.open(self._backend_request(disposition, read, write, exact))
+                return self.backend.open_described(self._backend_request(disposition, read, write, or_folder))
             except (PermissionError, IsADirectoryError):
                 continue
             except OSError as error:
                 if error.errno != errno.EROFS:
                     raise
-        return self.backend.open(self._backend_request(disposition, False, False, exact))
+        return self.backend.open_described(self._backend_request(disposition, False, False, or_folder))
 
-    def _create_in_folder(self, read: bool, write: bool) -> Handle | None:
-        """Create what is not there, in the very folder that allows it. None: something has the name by now, or a stream
-        is to be created with its file."""
+    def _create_in_folder(self, seen: OpenedFile | None, read: bool, write: bool) -> OpenedFile | None:
+        """Create the file in the folder whose rights are checked for it. None: the name is taken meanwhile, or a stream
+        is to be created together with its file. ``seen``: the folder, if it is open already; this closes it."""
         if not self.path:
             return None
-        caller = self.opener.caller
-        folder = parents.open_folder(self.backend, self.path[:-1], caller.user)
+        folder, found, _ = seen or self._open_folder()
         try:
-            found = folder.describe()
             if found.info.reparse_tag == attr.TAG_SYMLINK:
                 raise symlinks.stopped(folder, self.path[-1:])
-            directory = self.directory is True and not self.stream
-            try:
-                decide.check_addition(caller.rights_in(found), directory)
-            except StatusError:
-                if self.record.create_disposition == CreateDisposition.CREATE and self._exists():
-                    raise StatusError(self._collision()) from None
-                raise
-            above = self.files.find(folder.key)
-            if above is not None and above.delete_pending:
-                raise StatusError(NtStatus.DELETE_PENDING)
-            given = self.contexts.security_descriptor
-            self._descriptor = parents.new_descriptor(found.descriptor, given, directory, caller)
-            self._may_add = True
-            if self.stream:
-                return None
-            if self.wanted.access & _MAXIMUM_ALLOWED and not directory:
-                read = write = True
-            return self.backend.create_in(folder, self._backend_request(Disposition.CREATE, read, write))
+            return self._add_to(folder, found, read, write)
         except FileExistsError:
             return None
         finally:
             folder.close()
 
+    def _open_folder(self) -> OpenedFile:
+        """Open the folder of the file. Raises ``PathNotFound``, and OBJECT_PATH_NOT_FOUND if it is no directory."""
+        request = OpenRequest(self.path[:-1], directory=True, user=self.opener.caller.user)
+        try:
+            return self.backend.open_described(request)
+        except FileNotFoundError as error:
+            raise PathNotFound(*error.args) from None
+        except NotADirectoryError:
+            raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
+
+    def _add_to(self, folder: Handle, found: Described, read: bool, write: bool) -> OpenedFile | None:
+        """Check the rights on the folder, and create the file there. None: a stream is to be created together with its
+        file. [MS-FSA 2.1.5.1.1]"""
+        caller = self.opener.caller
+        directory = self.directory is True and not self.stream
+        if self.wanted.access & _MAXIMUM_ALLOWED and not directory:
+            read = write = True
+        request = self._backend_request(Disposition.CREATE, read, write)
+        try:
+            decide.check_addition(caller.rights_in(found), directory)
+        except StatusError:
+            if self.record.create_disposition == CreateDisposition.CREATE and self._exists():
+                raise StatusError(self._collision()) from None
+            raise
+        above = self.files.find(folder.key)
+        if above is not None and above.delete_pending:
+            raise StatusError(NtStatus.DELETE_PENDING)
+        given = self.contexts.security_descriptor
+        try:
+            if given is not None:
+                self._check_creator(given)
+            descriptor = tokens.new_descriptor(found.descriptor, given, directory, caller.token, caller.user)
+        except ValueError:
+            raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
+        request.security_descriptor = self._descriptor = descriptor
+        self._has_dacl = descriptor is not None and tokens.has_dacl(descriptor)
+        self._may_add = True
+        return None if self.stream else self.backend.create_in(folder, request)
+
+    def _check_creator(self, given: bytes) -> None:
+        """Refuse a security descriptor that the caller may not give to a new file. Raises ``StatusError``, or
+        ``ValueError`` for a malformed one."""
+        creator = unpack(given)
+        decide.check_creator(self.opener.caller.token, creator.owner, creator.group, creator.sacl is not None)
+
     def _may_add_stream(self) -> bool:
-        """The stream's file is there, and lets the caller add one. False: it is not there."""
+        """Check whether the caller may add a stream to an existing file. Raises ``StatusError`` if not. False: the file
+        does not exist."""
         whole = OpenRequest(
             self.path, directory=self.directory, open_reparse_point=not self._follow, user=self.opener.caller.user
         )
         try:
-            base = self.backend.open(whole)
+            base, found, _ = self.backend.open_described(whole)
         except PathNotFound:
             raise
         except FileNotFoundError:
             return False
         try:
-            found = base.describe()
             if found.info.reparse_tag == attr.TAG_SYMLINK and self._follow:
                 raise symlinks.stopped(base, ())
             if self._base_pending(base):
@@ -297,6 +329,7 @@ class Opening:
         return True
 
     def _stream_exists(self, whole: OpenRequest) -> bool:
+        """Return whether the stream exists. ``whole``: the request that opens its file."""
         try:
             self.backend.open(replace(whole, stream=self.stream)).close()
         except FileNotFoundError:
@@ -305,10 +338,11 @@ class Opening:
 
     @staticmethod
     def _attributes_of(handle: Handle, info: FileInfo) -> int:
-        """Those that forbid something: a folder's do not."""
+        """Return the attributes that restrict access. Those of a folder do not."""
         return 0 if handle.kind == Kind.DIRECTORY else info.attributes
 
     def _exists(self) -> bool:
+        """Return whether something has the name."""
         try:
             self.backend.stat(self.path, self.opener.caller.user)
         except FolderNotRead:
@@ -318,7 +352,7 @@ class Opening:
         return True
 
     def _collision(self) -> NtStatus:
-        """CREATE on what exists; what is about to be deleted says so."""
+        """Return the status for creating what exists: DELETE_PENDING if it is about to be deleted."""
         try:
             file = self.files.find(self.backend.stat(self.path, self.opener.caller.user).key, self.stream)
         except FolderNotRead:
@@ -332,8 +366,8 @@ class Opening:
 
     # Opening it
 
-    def _open(self, handle: Handle) -> Open:
-        found = handle.describe()
+    def _open(self, handle: Handle, found: Described) -> Open:
+        """Make an open of a handle. ``found``: the file as it was when the handle was made."""
         self.info = info = found.info
         if info.reparse_tag == attr.TAG_SYMLINK and self._follow and not handle.created:
             raise symlinks.stopped(handle, ())
@@ -360,20 +394,21 @@ class Opening:
                 self.files.release(file)
 
     def may_read(self, handle: Handle) -> bool:
-        """Does the user's maximal access to an open file include GENERIC_READ?"""
+        """Return whether the user's maximal access to an open file includes GENERIC_READ."""
         wanted = masks.FILE_GENERIC_READ
         caller = self.opener.caller
         return not wanted & ~tokens.maximal_access(handle.describe(), caller.token, caller.user)
 
     def _rights_on(self, found: Described) -> int:
+        """Return the user's maximal access to the file."""
         return self.opener.caller.rights_on(self.backend, self.path, found)
 
     def _grant_new(self, handle: Handle, found: Described) -> int:
-        """What is granted on what this CREATE made."""
+        """Return the access granted to a file or stream that this CREATE made."""
         self._maximal = self._rights_on(found)
         if handle.file_created:
             if not self._may_add:
-                # It was there when its folder would have been asked.
+                # It existed at the moment when the rights of its folder would have been checked.
                 raise _DeletedMeanwhileError
             return decide.grant_new_file(self.wanted, self._maximal, found.info.attributes)
         if self._base_pending(handle):
@@ -381,8 +416,9 @@ class Opening:
         return decide.grant_new_stream(self.wanted, self._maximal, self._attributes_of(handle, found.info))
 
     def _settle_new(self, handle: Handle, info: FileInfo) -> None:
-        """Let the host's rights follow the descriptor of a new file, and undo what it must not inherit."""
-        if self._descriptor is not None and tokens.has_dacl(self._descriptor) and handle.file_created:
+        """Apply the descriptor of a new file to the host's rights, and remove an inherited compression if that was
+        requested."""
+        if self._has_dacl and handle.file_created:
             descriptor = of_handle.current_descriptor(handle)
             of_handle.to_host(handle, descriptor, _DACL, self.opener.caller, self.accounts)
         if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & attr.COMPRESSED:
@@ -391,58 +427,62 @@ class Opening:
             self.info = handle.info()
 
     def _check_existing(self, handle: Handle, found: Described, file: File[Open], own: Lease[Open] | None) -> int:
-        """MS-FSA 2.1.5.1.2; the granted access."""
+        """Check rights, share modes and caching rights of others. Return the granted access. [MS-FSA 2.1.5.1.2]"""
         if file.delete_pending or self._base_pending(handle):
             sharing.wait_for_deletion(file, own)
             raise StatusError(NtStatus.DELETE_PENDING)
         wanted = self.wanted
+        overwrites = wanted.overwrites
         is_directory = handle.kind == Kind.DIRECTORY and not self.stream
-        if is_directory and wanted.overwrites:
+        if is_directory and overwrites:
             raise StatusError(
                 NtStatus.OBJECT_NAME_COLLISION if self.directory is True else NtStatus.FILE_IS_A_DIRECTORY
             )
         attributes = 0 if is_directory else found.info.attributes
         decide.check_attributes(wanted, attributes)
-        self._maximal = self._rights_on(found)
+        self._maximal = self.opener.caller.rights_on(self.backend, self.path, found)
         granted = decide.grant_existing(wanted, self._maximal, attributes)
         if wanted.deletes:
             handle.check_unlink()
         if self.opener.dialect >= Dialect.SMB_3_0 and any(map(held_for_owner, file.opens)):
-            # 3.3.5.9: nobody could be asked to let go of it.
+            # 3.3.5.9: no client could be asked to release it.
             raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
-        sharing.admit(file, sharing.NewOpen(granted, self.record.share_access, wanted.overwrites), own, self.first)
-        if file.delete_pending or self._base_pending(handle):
+        sharing.admit(file, sharing.NewOpen(granted, self.record.share_access, overwrites), own, self.first)
+        if file.delete_pending or (self.stream and self._base_pending(handle)):
             raise _DeletedMeanwhileError
         return granted
 
     def _base_pending(self, handle: Handle) -> bool:
+        """Return whether this is a stream of a file that is about to be deleted."""
         if not self.stream:
             return False
         base = self.files.find(handle.key)
         return base is not None and base.delete_pending
 
     def _own_lease(self) -> Lease[Open] | None:
-        """The lease that is there already under the key that the request names."""
+        """Return the existing lease with the key that the request names."""
         if self.lease is None:
             return None
         return self.files.leases.find(self.opener.client_guid, self.lease.lease_key)
 
     def _overwrite(self, handle: Handle) -> None:
-        """Of a file that takes its time to cut all that is left to ``finish_overwriting``."""
+        """Overwrite the file. If cutting it takes long, ``free`` and ``finish_overwriting`` are left to do."""
         self.action = replacing.action_of(self.record.create_disposition)
         self.free = handle.shrinking(0)
         if self.free is None:
             self.info = replacing.replace(handle, self.record.file_attributes, self.contexts.eas or ())
 
     def finish_overwriting(self, opened: Open) -> None:
-        """``free`` is done, on a worker. The open was registered before that: nobody who is refused for its sake sees
-        the content go, and nobody else opens the file in between."""
+        """Complete an overwriting after a worker thread has called ``free``. The open was registered before that: a
+        request that fails a check does not destroy the content, and no other open comes in between."""
         if opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
         self.info = replacing.replace(opened.handle, self.record.file_attributes, self.contexts.eas or ())
-        self._report(opened)
+        if change_reports.somebody_listens(opened):
+            self._report(opened)
 
     def _register(self, handle: Handle, file: File[Open], granted: int) -> Open:
+        """Make the open, enter it into the tables and report what was created or overwritten."""
         record, opener = self.record, self.opener
         opened = Open(
             self.opens.new_file_id(),
@@ -466,14 +506,12 @@ class Opening:
             opened.parent_lease = opener.client_guid, lease.parent_lease_key
         file.opens.append(opened)
         self.opens.add(opened)
-        if self.action != CreateAction.OPENED and self.free is None:
+        if self.action != CreateAction.OPENED and self.free is None and change_reports.somebody_listens(opened):
             self._report(opened)
         return opened
 
     def _report(self, opened: Open) -> None:
-        """Change notification, and what leases on the directory promise (MS-FSA 2.1.4.1)."""
-        if not change_reports.somebody_listens(opened):
-            return
+        """Report the change to watchers, and to clients that cache the directory. [MS-FSA 2.1.4.1]"""
         if self.stream:
             created = self.action == CreateAction.CREATED
             change_reports.report(

@@ -15,7 +15,7 @@ _READ_WRITE = masks.FILE_GENERIC_READ | masks.FILE_GENERIC_WRITE
 
 
 def create_on_pipe(request: TreeRequest, record: CreateRequest, name: str) -> Response:
-    """Open a named pipe. Raises OBJECT_NAME_NOT_FOUND for one that nobody serves."""
+    """Open a named pipe. Raises OBJECT_NAME_NOT_FOUND if there is no such pipe."""
     pipe = open_pipe(request, name)
     opens = request.server.opens
     granted = masks.map_generic(record.desired_access) & ~int(Access.MAXIMUM_ALLOWED)

@@ -1,4 +1,4 @@
-"""Overwriting an existing file: contents and extended attributes go, attributes are set (MS-FSA 2.1.5.1.2.1)."""
+"""Overwriting an existing file: its data and extended attributes go, attributes are set. [MS-FSA 2.1.5.1.2.1]"""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from smb3server.wire import attributes as attr
 from smb3server.wire.create import CreateAction, CreateDisposition
 
 SETTABLE = attr.SETTABLE & ~attr.SPARSE
-"""What a CREATE may set."""
+"""The attributes that a CREATE may set."""
 
 
 def action_of(disposition: int) -> CreateAction:
-    """Return what the response calls an overwriting."""
+    """Return the CreateAction of an overwriting with this disposition."""
     superseded = disposition == CreateDisposition.SUPERSEDE
     return CreateAction.SUPERSEDED if superseded else CreateAction.OVERWRITTEN
 
 
 def replace(handle: Handle, attributes: int, eas: Sequence[tuple[bytes, bytes]]) -> FileInfo:
-    """Cut the file or stream to nothing, and return what it is then. Other streams stay. Raises ``OSError``.
+    """Truncate the file or stream to 0 bytes, and return its metadata after that. Other streams are kept. Raises
+    ``OSError``.
 
     ``attributes`` and ``eas`` are those of the request; a stream has none of its own."""
     handle.truncate(0)

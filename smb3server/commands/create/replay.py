@@ -1,4 +1,4 @@
-"""A CREATE that is sent again, known by its CreateGuid (MS-SMB2 3.3.5.9.10)."""
+"""A CREATE that is sent again; its CreateGuid identifies it. [MS-SMB2 3.3.5.9.10]"""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from smb3server.wire.oplock_break import OplockLevel
 
 
 def key_of(client_guid: bytes, asked: CreateContexts) -> Key | None:
-    """Return what a CREATE is known by. None: nothing tells whether it comes again."""
+    """Return the key that identifies a CREATE. None: nothing identifies it, so it cannot be replayed."""
     wanted = asked.durable_v2
     return (client_guid, wanted.create_guid) if wanted is not None else None
 
 
 def level_for(opened: Open, requested: int) -> int:
-    """Return the oplock level for the response to a replay: what it asks for this time, if the open holds as much."""
+    """Return the OplockLevel for the response to a replay: the level that it requests, if the open holds as much."""
     held = opened.caching
     if held is None:
         return OplockLevel.NONE

@@ -1,4 +1,4 @@
-"""What the response of a CREATE tells of the file (MS-SMB2 2.2.14)."""
+"""What the response of a CREATE says of the file. [MS-SMB2 2.2.14]"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fields(opened: Open, info: FileInfo, level: int, action: CreateAction, diale
 
 
 def answers(asked: CreateContexts, info: FileInfo, maximal_access: int, volume: int) -> list[wire.RawContext]:
-    """Return the contexts that tell something of the file. ``volume``: its volume's serial number."""
+    """Return the response contexts that describe the file. ``volume``: its volume's serial number."""
     found: list[wire.RawContext] = []
     if asked.maximal_access:
         found.append(_maximal_access(asked.maximal_access_since, info, maximal_access))
@@ -44,7 +44,8 @@ def answers(asked: CreateContexts, info: FileInfo, maximal_access: int, volume: 
 
 
 def _maximal_access(since: int, info: FileInfo, maximal: int) -> wire.RawContext:
-    """3.3.5.9.5: a timestamp equal to the last write time means the client knows the answer already."""
+    """Return the maximal access, unless the client knows it: the timestamp that it sent equals the last write time.
+    [MS-SMB2 3.3.5.9.5]"""
     if since and since == info.last_write_time:
         answer = wire.MaximalAccessResponse(NtStatus.NONE_MAPPED, 0)
     else:

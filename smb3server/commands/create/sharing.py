@@ -1,4 +1,4 @@
-"""Whether an open may exist beside those that are there: share modes, and caching rights that have to go first."""
+"""Whether an open can exist beside the present ones: share modes, and caching rights that must be broken first."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class NewOpen(NamedTuple):
 
 
 def admit(file: File[Opened], new: NewOpen, own: Lease[Opened] | None, first: bool) -> None:
-    """Break what others may not cache any longer, and refuse what they do not share. [MS-FSA 2.1.5.1.2.2, 2.1.4.12]
+    """Break the caching rights of others as far as the new open demands, and refuse it if share modes conflict. [MS-FSA
+    2.1.5.1.2.2, 2.1.4.12]
 
-    ``own``: the lease that the new open names, which is spared. ``first``: nothing was waited for yet. Raises
-    ``MustWait`` until a break is over, SHARING_VIOLATION."""
+    ``own``: the lease that the new open names, which is not broken. ``first``: the request has not waited yet. Raises
+    ``MustWait`` while a break is under way, SHARING_VIOLATION."""
     access = new.access | _WRITE_DATA if new.overwrites else new.access
     violation = file.share_conflict(access, new.share_access)
     if file.caching.holders:
@@ -42,8 +43,8 @@ def admit(file: File[Opened], new: NewOpen, own: Lease[Opened] | None, first: bo
 
 
 def wait_for_deletion(file: File[Opened], own: Lease[Opened] | None) -> None:
-    """Raise ``MustWait`` while clients that keep a deleted file open for caching are asked to let go.
+    """Raise ``MustWait`` while a break asks clients to close a deleted file that they keep open for their caches.
 
-    Windows answers DELETE_PENDING, which reaches an application that has just removed the file and makes it anew."""
+    Windows answers DELETE_PENDING, which reaches an application that has just removed the file and creates it again."""
     if file.delete_pending and any(holder.breaking for holder in file.caching.others(own)):
         raise MustWait(file.caching)

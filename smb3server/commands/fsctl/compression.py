@@ -1,4 +1,4 @@
-"""FSCTL_GET_COMPRESSION and FSCTL_SET_COMPRESSION (MS-FSA 2.1.5.10.9, 2.1.5.10.29)."""
+"""FSCTL_GET_COMPRESSION and FSCTL_SET_COMPRESSION. [MS-FSA 2.1.5.10.9, 2.1.5.10.29]"""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _COMPRESSION = struct.Struct("<H")
 
 @fsctl(Fsctl.GET_COMPRESSION)
 def get_compression(control: Control) -> bytes:
-    """2.1.5.10.9. Which format is the file system's business; LZNT1 is what clients know."""
+    """Return whether the file is compressed. The format is reported as LZNT1, which clients know; the file system
+    chooses the real one. [MS-FSA 2.1.5.10.9]"""
     opened = control.open()
     compressed = handle_of(opened).info().attributes & attr.COMPRESSED
     if control.max_output < _COMPRESSION.size:
@@ -29,21 +30,21 @@ def get_compression(control: Control) -> bytes:
 
 @fsctl(Fsctl.SET_COMPRESSION)
 def set_compression(control: Control) -> bytes:
-    """2.1.5.10.29."""
+    """Compress the file or not. [MS-FSA 2.1.5.10.29]"""
     opened = control.open()
     data = control.data
     handle = handle_of(opened)
     if len(data) < _COMPRESSION.size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     required.check(opened.granted_access, required.FSCTL[control.code])
-    (wanted,) = _COMPRESSION.unpack_from(data)
-    if wanted not in tuple(CompressionFormat):
+    (requested,) = _COMPRESSION.unpack_from(data)
+    if requested not in tuple(CompressionFormat):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     backend = opened.tree.share.backend
     if backend is None or not backend.supports_compression:
-        if wanted != CompressionFormat.NONE:
+        if requested != CompressionFormat.NONE:
             raise StatusError(NtStatus.NOT_SUPPORTED)
         return b""
-    handle.set_compressed(wanted != CompressionFormat.NONE)
+    handle.set_compressed(requested != CompressionFormat.NONE)
     report(opened, NotifyFilter.ATTRIBUTES)
     return b""

@@ -1,5 +1,5 @@
-"""Server-side copy: SRV_REQUEST_RESUME_KEY, SRV_COPYCHUNK(_WRITE) (MS-SMB2 3.3.5.15.5, 3.3.5.15.6) and
-DUPLICATE_EXTENTS_TO_FILE (MS-FSA 2.1.5.10.4)."""
+"""Server-side copy: SRV_REQUEST_RESUME_KEY, SRV_COPYCHUNK(_WRITE) and DUPLICATE_EXTENTS_TO_FILE. [MS-SMB2 3.3.5.15.5,
+3.3.5.15.6, MS-FSA 2.1.5.10.4]"""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ if TYPE_CHECKING:
     from smb3server.state.objects import Open
 
 MAX_CHUNKS = 256
-"""ServerSideCopyMaxNumberofChunks (3.3.3)."""
+"""ServerSideCopyMaxNumberofChunks. [MS-SMB2 3.3.3]"""
 MAX_CHUNK_SIZE = 1 << 20
-"""ServerSideCopyMaxChunkSize, bytes."""
+"""ServerSideCopyMaxChunkSize in bytes."""
 MAX_DATA_SIZE = 16 << 20
-"""ServerSideCopyMaxDataSize, bytes."""
+"""ServerSideCopyMaxDataSize in bytes."""
 
 _COPY_AT_ONCE = 1 << 20
-"""Bytes copied without letting other requests run in between (not in spec)."""
+"""Bytes copied before other requests get their turn (not in spec)."""
 _STEP = 256 << 10
+"""Bytes copied with one call of the store."""
 _COPY_BY_HAND = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
+"""Errors of the store after which data is copied through memory."""
 
 
 def request_resume_key(control: Control) -> bytes:
-    """3.3.5.15.5: a name for the open, good for as long as it lives."""
+    """Return the resume key of the open, which names it until it is closed. [MS-SMB2 3.3.5.15.5]"""
     opened = control.open()
     if control.max_output < wire.RESUME_KEY_RESPONSE.size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -54,14 +56,14 @@ def request_resume_key(control: Control) -> bytes:
 
 
 def _find_source(request: TreeRequest, key: bytes) -> Open:
-    found = request.server.opens.by_id.get(int.from_bytes(key[:8], "little"))
-    if found is None or found.session is not request.session or found.resume_key != key:
+    source = request.server.opens.by_id.get(int.from_bytes(key[:8], "little"))
+    if source is None or source.session is not request.session or source.resume_key != key:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
-    return found
+    return source
 
 
 def copy_chunk(control: Control) -> Response | Pending:
-    """3.3.5.15.6."""
+    """Copy chunks from the source with the given resume key to the open. [MS-SMB2 3.3.5.15.6]"""
     opened = control.open()
     data = control.data
     if control.max_output < wire.COPY_CHUNK_RESPONSE.size:
@@ -99,7 +101,7 @@ def _result(control: Control, status: int, chunks: int, chunk_bytes: int, total_
 
 
 class _Copy:
-    """One request's chunks, copied in steps; either open may be closed in between."""
+    """The copy of a request's chunks in steps. Both opens may be closed between two steps."""
 
     def __init__(self, control: Control, source: Open, target: Open, chunks: list[wire.CopyChunk]) -> None:
         self.control = control
@@ -129,7 +131,7 @@ class _Copy:
         return _result(self.control, self.status, self.index, self.offset, self.total)
 
     def step(self) -> bool:
-        """Copy some; False when all is done or something failed (then ``status`` says what)."""
+        """Copy some bytes. Return False when all chunks are copied, or on an error, which ``status`` has then."""
         if self.index == len(self.chunks):
             return False
         chunk = self.chunks[self.index]
@@ -145,7 +147,7 @@ class _Copy:
         return True
 
     def _check(self, chunk: wire.CopyChunk) -> None:
-        """Ranges, end of file and locks of one chunk, before anything of it is copied."""
+        """Check ranges, end of file and locks of a chunk before it is copied. Raises ``StatusError``."""
         source, target = self.source, self.target
         if self.opens.get(source.file_id[0]) is not source or self.opens.get(target.file_id[0]) is not target:
             raise StatusError(NtStatus.FILE_CLOSED)
@@ -190,8 +192,10 @@ class _Copy:
 
 
 def copy_range(target: Handle, source: Handle, source_offset: int, offset: int, length: int, overlapping: bool) -> int:
-    """Bytes copied; through memory where ranges of one file may overlap (they behave as if read whole first) or the
-    stores differ."""
+    """Copy up to ``length`` bytes and return the number of bytes copied. Raises ``OSError``.
+
+    The copy is made through memory if the stores differ or if ``overlapping``: ranges of one file that may overlap are
+    copied as if the source was read completely first."""
     if not overlapping:
         try:
             return target.copy_range(source, source_offset, offset, length)
@@ -205,7 +209,7 @@ def copy_range(target: Handle, source: Handle, source_offset: int, offset: int, 
 
 
 class _Clone(NamedTuple):
-    """What is to be cloned, before either file has been looked at. Offsets and ``length`` in bytes, none negative."""
+    """A parsed request to clone, before the files are checked. Offsets and ``length`` are in bytes and not negative."""
 
     target: Open
     source: Open
@@ -217,55 +221,56 @@ class _Clone(NamedTuple):
 def duplicate_extents(control: Control) -> bytes | Response | Pending:
     """Clone clusters of one file into another. [MS-FSA 2.1.5.10.4]
 
-    The target has its size already, as block cloning wants it; beyond its end nothing is cloned, with success, as on
+    Block cloning does not change the size of the target. Clusters beyond its end are ignored, with success, as on
     Windows."""
     opened = control.open()
     backend = opened.tree.share.backend
     if backend is None or not backend.supports_reflink:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
-    wanted = _parse_clone(control, opened)
-    if not wanted.length:
+    clone = _parse_clone(control, opened)
+    if not clone.length:
         return b""
     cluster = max(backend.volume().block_size, 1)
-    count, same_end = _check_clone(wanted, cluster)
+    count, same_end = _check_clone(clone, cluster)
     if count <= 0:
         return b""
     if opened.file is not None:
         opened.file.data_changes(opened.caching)
-    _clone(wanted, count, 0 if same_end else count % cluster)
+    _clone(clone, count, 0 if same_end else count % cluster)
     report(opened, NotifyFilter.LAST_WRITE)
     return after_flush(control.request, opened, control.respond())
 
 
 def _parse_clone(control: Control, opened: Open) -> _Clone:
-    """Read the request and find the source. Raises ``StatusError`` for what can be refused without a look at the
+    """Parse the request and find the source. Raises ``StatusError`` for errors that show without a look at the
     files."""
     data = control.data
-    wanted: wire.DuplicateExtents | wire.DuplicateExtentsEx
+    body: wire.DuplicateExtents | wire.DuplicateExtentsEx
     try:
         if control.code == Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX:
-            wanted = wire.DUPLICATE_EXTENTS_EX.unpack(data)
+            body = wire.DUPLICATE_EXTENTS_EX.unpack(data)
         else:
-            wanted = wire.DUPLICATE_EXTENTS.unpack(data)
+            body = wire.DUPLICATE_EXTENTS.unpack(data)
     except DecodeError:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL) from None
-    source = control.request.session.open_table.get(wanted.source_volatile)
-    if source is None or source.file_id[0] != wanted.source_persistent or source.tree is not opened.tree:
+    source = control.request.session.open_table.get(body.source_volatile)
+    if source is None or source.file_id[0] != body.source_persistent or source.tree is not opened.tree:
         raise StatusError(NtStatus.INVALID_HANDLE)
     if opened.is_directory or source.is_directory or opened.file is None or source.file is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     required.check(opened.granted_access, required.FSCTL[control.code])
     required.check(source.granted_access, int(Access.READ_DATA))
-    source_offset, target_offset, count = wanted.source_offset, wanted.target_offset, wanted.byte_count
+    source_offset, target_offset, count = body.source_offset, body.target_offset, body.byte_count
     if min(source_offset, target_offset, count) < 0 or max(source_offset, target_offset) + count > attr.MAX_OFFSET:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     return _Clone(opened, source, target_offset, source_offset, count)
 
 
-def _check_clone(wanted: _Clone, cluster: int) -> tuple[int, bool]:
-    """Return how many bytes can be cloned (none, or less, behind the target's end), and whether both files end with
-    them. Raises ``StatusError``."""
-    target, source, target_offset, source_offset, count = wanted
+def _check_clone(clone: _Clone, cluster: int) -> tuple[int, bool]:
+    """Return the number of bytes to clone, and whether both files end with them. Raises ``StatusError``.
+
+    The number is 0 or negative if the range begins at or beyond the end of a file."""
+    target, source, target_offset, source_offset, count = clone
     source_info, target_info = handle_of(source).info(), handle_of(target).info()
     if source_offset + count > -(-source_info.end_of_file // cluster) * cluster:
         raise StatusError(NtStatus.NOT_SUPPORTED)
@@ -277,18 +282,18 @@ def _check_clone(wanted: _Clone, cluster: int) -> tuple[int, bool]:
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
     if target.file is not None and target.file.locks.denies_write(target, target_offset, count):
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
-    # Whole clusters are named, the last of which may reach beyond the end of either file; neither's size changes.
+    # The request has whole clusters. The last one may reach beyond the end of a file, whose size does not change.
     count = min(count, source_info.end_of_file - source_offset, target_info.end_of_file - target_offset)
     ends = source_info.end_of_file, target_info.end_of_file
     return count, (source_offset + count, target_offset + count) == ends
 
 
-def _clone(wanted: _Clone, count: int, tail: int) -> None:
-    """Share ``count`` bytes except for the last ``tail``, which are copied: part of a cluster is shared only where both
-    files end in it."""
-    target, source = handle_of(wanted.target), handle_of(wanted.source)
+def _clone(clone: _Clone, count: int, tail: int) -> None:
+    """Share ``count`` bytes, except for the last ``tail``, which are copied. A part of a cluster can only be shared if
+    both files end in it."""
+    target, source = handle_of(clone.target), handle_of(clone.source)
     if count > tail:
-        target.clone_range(source, wanted.source_offset, wanted.target_offset, count - tail)
+        target.clone_range(source, clone.source_offset, clone.target_offset, count - tail)
     if tail:
         done = count - tail
-        copy_range(target, source, wanted.source_offset + done, wanted.target_offset + done, tail, overlapping=True)
+        copy_range(target, source, clone.source_offset + done, clone.target_offset + done, tail, overlapping=True)

@@ -1,4 +1,4 @@
-"""FSCTLs on files: sparse files, ranges, reparse points, object ids (MS-FSA 2.1.5.10)."""
+"""FSCTLs on files: sparse files, ranges, reparse points, object ids. [MS-FSA 2.1.5.10]"""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 
 _MAX_TRIM_RANGES = 4096
 _TRIM_AT_ONCE = 16
+"""Number of ranges trimmed in one turn of the event loop. More are trimmed on a worker."""
 _RANGES_AT_ONCE = 512
+"""Number of allocated ranges looked up in one turn of the event loop. More are looked up on a worker."""
 _MAX_RANGES = 65536
 _MAX_REPARSE_DATA = 16384
-"""MAXIMUM_REPARSE_DATA_BUFFER_SIZE (MS-FSCC 2.1.2.2), bytes."""
+"""MAXIMUM_REPARSE_DATA_BUFFER_SIZE in bytes. [MS-FSCC 2.1.2.2]"""
 _MICROSOFT_TAG = 0x80000000
 _REGION_VALID = 1
 
@@ -43,7 +45,7 @@ def _file_only(opened: Open) -> Handle:
 
 
 def overflowing(control: Control, output: bytes) -> Response:
-    """As much as the caller takes, with BUFFER_OVERFLOW if that is not all."""
+    """Return as much of ``output`` as the client accepts, with BUFFER_OVERFLOW if this is not all of it."""
     status = NtStatus.SUCCESS
     if len(output) > control.max_output:
         output, status = output[: control.max_output], NtStatus.BUFFER_OVERFLOW
@@ -52,23 +54,23 @@ def overflowing(control: Control, output: bytes) -> Response:
 
 @fsctl(Fsctl.SET_SPARSE)
 def set_sparse(control: Control) -> bytes:
-    """2.1.5.10.36. Without input it means TRUE."""
+    """Make the file sparse or not. Without input the value is TRUE. [MS-FSA 2.1.5.10.36]"""
     opened = control.open()
     data = control.data
     handle = _file_only(opened)
     required.check(opened.granted_access, required.FSCTL[control.code])
     sparse = bool(data[0]) if data else True
     attributes = handle.info().attributes
-    wanted = attributes | attr.SPARSE if sparse else attributes & ~attr.SPARSE
-    if wanted != attributes:
-        handle.set_attributes(wanted)
+    changed = attributes | attr.SPARSE if sparse else attributes & ~attr.SPARSE
+    if changed != attributes:
+        handle.set_attributes(changed)
         report(opened, NotifyFilter.ATTRIBUTES)
     return b""
 
 
 @fsctl(Fsctl.SET_ZERO_DATA)
 def set_zero_data(control: Control) -> bytes | Response | Pending:
-    """2.1.5.10.38."""
+    """Set a range of the file to zero. [MS-FSA 2.1.5.10.38]"""
     opened = control.open()
     data = control.data
     handle = _file_only(opened)
@@ -99,7 +101,8 @@ def _zeroed(control: Control, opened: Open) -> Response:
 
 @fsctl(Fsctl.QUERY_ALLOCATED_RANGES)
 def query_allocated_ranges(control: Control) -> Response | Pending:
-    """2.1.5.10.22. A file that is not sparse has no holes, whatever the store thinks."""
+    """Return the allocated ranges of the file. A file that is not sparse is reported without holes, even if the store
+    has holes in it. [MS-FSA 2.1.5.10.22]"""
     opened = control.open()
     data = control.data
     handle = _file_only(opened)
@@ -112,7 +115,7 @@ def query_allocated_ranges(control: Control) -> Response | Pending:
     ranges: list[tuple[int, int]] = []
     if offset < end:
         if info.attributes & attr.SPARSE:
-            # One more than fits tells whether there are more.
+            # One more than fits, to find out whether there are more.
             limit = min(control.max_output // wire.FILE_RANGE.size, _MAX_RANGES) + 1
             ranges = handle.allocated_ranges(offset, end - offset, min(limit, _RANGES_AT_ONCE))
             if len(ranges) == _RANGES_AT_ONCE < limit:
@@ -124,7 +127,7 @@ def query_allocated_ranges(control: Control) -> Response | Pending:
 
 
 def _pack_ranges(control: Control, ranges: list[tuple[int, int]]) -> bytes:
-    """As many as the caller takes."""
+    """Encode as many ranges as the client accepts."""
     room = control.max_output // wire.FILE_RANGE.size
     return b"".join(wire.FILE_RANGE.pack(wire.FileRange(*entry)) for entry in ranges[:room])
 
@@ -137,7 +140,7 @@ def _ranges_response(control: Control, count: int, output: bytes) -> Response:
 
 
 class _RangeSearch:
-    """The ranges of a file that has many, looked for on a worker."""
+    """The look-up, on a worker, of the ranges of a file that has many."""
 
     def __init__(self, control: Control, handle: Handle, offset: int, length: int, limit: int) -> None:
         self._control = control
@@ -151,7 +154,7 @@ class _RangeSearch:
     def steps(self) -> Steps:
         while self._count < self._limit:
             length = self._end - self._offset
-            # Of the last one only the beginning is known.
+            # Only the beginning of the last one is known.
             ranges = self._handle.allocated_ranges(self._offset, length, _RANGES_AT_ONCE)
             if len(ranges) == _RANGES_AT_ONCE:
                 self._offset = ranges.pop()[0]
@@ -170,7 +173,8 @@ class _RangeSearch:
 
 @fsctl(Fsctl.FILE_LEVEL_TRIM)
 def file_level_trim(control: Control) -> bytes | Pending:
-    """2.1.5.10.5: what is trimmed may read as anything, so whole blocks inside each range are given back."""
+    """Trim ranges of the file. As trimmed data is undefined, this frees the whole blocks inside each range. [MS-FSA
+    2.1.5.10.5]"""
     opened = control.open()
     data = control.data
     handle = _file_only(opened)
@@ -187,21 +191,21 @@ def file_level_trim(control: Control) -> bytes | Pending:
             raise StatusError(NtStatus.INVALID_PARAMETER)
     file = opened.file
     size = handle.info().end_of_file
-    wanted: list[tuple[int, int]] = []
+    blocks: list[tuple[int, int]] = []
     for offset, length in ranges:
         if file is not None and file.locks.locks and file.locks.denies_write(opened, offset, length):
             raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
         start = -(-offset // block) * block
         end = min(offset + length, size) // block * block
         if start < end:
-            wanted.append((start, end - start))
-    if wanted and file is not None:
+            blocks.append((start, end - start))
+    if blocks and file is not None:
         file.data_changes(opened.caching)
     output = struct.pack("<I", header.num_ranges) if control.max_output >= 4 else b""
-    slow = [handle.zeroing(*entry) for entry in wanted] if len(wanted) <= _TRIM_AT_ONCE else [None]
-    if len(wanted) > _TRIM_AT_ONCE or any(steps is not None for steps in slow):
-        return run_steps(control.request, opened, _trim(handle, wanted), lambda: control.respond(output))
-    for entry in wanted:
+    slow = [handle.zeroing(*entry) for entry in blocks] if len(blocks) <= _TRIM_AT_ONCE else [None]
+    if len(blocks) > _TRIM_AT_ONCE or any(steps is not None for steps in slow):
+        return run_steps(control.request, opened, _trim(handle, blocks), lambda: control.respond(output))
+    for entry in blocks:
         handle.zero_range(*entry)
     return output
 
@@ -218,7 +222,7 @@ def _trim(handle: Handle, ranges: list[tuple[int, int]]) -> Steps:
 
 @fsctl(Fsctl.QUERY_FILE_REGIONS)
 def query_file_regions(control: Control) -> bytes:
-    """2.1.5.10.23: all data up to the end of file is valid."""
+    """Return the valid regions of the file. All data up to the end of file is valid. [MS-FSA 2.1.5.10.23]"""
     opened = control.open()
     data = control.data
     handle = _file_only(opened)
@@ -241,14 +245,14 @@ def query_file_regions(control: Control) -> bytes:
 
 @fsctl(Fsctl.GET_REPARSE_POINT)
 def get_reparse_point(control: Control) -> Response:
-    """2.1.5.10.16."""
+    """Return the reparse point of the file. [MS-FSA 2.1.5.10.16]"""
     opened = control.open()
-    found = handle_of(opened).reparse_point()
-    if found is None:
+    buffer = handle_of(opened).reparse_point()
+    if buffer is None:
         raise StatusError(NtStatus.NOT_A_REPARSE_POINT)
     if control.max_output < wire.REPARSE_HEADER.size:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL)
-    return overflowing(control, found)
+    return overflowing(control, buffer)
 
 
 def _reparse_header(data: memoryview) -> wire.ReparseHeader:
@@ -270,7 +274,7 @@ def _present_tag(handle: Handle) -> int | None:
 
 @fsctl(Fsctl.SET_REPARSE_POINT)
 def set_reparse_point(control: Control) -> bytes:
-    """2.1.5.10.35."""
+    """Set the reparse point of the file. [MS-FSA 2.1.5.10.35]"""
     opened = control.open()
     data = control.data
     required.check(opened.granted_access, required.FSCTL[control.code])
@@ -286,7 +290,7 @@ def set_reparse_point(control: Control) -> bytes:
 
 @fsctl(Fsctl.DELETE_REPARSE_POINT)
 def delete_reparse_point(control: Control) -> bytes:
-    """2.1.5.10.3."""
+    """Delete the reparse point of the file. [MS-FSA 2.1.5.10.3]"""
     opened = control.open()
     data = control.data
     required.check(opened.granted_access, required.FSCTL[control.code])
@@ -307,7 +311,8 @@ def delete_reparse_point(control: Control) -> bytes:
 @fsctl(Fsctl.CREATE_OR_GET_OBJECT_ID)
 @fsctl(Fsctl.GET_OBJECT_ID)
 def object_id(control: Control) -> bytes:
-    """2.1.5.10.1, 2.1.5.10.13: every file has one, made from its identity, so there is none to create."""
+    """Return the object id of the file. Every file has one, derived from its identity, so none is ever created. [MS-FSA
+    2.1.5.10.1, 2.1.5.10.13]"""
     opened = control.open()
     if control.max_output < wire.OBJECT_ID_BUFFER.size:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL)
@@ -315,13 +320,13 @@ def object_id(control: Control) -> bytes:
     backend = opened.tree.share.backend
     volume = volume_object_id(backend) if backend is not None else bytes(16)
     identity = struct.pack("<QQ", handle.key.volume & attr.MAX_OFFSET, handle.key.inode & 0xFFFFFFFFFFFFFFFF)
-    found = hashlib.blake2b(identity, digest_size=16, person=b"object").digest()
-    return wire.OBJECT_ID_BUFFER.pack(wire.ObjectIdBuffer(found, volume, found))
+    identifier = hashlib.blake2b(identity, digest_size=16, person=b"object").digest()
+    return wire.OBJECT_ID_BUFFER.pack(wire.ObjectIdBuffer(identifier, volume, identifier))
 
 
 @fsctl(Fsctl.SRV_ENUMERATE_SNAPSHOTS)
 def enumerate_snapshots(control: Control) -> bytes:
-    """MS-SMB2 3.3.5.15.1: there are none."""
+    """Return an empty list of snapshots. [MS-SMB2 3.3.5.15.1]"""
     control.open()
     if control.max_output < wire.SNAPSHOT_ARRAY.size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -330,7 +335,7 @@ def enumerate_snapshots(control: Control) -> bytes:
 
 @fsctl(Fsctl.IS_PATHNAME_VALID)
 def is_pathname_valid(control: Control) -> bytes:
-    """2.1.5.10.17: names are checked where they are used."""
+    """Accept every name. Names are checked when they are used. [MS-FSA 2.1.5.10.17]"""
     control.open()
     return b""
 

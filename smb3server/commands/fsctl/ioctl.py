@@ -1,4 +1,4 @@
-"""IOCTL (MS-SMB2 3.3.5.15): the table of control codes."""
+"""IOCTL: the table of control codes. [MS-SMB2 3.3.5.15]"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 
 NO_FILE = RELATED_FILE_ID
-"""An IOCTL that is not about a file."""
+"""FileId of an IOCTL that is not about a file."""
 
 
 @dataclass(slots=True)
@@ -27,14 +27,14 @@ class Control:
     file_id: FileId
     data: memoryview
     max_output: int
-    """MaxOutputResponse, bytes; within MaxTransactSize."""
+    """MaxOutputResponse in bytes, at most MaxTransactSize."""
 
     def open(self) -> Open:
-        """The open it works on; FILE_CLOSED if there is none."""
+        """Return the open that the request names. Raises ``StatusError``: FILE_CLOSED if there is none."""
         return find_open(self.request, self.file_id)
 
     def respond(self, output: Buffer = b"", status: int = NtStatus.SUCCESS) -> Response:
-        """For handlers that pend: the response with ``output``."""
+        """Return the response with ``output``. Raises ``StatusError``: BUFFER_TOO_SMALL."""
         if len(output) > self.max_output:
             raise StatusError(NtStatus.BUFFER_TOO_SMALL)
         file_id = self.file_id
@@ -45,7 +45,7 @@ class Control:
 
 
 FsctlHandler = Callable[[Control], "Buffer | Response | Pending"]
-"""Returns the output (b"" for none), or makes the response itself with ``Control.respond``."""
+"""Returns the output (b"" for none), or a response made with ``Control.respond``."""
 
 _HANDLERS: dict[int, FsctlHandler] = {}
 
@@ -62,19 +62,21 @@ def fsctl(code: int) -> Callable[[FsctlHandler], FsctlHandler]:
 
 @handles(Command.IOCTL, TreeRequest)
 def ioctl(request: TreeRequest) -> Response | Pending:
-    """Flags other than FSCTL are NOT_SUPPORTED, unknown codes INVALID_DEVICE_REQUEST, each before the open is looked
-    at, as the section has it."""
-    record, data = parse_ioctl_request(request.message)
+    """Call the handler of the control code. [MS-SMB2 3.3.5.15]
+
+    Flags other than FSCTL fail with NOT_SUPPORTED and unknown codes with INVALID_DEVICE_REQUEST. As in the section,
+    both are checked before the open."""
+    body, data = parse_ioctl_request(request.message)
     connection = request.connection
     limit = connection.max_transact_size
-    if record.flags != IOCTL_IS_FSCTL:
+    if body.flags != IOCTL_IS_FSCTL:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    if record.input_count > limit or record.max_input_response > limit or record.max_output_response > limit:
+    if body.input_count > limit or body.max_input_response > limit or body.max_output_response > limit:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    handler = _HANDLERS.get(record.ctl_code)
+    handler = _HANDLERS.get(body.ctl_code)
     if handler is None:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
-    control = Control(request, record.ctl_code, record.file_id, data, record.max_output_response)
+    control = Control(request, body.ctl_code, body.file_id, data, body.max_output_response)
     result = handler(control)
     if isinstance(result, Response | Pending):
         return result

@@ -1,5 +1,5 @@
-"""FSCTLs about the connection: VALIDATE_NEGOTIATE_INFO, QUERY_NETWORK_INTERFACE_INFO, DFS referrals
-(MS-SMB2 3.3.5.15.12, 3.3.5.15.11, 3.3.5.15.2)."""
+"""FSCTLs about the connection: VALIDATE_NEGOTIATE_INFO, QUERY_NETWORK_INTERFACE_INFO, resiliency, DFS referrals.
+[MS-SMB2 3.3.5.15.12, 3.3.5.15.11, 3.3.5.15.9, 3.3.5.15.2]"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from smb3server.wire.status import Disconnect, NtStatus, StatusError
 from smbdirect.codec import Buffer
 
 _RESILIENCY_REQUEST = struct.Struct("<I4x")
-"""Timeout in milliseconds (2.2.31.3)."""
+"""Timeout in milliseconds. [MS-SMB2 2.2.31.3]"""
 _VALIDATE_REQUEST = struct.Struct("<I16sHH")
 _VALIDATE_RESPONSE = struct.Struct("<I16sHH")
 
@@ -28,8 +28,10 @@ def _no_file(control: Control) -> None:
 
 @fsctl(Fsctl.VALIDATE_NEGOTIATE_INFO)
 def validate_negotiate_info(control: Control) -> Buffer:
-    """A client that reports another negotiation than the one that took place had it tampered with: the connection
-    ends. In 3.1.1 the preauthentication hash does this better, and the request is an error."""
+    """Confirm the negotiation. Raises ``Disconnect`` if the client reports a different one, as it was tampered with
+    then. [MS-SMB2 3.3.5.15.12]
+
+    The request is an error in dialect 3.1.1, where the preauthentication hash protects the negotiation."""
     _no_file(control)
     connection = control.request.connection
     if connection.dialect == Dialect.SMB_3_1_1:
@@ -58,19 +60,20 @@ def validate_negotiate_info(control: Control) -> Buffer:
 
 @fsctl(Fsctl.QUERY_NETWORK_INTERFACE_INFO)
 def query_network_interface_info(control: Control) -> Buffer | Response:
-    """Where else this server can be reached, so that clients open more channels and find the RDMA fabric."""
+    """Return the addresses of this server, so that clients open more channels and find the RDMA fabric. [MS-SMB2
+    3.3.5.15.11]"""
     _no_file(control)
     connection = control.request.connection
     server = control.request.server
     if connection.dialect < Dialect.SMB_3_0 or not server.settings.multichannel:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     local = connection.transport.local_address[0]
-    # A channel is one to the same ServerGuid (3.2.5.2): addresses that move with a service go together.
+    # All channels of a session must be to one ServerGuid (3.2.5.2): addresses that move with a service belong together.
     guid = server.guid_of_address(local)
     interfaces = [
         entry for entry in server.interfaces.visible_from(local) if server.guid_of_address(str(entry.address)) == guid
     ]
-    # 2.2.32.5 has one entry for an address. Only Linux needs two, and offers the POSIX extensions in 3.1.1.
+    # 2.2.32.5 has one entry per address. Only Linux needs two. It is recognized by the POSIX extensions in 3.1.1.
     plain_too = connection.transport.rdma is None and connection.client_knows_posix
     output = pack_interfaces(
         interfaces, server.rdma_addresses, server.tcp_addresses, plain_too=plain_too, rss=server.settings.rss
@@ -84,7 +87,8 @@ def query_network_interface_info(control: Control) -> Buffer | Response:
 
 @fsctl(Fsctl.LMR_REQUEST_RESILIENCY)
 def request_resiliency(control: Control) -> Buffer:
-    """3.3.5.15.9: from now on the open survives its connection whatever others want of it."""
+    """Make the open resilient: it survives its connection even if other opens conflict with it. [MS-SMB2
+    3.3.5.15.9]"""
     connection = control.request.connection
     if connection.dialect < Dialect.SMB_2_1:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
@@ -101,6 +105,6 @@ def request_resiliency(control: Control) -> Buffer:
 @fsctl(Fsctl.DFS_GET_REFERRALS)
 @fsctl(Fsctl.DFS_GET_REFERRALS_EX)
 def dfs_get_referrals(control: Control) -> Buffer:
-    """There is no DFS namespace here."""
+    """Refuse the request, as there is no DFS namespace. [MS-SMB2 3.3.5.15.2]"""
     _no_file(control)
     raise StatusError(NtStatus.FS_DRIVER_REQUIRED)

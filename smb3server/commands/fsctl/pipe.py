@@ -1,4 +1,4 @@
-"""FSCTLs of named pipes (MS-SMB2 3.3.5.15.3, 3.3.5.15.4, 3.3.5.15.10)."""
+"""FSCTLs of named pipes. [MS-SMB2 3.3.5.15.3, 3.3.5.15.4, 3.3.5.15.10]"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _open(control: Control) -> tuple[Open, Pipe]:
 
 @fsctl(Fsctl.PIPE_TRANSCEIVE)
 def transceive(control: Control) -> Response | Pending:
-    """Write one message, read one."""
+    """Write a message to the pipe and return the message read from it."""
     opened, pipe = _open(control)
 
     def respond() -> Response:
@@ -40,7 +40,7 @@ def transceive(control: Control) -> Response | Pending:
 
 @fsctl(Fsctl.PIPE_PEEK)
 def peek(control: Control) -> Buffer:
-    """The state only; data can be read (MS-FSCC 2.3.45)."""
+    """Return the state of the pipe, without data, which the client can read. [MS-FSCC 2.3.45]"""
     _, pipe = _open(control)
     if not isinstance(pipe, RpcPipe):
         raise StatusError(NtStatus.NOT_SUPPORTED)
@@ -50,7 +50,7 @@ def peek(control: Control) -> Buffer:
 
 @fsctl(Fsctl.PIPE_WAIT)
 def wait(control: Control) -> Buffer:
-    """MS-FSCC 2.3.49. Instances never run out here, so there is nothing to wait for."""
+    """Return if the pipe exists. There is never a wait, as the number of instances is not limited. [MS-FSCC 2.3.49]"""
     if control.file_id != NO_FILE or control.request.tree.share.type is not ShareType.PIPE:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     data = control.data

@@ -1,5 +1,5 @@
-"""Calls through named pipes whose arguments take long to decode, or that ask the host's user database: on a worker, one
-after the other per pipe.
+"""Slow calls through named pipes: their arguments take long to decode, or they query the user database of the host.
+They run on a worker, one at a time per pipe.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from smb3server.wire.status import NtStatus, StatusError
 
 
 def pipe_of(opened: Open) -> Pipe:
+    """Return the pipe of an open. Raises ``StatusError``: PIPE_DISCONNECTED if it is closed."""
     pipe = opened.pipe
     if pipe is None:
         raise StatusError(NtStatus.PIPE_DISCONNECTED)
@@ -22,7 +23,8 @@ def pipe_of(opened: Open) -> Pipe:
 
 
 def write(request: TreeRequest, opened: Open, data: bytes, respond: Callable[[], Response]) -> Response | Pending:
-    """Write ``data``, then answer: at once, or after a worker has written it and what came before."""
+    """Write ``data``, then answer with the result of ``respond``. If ``data`` is slow to process, or earlier data is
+    not written yet, a worker writes it."""
     pipe = pipe_of(opened)
     if not pipe.turn.locked() and not pipe.is_slow(len(data)):
         pipe.write(data)
@@ -31,7 +33,7 @@ def write(request: TreeRequest, opened: Open, data: bytes, respond: Callable[[],
 
 
 def in_turn(request: TreeRequest, opened: Open, respond: Callable[[], Response]) -> Response | Pending:
-    """Answer when what was written before is worked off."""
+    """Answer with the result of ``respond`` when earlier data has been processed."""
     pipe = pipe_of(opened)
     return waiting.run(request, _wait(pipe, respond)) if pipe.turn.locked() else respond()
 
@@ -52,13 +54,13 @@ async def _write(
 
         def begin(done: waiting.Done) -> None:
             def written(error: Exception | None) -> None:
-                # Closed meanwhile: now it may be.
+                # If the open was closed meanwhile, this closes the pipe.
                 pipe.end()
                 done(error)
 
             request.server.long_work.add(owner, _steps(pipe, data), written)
 
-        # Even if the request is cancelled nobody else may write before that is over.
+        # Even if this request is cancelled, no other may write before this has ended.
         await _to_the_end(asyncio.ensure_future(waiting.over(begin)))
         return respond()
 

@@ -1,4 +1,8 @@
-"""FSCTLs of smbtorture's own, behind ``Settings.test_fsctls``: they make the server misbehave as a test needs it."""
+"""Private FSCTLs of smbtorture, which make the server misbehave for a test. ``Settings.test_fsctls`` enables them.
+
+Belongs here: everything that only smbtorture needs, except ``Connection.forced_stall``. Break notifications read that
+mark and treat the connection as one whose peer is lost.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,11 @@ import struct
 
 from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.commands.read import read
-from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest
+from smb3server.dispatch.checks import RUNS_WITHOUT_SESSION
+from smb3server.dispatch.request import Interim, Pending, Request, Response, TreeRequest
 from smb3server.dispatch.waiting import answer
 from smb3server.wire.header import Command
-from smb3server.wire.ioctl import IOCTL_RESPONSE
+from smb3server.wire.ioctl import IOCTL_REQUEST, IOCTL_RESPONSE
 from smb3server.wire.status import NtStatus, StatusError
 
 FORCE_UNACKED_TIMEOUT = 0x83848003
@@ -19,9 +24,9 @@ READ_RESPONSE_BODY_PADDING8 = 0x83848023
 FSP_ASYNC_SLEEP = 0x83848043
 _PADDING = bytes(8)
 _OUTPUT_OFFSET = 32
-"""In the body of an IOCTL response."""
+"""Position of OutputOffset in the body of an IOCTL response."""
 _DATA_OFFSET = 2
-"""In the body of a READ response."""
+"""Position of DataOffset in the body of a READ response."""
 
 
 def _allow(control: Control, length: int) -> None:
@@ -31,9 +36,19 @@ def _allow(control: Control, length: int) -> None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
+def _marks_as_stalled(request: Request) -> bool:
+    """Return whether an IOCTL is FORCE_UNACKED_TIMEOUT, which smbtorture sends without a session."""
+    if not request.server.settings.test_fsctls:
+        return False
+    return IOCTL_REQUEST.unpack(request.body).ctl_code == FORCE_UNACKED_TIMEOUT
+
+
+RUNS_WITHOUT_SESSION[Command.IOCTL] = _marks_as_stalled
+
+
 @fsctl(FORCE_UNACKED_TIMEOUT)
 def force_unacked_timeout(control: Control) -> bytes:
-    """From now on this connection counts as one whose peer acknowledges nothing."""
+    """Treat this connection as one whose peer acknowledges nothing."""
     _allow(control, 0)
     control.request.connection.forced_stall = True
     return b""
@@ -41,7 +56,7 @@ def force_unacked_timeout(control: Control) -> bytes:
 
 @fsctl(IOCTL_RESPONSE_BODY_PADDING8)
 def ioctl_padding(control: Control) -> Response:
-    """As much output as wanted, all of it bytes of value 8, behind eight bytes of padding."""
+    """Return MaxOutputResponse bytes of value 8 after eight bytes of padding."""
     _allow(control, 0)
     response = control.respond(b"\x08" * control.max_output)
     fixed = bytearray(response.segments[0])
@@ -53,7 +68,7 @@ def ioctl_padding(control: Control) -> Response:
 
 @fsctl(READ_RESPONSE_BODY_PADDING8)
 def read_padding(control: Control) -> bytes:
-    """All READ responses of this connection get eight bytes of padding."""
+    """Add eight bytes of padding to all later READ responses of this connection."""
     _allow(control, 0)
     host = control.request.host
     host.handlers = {**host.handlers, Command.READ: _padded_read}
@@ -61,7 +76,7 @@ def read_padding(control: Control) -> bytes:
 
 
 def _padded_read(request: TreeRequest) -> Response | Pending:
-    """READ, with eight bytes more before the data."""
+    """Handle READ and add eight bytes of padding before the data."""
     result = read(request)
     if not isinstance(result, Response) or len(result.segments) < 2:
         return result
@@ -73,11 +88,11 @@ def _padded_read(request: TreeRequest) -> Response | Pending:
 
 @fsctl(FSP_ASYNC_SLEEP)
 def async_sleep(control: Control) -> Pending:
-    """Work on the open for that many milliseconds; FILE_CLOSED if its file was closed under it meanwhile."""
+    """Use the open for the given number of milliseconds. Fail with FILE_CLOSED if its file was closed meanwhile."""
     _allow(control, 1)
-    entry = control.open()
-    handle = entry.handle
-    entry.begin_io()
+    opened = control.open()
+    handle = opened.handle
+    opened.begin_io()
     pending = control.request.pend(Interim.AT_ONCE)
 
     def work() -> Response:
@@ -91,7 +106,7 @@ def async_sleep(control: Control) -> Pending:
 
     def done() -> None:
         answer(pending, work)
-        entry.end_io()
+        opened.end_io()
 
     asyncio.get_running_loop().call_later(control.data[0] / 1000, done)
     return pending

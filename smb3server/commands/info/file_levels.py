@@ -1,4 +1,4 @@
-"""What QUERY_INFO tells of a file, level by level (MS-FSA 2.1.5.12)."""
+"""The levels of QUERY_INFO for files. [MS-FSA 2.1.5.12]"""
 
 from __future__ import annotations
 
@@ -32,10 +32,13 @@ MODE_BITS = (
 
 
 class FileLevel(NamedTuple):
+    """An information level of files."""
+
     encode: Callable[[Open], bytes]
     minimum_size: int
-    """Bytes of the fixed part: a smaller buffer is INFO_LENGTH_MISMATCH."""
+    """Bytes of the fixed part. A smaller buffer fails with INFO_LENGTH_MISMATCH."""
     access: int = 0
+    """Access rights that the open must have."""
     minimum_dialect: int = 0
 
 
@@ -44,11 +47,12 @@ def _info(opened: Open) -> FileInfo:
 
 
 def delete_pending(opened: Open) -> bool:
+    """Return whether the file of the open will be deleted at its last close."""
     return opened.file is not None and bool(opened.file.delete_pending)
 
 
 def _links(opened: Open, info: FileInfo) -> int:
-    """A name that goes with the last close does not count any more (MS-FSA 2.1.5.12.27)."""
+    """Return the number of links, without the one that is deleted at the last close. [MS-FSA 2.1.5.12.27]"""
     links = 1 if info.attributes & attr.DIRECTORY else info.link_count
     return links - 1 if links and delete_pending(opened) else links
 
@@ -62,7 +66,8 @@ def _position(opened: Open) -> int:
 
 
 def name_of(opened: Open) -> str:
-    """From the share's root on, with a leading backslash, and the stream's name if it is one."""
+    """Return the path from the root of the share, with a leading backslash and the name of the stream, if it has
+    one."""
     handle = handle_of(opened)
     name = "\\" + "\\".join(handle.path)
     return f"{name}:{handle.stream}" if handle.stream else name
@@ -254,4 +259,4 @@ PIPE_LEVELS: dict[int, FileLevel] = {
     FileInfoClass.PIPE: FileLevel(_pipe, wire.PIPE.size, _READ_ATTRIBUTES),
     FileInfoClass.PIPE_LOCAL: FileLevel(_pipe_local, wire.PIPE_LOCAL.size, _READ_ATTRIBUTES),
 }
-"""Of a named pipe in message mode (MS-FSCC 2.4.29 to 2.4.31)."""
+"""Levels of a named pipe in message mode. [MS-FSCC 2.4.29 to 2.4.31]"""

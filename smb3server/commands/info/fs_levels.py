@@ -1,4 +1,4 @@
-"""What QUERY_INFO tells of a share's volume, level by level (MS-FSA 2.1.5.13)."""
+"""The levels of QUERY_INFO for the volume of a share. [MS-FSA 2.1.5.13]"""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ NO_LIMIT = 0xFFFFFFFFFFFFFFFF
 
 
 class FsLevel(NamedTuple):
+    """An information level of volumes."""
+
     encode: Callable[[Share, Backend], bytes]
     minimum_size: int
 
@@ -29,7 +31,7 @@ def _volume(share: Share, backend: Backend) -> bytes:
 
 
 def _sizes(backend: Backend) -> tuple[int, int, int, int, int]:
-    """(total, available to the caller, free) in allocation units, sectors per unit, bytes per sector."""
+    """Return the total, available and free allocation units, the sectors per unit and the bytes per sector."""
     volume = backend.volume()
     unit = max(volume.block_size, volume.sector_size, 1)
     sector = max(volume.sector_size, 1)
@@ -60,6 +62,7 @@ def _device(share: Share, backend: Backend) -> bytes:
 
 
 def volume_attributes(share: Share, backend: Backend) -> int:
+    """Return FileSystemAttributes of the volume. [MS-FSCC 2.5.1]"""
     attributes = (
         FsAttributes.CASE_SENSITIVE_SEARCH
         | FsAttributes.CASE_PRESERVED_NAMES
@@ -87,14 +90,14 @@ def _attribute(share: Share, backend: Backend) -> bytes:
 
 
 def _control(share: Share, backend: Backend) -> bytes:
-    """Quotas are neither tracked nor enforced: no limits."""
+    """Report no limits, as quotas are neither tracked nor enforced."""
     return wire.CONTROL.pack(
         wire.ControlInformation(default_quota_threshold=NO_LIMIT, default_quota_limit=NO_LIMIT, flags=0)
     )
 
 
 def volume_object_id(backend: Backend) -> bytes:
-    """Stable for the volume, 16 bytes."""
+    """Return the object id of the volume, 16 bytes that never change."""
     return hashlib.blake2b(backend.volume_serial.to_bytes(16, "little"), digest_size=16, person=b"volume").digest()
 
 

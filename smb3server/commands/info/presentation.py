@@ -1,4 +1,4 @@
-"""What clients see of a file beyond what the store says: the delayed last write time, names that a share hides."""
+"""Attributes that clients see different from the store: the delayed last write time, and names that a share hides."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo
     from smb3server.state.objects import Open
 
-Hides = Callable[[str], bool]
+NameTest = Callable[[str], bool]
 
 
-def hider(patterns: Iterable[str], dot_files: bool) -> Hides | None:
-    """Whether a name (its last component) is shown as hidden: shell patterns, regardless of case; None: none ever."""
+def hidden_name_test(patterns: Iterable[str], dot_files: bool) -> NameTest | None:
+    """Return a function that returns whether a name (a last component) is to be hidden, or None if no name is.
+
+    ``patterns`` are shell patterns, matched without regard to case. ``dot_files``: hide names that begin with a dot."""
     expressions = [fnmatch.translate(pattern) for pattern in patterns]
     if dot_files:
         expressions.append(r"\.[^.].*")
@@ -29,11 +31,12 @@ def hider(patterns: Iterable[str], dot_files: bool) -> Hides | None:
 
 
 def hidden(info: FileInfo) -> FileInfo:
+    """Return ``info`` with the attribute HIDDEN."""
     return info._replace(attributes=info.attributes & ~attr.NORMAL | attr.HIDDEN)
 
 
 def shown(opened: Open, info: FileInfo) -> FileInfo:
-    """``info`` of the open's file as its client is to see it."""
+    """Return ``info`` of the open's file as its client sees it."""
     if opened.file is not None and opened.file.write_time is not None:
         info = write_times.visible(opened.file, info)
     hides = opened.tree.share.hides

@@ -1,4 +1,4 @@
-"""QUERY_INFO (MS-SMB2 3.3.5.20)."""
+"""QUERY_INFO. [MS-SMB2 3.3.5.20]"""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ Query = Callable[[TreeRequest, Open, QueryInfoRequest, memoryview], Response]
 
 @handles(Command.QUERY_INFO, TreeRequest)
 def query_info(request: TreeRequest) -> Response:
-    """3.3.5.20."""
-    query, data = parse_query_info_request(request.message)
-    opened = find_open(request, query.file_id)
-    if query.output_buffer_length > request.connection.max_transact_size:
+    """Return information about a file, its volume or its security. [MS-SMB2 3.3.5.20]"""
+    body, data = parse_query_info_request(request.message)
+    opened = find_open(request, body.file_id)
+    if body.output_buffer_length > request.connection.max_transact_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    by_type = _BY_TYPE.get(query.info_type)
+    by_type = _BY_TYPE.get(body.info_type)
     if by_type is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    return by_type(request, opened, query, data)
+    return by_type(request, opened, body, data)
 
 
 def _reply(output: bytes, limit: int) -> Response:
-    """Whole, or cut to ``limit`` with the warning that says so."""
+    """Return the response with ``output``, truncated to ``limit`` bytes with BUFFER_OVERFLOW if it is longer."""
     status = NtStatus.SUCCESS
     if len(output) > limit:
         output, status = output[:limit], NtStatus.BUFFER_OVERFLOW
     return Response([build_output_response(len(output)), output], status)
 
 
-def _query_file(request: TreeRequest, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
-    """3.3.5.20.1."""
-    info_class = query.info_class
+def _query_file(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: memoryview) -> Response:
+    """Return information about a file or a pipe. [MS-SMB2 3.3.5.20.1]"""
+    info_class = body.info_class
     if opened.pipe is not None:
         level = PIPE_LEVELS.get(info_class)
     elif info_class == FileInfoClass.FULL_EA:
-        return _query_ea(opened, query, data)
+        return _query_ea(opened, body, data)
     else:
         level = FILE_LEVELS.get(info_class)
     if level is None:
@@ -69,13 +69,13 @@ def _query_file(request: TreeRequest, opened: Open, query: QueryInfoRequest, dat
         raise StatusError(NtStatus.NOT_SUPPORTED)
     if level.access & ~opened.granted_access:
         raise StatusError(NtStatus.ACCESS_DENIED)
-    if query.output_buffer_length < level.minimum_size:
+    if body.output_buffer_length < level.minimum_size:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
-    return _reply(level.encode(opened), query.output_buffer_length)
+    return _reply(level.encode(opened), body.output_buffer_length)
 
 
-def _query_ea(opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
-    """FileFullEaInformation (MS-FSA 2.1.5.12.14): all, the listed, or the next ones of a scan."""
+def _query_ea(opened: Open, body: QueryInfoRequest, data: memoryview) -> Response:
+    """Return extended attributes: all, the listed ones, or the next ones of a scan. [MS-FSA 2.1.5.12.14]"""
     required.check(opened.granted_access, int(Access.READ_EA))
     if opened.handle is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
@@ -83,25 +83,25 @@ def _query_ea(opened: Open, query: QueryInfoRequest, data: memoryview) -> Respon
     start = 0
     if data:
         values = {name.upper(): (name, value) for name, value in present}
-        wanted = decode_get_eas(data)
-        entries = [EaEntry(*values.get(name.upper(), (name, b""))) for name in wanted]
+        names = decode_get_eas(data)
+        entries = [EaEntry(*values.get(name.upper(), (name, b""))) for name in names]
     else:
         entries = [EaEntry(name, value) for name, value in present]
-        if query.flags & QueryInfoFlags.INDEX_SPECIFIED:
-            start = query.additional_information
+        if body.flags & QueryInfoFlags.INDEX_SPECIFIED:
+            start = body.additional_information
             if not 1 <= start <= len(entries):
                 raise StatusError(NtStatus.NONEXISTENT_EA_ENTRY)
             start -= 1
-        elif not query.flags & QueryInfoFlags.RESTART_SCAN:
+        elif not body.flags & QueryInfoFlags.RESTART_SCAN:
             start = opened.next_ea
     if not present and not data:
         raise StatusError(NtStatus.NO_EAS_ON_FILE)
     if start >= len(entries):
         opened.next_ea = 0
         raise StatusError(NtStatus.NO_MORE_ENTRIES)
-    chosen = entries[start : start + 1] if query.flags & QueryInfoFlags.RETURN_SINGLE_ENTRY else entries[start:]
+    chosen = entries[start : start + 1] if body.flags & QueryInfoFlags.RETURN_SINGLE_ENTRY else entries[start:]
     encoded = encode_eas(chosen)
-    fitting = _fitting(encoded, query.output_buffer_length)
+    fitting = _fitting(encoded, body.output_buffer_length)
     if fitting == 0:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL)
     if not data:
@@ -109,11 +109,11 @@ def _query_ea(opened: Open, query: QueryInfoRequest, data: memoryview) -> Respon
     if fitting < len(chosen):
         output = b"".join(encode_eas(chosen[:fitting]))
         return Response([build_output_response(len(output)), output], NtStatus.BUFFER_OVERFLOW)
-    return _reply(b"".join(encoded), query.output_buffer_length)
+    return _reply(b"".join(encoded), body.output_buffer_length)
 
 
 def _fitting(parts: list[bytes], limit: int) -> int:
-    """How many entries fit; the last one's padding does not count."""
+    """Return how many entries fit into ``limit`` bytes. The padding of the last one does not count."""
     size = 0
     for count, part in enumerate(parts):
         head = struct.unpack_from("<BH", part, 5)
@@ -123,34 +123,34 @@ def _fitting(parts: list[bytes], limit: int) -> int:
     return len(parts)
 
 
-def _query_fs(request: TreeRequest, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
-    """3.3.5.20.2."""
-    level = FS_LEVELS.get(query.info_class)
+def _query_fs(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: memoryview) -> Response:
+    """Return information about the volume. [MS-SMB2 3.3.5.20.2]"""
+    level = FS_LEVELS.get(body.info_class)
     if level is None:
-        known = query.info_class in _FS_DOCUMENTED
+        known = body.info_class in _FS_DOCUMENTED
         raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
     backend = opened.tree.share.backend
     if backend is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    if query.output_buffer_length < level.minimum_size:
+    if body.output_buffer_length < level.minimum_size:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
-    return _reply(level.encode(opened.tree.share, backend), query.output_buffer_length)
+    return _reply(level.encode(opened.tree.share, backend), body.output_buffer_length)
 
 
-def _query_security(request: TreeRequest, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
-    """3.3.5.20.3."""
-    wanted = query.additional_information
-    required.check_query_security(opened.granted_access, wanted)
+def _query_security(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: memoryview) -> Response:
+    """Return the security descriptor. [MS-SMB2 3.3.5.20.3]"""
+    which = body.additional_information
+    required.check_query_security(opened.granted_access, which)
     if opened.handle is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    descriptor = query_security(opened.handle, wanted)
-    if len(descriptor) > query.output_buffer_length:
+    descriptor = query_security(opened.handle, which)
+    if len(descriptor) > body.output_buffer_length:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL, _SIZE.pack(len(descriptor)))
-    return _reply(descriptor, query.output_buffer_length)
+    return _reply(descriptor, body.output_buffer_length)
 
 
-def _query_quota(request: TreeRequest, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
-    """3.3.5.20.4: the stores here keep no quotas."""
+def _query_quota(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: memoryview) -> Response:
+    """Refuse the request, as the stores have no quotas. [MS-SMB2 3.3.5.20.4]"""
     raise StatusError(NtStatus.NOT_SUPPORTED)
 
 

@@ -1,7 +1,7 @@
-"""Rename and hard link (MS-FSA 2.1.5.15.11, 2.1.5.15.7).
+"""Renames and hard links. [MS-FSA 2.1.5.15.11, 2.1.5.15.7]
 
-Both may have to wait until another client gives up a handle it only caches: every attempt either does the work or
-raises what to wait for.
+Both may have to wait until another client closes a handle that it only caches. Every attempt either does the work or
+raises ``MustWait``.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ if TYPE_CHECKING:
     from smb3server.state.objects import Open
 
 OPENS_AT_ONCE = 128
-"""Opens whose path is asked for before others get their turn."""
+"""Number of opens of which the path is read before other requests get their turn."""
 _PARENT_ACCESS = int(Access.WRITE_DATA)
 _PARENT_SHARE = int(ShareAccess.READ | ShareAccess.WRITE)
 
 
 def same(one: Path, other: Path) -> bool:
+    """Return whether two paths are equal without regard to case."""
     return len(one) == len(other) and all(upcase(a) == upcase(b) for a, b in zip(one, other, strict=True))
 
 
 class _NameChange:
-    """One request to give a file another name, or one more."""
+    """A request to rename a file or to link it."""
 
     def __init__(self, request: TreeRequest, opened: Open, info: RenameInformation) -> None:
         self.request = request
@@ -50,14 +51,14 @@ class _NameChange:
         self.handle = handle_of(opened)
         self.caller: Caller = caller_of(opened.session, opened.tree, request.server.accounts)
         self.elsewhere: set[Open] = set()
-        """Opens that are known not to be below it."""
+        """Opens known not to be below the directory to rename."""
         if info.root_directory:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         if not info.name:
             raise StatusError(NtStatus.INVALID_PARAMETER)
 
     def start(self, done: Callable[[], Response]) -> Response | Pending:
-        """Do it now, or once the handles in the way are closed."""
+        """Make the change now, or when handles that prevent it are closed. Answer with the result of ``done``."""
 
         def attempt() -> Response | Awaitable[None]:
             before = self.prepare()
@@ -69,7 +70,7 @@ class _NameChange:
         return retry(self.request, attempt)
 
     def prepare(self) -> Awaitable[None] | None:
-        """What is to be done before the attempt, in several turns."""
+        """Return work to be done before the attempt, in several turns, or None."""
         return None
 
     def _try(self) -> None:
@@ -85,12 +86,14 @@ class _NameChange:
             backend.defer_reading = False
 
     def attempt(self) -> None:
-        """Do it. Raises ``MustWait`` while handles are in the way that are only cached."""
+        """Make the change. Raises ``MustWait`` while handles prevent it that are only cached."""
         raise NotImplementedError
 
     def target_path(self) -> Path:
-        """The new name, from the share's root; a full path as MS-FSCC 2.4.42.2 wants it for SMB2. It may begin with a
-        backslash (MS-FSA 2.1.5.15.6, 2.1.5.15.12): smbclient's hardlink sends one."""
+        """Return the new path from the root of the share. For SMB2 it is a full path (MS-FSCC 2.4.42.2).
+
+        It may begin with a backslash (MS-FSA 2.1.5.15.6, 2.1.5.15.12): the command ``hardlink`` of smbclient sends
+        one. Raises ``StatusError``."""
         try:
             path, stream, _ = split_path(self.info.name.removeprefix("\\"))
         except OSError:
@@ -103,14 +106,17 @@ class _NameChange:
 
     @property
     def backend(self) -> Backend:
+        """The store of the share. Raises ``StatusError`` if the share has none."""
         backend = self.opened.tree.share.backend
         if backend is None:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         return backend
 
     def check_folder(self, target: Path) -> None:
-        """May the user give names in the target's folder? DestinationDirectory is opened for FILE_ADD_FILE or
-        FILE_ADD_SUBDIRECTORY (MS-FSA 2.1.5.15.6, 2.1.5.15.12). A name in another case is a new name, too."""
+        """Check that the user may add the name to the target's folder. Raises ``StatusError``.
+
+        DestinationDirectory is opened for FILE_ADD_FILE or FILE_ADD_SUBDIRECTORY (MS-FSA 2.1.5.15.6, 2.1.5.15.12). A
+        name in a different case is a new name, too."""
         try:
             rights = self.caller.rights_in_folder(self.backend, target[:-1])
         except (FileNotFoundError, NotADirectoryError):
@@ -118,17 +124,19 @@ class _NameChange:
         decide.check_addition(rights, self.opened.is_directory)
 
     def existing(self, target: Path) -> FileInfo | None:
+        """Return information about the target, or None if it does not exist."""
         try:
             return self.backend.stat(target, self.caller.user)
         except FileNotFoundError:
             return None
 
     def check_replaceable(self, target: Path, info: FileInfo) -> None:
-        """The target exists: may it go? Raises ``MustWait`` if others have it open, maybe only for caching."""
+        """Check that the existing target may be replaced. Raises ``StatusError``, and ``MustWait`` if others have it
+        open, possibly only for caching."""
         if not self.replace:
             raise StatusError(NtStatus.OBJECT_NAME_COLLISION)
-        rights, found = self.caller.rights_by_name(self.backend, target)
-        decide.check_replacement(rights, found.attributes | info.attributes)
+        rights, present = self.caller.rights_by_name(self.backend, target)
+        decide.check_replacement(rights, present.attributes | info.attributes)
         file = self._open_file(info.key)
         if file is None:
             return
@@ -137,7 +145,7 @@ class _NameChange:
             raise StatusError(NtStatus.ACCESS_DENIED)
 
     def break_handles(self, file: File[Open]) -> None:
-        """Ask others to close what they hold open only for caching. Raises ``MustWait`` if they have to."""
+        """Break the handle caching of others. Raises ``MustWait`` if this needs an acknowledgment."""
         if file.caching.break_handles(self.opened.caching):
             raise MustWait(file.caching)
 
@@ -146,23 +154,29 @@ class _NameChange:
         return file.table.find(key) if file is not None else None
 
     def check_parent(self, target: Path) -> None:
-        """The target's directory is opened for the change, sharing reads and writes but no deletion. Only the client's
-        own opens count: an application that watches a folder does not keep other clients from renaming in it."""
+        """Check the share modes of the target's directory. Raises ``StatusError``: SHARING_VIOLATION.
+
+        The directory is opened for the change, sharing reads and writes but not deletion. Only opens of the same
+        session are checked, so that an application that watches a folder does not prevent other clients from renaming
+        in it."""
         backend, file = self.opened.tree.share.backend, self.opened.file
         if backend is None or file is None:
             return
         parent = file.table.find(backend.stat(target[:-1], self.caller.user).key)
         if parent is None:
             return
-        own = [entry for entry in parent.opens if entry.session is self.opened.session]
-        if share_modes.conflicts(own, _PARENT_ACCESS, _PARENT_SHARE):
+        opens = [opened for opened in parent.opens if opened.session is self.opened.session]
+        if share_modes.conflicts(opens, _PARENT_ACCESS, _PARENT_SHARE):
             raise StatusError(NtStatus.SHARING_VIOLATION)
 
 
 class Rename(_NameChange):
+    """A request to rename a file, a directory or a stream."""
+
     _looked = False
 
     def prepare(self) -> Awaitable[None] | None:
+        """Look for opens below a directory in several turns, once, if the server has many opens."""
         if self._looked or not self.opened.is_directory:
             return None
         self._looked = True
@@ -171,7 +185,7 @@ class Rename(_NameChange):
         return self._look_around()
 
     async def _look_around(self) -> None:
-        """Look for opens below the directory in several turns. Those that come meanwhile are looked at in the end."""
+        """Note, in several turns, the opens that are not below the directory. New opens are checked by the attempt."""
         prefix = self.handle.path
         for index, other in enumerate(list(self.request.server.opens.by_id.values())):
             if not self._is_below(other, prefix):
@@ -180,13 +194,13 @@ class Rename(_NameChange):
                 await asyncio.sleep(0)
 
     def attempt(self) -> None:
-        """MS-FSA 2.1.5.15.11."""
+        """Rename the file. [MS-FSA 2.1.5.15.11]"""
         opened, handle = self.opened, self.handle
         if self.info.name.startswith(":"):
             self._rename_stream()
             return
         if handle.stream:
-            # A stream's new name has a colon in front; with a path, the file itself is opened for the change.
+            # The new name of a stream begins with a colon. With a path the file itself is opened for the change.
             raise StatusError(NtStatus.SHARING_VIOLATION)
         target = self.target_path()
         old = handle.path
@@ -211,10 +225,11 @@ class Rename(_NameChange):
         change_reports.report_rename(opened, old, target, opened.is_directory)
 
     def _check_below(self) -> None:
-        """A directory with anything open below it keeps its name; handles only cached are asked for first."""
+        """Check that there are no opens below the directory. Break handle caching of the first one found. Raises
+        ``StatusError``, and ``MustWait`` if the break needs an acknowledgment."""
         table = self.request.server.opens.by_id
         prefix = self.handle.path
-        for other in [entry for entry in table.values() if entry not in self.elsewhere]:
+        for other in [opened for opened in table.values() if opened not in self.elsewhere]:
             if not self._is_below(other, prefix):
                 continue
             if other.file is not None:
@@ -231,7 +246,7 @@ class Rename(_NameChange):
         return len(path) > len(prefix) and same(path[: len(prefix)], prefix)
 
     def _rename_stream(self) -> None:
-        """``:name[:$DATA]``: of the stream this open has, within its file."""
+        """Rename the stream of this open within its file. The new name is ``:name[:$DATA]``."""
         try:
             _, stream, _ = split_path("x" + self.info.name)
         except OSError:
@@ -254,8 +269,10 @@ class Rename(_NameChange):
 
 
 class Link(_NameChange):
+    """A request for a hard link."""
+
     def attempt(self) -> None:
-        """MS-FSA 2.1.5.15.7."""
+        """Link the file. [MS-FSA 2.1.5.15.7]"""
         opened, handle = self.opened, self.handle
         if not opened.tree.maximal_access & Access.WRITE_DATA:
             raise StatusError(NtStatus.ACCESS_DENIED)

@@ -1,4 +1,4 @@
-"""SET_INFO (MS-SMB2 3.3.5.21, MS-FSA 2.1.5.15)."""
+"""SET_INFO. [MS-SMB2 3.3.5.21, MS-FSA 2.1.5.15]"""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _DOCUMENTED_SET = frozenset(
         FileInfoClass.SHORT_NAME,
     }
 )
-"""Settable by MS-FSCC 2.4, but not here."""
+"""Levels that can be set according to MS-FSCC 2.4, but are not supported."""
 _CHANGE_DATA = frozenset({FileInfoClass.ALLOCATION, FileInfoClass.END_OF_FILE})
 
 _ALERT_MODE = int(CreateOptions.SYNCHRONOUS_IO_ALERT | CreateOptions.SYNCHRONOUS_IO_NONALERT)
-"""At most one of the two."""
+"""At most one of the two bits may be set."""
 _SETTABLE_MODE = int(CreateOptions.WRITE_THROUGH | CreateOptions.SEQUENTIAL_ONLY) | _ALERT_MODE
 _MAX_EA_BYTES = 65535
 _EA_NAME_FORBIDDEN = frozenset(b'"*+,/:;<=>?[\\]|') | frozenset(range(0x20))
@@ -56,50 +56,54 @@ SetResult = Response | Pending | None
 
 
 class SetLevel(NamedTuple):
+    """An information level that can be set."""
+
     apply: Callable[[TreeRequest, Open, memoryview], SetResult]
     minimum_size: int
+    """Minimum length of the data in bytes. Shorter data fails with INFO_LENGTH_MISMATCH."""
 
 
 def done() -> Response:
+    """Return the response of a SET_INFO that succeeded."""
     return Response([_DONE])
 
 
 @handles(Command.SET_INFO, TreeRequest)
 def set_info(request: TreeRequest) -> Response | Pending:
-    """3.3.5.21."""
-    wanted, data = parse_set_info_request(request.message)
-    opened = find_open(request, wanted.file_id)
-    if wanted.buffer_length > request.connection.max_transact_size:
+    """Set information of a file or its security. [MS-SMB2 3.3.5.21]"""
+    body, data = parse_set_info_request(request.message)
+    opened = find_open(request, body.file_id)
+    if body.buffer_length > request.connection.max_transact_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if wanted.info_type == InfoType.FILE:
-        return _set_file(request, opened, wanted, data)
-    if wanted.info_type == InfoType.SECURITY:
-        return _set_security(request, opened, wanted, data)
-    if wanted.info_type in (InfoType.FILESYSTEM, InfoType.QUOTA):
+    if body.info_type == InfoType.FILE:
+        return _set_file(request, opened, body, data)
+    if body.info_type == InfoType.SECURITY:
+        return _set_security(request, opened, body, data)
+    if body.info_type in (InfoType.FILESYSTEM, InfoType.QUOTA):
         # 3.3.5.21.2, 3.3.5.21.4: neither quotas nor volume properties can be set.
         raise StatusError(NtStatus.NOT_SUPPORTED)
     raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
-def _set_file(request: TreeRequest, opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response | Pending:
-    """3.3.5.21.1."""
+def _set_file(request: TreeRequest, opened: Open, body: SetInfoRequest, data: memoryview) -> Response | Pending:
+    """Set information of a file. [MS-SMB2 3.3.5.21.1]"""
     if opened.pipe is not None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    level = _LEVELS.get(wanted.info_class)
+    level = _LEVELS.get(body.info_class)
     if level is None:
-        known = wanted.info_class in _DOCUMENTED_SET
+        known = body.info_class in _DOCUMENTED_SET
         raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
     if len(data) < level.minimum_size:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
-    required.check(opened.granted_access, required.SET_FILE[wanted.info_class])
+    required.check(opened.granted_access, required.SET_FILE[body.info_class])
     result = level.apply(request, opened, data)
     if result is not None:
         return result
-    return after_flush(request, opened, done()) if wanted.info_class in _CHANGE_DATA else done()
+    return after_flush(request, opened, done()) if body.info_class in _CHANGE_DATA else done()
 
 
 def report(opened: Open, completion_filter: int) -> None:
-    """Tell watchers that the file, or its stream, was modified."""
+    """Report to watchers that the file, or its stream, was modified."""
     handle = handle_of(opened)
     if not change_reports.somebody_listens(opened):
         return
@@ -111,7 +115,7 @@ def report(opened: Open, completion_filter: int) -> None:
 
 
 def _basic(request: TreeRequest, opened: Open, data: memoryview) -> None:
-    """MS-FSA 2.1.5.15.2. Nothing is changed unless everything is valid."""
+    """Set times and attributes. Change nothing unless all values are valid. [MS-FSA 2.1.5.15.2]"""
     record = wire.BASIC.unpack(data)
     handle = handle_of(opened)
     attributes = record.attributes
@@ -140,9 +144,11 @@ _TIME_FILTERS = (NotifyFilter.CREATION, NotifyFilter.LAST_ACCESS, NotifyFilter.L
 
 
 def set_times(opened: Open, times: tuple[int, int, int, int]) -> None:
-    """Creation, last access, last write, change: 0 leaves one alone; -1 and -2 stop and resume this handle's updates
-    of it (MS-FSCC 2.4.7), and setting one stops them, too."""
-    write_times.settle(opened)
+    """Set the times of creation, last access, last write and change, in FILETIME units.
+
+    0 does not change a time. -1 stops and -2 resumes the updates of a time by this open. Setting a time stops its
+    updates, too. [MS-FSCC 2.4.7]"""
+    write_times.make_visible(opened)
     creation, access, write, change = (time if time > 0 else None for time in times)
     if (creation, access, write, change) != (None, None, None, None):
         handle_of(opened).set_times(creation, access, write, change)
@@ -155,7 +161,8 @@ def _disposition(request: TreeRequest, opened: Open, data: memoryview) -> None:
 
 
 def _disposition_ex(request: TreeRequest, opened: Open, data: memoryview) -> None:
-    """MS-FSA 2.1.5.15.4. ON_CLOSE changes the open's own mark, made by FILE_DELETE_ON_CLOSE."""
+    """Set or withdraw the request to delete the file. ON_CLOSE changes the FILE_DELETE_ON_CLOSE option of the open
+    instead. [MS-FSA 2.1.5.15.4]"""
     flags = wire.DISPOSITION_EX.unpack(data).flags
     if flags & DispositionFlags.ON_CLOSE:
         if not opened.delete_on_close:
@@ -168,7 +175,7 @@ def _disposition_ex(request: TreeRequest, opened: Open, data: memoryview) -> Non
 
 
 def _set_disposition(request: TreeRequest, opened: Open, delete: bool, flags: int) -> None:
-    """MS-FSA 2.1.5.15.3."""
+    """Set or withdraw the request to delete the file at its last close. [MS-FSA 2.1.5.15.3]"""
     handle = handle_of(opened)
     file = opened.file
     if file is None:
@@ -187,7 +194,9 @@ def _set_disposition(request: TreeRequest, opened: Open, delete: bool, flags: in
 
 
 def _store_deletion(request: TreeRequest, opened: Open, on_close: bool | None, pending: bool | None) -> None:
-    """Persistent opens keep their file's end in mind; ``on_close`` and ``pending`` are what was before, None: as is."""
+    """Store the changed deletion of the file if it has persistent opens.
+
+    ``on_close`` and ``pending`` are the previous values, restored if this fails. None means not changed."""
     file = opened.file
 
     def undo() -> None:
@@ -203,7 +212,8 @@ def _store_deletion(request: TreeRequest, opened: Open, on_close: bool | None, p
 
 
 def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
-    """CANNOT_DELETE for a read-only file and the share's root, DIRECTORY_NOT_EMPTY."""
+    """Check that the file may be deleted. Raises ``StatusError``: CANNOT_DELETE for a read-only file and the root of
+    the share, DIRECTORY_NOT_EMPTY. Raises ``OSError``."""
     handle = handle_of(opened)
     if not handle.path and not handle.stream:
         raise StatusError(NtStatus.CANNOT_DELETE)
@@ -230,7 +240,7 @@ def _size_allowed(opened: Open, size: int) -> None:
 
 
 def _end_of_file(request: TreeRequest, opened: Open, data: memoryview) -> Pending | None:
-    """MS-FSA 2.1.5.15.5."""
+    """Set the end of file. [MS-FSA 2.1.5.15.5]"""
     size = wire.END_OF_FILE.unpack(data).end_of_file
     _size_allowed(opened, size)
     handle = handle_of(opened)
@@ -239,7 +249,7 @@ def _end_of_file(request: TreeRequest, opened: Open, data: memoryview) -> Pendin
 
     def finish() -> None:
         handle.truncate(size)
-        write_times.settle(opened)
+        write_times.make_visible(opened)
         if size != before:
             _report_size(opened)
 
@@ -247,7 +257,7 @@ def _end_of_file(request: TreeRequest, opened: Open, data: memoryview) -> Pendin
 
 
 def _allocation(request: TreeRequest, opened: Open, data: memoryview) -> Pending | None:
-    """MS-FSA 2.1.5.15.1: below end of file it truncates."""
+    """Set the allocation size. If it is below the end of file, truncate the file. [MS-FSA 2.1.5.15.1]"""
     size = wire.ALLOCATION.unpack(data).allocation_size
     _size_allowed(opened, size)
     handle = handle_of(opened)
@@ -276,12 +286,12 @@ def _data_changes(opened: Open) -> None:
 
 
 def _valid_data_length(request: TreeRequest, opened: Open, data: memoryview) -> None:
-    """MS-FSA 2.1.5.15.17: it takes SeManageVolumePrivilege, which nobody has here."""
+    """Refuse the request, which needs SeManageVolumePrivilege. No user has it here. [MS-FSA 2.1.5.15.17]"""
     raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
 
 
 def _position(request: TreeRequest, opened: Open, data: memoryview) -> None:
-    """MS-FSA 2.1.5.15.10."""
+    """Set the current position. [MS-FSA 2.1.5.15.10]"""
     position = wire.POSITION.unpack(data).current_byte_offset
     if position < 0:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -289,7 +299,7 @@ def _position(request: TreeRequest, opened: Open, data: memoryview) -> None:
 
 
 def _mode(request: TreeRequest, opened: Open, data: memoryview) -> None:
-    """MS-FSA 2.1.5.15.8."""
+    """Set the mode of the open. [MS-FSA 2.1.5.15.8]"""
     mode = wire.MODE.unpack(data).mode
     if mode & ~_SETTABLE_MODE or mode & _ALERT_MODE == _ALERT_MODE:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -298,7 +308,7 @@ def _mode(request: TreeRequest, opened: Open, data: memoryview) -> None:
 
 
 def _full_ea(request: TreeRequest, opened: Open, data: memoryview) -> None:
-    """MS-FSA 2.1.5.15.6."""
+    """Set extended attributes. [MS-FSA 2.1.5.15.6]"""
     try:
         entries = wire.decode_eas(data)
     except wire.TooManyEntriesError:
@@ -333,7 +343,7 @@ def _link(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pe
 
 
 def _pipe(request: TreeRequest, opened: Open, data: memoryview) -> None:
-    """Of pipes only (MS-FSCC 2.4.29)."""
+    """Refuse the request, which is for pipes only. [MS-FSCC 2.4.29]"""
     raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
@@ -356,9 +366,9 @@ _LEVELS: dict[int, SetLevel] = {
 }
 
 
-def _set_security(request: TreeRequest, opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response:
-    """3.3.5.21.3."""
-    which = wanted.additional_information
+def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data: memoryview) -> Response:
+    """Set the security descriptor. [MS-SMB2 3.3.5.21.3]"""
+    which = body.additional_information
     required.check_set_security(opened.granted_access, which)
     if opened.handle is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)

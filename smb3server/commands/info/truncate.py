@@ -1,4 +1,4 @@
-"""Making files shorter (MS-FSA 2.1.5.15.1, 2.1.5.15.5) without holding up everybody else."""
+"""Truncation of files that does not hold up other requests. [MS-FSA 2.1.5.15.1, 2.1.5.15.5]"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from smb3server.state.objects import Open
 
 
 def one_step(work: Callable[[], None]) -> Steps:
-    """As steps of which there is only one."""
+    """Call ``work`` in a single step."""
     work()
     yield
 
@@ -19,8 +19,10 @@ def one_step(work: Callable[[], None]) -> Steps:
 def cut(
     request: TreeRequest, opened: Open, size: int, finish: Callable[[], None], response: Response
 ) -> Pending | None:
-    """Call ``finish``, which cuts the file to ``size`` bytes: at once (None), or after a worker has given back what the
-    file system takes its time to free."""
+    """Call ``finish``, which truncates the file to ``size`` bytes.
+
+    Return None if this is done. If the file system takes long to free the space, a worker frees it first. Then return
+    the pending request, which is answered with ``response``."""
     free = opened.handle.shrinking(size) if opened.handle is not None else None
     if free is None:
         finish()

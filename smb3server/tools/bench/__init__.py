@@ -1,6 +1,6 @@
-"""``smb3server bench``: our server and Samba on the same machine, in turns, under the same client.
+"""``smb3server bench``: measure our server and Samba on the same machine, in turns, with the same client.
 
-`cases` names what is measured, `servers` starts the two servers, `client` drives one of them for some seconds,
-`accounting` reads processor time from /proc, `figures` turns the rounds into medians and verdicts, `interpreter` finds
-out what Python ours runs on, `page` writes the table. docs/performance.md says what the columns mean.
+`cases` names the cases, `servers` starts the two servers, `client` drives one of them for some seconds, `accounting`
+reads processor time from /proc, `figures` turns the rounds into medians and verdicts, `interpreter` finds out which
+Python our server runs on, `page` writes the table. docs/performance.md says what the columns mean.
 """

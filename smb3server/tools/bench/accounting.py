@@ -1,4 +1,4 @@
-"""Who used the processors: the servers, the run, and everybody else, from /proc (proc(5))."""
+"""Processor time of the servers, of the run and of all other programs, from /proc. [proc(5)]"""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ _TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Process(NamedTuple):
+    """One process."""
+
     parent: int
     session: int
     seconds: float
-    """Of processor time, with those of children that have ended and been waited for."""
+    """Processor time, including that of children that have ended and been waited for."""
 
 
 def parse_stat(content: bytes) -> Process:
-    """Parse /proc/PID/stat; the name in it may hold anything, brackets too."""
+    """Parse /proc/PID/stat. The name in it may contain any character, even brackets."""
     fields = content.rpartition(b")")[2].split()
     return Process(int(fields[1]), int(fields[3]), sum(map(int, fields[11:15])) * _TICK)
 
 
 def processes(proc: Path = Path("/proc")) -> dict[int, Process]:
-    """Return all processes that this one can see, by their ids."""
+    """Return all visible processes by their ids."""
     found = {}
     for name in os.listdir(proc):
         if name.isdigit():
             try:
                 found[int(name)] = parse_stat((proc / name / "stat").read_bytes())
             except (FileNotFoundError, ProcessLookupError):
-                continue  # It ended meanwhile; its parent has its time.
+                continue  # The process ended in the meantime; its parent has its time.
     return found
 
 
 def family(table: Mapping[int, Process], roots: Collection[int]) -> set[int]:
-    """Return ``roots``, whoever is in sessions they lead (daemons leave their parents), and all descendants."""
+    """Return ``roots``, the members of sessions that they lead (daemons leave their parents), and all descendants."""
     children: dict[int, list[int]] = {}
     for number, process in table.items():
         children.setdefault(process.parent, []).append(number)
@@ -57,10 +59,10 @@ def used(table: Mapping[int, Process], members: Collection[int]) -> float:
 
 
 def server_seconds(server: int, patience: float = 1.0) -> float:
-    """Return the processor time that a server with all its children, living and ended, has used.
+    """Return the processor time of a server and all its children, living and ended, in seconds.
 
-    A child that ends meanwhile is counted twice or not at all until its parent has waited for it, so this waits until
-    two readings agree, for ``patience`` seconds at most.
+    A child that ends in the meantime is counted twice or not at all until its parent has waited for it. Therefore the
+    function reads until two readings agree, for at most ``patience`` seconds.
     """
     deadline = time.monotonic() + patience
     last = -1.0
@@ -74,27 +76,27 @@ def server_seconds(server: int, patience: float = 1.0) -> float:
 
 
 class Reading(NamedTuple):
-    """The machine at one moment; everything in seconds of processor time but for ``at``."""
+    """The state of the machine at one moment; all fields except ``at`` are seconds of processor time."""
 
     at: float
     busy: float
-    """In user and kernel mode."""
+    """Used in user and kernel mode."""
     stolen: float
     """Taken by the host of a virtual machine."""
     run: float
     """Used by the bench, its servers and its clients."""
     others: float
-    """Used by all other processes that can be seen."""
+    """Used by all other visible processes."""
 
 
 def parse_machine(content: str) -> tuple[float, float]:
-    """Parse /proc/stat: seconds in user and kernel mode (without interrupts), and those stolen."""
+    """Parse /proc/stat; return the seconds in user and kernel mode (without interrupts), and those stolen."""
     fields = [int(field) * _TICK for field in content.splitlines()[0].split()[1:]]
     return fields[0] + fields[1] + fields[2], fields[7]
 
 
 def read_machine(roots: Collection[int]) -> Reading:
-    """Read who has used what so far; ``roots`` are the processes that started the run."""
+    """Read the processor time used so far. ``roots`` are the processes that started the run."""
     busy, stolen = parse_machine(Path("/proc/stat").read_text())
     table = processes()
     run = used(table, family(table, roots))
@@ -102,11 +104,11 @@ def read_machine(roots: Collection[int]) -> Reading:
 
 
 def others_share(before: Reading, after: Reading, processors: int) -> float:
-    """Return what programs outside the run used between two readings, as a share of what the machine has.
+    """Return the share of the machine's processor time that programs outside the run used between two readings.
 
-    It is counted in two ways, each of which can only find too little, and the larger counts: the processes that can be
-    seen are not those of other containers; what the machine was busy with lacks interrupts, which some kernels charge
-    to processes of the run.
+    It is computed in two ways, and the larger result counts, because each can only be too small: the visible processes
+    do not include those of other containers, and the machine's busy time lacks interrupts, which some kernels charge to
+    processes of the run.
     """
     seen = after.others - before.others
     left = (after.busy - before.busy) - (after.run - before.run)

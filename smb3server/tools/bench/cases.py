@@ -1,19 +1,21 @@
-"""What is measured: names of cases and the options that make the client (tools/labgen.c) do them."""
+"""The cases of the bench: their names, and the options that make the client (tools/labgen.c) run them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 FILES = 2000
-"""In the folder that is listed and whose files are opened."""
+"""Number of files in the folder that is listed and whose files are opened."""
 _PROTECTIONS = {"": (), "GMAC": ("-S", "gmac"), "CMAC": ("-S", "cmac"), "AES-128-GCM": ("-E", "gcm128")}
 
 
 class Case(NamedTuple):
+    """One case of the bench."""
+
     name: str
     options: tuple[str, ...]
     unit: str = "per s"
-    """What its rate is counted in: MB/s or operations per s."""
+    """Unit of the rate: MB/s, or operations per second."""
 
 
 def _bulk(test: str, depth: int, protection: str) -> Case:
@@ -34,7 +36,7 @@ CASES: dict[str, Case] = {
         Case("4 KiB random read q32", ("-t", "randread", "-b", "4096", "-q", "32")),
         Case("echo q1", ("-t", "echo", "-q", "1")),
         Case("echo q32", ("-t", "echo", "-q", "32")),
-        # -K: what is made stays, so that the server's time for removing it does not count as time for making it.
+        # -K: created files stay, so that the time for removing them does not count as time for creating them.
         Case("create + close", ("-t", "create", "-K")),
         Case("open + close", ("-t", "openclose", "-N", str(FILES))),
         Case("stat, compound", ("-t", "stat", "-N", str(FILES))),

@@ -1,4 +1,4 @@
-"""The client: building labgen.c, and driving one server with it."""
+"""Build the client labgen.c, and drive one server with it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from smb3server.tools.bench.figures import Sample
 USER, PASSWORD, SHARE = "games", "Passw0rd", "perf"
 _SOURCE = Path(__file__).parent / "labgen.c"
 _GRACE = 60.0
-"""Seconds that a client may take beyond those of the measurement."""
+"""Seconds that a client may take in addition to those of the measurement."""
 _STARTED = "START"
-"""The line that labgen prints when its connections stand and it begins to count."""
+"""Line that labgen prints when its connections are established and it begins to count."""
 
 
 class Target(NamedTuple):
@@ -35,11 +35,11 @@ class Target(NamedTuple):
     host: str
     port: int
     folder: Path
-    """What it shares."""
+    """The folder that it shares."""
 
 
 def build(folder: Path) -> Path:
-    """Compile the client into ``folder``. Raises ``BenchError`` if the machine lacks what that takes."""
+    """Compile the client into ``folder``. Raises ``BenchError`` if compiler or libraries are missing."""
     if shutil.which("cc") is None:
         raise BenchError("no C compiler (Debian: gcc libc6-dev)")
     program = folder / "labgen"
@@ -53,7 +53,7 @@ def build(folder: Path) -> Path:
 
 
 class Client:
-    """Runs cases against servers, each for ``seconds`` on files of ``megabytes``."""
+    """Runs cases against servers, each for ``seconds`` on files of ``megabytes`` MiB."""
 
     def __init__(self, program: Path, seconds: float, megabytes: int, prefix: Sequence[str], roots: list[int]) -> None:
         self._program = program
@@ -61,11 +61,11 @@ class Client:
         self._megabytes = megabytes
         self._prefix = prefix
         self._roots = roots
-        """Processes that started everything of this run."""
+        """The processes that started everything of this run."""
         self._processors = len(os.sched_getaffinity(0))
 
     def measure(self, target: Target, case: Case) -> Sample:
-        """Run ``case`` once. Raises ``BenchError`` if the client fails or the server refuses something."""
+        """Run ``case`` once. Raises ``BenchError`` if the client fails or the server refuses a request."""
         command = [*self._prefix, str(self._program), "-h", target.host, "-p", str(target.port), "-s", SHARE]
         command += ["-u", USER, "-w", PASSWORD, "-T", str(self._seconds), "-z", str(self._megabytes), *case.options]
         try:
@@ -82,7 +82,7 @@ class Client:
         return Sample(float(rate), cost / found["ops"] * 1e6, others)
 
     def _run(self, target: Target, command: list[str]) -> tuple[dict[str, Any], float, Reading]:
-        """Return what the client printed, the processor time of the server while it counted, and the machine before."""
+        """Return the client's output, the server's processor time while the client counted, and the reading before."""
         with tempfile.TemporaryFile("w+", errors="replace") as errors:
             process = subprocess.Popen(
                 command,
@@ -103,7 +103,8 @@ class Client:
             finally:
                 watchdog.cancel()
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # Its children, if it was cut off.
+                    # Ends the client's children, too, if it was stopped early.
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 if process.stdout is not None:
                     process.stdout.close()

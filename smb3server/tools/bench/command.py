@@ -1,8 +1,8 @@
-"""``smb3server bench``: our server against Samba, the same client, the same cases, in turns.
+"""``smb3server bench``: measure our server against Samba with the same client and the same cases, in turns.
 
-Everything is measured in rounds. In a round every case runs on one server and right after on the other; which of them
-comes first changes from round to round. Medians count, with their spread. A verdict is given only where the rounds
-agree, and none where other programs kept the machine busy. Exit status 2 if something is missing or fails.
+Everything is measured in rounds. In a round every case runs on one server and immediately afterwards on the other; the
+order changes from round to round. The result is medians with their spread. A verdict is given only if the rounds agree,
+and none if other programs kept the machine busy. Exit status 2 means that something is missing or failed.
 """
 
 from __future__ import annotations
@@ -28,26 +28,31 @@ from smb3server.tools.bench.figures import BUSY, ROUNDS_FOR_VERDICT, Sample
 from smb3server.tools.bench.servers import ROOT, ours, samba, samba_version
 
 _SPARE = 64
-"""Megabytes that a run needs beside its large files."""
+"""Mebibytes that a run needs in addition to its large files."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="smb3server bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS_FOR_VERDICT, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=2.0, help="per round, case and server; default: %(default)s")
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME")
-    parser.add_argument("--no-samba", action="store_true", help="ours alone: takes neither root nor Samba")
-    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="that our server runs on")
+    parser.add_argument(
+        "--no-samba", action="store_true", help="measure our server alone: needs neither root nor Samba"
+    )
+    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="interpreter that runs our server")
     parser.add_argument("--pin", action="store_true", help="clients and servers on one processor core")
-    parser.add_argument("--size", type=int, default=256, metavar="MIB", help="of the file that is read and written")
+    parser.add_argument(
+        "--size", type=int, default=256, metavar="MIB", help="size of the file that is read and written"
+    )
     parser.add_argument(
         "--folder",
         type=Path,
         default=Path("/dev/shm"),
-        help="where the data lies, made if need be; default: %(default)s",
+        help="folder for the data, created if necessary; default: %(default)s",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, with every round, in place of Markdown")
     parser.add_argument(
@@ -74,7 +79,10 @@ def run(client: Client, targets: list[Target], cases: list[Case], rounds: int) -
 
 @contextlib.contextmanager
 def workplace(folder: Path, megabytes: int) -> Iterator[Path]:
-    """Make a folder for the run inside ``folder``; both are gone afterwards, but for what was there before."""
+    """Make a folder for the run inside ``folder``.
+
+    At the end everything is removed that did not exist before. Raises ``BenchError`` if there is too little space.
+    """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         try:
@@ -90,7 +98,7 @@ def workplace(folder: Path, megabytes: int) -> Iterator[Path]:
             yield Path(name)
     finally:
         for path in made:
-            with contextlib.suppress(OSError):  # Not empty: somebody else uses it by now.
+            with contextlib.suppress(OSError):  # Not empty: another program uses it by now.
                 path.rmdir()
 
 
@@ -113,7 +121,7 @@ def _load() -> str:
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, str], list[page.Row]]:
-    """Do a whole run; the circumstances and the figures. Raises ``BenchError``."""
+    """Do a whole run; return its circumstances and the rows of figures. Raises ``BenchError``."""
     cases = [CASES[name] for name in options.cases]
     version = "" if options.no_samba else samba_version()
     python = interpreter.prepare(options.python, ROOT)
@@ -150,7 +158,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, str], list[page.Row]
 
 
 def _interrupt(number: int, _frame: object) -> None:
-    """End the run, whose servers, addresses and folders go with it; further signals do not disturb that."""
+    """End the run and clean up its servers, addresses and folders; ignore further signals meanwhile."""
     for ignored in _ENDING:
         signal.signal(ignored, signal.SIG_IGN)
     print("bench: interrupted", file=sys.stderr)
@@ -158,6 +166,7 @@ def _interrupt(number: int, _frame: object) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return the exit status."""
     options = parse(arguments)
     before = {number: signal.signal(number, _interrupt) for number in _ENDING}
     try:

@@ -1,4 +1,4 @@
-"""Medians of rounds, and what may be concluded from them."""
+"""Medians of rounds, and the conclusions that they allow."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 ROUNDS_FOR_VERDICT = 5
-"""Of fewer rounds it happens too often by chance that all agree: one time in four with three rounds."""
+"""Rounds that a verdict needs. With fewer, all agree by chance too often: one time in four with three rounds."""
 BUSY = 0.05
-"""Share of the machine's processor time; where other programs took more in half the rounds, nothing is concluded."""
+"""Share of the machine's processor time. If other programs used more in half the rounds, there is no verdict."""
 SAME = 1.02
-"""Ratios nearer to 1 than this are no difference: the kernel counts processor time in steps of 10 ms."""
+"""Ratios nearer to 1 than this count as equal: the kernel counts processor time in steps of 10 ms."""
 
 
 class Sample(NamedTuple):
-    """One server, one case, one round."""
+    """The measurement of one server, one case and one round."""
 
     rate: float
     """In the unit of the case."""
     cost: float
     """The server's processor time per operation, in microseconds."""
     others: float
-    """What programs outside the run took, as a share of the machine's processor time."""
+    """Share of the machine's processor time that programs outside the run used."""
 
 
 class Spread(NamedTuple):
+    """The five-number summary of some values."""
+
     low: float
     lower_quartile: float
     median: float
@@ -42,9 +44,9 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread | None:
-    """Return the spread of ours to theirs, round by round: both sides of a round saw the same machine.
+    """Return the spread of the ratios of ours to theirs, round by round: both sides of a round saw the same machine.
 
-    None where a figure of theirs is 0, which short runs make of processor time.
+    Return None if a figure of theirs is 0, as the processor time of short runs can be.
     """
     if not all(theirs):
         return None
@@ -52,10 +54,10 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread | None:
 
 
 def verdict(ratio: Spread | None, rounds: int, others: float, *, less_is_better: bool = False) -> str:
-    """Say whether ours is ahead or behind, or why the figures do not show it.
+    """Return whether ours is ahead or behind, or why the figures do not show it.
 
-    A verdict takes all rounds on the same side of 1, a median that differs from 1 by more than ``SAME``, and quartiles
-    whose quotient is smaller than that difference. ``others`` is the median over the rounds.
+    A verdict requires all rounds on the same side of 1, a median that differs from 1 by more than ``SAME``, and
+    quartiles whose quotient is smaller than that difference. ``others`` is the median over the rounds.
     """
     if ratio is None or ratio.low <= 0:
         return "no verdict: too little processor time to count"

@@ -1,4 +1,4 @@
-"""The Python that our server runs on: which one it is, whether it was built with optimisation, and making one ready."""
+"""The Python that runs our server: identify it, find out whether it was built with optimisation, and prepare it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ _SERVER = "import smb3server.cli.main"
 
 
 class Interpreter(NamedTuple):
+    """A Python interpreter."""
+
     path: str
     version: str
     implementation: str
     built: str
-    """How: "optimised", "distribution" (which all are, though Debian's does not say so), or "not optimised"."""
+    """How it was built: "optimised", "distribution" (all of those are, though Debian's does not say so), or "not
+    optimised".
+    """
 
     def __str__(self) -> str:
         how = {"optimised": "built with --enable-optimizations", "distribution": "the distribution's"}
@@ -37,7 +41,7 @@ class Interpreter(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """What to tell a person who measures with it; empty if there is nothing."""
+        """Warning for the person who measures with it; empty if there is none."""
         if self.built != "not optimised":
             return ""
         return (
@@ -47,25 +51,25 @@ class Interpreter(NamedTuple):
 
 
 def classify(implementation: str, prefix: str, arguments: str) -> str:
-    """Say how an interpreter was built, from ``sys.base_prefix`` and configure's arguments."""
+    """Return how an interpreter was built, judging by ``sys.base_prefix`` and the arguments of configure."""
     if implementation != "CPython" or "--enable-optimizations" in arguments:
         return "optimised"
     return "distribution" if prefix == "/usr" else "not optimised"
 
 
 def identify(python: str) -> Interpreter:
-    """Ask the interpreter ``python`` (a path, or a name in PATH) what it is. Raises ``BenchError`` if it is none."""
+    """Identify the interpreter ``python``, a path or a name in PATH. Raises ``BenchError`` if it does not run."""
     try:
         ended = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, check=True)
         said = json.loads(ended.stdout)
     except (OSError, subprocess.CalledProcessError, ValueError):
-        raise BenchError(f"{python} is no Python that runs") from None
+        raise BenchError(f"{python} is not a Python that runs") from None
     built = classify(said["implementation"], said["prefix"], said["arguments"])
     return Interpreter(said["path"], said["version"], said["implementation"], built)
 
 
 def _lacks(python: str, root: Path) -> str:
-    """Return why our server does not run on ``python``; empty if it does."""
+    """Return why our server cannot run on ``python``; empty if it can."""
     ended = subprocess.run(
         [python, "-c", _SERVER],
         cwd=root,
@@ -78,16 +82,16 @@ def _lacks(python: str, root: Path) -> str:
 
 
 def environment_key(found: Interpreter, requirements: list[str]) -> str:
-    """Name the virtual environment for an interpreter and what has to be in it."""
+    """Return the name of the virtual environment for an interpreter and its required packages."""
     digest = hashlib.sha256("\n".join([found.path, found.version, *requirements]).encode()).hexdigest()
     return f"{found.version}-{digest[:12]}"
 
 
 def prepare(python: str, root: Path) -> str:
-    """Return a path of ``python`` that has the packages our server needs.
+    """Return the path of a ``python`` that has the packages that our server needs.
 
-    Where it lacks them, that is the one of a virtual environment below build/ in the checkout ``root``, which is made
-    with pip and kept for the next time. Raises ``BenchError`` if that cannot be done.
+    If ``python`` lacks them, the result is that of a virtual environment below build/ in the checkout ``root``. It is
+    made with pip and kept for the next run. Raises ``BenchError`` if that fails.
     """
     found = identify(python)
     lack = _lacks(python, root)

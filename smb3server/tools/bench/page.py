@@ -1,4 +1,4 @@
-"""The results as a Markdown table, alone or between the markers of a page, and as JSON."""
+"""Write the results as a Markdown table, alone or between the markers of a page, and as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 
 class Row(NamedTuple):
-    """A case and its rounds; ``theirs`` is empty when ours was measured alone."""
+    """A case and its rounds; ``theirs`` is empty if only our server was measured."""
 
     case: Case
     ours: list[Sample]
@@ -23,19 +23,19 @@ class Row(NamedTuple):
 
     @property
     def others(self) -> float:
-        """What other programs took in the middle round, as a share of the machine's processor time."""
+        """Share of the machine's processor time that other programs used in the median round."""
         return median(sample.others for sample in (*self.ours, *self.theirs))
 
 
 class Compared(NamedTuple):
-    """Ours to theirs, for the rate or the cost."""
+    """Our result compared with theirs, for the rate or the cost."""
 
     ratio: Spread | None
     verdict: str
 
 
 def compare(row: Row) -> tuple[Compared, Compared]:
-    """Return what a case shows of the rate, of which more is better, and of the cost, of which less is."""
+    """Compare the rate, of which more is better, and the cost, of which less is better."""
     rate = ratios([sample.rate for sample in row.ours], [sample.rate for sample in row.theirs])
     cost = ratios([sample.cost for sample in row.ours], [sample.cost for sample in row.theirs])
     rounds = len(row.ours)
@@ -63,7 +63,7 @@ def _ratio(found: Compared) -> list[str]:
 
 
 def table(rows: list[Row]) -> str:
-    """Write one line per case."""
+    """Return a table with one line per case."""
     both = bool(rows and rows[0].theirs)
     columns = ["case", "unit", *(["ours", "Samba", "ratio", "verdict"] if both else ["ours"])]
     columns += ["ours, µs/op", "Samba, µs/op", "ratio", "verdict"] if both else ["ours, µs/op"]
@@ -85,7 +85,7 @@ def _counted(verdicts: list[str]) -> str:
 
 
 def document(circumstances: dict[str, str], rows: list[Row]) -> str:
-    """Write what the run was made on, the table, and how often each verdict was given."""
+    """Return the circumstances of the run, the table, and how often each verdict was given."""
     lines = [f"- {key}: {value}" for key, value in circumstances.items()]
     lines += ["", table(rows)]
     if rows and rows[0].theirs:
@@ -97,7 +97,7 @@ def document(circumstances: dict[str, str], rows: list[Row]) -> str:
 
 
 def as_json(circumstances: dict[str, str], rows: list[Row]) -> dict[str, Any]:
-    """Return everything, each round's figures too."""
+    """Return everything, including each round's figures."""
     cases = []
     for row in rows:
         entry: dict[str, Any] = {"case": row.case.name, "unit": row.case.unit, "others": row.others}
@@ -112,7 +112,7 @@ def as_json(circumstances: dict[str, str], rows: list[Row]) -> dict[str, Any]:
 
 
 def check_page(path: Path) -> None:
-    """Raise ``BenchError`` unless ``path`` has the two markers, in order."""
+    """Raise ``BenchError`` unless ``path`` contains the two markers, in order."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -122,7 +122,7 @@ def check_page(path: Path) -> None:
 
 
 def rewrite(path: Path, content: str) -> None:
-    """Put ``content`` between the markers of the page ``path``. Raises ``BenchError`` if it has none."""
+    """Put ``content`` between the markers of the page ``path``. Raises ``BenchError`` if it has no markers."""
     check_page(path)
     before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]

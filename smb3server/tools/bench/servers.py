@@ -1,4 +1,4 @@
-"""The two servers, each with a share of its own, for as long as a ``with`` block lasts."""
+"""The two servers, each with a share of its own, running during a ``with`` block."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ path = {folder}
 
 
 def furnish(folder: Path, megabytes: int) -> None:
-    """Make a share's content: a folder of empty files, and a file of random bytes."""
+    """Make a share's content: a folder of empty files, and a file of ``megabytes`` MiB of random bytes."""
     folder.mkdir()
     folder.chmod(0o777)
     (folder / "dir10k").mkdir()
@@ -68,13 +68,13 @@ def furnish(folder: Path, megabytes: int) -> None:
             big.write(os.urandom(1 << 20))
     (folder / "big.bin").chmod(0o666)
     if os.geteuid() == 0:
-        # Both servers act as this user then: Samba as the client's, ours as the folder's owner.
+        # Both servers then act as this user: Samba as the client's user, ours as the folder's owner.
         for path in (folder, *folder.rglob("*")):
             shutil.chown(path, USER, USER)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """End a server, and what is left of its session."""
+    """End a server and the remaining processes of its session."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(_STOP_SECONDS)
@@ -127,9 +127,9 @@ def ours(root: Path, python: str, prefix: Sequence[str], megabytes: int) -> Iter
 def samba_version() -> str:
     """Return the version of Samba's server.
 
-    Raises ``BenchError`` if it is not installed with all that the comparison takes, or may not be started.
+    Raises ``BenchError`` if it is not installed with everything that the comparison needs, or may not be started.
     """
-    alone = "--no-samba measures ours alone"
+    alone = "--no-samba measures our server alone"
     if shutil.which("smbd") is None or shutil.which("smbpasswd") is None:
         raise BenchError(f"no Samba (Debian: samba samba-common-bin samba-vfs-modules); {alone}")
     built = subprocess.run(["smbd", "-b"], capture_output=True, text=True, check=False).stdout
@@ -137,7 +137,7 @@ def samba_version() -> str:
     if modules and not (Path(modules[1].strip()) / "vfs" / "acl_xattr.so").exists():
         raise BenchError(f"Samba lacks its modules for ACLs and streams (Debian: samba-vfs-modules); {alone}")
     if os.geteuid():
-        raise BenchError(f"Samba takes root: sudo; {alone}")
+        raise BenchError(f"Samba needs root: use sudo; {alone}")
     said = subprocess.run(["smbd", "--version"], capture_output=True, text=True, check=False).stdout
     return said.strip().removeprefix("Version ")
 
@@ -150,7 +150,7 @@ def _answers(host: str, port: int) -> bool:
 
 @contextlib.contextmanager
 def _address(text: str) -> Iterator[None]:
-    """Give the loopback interface an address, since Samba listens on addresses of interfaces only."""
+    """Give the loopback interface an address: Samba listens only on addresses of interfaces."""
     where = [f"{text}/8", "dev", "lo"]
     added = subprocess.run(["ip", "addr", "add", *where], capture_output=True, text=True, check=False)
     if added.returncode and "exist" not in added.stderr and "already" not in added.stderr:
@@ -197,9 +197,9 @@ def samba(root: Path, prefix: Sequence[str], megabytes: int) -> Iterator[Target]
         check=False,
     )
     if made.returncode:
-        raise BenchError(f"smbpasswd makes no user {USER}: {made.stderr.strip()}")
+        raise BenchError(f"smbpasswd does not create the user {USER}: {made.stderr.strip()}")
     if _answers(SAMBA_ADDRESS, SAMBA_PORT):
-        raise BenchError(f"something listens on {SAMBA_ADDRESS}:{SAMBA_PORT} already; stop it first")
+        raise BenchError(f"{SAMBA_ADDRESS}:{SAMBA_PORT} is in use; stop the program that listens there")
     with _address(SAMBA_ADDRESS), (root / "smbd.log").open("w") as log:
         process = subprocess.Popen(
             [*prefix, "smbd", "-F", "--no-process-group", "-s", str(configuration)],

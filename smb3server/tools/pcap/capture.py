@@ -1,4 +1,4 @@
-"""pcap and pcapng files: frames out of bytes."""
+"""Read frames from pcap and pcapng files."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import NamedTuple
 
 
 class CaptureError(Exception):
-    """The file is not a capture, or is damaged."""
+    """The file is not a capture, or it is damaged."""
 
 
 class Frame(NamedTuple):
+    """One frame of a capture."""
+
     number: int
-    """Counted from 1, as tshark does."""
+    """Counted from 1, as in tshark."""
     time: float
     """Seconds since the epoch."""
     link_type: int
     data: bytes
     original_length: int
-    """Bytes on the wire; more than ``len(data)`` where the capture cut the frame."""
+    """Bytes on the wire; more than ``len(data)`` if the capture truncated the frame."""
 
 
 _PCAP_MAGIC = {
@@ -34,8 +36,11 @@ _OPTION_TIME_RESOLUTION = 9
 
 
 def read_frames(path: Path) -> Iterator[Frame]:
-    """The frames of a file, in its order. Raises ``CaptureError``; a record cut off by the end of the file (a capture
-    stopped hard) ends the iteration quietly, as tshark's warning says no more either."""
+    """Yield the frames of a file in file order.
+
+    A record truncated by the end of the file ends the iteration without an error: the capture was stopped abruptly, and
+    tshark does not do more than warn either. Raises ``CaptureError``.
+    """
     data = path.read_bytes()
     if data[:4] in _PCAP_MAGIC:
         return _pcap(data)

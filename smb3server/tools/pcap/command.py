@@ -1,4 +1,6 @@
-"""``smb3server pcap FILE...`` prints what is in captures; ``--verify`` judges them (exit 1 on any problem)."""
+"""``smb3server pcap FILE...``: print the contents of captures, or judge them with ``--verify`` (exit 1 on
+any problem).
+"""
 
 from __future__ import annotations
 
@@ -36,6 +38,7 @@ def _describe_rdma(message: RdmaMessage, transfer: DataTransfer | None) -> str:
 
 
 def dump_session(session: Session) -> None:
+    """Print the messages of one connection."""
     print(f"{session.fabric} {session.client[0]}:{session.client[1]} -> {session.server[0]}:{session.server[1]}")
     if session.smbdirect is None:
         for message in session.upper:
@@ -58,7 +61,9 @@ def dump_session(session: Session) -> None:
 
 
 def verify(capture: CaptureFile) -> bool:
-    """Print a verdict per connection, every problem, and where the project's codecs and state machines disagree."""
+    """Print a verdict per connection, every problem, and every disagreement of the project's codecs and
+    state machines.
+    """
     for problem in capture.all_problems:
         print(f"  {problem}")
     differences = [text for session in capture.sessions for text in replay(session)]
@@ -76,6 +81,7 @@ def verify(capture: CaptureFile) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return the exit status."""
     parser = argparse.ArgumentParser(prog="smb3server pcap", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--verify", action="store_true", help="judge instead of print")

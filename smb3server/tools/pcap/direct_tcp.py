@@ -1,4 +1,4 @@
-"""Direct-TCP framing (MS-SMB2 2.1): a zero byte and a 24-bit length before each message."""
+"""Direct TCP framing: a zero byte and a 24-bit length before each message. [MS-SMB2 2.1]"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from smb3server.tools.pcap.tcp import Conversation, Direction
 
 
 class UpperMessage(NamedTuple):
-    """One message of the layer above, whatever carried it."""
+    """One message of the upper layer, whichever transport carried it."""
 
     number: int
     time: float
@@ -18,7 +18,7 @@ class UpperMessage(NamedTuple):
 
 
 def read_direct_tcp(conversation: Conversation) -> tuple[list[UpperMessage], list[Problem]]:
-    """The messages of both directions, in order, and what is wrong with the framing."""
+    """Return the messages of both directions, in order, and the problems of the framing."""
     messages: list[UpperMessage] = []
     problems: list[Problem] = []
     buffers = {direction: bytearray() for direction in Direction}

@@ -1,4 +1,4 @@
-"""iWARP over TCP: MPA (RFC 5044, 6581), DDP (RFC 5041), RDMAP (RFC 5040) -> whole RDMA messages."""
+"""Read whole RDMA messages from iWARP over TCP: MPA (RFC 5044, 6581), DDP (RFC 5041), RDMAP (RFC 5040)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _QUEUE = {_SEND: 0, _SEND_INV: 0, _SEND_SE: 0, _SEND_SE_INV: 0, _READ_REQUEST: 1
 
 
 def is_iwarp(conversation: Conversation) -> bool:
+    """Return whether the client began with an MPA request."""
     first = next((c.data for c in conversation.chunks if c.direction is Direction.TO_SERVER), b"")
     return first.startswith(REQUEST_KEY[:4])
 
 
 @dataclass
 class _Half:
-    """One direction."""
+    """One direction of a connection."""
 
     buffer: bytearray = field(default_factory=bytearray)
     set_up: bool = False
@@ -34,10 +35,12 @@ class _Half:
     untagged: bytearray = field(default_factory=bytearray)
     tagged: bytearray = field(default_factory=bytearray)
     tagged_start: tuple[int, int, int] | None = None
-    """Opcode, STag and offset of the tagged message that is under way."""
+    """Opcode, STag and offset of the tagged message in progress."""
 
 
 class IwarpReader:
+    """Reads the RDMA messages of one TCP connection at construction; ``wire`` holds them."""
+
     def __init__(self, conversation: Conversation) -> None:
         self.wire = Wire("iwarp", conversation.client, conversation.server)
         self._halves = (_Half(), _Half())

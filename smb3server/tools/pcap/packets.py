@@ -1,4 +1,4 @@
-"""TCP segments and UDP datagrams out of frames (Ethernet with VLAN tags, Linux cooked, raw IP; IPv4, IPv6)."""
+"""Extract TCP segments and UDP datagrams from frames (Ethernet with VLAN tags, Linux cooked, raw IP; IPv4, IPv6)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ Address = tuple[str, int]
 
 
 class TcpSegment(NamedTuple):
+    """One TCP segment."""
+
     number: int
     time: float
     source: Address
@@ -27,6 +29,8 @@ class TcpSegment(NamedTuple):
 
 
 class UdpDatagram(NamedTuple):
+    """One UDP datagram."""
+
     number: int
     time: float
     source: Address
@@ -37,14 +41,14 @@ class UdpDatagram(NamedTuple):
 
 
 class PacketError(Exception):
-    """A frame that cannot be read whole: cut off, or an IP fragment."""
+    """A frame that cannot be read completely: it is truncated, or an IP fragment."""
 
 
 FIN, SYN, RST = 1, 2, 4
 
 
 def _network_layer(frame: Frame) -> tuple[int, int]:
-    """EtherType and offset of the network header; EtherType 0 where there is none."""
+    """Return EtherType and offset of the network header; EtherType 0 if there is none."""
     data, link = frame.data, frame.link_type
     if link == 1 and len(data) >= 14:
         offset, kind = 14, int.from_bytes(data[12:14], "big")
@@ -88,7 +92,7 @@ def _ipv6(data: bytes, at: int) -> tuple[int, str, str, int, int]:
 
 
 def read_packet(frame: Frame) -> TcpSegment | UdpDatagram | None:
-    """The frame's TCP segment or UDP datagram; None for anything else. Raises ``PacketError``."""
+    """Return the frame's TCP segment or UDP datagram; None for other frames. Raises ``PacketError``."""
     kind, at = _network_layer(frame)
     data = frame.data
     if kind == _IPV4 and len(data) >= at + 20:

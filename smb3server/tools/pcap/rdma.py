@@ -1,4 +1,4 @@
-"""What every fabric's reader produces: whole RDMA messages in the order in which they became complete."""
+"""The output of every fabric's reader: whole RDMA messages in the order in which they became complete."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from smb3server.tools.pcap.tcp import Chunk, Direction
 
 
 class Kind(Enum):
+    """The kinds of RDMA messages."""
+
     SEND = "Send"
     WRITE = "RDMA Write"
     READ_REQUEST = "RDMA Read Request"
@@ -19,23 +21,25 @@ class Kind(Enum):
 
 
 class RdmaMessage(NamedTuple):
+    """One whole RDMA message."""
+
     number: int
-    """Frame in which it became complete."""
+    """Frame in which the message became complete."""
     time: float
     direction: Direction
     kind: Kind
     payload: bytes
     token: int = 0
-    """STag or rkey addressed: of the peer (Write), of the source (Read Request), of the sink (Read Response)."""
+    """STag or rkey: the peer's (Write), the source's (Read Request), the sink's (Read Response)."""
     address: int = 0
     length: int = 0
-    """Bytes placed, asked for or sent."""
+    """Bytes placed, requested or sent."""
     invalidated: int | None = None
     """Token that a Send with Invalidate names."""
 
 
 class Problem(NamedTuple):
-    """Something on the wire that the specification forbids, or that the capture lost."""
+    """A violation of the specification on the wire, or a loss in the capture."""
 
     number: int
     rule: str
@@ -47,7 +51,7 @@ class Problem(NamedTuple):
 
 @dataclass
 class Wire:
-    """One connection as the fabric saw it."""
+    """One connection as seen on the fabric."""
 
     fabric: str
     client: Address
@@ -60,4 +64,5 @@ class Wire:
     """iWARP: the MPA request, the reply, and each FPDU, whole."""
 
     def problem(self, number: int, rule: str, text: str) -> None:
+        """Add a problem in frame ``number``; ``rule`` is the section that it breaks."""
         self.problems.append(Problem(number, rule, text))

@@ -1,8 +1,9 @@
-"""The project's own codecs and state machines, driven by a capture.
+"""Drive the project's own codecs and state machines with a capture.
 
-Every message must decode and encode to the bytes it came from. Both ends' ``smbdirect.core.connection.Connection`` are
-fed what their end received; what their end sent is imposed on their credits, since the machine would grant by its own
-policy, not by that of the peer in the capture. Each function returns what differs, as text; nothing means agreement.
+Every message must decode, and encode to the same bytes again. Both ends' ``smbdirect.core.connection.Connection``
+receive what their end received. What their end sent is imposed on their credits, since the state machine would grant by
+its own policy, not by that of the peer in the capture. Each function returns the differences as text; an empty result
+means agreement.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from smbdirect.core.settings import Settings
 from smbdirect.errors import DecodeError, ProtocolError
 from smbdirect.providers.iwarp import ddp, mpa, rdmap
 
-# MS-SMB2 3.3.4.4: not errors, or errors that come with the command's own response.
+# Statuses that are no errors, or errors that come with the command's own response (MS-SMB2 3.3.4.4).
 _OWN_RESPONSE = (0x00000000, 0xC0000016, 0x80000005, 0x0000010C)
 _ERROR_STRUCTURE_SIZE = 9
 
@@ -42,7 +43,7 @@ _ERROR_STRUCTURE_SIZE = 9
 
 
 def replay_iwarp(wire: Wire) -> list[str]:
-    """MPA set-up frames, and every FPDU with its padding and CRC field."""
+    """Compare MPA set-up frames, and every FPDU with its padding and CRC field."""
     found = []
     set_up: set[Direction] = set()
     for frame in wire.frames:
@@ -75,7 +76,7 @@ def _fpdu(fpdu: memoryview, length: int, crc: bool) -> str:
 
 
 def _round_trip(codec: Codec[Any], raw: memoryview | bytes) -> str:
-    """What is wrong when ``codec`` decodes ``raw`` and encodes the result."""
+    """Return the difference if ``codec`` decodes ``raw`` and encodes the result; empty if there is none."""
     try:
         record = codec.unpack(raw)
     except DecodeError as error:
@@ -87,7 +88,7 @@ def _round_trip(codec: Codec[Any], raw: memoryview | bytes) -> str:
 
 
 class _Memory:
-    """Keeps ``PooledBuffer``: reassembly needs one."""
+    """Memory with the interface of ``PooledBuffer``, which reassembly needs."""
 
     on_release: Callable[[int], None] | None = None
 
@@ -106,17 +107,19 @@ class Machines:
     acceptor: Connection
     found: list[str] = field(default_factory=list)
     delivered: int = 0
-    """Upper-layer messages that came out, equal to those that the observer assembled."""
+    """Number of upper-layer messages that came out equal to those that the observer assembled."""
 
     def sender(self, direction: Direction) -> Connection:
+        """Return the state machine that sends in this direction."""
         return self.initiator if direction is Direction.TO_SERVER else self.acceptor
 
     def receiver(self, direction: Direction) -> Connection:
+        """Return the state machine that receives in this direction."""
         return self.acceptor if direction is Direction.TO_SERVER else self.initiator
 
 
 def replay_sends(reader: SmbDirectReader) -> list[str]:
-    """Every Send through the MS-SMBD codecs."""
+    """Pass every Send through the MS-SMBD codecs."""
     sends = [message for message in reader.wire.messages if message.kind is Kind.SEND]
     found = []
     transfers = {id(message): transfer for message, transfer in reader.transfers}
@@ -136,7 +139,7 @@ def replay_sends(reader: SmbDirectReader) -> list[str]:
 
 
 def _start(reader: SmbDirectReader) -> Machines:
-    """Both machines with the settings of the two ends, negotiated; they must say what the ends said."""
+    """Make both machines with the settings of the two ends and negotiate; compare their messages with the capture."""
     request, response = reader.request, reader.response
     assert request is not None
     assert response is not None
@@ -185,7 +188,7 @@ def _start(reader: SmbDirectReader) -> Machines:
 
 
 def _transfer(machines: Machines, message: RdmaMessage, transfer: DataTransfer) -> MessageReceived | None:
-    """One data transfer: imposed on its sender's credits, received by the other end."""
+    """Replay one data transfer: impose it on its sender's credits, and let the other end receive it."""
     sender, receiver = machines.sender(message.direction), machines.receiver(message.direction)
     sender.receives_were_posted(transfer.credits_granted)
     if not sender.credits.may_send:
@@ -205,7 +208,7 @@ def _transfer(machines: Machines, message: RdmaMessage, transfer: DataTransfer) 
 
 
 def replay_machines(reader: SmbDirectReader) -> Machines:
-    """Both state machines through the whole session, then their credits against the observer's."""
+    """Run both state machines through the whole session, then compare their credits with the observer's."""
     machines = _start(reader)
     expected = iter(reader.upper)
     for message, transfer in reader.transfers:
@@ -237,7 +240,7 @@ def replay_machines(reader: SmbDirectReader) -> Machines:
 # -- SMB2 ---------------------------------------------------------------------------------------------------------
 
 
-# Layouts that several messages share, under the name that smb3server.wire gives them.
+# Names in smb3server.wire of layouts that several messages share.
 _SHARED = {
     **dict.fromkeys(("QUERY_INFO_RESPONSE", "QUERY_DIRECTORY_RESPONSE", "CHANGE_NOTIFY_RESPONSE"), "OUTPUT_RESPONSE"),
     **dict.fromkeys(
@@ -253,14 +256,16 @@ _SHARED = {
 
 
 class WireCodec(NamedTuple):
+    """The codec of one SMB2 message."""
+
     codec: Codec[Any]
-    """Of the fixed part."""
+    """Codec of the fixed part."""
     parse: Callable[[memoryview], object] | None
-    """Of the whole message, header included; raises ``StatusError`` for one it does not like."""
+    """Parser of the whole message, header included; it raises ``StatusError`` for an invalid message."""
 
 
 def _parser(module: ModuleType, name: str) -> Callable[[memoryview], object] | None:
-    """``parse_read_request`` or, in a module of one command, ``parse_request``."""
+    """Find ``parse_read_request`` or, in a module of one command, ``parse_request``."""
     kind = name.rsplit("_", 1)[-1].lower()
     for candidate in (f"parse_{name.lower()}", f"parse_{kind}"):
         parse = getattr(module, candidate, None)
@@ -271,7 +276,7 @@ def _parser(module: ModuleType, name: str) -> Callable[[memoryview], object] | N
 
 @cache
 def wire_codecs() -> dict[str, WireCodec]:
-    """All codecs of ``smb3server.wire`` by name (READ_REQUEST, ...)."""
+    """Return all codecs of ``smb3server.wire`` by name (READ_REQUEST, ...)."""
     found: dict[str, WireCodec] = {}
     for info in pkgutil.iter_modules(smb3server.wire.__path__):
         module = importlib.import_module(f"smb3server.wire.{info.name}")
@@ -282,9 +287,9 @@ def wire_codecs() -> dict[str, WireCodec]:
 
 
 def codec_name(header: Header, body: bytes) -> str:
-    """The name under which ``smb3server.wire`` keeps the codec of a message."""
+    """Return the name under which ``smb3server.wire`` has the codec of a message."""
     response = bool(header.flags & HeaderFlags.SERVER_TO_REDIR)
-    # 3.3.4.4: an error response, but for the statuses with which a command still sends its own.
+    # An error response, unless the status is one with which a command sends its own response (3.3.4.4).
     failed = header.status not in _OWN_RESPONSE and int.from_bytes(body[:2], "little") == _ERROR_STRUCTURE_SIZE
     if response and failed:
         return "ERROR_RESPONSE"
@@ -293,8 +298,10 @@ def codec_name(header: Header, body: bytes) -> str:
 
 
 def replay_smb2(session: Session) -> list[str]:
-    """Every plain SMB2 message through ``smb3server.wire``: header and fixed part decoded and encoded again, the rest
-    parsed."""
+    """Pass every plain SMB2 message through ``smb3server.wire``.
+
+    Header and fixed part are decoded and encoded again; the rest is parsed.
+    """
     codecs = wire_codecs()
     found = []
     for message, part in session.smb2():
@@ -318,7 +325,7 @@ def replay_smb2(session: Session) -> list[str]:
 
 
 def replay(session: Session) -> list[str]:
-    """Everything that applies to the session."""
+    """Run every replay that applies to the session."""
     found = []
     reader = session.smbdirect
     if reader is not None:

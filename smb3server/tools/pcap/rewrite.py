@@ -1,7 +1,7 @@
-"""A capture written again with one FPDU per TCP segment, for judges that cannot do with less.
+"""Rewrite a capture with one FPDU per TCP segment, for judges that need that.
 
-tshark 4.0 joins SMB Direct fragments by frame: of several in one TCP segment it keeps one, and then finds the rest of
-the message malformed. The bytes of both streams stay what they were; packets, their headers and times are made anew.
+tshark 4.0 joins SMB Direct fragments by frame: of several in one TCP segment it keeps one, and then considers the rest
+of the message malformed. The bytes of both streams stay the same; packets, their headers and times are made anew.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""RoCEv2 (InfiniBand transport over UDP 4791): ICRC, CM exchange, reliable connections -> whole RDMA messages."""
+"""Read whole RDMA messages from RoCEv2 (InfiniBand transport over UDP 4791): ICRC, CM exchange, reliable
+connections.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,10 @@ _AETH = {0x0D, 0x0F, 0x10}
 
 
 def icrc(datagram: UdpDatagram) -> int:
-    """The invariant CRC that the packet should carry (RoCEv2 annex A17.3.3): over 8 bytes of ones, and the packet with
-    its changeable fields set to ones."""
+    """Return the invariant CRC that the packet should carry. [RoCEv2 annex A17.3.3]
+
+    It covers 8 bytes of ones, and the packet with its variable fields set to ones.
+    """
     ip = bytearray(datagram.ip_header)
     if ip[0] >> 4 == 4:
         ip[1], ip[8] = 0xFF, 0xFF
@@ -66,9 +70,9 @@ class _Half:
     next_psn: int = 0
     partial: bytearray = field(default_factory=bytearray)
     remote: tuple[int, int, int] | None = None
-    """Address, key and length of the Write that is under way."""
+    """Address, key and length of the Write in progress."""
     reads: list[tuple[int, int, RdmaMessage]] = field(default_factory=list)
-    """First PSN, packets and request of Reads not answered yet."""
+    """First PSN, number of packets and request of each unanswered Read."""
     response: bytearray = field(default_factory=bytearray)
     response_psn: int | None = None
 
@@ -87,7 +91,9 @@ def _psn_distance(a: int, b: int) -> int:
 
 
 class RoceReader:
-    """Feed it every datagram of port 4791; ``wires`` are the connections, by CM REQ."""
+    """Collects connections from datagrams of port 4791; ``add`` every datagram. ``wires`` are the connections, by CM
+    REQ.
+    """
 
     def __init__(self) -> None:
         self.wires: list[Wire] = []
@@ -100,6 +106,7 @@ class RoceReader:
         self._by_destination: dict[tuple[str, int], tuple[_Connection, Direction]] = {}
 
     def add(self, datagram: UdpDatagram) -> None:
+        """Process one datagram."""
         self.packets += 1
         payload = datagram.payload
         if len(payload) < _BTH + 4:
@@ -148,7 +155,7 @@ class RoceReader:
         for connection in self._connections:
             if connection.request_id == local and connection.wire.client[0] == datagram.source[0]:
                 connection.wire.properties["requests"] = int(str(connection.wire.properties["requests"])) + 1
-                return  # a retry
+                return  # A retry.
         (service,) = struct.unpack_from("!Q", data, 8)
         server = (datagram.destination[0], service & 0xFFFF)
         wire = Wire("roce", (datagram.source[0], int.from_bytes(data[140 + 2 : 140 + 4], "big")), server)
@@ -172,7 +179,7 @@ class RoceReader:
     def _reply(self, connection: _Connection, server: str, data: bytes, local: int) -> None:
         to_server = connection.halves[Direction.TO_SERVER]
         if connection.reply_id == local:
-            return  # a retry
+            return  # A retry.
         connection.reply_id = local
         to_server.queue_pair = int.from_bytes(data[12:15], "big")
         to_server.next_psn = int.from_bytes(data[20:23], "big")
@@ -195,7 +202,7 @@ class RoceReader:
         half = connection.halves[direction]
         ahead = _psn_distance(psn, half.next_psn)
         if ahead:
-            # Behind: a duplicate. Ahead: the hole is filled by go-back-N, which repeats this packet too.
+            # A PSN behind is a duplicate. One ahead means a loss: go-back-N repeats the missing packets and this one.
             name = "duplicates" if ahead < 0 else "out_of_order"
             connection.wire.properties[name] = int(str(connection.wire.properties.get(name, 0))) + 1
             return
@@ -258,11 +265,11 @@ class RoceReader:
         half = connection.halves[direction]
         requester = connection.halves[1 - direction]
         if not requester.reads:
-            return  # an answer to a repeated request
+            return  # A response to a repeated request.
         first, packets, request = requester.reads[0]
         wanted = first if half.response_psn is None else half.response_psn
         if psn != wanted:
-            return  # duplicate, or after a loss: the request is repeated
+            return  # A duplicate, or a packet after a loss: the request is repeated.
         half.response += body[4:] if opcode in _AETH else body
         half.response_psn = psn + 1 & 0xFFFFFF
         if half.response_psn != first + packets & 0xFFFFFF:

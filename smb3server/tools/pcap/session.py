@@ -1,4 +1,4 @@
-"""A capture file, read whole: every connection in it with its fabric and its messages."""
+"""A capture file, read as a whole: every connection in it with its fabric and its messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from smb3server.tools.pcap.tcp import Conversation, Reassembler
 
 @dataclass
 class Session:
-    """One connection. ``fabric`` is iwarp, roce or tcp; ``smbdirect`` is None for the last."""
+    """One connection. ``fabric`` is iwarp, roce or tcp; ``smbdirect`` is None for tcp."""
 
     fabric: str
     client: Address
@@ -29,30 +29,34 @@ class Session:
 
     @property
     def wire(self) -> Wire | None:
+        """The connection as seen on its fabric; None for tcp."""
         return self.smbdirect.wire if self.smbdirect else None
 
     def smb2(self) -> list[tuple[UpperMessage, Smb2Message]]:
-        """Every part of every message that is plain SMB2."""
+        """Return every part of every message that is plain SMB2."""
         parts = []
         for message in self.upper:
             try:
                 parts += [(message, part) for part in split(message.data)]
             except Smb2Error:
-                continue  # reported as a problem by whoever read the message first
+                continue  # The reader of the message has already reported it as a problem.
         return parts
 
 
 @dataclass
 class CaptureFile:
+    """The contents of one capture file."""
+
     path: Path
     frames: int = 0
     sessions: list[Session] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    """Of the capture as a whole: frames cut off, wrong ICRCs, unknown queue pairs."""
+    """Problems of the capture as a whole: truncated frames, wrong ICRCs, unknown queue pairs."""
     roce: RoceReader | None = None
 
     @property
     def all_problems(self) -> list[Problem]:
+        """The problems of the capture and of all its sessions."""
         return self.problems + [problem for session in self.sessions for problem in session.problems]
 
 

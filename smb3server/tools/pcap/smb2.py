@@ -1,4 +1,4 @@
-"""As much of MS-SMB2 as judging a capture takes: headers, compounds, and the channel descriptors of READ and WRITE."""
+"""The part of MS-SMB2 that judging a capture needs: headers, compounds, and channel descriptors of READ and WRITE."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HEADER = struct.Struct("<4sHHIHHIIQIIQ16s")
 
 
 class Descriptor(NamedTuple):
-    """SMB_DIRECT_BUFFER_DESCRIPTOR_V1 (MS-SMBD 2.2.3.1)."""
+    """An SMB_DIRECT_BUFFER_DESCRIPTOR_V1. [MS-SMBD 2.2.3.1]"""
 
     offset: int
     token: int
@@ -43,20 +43,23 @@ class Descriptor(NamedTuple):
 
 
 class Smb2Message(NamedTuple):
+    """One part of a compound."""
+
     command: int
     status: int
     flags: int
     message_id: int
     credits: int
     data: bytes
-    """Header and body of this one part of a compound."""
+    """Header and body of this part of a compound."""
     channel: int = 0
     descriptors: tuple[Descriptor, ...] = ()
     data_length: int = 0
-    """READ responses and WRITE requests: bytes carried inline."""
+    """Bytes carried inline by a READ response or WRITE request."""
 
     @property
     def is_response(self) -> bool:
+        """Whether the server sent it."""
         return bool(self.flags & FLAG_RESPONSE)
 
     def __str__(self) -> str:
@@ -70,15 +73,16 @@ class Smb2Message(NamedTuple):
 
 
 class Smb2Error(Exception):
-    """Not an SMB2 message, or one whose offsets contradict its length."""
+    """The bytes are not an SMB2 message, or its offsets contradict its length."""
 
 
 def is_encrypted(message: bytes) -> bool:
+    """Return whether the message begins with a TRANSFORM_HEADER. [MS-SMB2 2.2.41]"""
     return message[:4] == b"\xfdSMB"
 
 
 def split(message: bytes) -> Iterator[Smb2Message]:
-    """The parts of a compound. Raises ``Smb2Error``. SMB1 negotiates and encrypted messages give nothing."""
+    """Yield the parts of a compound; nothing for SMB1 negotiates and encrypted messages. Raises ``Smb2Error``."""
     if is_encrypted(message) or message[:4] == b"\xffSMB":
         return
     offset = 0

@@ -1,7 +1,7 @@
-"""MS-SMBD read off a wire: negotiation, credits, reassembly of both ends, and what RDMA Read/Write did.
+"""MS-SMBD as observed on a wire: negotiation, credits, reassembly of both ends, and RDMA Reads and Writes.
 
-An observer's model of both peers. What it counts is what went over the wire, in the order of the capture; each rule
-it finds broken becomes a ``Problem`` with the section that states it.
+The module models both peers from what went over the wire, in the order of the capture. Each broken rule becomes a
+``Problem`` with the section that states it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RESPONSE_REQUESTED = 1
 
 
 class NegotiateRequest(NamedTuple):
-    """MS-SMBD 2.2.1."""
+    """The fields of an SMB Direct Negotiate Request. [MS-SMBD 2.2.1]"""
 
     min_version: int
     max_version: int
@@ -35,7 +35,7 @@ class NegotiateRequest(NamedTuple):
 
 
 class NegotiateResponse(NamedTuple):
-    """MS-SMBD 2.2.2."""
+    """The fields of an SMB Direct Negotiate Response. [MS-SMBD 2.2.2]"""
 
     min_version: int
     max_version: int
@@ -51,7 +51,7 @@ class NegotiateResponse(NamedTuple):
 
 
 class DataTransfer(NamedTuple):
-    """MS-SMBD 2.2.3, with the payload cut out."""
+    """The fields of an SMB Direct Data Transfer, with its payload. [MS-SMBD 2.2.3]"""
 
     credits_requested: int
     credits_granted: int
@@ -66,15 +66,15 @@ class DataTransfer(NamedTuple):
 
 @dataclass
 class Peer:
-    """One end, as far as the wire shows it."""
+    """The state of one end, as far as the wire shows it."""
 
     credits: int = 0
-    """Messages it may still send (granted by the other end, not used)."""
+    """Messages that it may still send: granted by the other end and not used."""
     fewest_credits: int = 1 << 16
     partial: bytearray = field(default_factory=bytearray)
     remaining: int = 0
     max_receive_size: int = 0
-    """Of its own receive buffers: bounds what the other end sends."""
+    """Bytes of its receive buffers; they limit the messages of the other end."""
     max_fragmented_size: int = 0
     sends: int = 0
     empty_sends: int = 0
@@ -103,14 +103,14 @@ class SmbDirectReader:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.peers = {direction: Peer() for direction in Direction}
-        """By the direction in which the peer sends."""
+        """Peers by the direction in which they send."""
         self.request: NegotiateRequest | None = None
         self.response: NegotiateResponse | None = None
         self.transfers: list[tuple[RdmaMessage, DataTransfer]] = []
         self.upper: list[UpperMessage] = []
         self.counters = Counters()
         self._offered: dict[int, tuple[int, Descriptor, int]] = {}
-        """Descriptors of READ and WRITE requests under way: token -> (channel, descriptor, message id)."""
+        """Descriptors of the READ and WRITE requests in progress: token -> (channel, descriptor, message id)."""
         for message in wire.messages:
             self._receive(message)
         for direction, peer in self.peers.items():
@@ -273,7 +273,7 @@ class SmbDirectReader:
 
     def _response(self, message: RdmaMessage, part: Smb2Message) -> None:
         self.counters.inline_read_bytes += part.data_length
-        if part.status == 0x00000103:  # STATUS_PENDING: the answer proper comes later
+        if part.status == 0x00000103:  # The final response comes later.
             return
         offered = {token: known for token, known in self._offered.items() if known[2] == part.message_id}
         wanted = {token for token, known in offered.items() if known[0] == CHANNEL_RDMA_V1_INVALIDATE}

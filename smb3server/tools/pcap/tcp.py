@@ -1,4 +1,4 @@
-"""TCP reassembly: the bytes of both directions, in order, interleaved as the capture saw them become available."""
+"""TCP reassembly: the bytes of both directions, in order, interleaved as they became available in the capture."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from smb3server.tools.pcap.packets import FIN, RST, SYN, Address, TcpSegment
 
 
 class Direction(IntEnum):
+    """The direction of a segment; the client sends to the server."""
+
     TO_SERVER = 0
     TO_CLIENT = 1
 
     @property
     def arrow(self) -> str:
+        """The direction in print."""
         return "->" if self is Direction.TO_SERVER else "<-"
 
 
 class Chunk(NamedTuple):
+    """Bytes of one direction that became available together."""
+
     number: int
-    """Frame that made these bytes available (the last missing one)."""
+    """Frame that made these bytes available: the last missing one."""
     time: float
     direction: Direction
     data: bytes
@@ -30,12 +35,12 @@ class Chunk(NamedTuple):
 class _Stream:
     next_sequence: int | None = None
     pending: dict[int, tuple[int, float, bytes]] = field(default_factory=dict)
-    """Segments after a hole, by relative sequence number."""
+    """Segments behind a gap, by relative sequence number."""
 
 
 @dataclass
 class Conversation:
-    """One TCP connection. ``client`` sent the SYN; where the capture starts later, the higher port is the client's."""
+    """One TCP connection. ``client`` sent the SYN. If the capture starts later, the higher port is the client's."""
 
     client: Address
     server: Address
@@ -47,10 +52,11 @@ class Conversation:
 
     @property
     def missing(self) -> bool:
-        """Whether some bytes were never captured though later ones were."""
+        """Whether some bytes were never captured although later ones were."""
         return any(stream.pending for stream in self._streams)
 
     def add(self, segment: TcpSegment) -> None:
+        """Add the next captured segment."""
         direction = Direction.TO_SERVER if segment.source == self.client else Direction.TO_CLIENT
         stream = self._streams[direction]
         sequence = segment.sequence
@@ -87,7 +93,7 @@ class Conversation:
 
 
 def _distance(a: int, b: int) -> int:
-    """a - b modulo 2**32, as a signed number."""
+    """Return a - b modulo 2**32 as a signed number."""
     return (a - b + 0x80000000 & 0xFFFFFFFF) - 0x80000000
 
 
@@ -99,13 +105,14 @@ class Reassembler:
         self._open: dict[tuple[Address, Address], Conversation] = {}
 
     def add(self, segment: TcpSegment) -> None:
+        """Add the next captured segment to its connection."""
         key = (min(segment.source, segment.destination), max(segment.source, segment.destination))
         conversation = self._open.get(key)
         opening = segment.flags & SYN
         if conversation is None or (opening and segment.source == conversation.client and conversation.chunks):
             from_client = segment.source[1] > segment.destination[1]
             if opening:
-                from_client = not segment.flags & 0x10  # a SYN without ACK
+                from_client = not segment.flags & 0x10  # A SYN without ACK.
             ends = (segment.source, segment.destination)
             conversation = Conversation(*(ends if from_client else ends[::-1]), saw_start=bool(opening))
             self._open[key] = conversation

@@ -1,1 +1,1 @@
-"""Carries clients that know no RDMA onto SMB Direct. Reading order: ``offload`` -> ``proxy``."""
+"""Carry clients without RDMA over SMB Direct. Reading order: ``offload`` -> ``proxy``."""

@@ -1,7 +1,7 @@
-"""Moves the data of a TCP client's READs and WRITEs out of the messages and into RDMA (MS-SMB2 3.2.4.6, 3.2.4.7).
+"""Move the data of a TCP client's READs and WRITEs out of the messages and into RDMA. [MS-SMB2 3.2.4.6, 3.2.4.7]
 
-Requests that are neither signed, encrypted nor compounded get buffer descriptors, as a client with RDMA would have sent
-them; responses get the data back. Everything else passes as it is: whoever cannot forge a signature cannot do more.
+Requests that are neither signed, encrypted nor compounded get buffer descriptors, as a client with RDMA would send
+them; responses get the data back. All other messages pass unchanged, because the proxy cannot forge signatures.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from smbdirect.transport.rdma import RegisteredBuffer
 from smbdirect.transport.smb_direct import SmbDirectTransport
 
 THRESHOLD = 4096
-"""Bytes from which data goes by RDMA (Linux' rdma_readwrite_threshold)."""
+"""Bytes from which data goes by RDMA, as in Linux (rdma_readwrite_threshold)."""
 _HEAD = struct.Struct("<4sHHIHHIIQ")
-"""ProtocolId .. MessageId of the SMB2 header."""
+"""The SMB2 header from ProtocolId to MessageId."""
 _SMB2 = b"\xfeSMB"
 _RESPONSE, _SIGNED, _RELATED = 0x1, 0x8, 0x4
 _PENDING = 0x103
@@ -39,14 +39,14 @@ _READ_RESPONSE_SIZE = 17
 
 
 class Outgoing(NamedTuple):
-    """What to send instead of a message, and what to do once that is sent."""
+    """The message to send instead, and what to do once it is sent."""
 
     segments: list[Buffer]
     on_sent: Callable[[], None]
 
 
 class _Exposed(NamedTuple):
-    """Memory that the server works on until it has answered."""
+    """Memory that the server may use until it has answered."""
 
     region: RegisteredBuffer
     owner: InboundMessage | PooledBuffer
@@ -54,18 +54,19 @@ class _Exposed(NamedTuple):
 
 
 class Offload:
-    """For one connection to the server."""
+    """The exposed memory of one connection to the server."""
 
     def __init__(self, server: SmbDirectTransport) -> None:
+        # Invariant: the total length of the memory in ``_exposed``.
         self.held_bytes = 0
-        """In exposed memory."""
+        """Bytes of exposed memory."""
         self._server = server
         self._dialect = 0
         self._exposed: dict[int, _Exposed] = {}
-        """By MessageId."""
+        """Exposed memory by MessageId."""
 
     def request(self, message: InboundMessage) -> Outgoing:
-        """A message of the client's, as it goes to the server."""
+        """Return the client's message as it goes to the server."""
         view = message.view
         if len(view) >= TAIL and self._dialect >= Dialect.SMB_3_0:
             protocol, size, _, _, command, _, flags, following, message_id = _HEAD.unpack_from(view)
@@ -78,7 +79,7 @@ class Offload:
         return Outgoing([view], message.release)
 
     def response(self, message: InboundMessage) -> Outgoing:
-        """A message of the server's, as it goes to the client."""
+        """Return the server's message as it goes to the client."""
         view = message.view
         if len(view) >= HEADER_SIZE:
             protocol, _, _, status, command, _, flags, _, message_id = _HEAD.unpack_from(view)
@@ -91,7 +92,7 @@ class Offload:
         return Outgoing([view], message.release)
 
     def close(self) -> None:
-        """The connection to the server is gone, and with it what was exposed."""
+        """Discard the exposed memory when the connection to the server has ended."""
         for exposed in self._exposed.values():
             exposed.region.deregister()
             exposed.owner.release()
@@ -106,7 +107,7 @@ class Offload:
         return THRESHOLD <= length <= self._server.rdma.max_read_write_size
 
     def _expose(self, message_id: int, view: memoryview, owner: InboundMessage | PooledBuffer, reading: bool) -> bytes:
-        """Descriptors of ``view``. Raises ``ProviderError``."""
+        """Register ``view`` and return its descriptors. Raises ``ProviderError``."""
         region = self._server.rdma.register(view, readable=not reading, writable=reading)
         self._exposed[message_id] = _Exposed(region, owner, reading)
         self.held_bytes += len(view)
@@ -149,14 +150,14 @@ class Offload:
         return Outgoing([view[:HEADER_SIZE], READ_REQUEST.pack(record), described], message.release)
 
     def _answered(self, message: InboundMessage, exposed: _Exposed) -> Outgoing:
-        """The memory is the client's again, and a READ's data goes where a client without RDMA looks for it."""
+        """End the server's access, and put a READ's data where a client without RDMA expects it."""
         region, owner, reading = exposed
         region.deregister()
         self.held_bytes -= len(region.view)
         view = message.view
         record = READ_RESPONSE.unpack(view, HEADER_SIZE) if len(view) >= _DATA_OFFSET else ReadResponse(0)
         if not reading or record.structure_size != _READ_RESPONSE_SIZE or record.data_length:
-            # Nothing was put into the memory: an error, or data of a pipe in the message.
+            # Nothing was put into the memory: the response is an error, or has a pipe's data in the message.
             owner.release()
             return Outgoing([view], message.release)
         length = min(record.data_remaining, len(region.view))
@@ -170,4 +171,4 @@ class Offload:
 
 
 def _nothing() -> None:
-    """The message is released when the server has answered."""
+    """Do nothing: the message is released when the server has answered."""

@@ -1,17 +1,17 @@
-"""Carries the direct TCP of an SMB client onto SMB Direct, so that clients that know no RDMA exercise a server's.
+"""Carry an SMB client's direct TCP over SMB Direct, so that clients without RDMA exercise the server's.
 
     smb3server proxy --fabric iwarp --server 127.0.0.1:5445 [--listen 127.0.0.1:0]
     smb3server proxy --fabric loopback -- --share data=/srv/data --user u:pw --port 0
 
-For each TCP connection it opens one over SMB Direct (with ``--tcp-server`` the first and then every other one over TCP,
-so that a session's channels are of both kinds) and passes whole messages both ways, unchanged: signatures and
-encryption are the client's and the server's own. With ``loopback`` the server, whose options follow ``--``, runs in the
-same process. It says ``ready tcp HOST:PORT`` once clients can connect.
+For each TCP connection the proxy opens one over SMB Direct and passes whole messages both ways, unchanged: signatures
+and encryption are those of client and server. With ``--tcp-server`` the first and then every other connection goes over
+TCP, so that a session has channels of both kinds. With ``loopback`` the server, whose options follow ``--``, runs in
+the same process. The proxy prints ``ready tcp HOST:PORT`` once clients can connect.
 
-The data of READ and WRITE travels by RDMA from 4 KiB on, by buffers that the proxy describes in the client's place
-(``smb3server.tools.proxy.offload``), unless the client signs or encrypts or ``--inline`` is given. The server offers a
-MaxReadSize that fits what the proxy reassembles (16 MiB, the most that direct TCP frames); a message longer than the
-server reassembles ends the connection, and the proxy says so.
+The data of READ and WRITE travels by RDMA from 4 KiB on, through buffers that the proxy describes in place of the
+client (``smb3server.tools.proxy.offload``), unless the client signs or encrypts or ``--inline`` is given. The server
+offers a MaxReadSize that fits what the proxy reassembles (16 MiB, the maximum of direct TCP framing). A message longer
+than the server can reassemble ends the connection, and the proxy logs that.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ log = logging.getLogger(__name__)
 
 FABRICS = ("iwarp", "roce", "loopback")
 HIGH_WATER = 64 << 20
-"""Bytes waiting for one side at which the other is not read any more, until half of them are gone."""
+"""Bytes queued for one side at which reading from the other side pauses, until half of them are sent."""
 CONNECT_TIMEOUT = 10.0
 _LOOPBACK = ("loopback", 5445)
 SETTINGS = Settings(max_fragmented_receive_size=MAX_MESSAGE)
 
 
 class _Direction:
-    """Messages from ``source`` to ``target``."""
+    """The messages from ``source`` to ``target``."""
 
     def __init__(
         self,
@@ -67,7 +67,8 @@ class _Direction:
         self._target = target
         self._translate = translate
         self._waiting = waiting
-        """Bytes that the target has yet to take."""
+        """Bytes queued for the target and not sent yet."""
+        # Invariant: whether reading from the source is paused.
         self._paused = False
 
     def start(self) -> None:
@@ -96,7 +97,7 @@ class _Direction:
             self._source.pause_reading()
 
     def check(self) -> None:
-        """Read again once enough is gone."""
+        """Resume reading once enough queued bytes are sent."""
         if self._paused and self._waiting() <= HIGH_WATER // 2:
             self._paused = False
             self._source.resume_reading()
@@ -110,6 +111,7 @@ class _Pair:
         self.server = server
         self.on_ended: Callable[[], None] = _ignore
         self._offload = Offload(server) if isinstance(server, SmbDirectTransport) and not inline else None
+        # Invariant: the number of the two sides that have not ended.
         self._open = 2
         if self._offload is None:
             self._up = _Direction(client, server, _as_it_is, lambda: server.pending_send_bytes)
@@ -139,7 +141,7 @@ class _Pair:
         return outgoing
 
     def _ended(self, side: MessageTransport, other: MessageTransport, error: BaseException | None) -> None:
-        """What was queued for the other side still reaches it after a clean end, and only then."""
+        """Close the other side. After a clean end, first send the messages queued for it."""
         if error is None:
             other.close("the other side closed")
         else:
@@ -153,7 +155,7 @@ class _Pair:
 
 
 def _ignore() -> None:
-    """Nobody wants to know."""
+    """Ignore the event."""
 
 
 def _as_it_is(message: InboundMessage) -> Outgoing:
@@ -161,7 +163,7 @@ def _as_it_is(message: InboundMessage) -> Outgoing:
 
 
 class Proxy:
-    """Listens on direct TCP for the SMB Direct server at ``server``."""
+    """Listens on direct TCP and connects clients to the SMB Direct server at ``server``."""
 
     def __init__(
         self,
@@ -171,7 +173,7 @@ class Proxy:
         inline: bool = False,
         tcp_server: tuple[str, int] | None = None,
     ) -> None:
-        """``tcp_server``: where every other connection goes, over TCP, the first one among them."""
+        """Prepare for ``listen``. Every other connection, beginning with the first, goes to ``tcp_server`` over TCP."""
         self.address: tuple[str, int] = ("", 0)
         self._provider = provider
         self._server = server
@@ -184,7 +186,7 @@ class Proxy:
         self._connecting: set[asyncio.Task[None]] = set()
 
     def listen(self, host: str, port: int) -> None:
-        """Raises ``OSError``."""
+        """Listen for clients. Raises ``OSError``."""
         self._listener = TcpListener(host, port, self._pool, self._accept, MAX_MESSAGE)
         self.address = self._listener.address
 
@@ -201,7 +203,7 @@ class Proxy:
         return await connect(self._provider, *self._server, SETTINGS, pool=self._pool, timeout=CONNECT_TIMEOUT)
 
     async def _connect(self, client: MessageTransport, odd: bool) -> None:
-        """The client is not read before the server is there to hear it."""
+        """Connect to the server, and read from the client only then."""
         try:
             server = await self._open(odd)
         except (ConnectionLost, ProtocolError, ProviderError, OSError) as error:
@@ -218,12 +220,12 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        """Clients that are connected to the server."""
+        """Number of clients connected to the server."""
         return len(self._pairs)
 
     @property
     def counters(self) -> dict[str, int]:
-        """Of SMB Direct, summed over the connections that are open."""
+        """Counters of SMB Direct, summed over the open connections."""
         total: Counter[str] = Counter()
         for pair in self._pairs:
             if isinstance(pair.server, SmbDirectTransport):
@@ -243,7 +245,7 @@ class Proxy:
 
 @contextlib.asynccontextmanager
 async def server_in_process(arguments: Sequence[str], provider: Provider) -> AsyncIterator[Service]:
-    """A server with these options that also listens on ``provider``. Raises ``ConfigError``, ``OSError``."""
+    """Run a server with these options that also listens on ``provider``. Raises ``ConfigError`` and ``OSError``."""
     service = Service(parse_arguments(arguments))
     try:
         await service.start()
@@ -268,7 +270,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fabric", choices=FABRICS, default="iwarp")
     parser.add_argument("--listen", type=_address, default=("127.0.0.1", 0), metavar="HOST:PORT")
     parser.add_argument("--server", type=_address, metavar="HOST:PORT", help="where SMB Direct is (not for loopback)")
-    parser.add_argument("--tcp-server", type=_address, metavar="HOST:PORT", help="every other connection goes here")
+    parser.add_argument("--tcp-server", type=_address, metavar="HOST:PORT", help="target of every other connection")
     parser.add_argument("--inline", action="store_true", help="leave the data of READ and WRITE in the messages")
     parser.add_argument("options", nargs="*", metavar="OPTION", help="of the server, after --, for loopback")
     options = parser.parse_args(arguments)
@@ -280,7 +282,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Until SIGTERM or SIGINT. Exit status."""
+    """Run until SIGTERM or SIGINT, and return the exit status."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -306,6 +308,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return the exit status."""
     options = _arguments(arguments)
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     for name in ("spnego", "asyncio", "pyroute2"):

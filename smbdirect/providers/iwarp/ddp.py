@@ -1,7 +1,7 @@
-"""DDP headers and segmentation (RFC 5041). No I/O.
+"""DDP headers and segmentation. No I/O. [RFC 5041]
 
-The records start with MPA's ULPDU_Length and hold RDMAP's control byte: that is how they lie on the wire, and one
-``unpack`` per FPDU reads all three layers.
+The records start with MPA's ULPDU_Length and contain RDMAP's control byte, as on the wire: one ``unpack`` per FPDU
+reads all three layers.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ UNTAGGED_HEADER_SIZE = 18
 
 
 class TaggedHeader(NamedTuple):
+    """ULPDU_Length and the header of a tagged segment. [RFC 5041 section 4.2]"""
+
     ulpdu_length: Annotated[int, Int16ub]
     control: Annotated[int, Int8ub]
     rdmap_control: Annotated[int, Int8ub]
@@ -39,6 +41,8 @@ class TaggedHeader(NamedTuple):
 
 
 class UntaggedHeader(NamedTuple):
+    """ULPDU_Length and the header of an untagged segment. [RFC 5041 section 4.3]"""
+
     ulpdu_length: Annotated[int, Int16ub]
     control: Annotated[int, Int8ub]
     rdmap_control: Annotated[int, Int8ub]

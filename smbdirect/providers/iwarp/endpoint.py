@@ -43,16 +43,16 @@ from smbdirect.tcp_info import is_stalled, retransmissions
 _log = logging.getLogger(__name__)
 
 DRAIN_TIMEOUT = 5.0
-"""Seconds that ``disconnect`` waits for posted work to go out."""
+"""Seconds that ``disconnect`` waits for posted work to be sent."""
 LARGE_ULPDU = 65520
-"""Bytes per FPDU towards a peer that is known to take more than a segment's worth."""
+"""Bytes per FPDU towards a peer that is known to accept more than one segment."""
 _VIEW: Callable[[Buffer], memoryview] = memoryview
 _SIZE_OF = operator.attrgetter("nbytes")
 _CONTIGUOUS = operator.attrgetter("c_contiguous")
 _TURNS = 16
-"""System calls per readiness event, so that one busy connection does not starve the others."""
+"""Most system calls per readiness event, so that one busy connection does not starve the others."""
 _FPDUS_PER_EVENT = 256
-"""After this many the other connections have their turn."""
+"""After this many FPDUs the other connections get their turn."""
 _CAUSES = {
     errno.ETIMEDOUT: CloseCause.TIMEOUT,
     errno.ECONNRESET: CloseCause.PEER,
@@ -76,18 +76,18 @@ CAPABILITIES = Capabilities(
 
 
 class PeerTerminatedError(Exception):
-    """A Terminate message has arrived."""
+    """The peer has sent a Terminate message."""
 
 
 def is_loopback(host: str) -> bool:
-    """True for addresses of this machine's loopback, IPv4-mapped ones included."""
+    """Return whether ``host`` is a loopback address, including IPv4-mapped ones."""
     address = ipaddress.ip_address(host.split("%", maxsplit=1)[0])
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
 
 
 class IwarpEndpoint:
-    """See ``base.Endpoint``. ``establish`` starts the data phase once MPA has agreed."""
+    """One iWARP connection. Implements ``base.Endpoint``. ``establish`` starts the data phase after MPA set-up."""
 
     def __init__(
         self,
@@ -121,17 +121,18 @@ class IwarpEndpoint:
         self._sender = Sender(LARGE_ULPDU, False, DEFAULT_READ_DEPTH, self._receiver.reads)
         self._ird = DEFAULT_READ_DEPTH
         self._queue: deque[Work] = deque()
-        """Posted and not completed, in their order."""
+        """Work that was posted and is not completed, in posting order."""
         self.life = Life.OPENING
-        """Open once MPA has agreed."""
+        """Open once MPA set-up is done."""
         self._writing = False
-        """The loop watches for room in the socket. Invariant: the sender has something to send then."""
+        """Whether the loop watches for room in the socket. Invariant: if so, the sender has something to send."""
         self._receiving = False
-        """``_readable`` is on the stack: a fault found meanwhile waits in ``_deferred`` for it."""
+        """Whether ``_readable`` is on the stack: a fault detected meanwhile waits for it in ``_deferred``."""
         self._send_wanted = False
-        """What was received lets more be sent: a Read Request to answer, or the data that another Read waited for."""
+        """Whether received data allows more to be sent: a Read Request to answer, or data that another Read waited
+        for."""
         self._delivery_scheduled = False
-        """Invariant: ``_deliver_scheduled`` is among the loop's next calls exactly then."""
+        """Invariant: True if and only if ``_deliver_scheduled`` is among the loop's next calls."""
         self._deferred: TerminateError | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
         self._terminates_sent = 0
@@ -140,15 +141,15 @@ class IwarpEndpoint:
     # -- set-up -------------------------------------------------------------------------------------------------
 
     def use_socket(self, sock: socket.socket) -> None:
-        """Another TCP connection, before ``establish``; the one so far is closed."""
+        """Replace the TCP connection before ``establish``, and close the previous one."""
         self._sock.close()
         self._sock = sock
         self.local_address = sock.getsockname()[:2]
         self.peer_address = sock.getpeername()[:2]
 
     def establish(self, parameters: Parameters, initiator: bool) -> None:
-        """MPA is done: data may flow. An acceptor stays silent until the first FPDU has arrived, since Linux siw (and
-        RFC 5044 section 7.1.2) treats an earlier one as an error."""
+        """Start the data phase after MPA set-up. An acceptor sends nothing until the first FPDU has arrived: Linux siw
+        treats an earlier one as an error. [RFC 5044 section 7.1.2]"""
         if self.life >= Life.DEAD:
             return
         self.life = change(self.life, Life.OPEN)
@@ -174,7 +175,7 @@ class IwarpEndpoint:
 
     @property
     def counters(self) -> dict[str, int]:
-        """A snapshot. ``bytes_*`` count payload; ``bytes_direct`` was received without a copy."""
+        """A snapshot. ``bytes_*`` count payload; ``bytes_direct`` counts payload that was received without a copy."""
         receiver, sender = self._receiver, self._sender
         return {
             "registrations": self._registrations,
@@ -197,7 +198,7 @@ class IwarpEndpoint:
         }
 
     def is_stalled(self) -> bool:
-        """See ``base.Endpoint.is_stalled``: TCP waits for minutes before it gives up."""
+        """See ``base.Endpoint.is_stalled``. TCP waits for minutes before it ends such a connection."""
         return is_stalled(self._sock)
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
@@ -223,7 +224,7 @@ class IwarpEndpoint:
         receives.append((view, context))
 
     def post(self, requests: Sequence[WorkRequest]) -> None:
-        """See ``base.Endpoint.post``. What the socket takes at once is sent before this returns."""
+        """See ``base.Endpoint.post``. As much as the socket accepts is sent before this returns."""
         works: list[Work] = []
         for request in requests:
             works.append(self._work(request))
@@ -238,7 +239,7 @@ class IwarpEndpoint:
         self._queue.extend(works)
         if self.life is Life.CLOSING:
             for work in works:
-                work.dropped = True  # flushed behind what still goes out
+                work.dropped = True  # flushed after the work that is still sent
             return
         self._sender.post(*works)
         if self.life is Life.OPEN and not self._writing:
@@ -246,7 +247,7 @@ class IwarpEndpoint:
             self._schedule_delivery()
 
     def disconnect(self) -> None:
-        """See ``base.Endpoint.disconnect``; gives up after ``DRAIN_TIMEOUT``."""
+        """See ``base.Endpoint.disconnect``. The connection ends after ``DRAIN_TIMEOUT`` at the latest."""
         if self.life >= Life.CLOSING:
             return
         if self.life is Life.OPENING or not self._sender.open:
@@ -263,7 +264,8 @@ class IwarpEndpoint:
     # -- work requests ------------------------------------------------------------------------------------------
 
     def _work(self, request: WorkRequest) -> Work:
-        """The checked form of a request. Raises ``ProviderError``; changes nothing."""
+        """Check a request and return its internal form. Raise ``ProviderError`` if it is invalid. Nothing is
+        changed."""
         segments = list(map(_VIEW, request.segments))
         total = sum(map(len, segments))
         if total != sum(map(_SIZE_OF, segments)) or not all(map(_CONTIGUOUS, segments)):
@@ -316,7 +318,7 @@ class IwarpEndpoint:
         self._deliver()
 
     def _deliver(self) -> None:
-        """Hand over finished work, in posting order."""
+        """Report finished work to the owner, in posting order."""
         completions = self._receiver.completions
         queue = self._queue
         while queue and queue[0].done:
@@ -383,7 +385,7 @@ class IwarpEndpoint:
         self._deliver()
 
     def _pump_out(self) -> None:
-        """Send until there is nothing to send or the socket is full."""
+        """Send until nothing is left to send, the socket is full, or the other connections must get their turn."""
         sender, sock = self._sender, self._sock
         try:
             for _ in range(_TURNS):
@@ -423,7 +425,7 @@ class IwarpEndpoint:
         raise PeerTerminatedError(describe_terminate(payload))
 
     def _invalidated(self, region: Region) -> None:
-        """A token became invalid; a transfer that still uses its memory cannot go on, and must not."""
+        """End the connection if a transfer still uses the memory of a token that became invalid."""
         if not self._receiver.uses(region) and not self._sender.uses(region):
             return
         if self._receiving:
@@ -444,7 +446,8 @@ class IwarpEndpoint:
             self._die(CloseReason(CloseCause.LOCAL), graceful=True)
 
     def _die(self, reason: CloseReason, graceful: bool = False, terminate: TerminateError | None = None) -> None:
-        """End the connection: nothing is placed any more, all work completes, the owner hears of it afterwards."""
+        """End the connection: nothing is placed any longer, all work completes, and the owner is notified
+        afterwards."""
         if self.life >= Life.DEAD:
             return
         self.life = change(self.life, Life.DEAD)
@@ -455,7 +458,7 @@ class IwarpEndpoint:
         self._loop.remove_writer(self._sock)
         farewell = b""
         if terminate is not None:
-            # Also where an acceptor has not sent anything yet: the FPDU that was at fault has been the first one.
+            # An acceptor that has sent nothing yet may send this: the offending FPDU was the first one.
             self._terminates_sent += 1
             farewell = self._sender.rest_of_fpdu() + self._sender.terminate_fpdu(terminate.message)
             _log.info("%s: %s", self.peer_address, reason)
@@ -494,7 +497,7 @@ class IwarpEndpoint:
 
 
 def _reset(sock: socket.socket) -> None:
-    """Close without leaving anything behind."""
+    """Close with a reset, which discards unsent data."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     except OSError:
@@ -503,4 +506,4 @@ def _reset(sock: socket.socket) -> None:
 
 
 def _ignore(_: object) -> None:
-    """Default callback."""
+    """Do nothing: the default callback."""

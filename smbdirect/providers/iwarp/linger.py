@@ -1,4 +1,4 @@
-"""The end of a TCP connection whose endpoint is already gone."""
+"""The end of a TCP connection after its endpoint has ended."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import socket
 import weakref
 
 LINGER_TIMEOUT = 2.0
-"""Seconds that the peer has to take the last bytes and close its side."""
+"""Seconds within which the peer must receive the last bytes and close its side."""
 _SCRATCH = bytearray(16 * 1024)
 
 
 class Linger:
-    """Sends ``farewell``, ends our direction, discards what still comes, then closes.
+    """The orderly end of one socket: sends ``farewell``, ends our direction, discards received bytes, then closes.
 
-    Closing at once would answer bytes that are still arriving with a reset, and the peer would lose the Terminate
+    An immediate close would answer bytes that are still arriving with a reset, and the peer would lose the Terminate
     message or the last Sends.
     """
 
@@ -22,7 +22,8 @@ class Linger:
         self._loop = loop
         self._sock = sock
         self._farewell = memoryview(farewell)
-        # An event loop that ends first leaves no open socket behind. Not ``__del__``: the socket's may run first.
+        # Closes the socket even if the event loop ends first. ``__del__`` would not do: that of the socket may run
+        # first.
         self._close_socket = weakref.finalize(self, sock.close)
         self._close_socket.atexit = False
         self._timer = loop.call_later(LINGER_TIMEOUT, self.close)
@@ -30,7 +31,7 @@ class Linger:
         self._writable()
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the socket. Idempotent."""
         if self._sock.fileno() < 0:
             return
         self._timer.cancel()

@@ -1,6 +1,6 @@
-"""MPA: connection set-up frames and FPDU framing (RFC 5044, enhanced set-up RFC 6581). No I/O.
+"""MPA: connection set-up frames and FPDU framing, with enhanced set-up. No I/O. [RFC 5044, RFC 6581]
 
-Markers are never used: a peer that asks for them is refused (RFC 5044 section 7.1.1 lets an implementation reject).
+Markers are not supported: a peer that requests them is rejected, as RFC 5044 section 7.1.1 allows.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from smbdirect.errors import ProtocolError, ProviderError
 REQUEST_KEY = b"MPA ID Req Frame"
 REPLY_KEY = b"MPA ID Rep Frame"
 MAX_PRIVATE_DATA = 512
-"""Bytes of private data in one frame (RFC 5044 section 7.1.1), the enhanced four included."""
+"""Most bytes of private data in one frame, including the four of enhanced set-up (RFC 5044 section 7.1.1)."""
 MAX_ULPDU = 0xFFFF
 """Largest value of ULPDU_Length, bytes."""
 FPDU_OVERHEAD = 6
-"""Bytes of the length and CRC fields around a ULPDU; up to three of padding come on top."""
+"""Bytes of the length and CRC fields around a ULPDU, without up to three bytes of padding."""
 NOT_NEGOTIATED = 0x3FFF
-"""IRD/ORD value that says: the upper layer negotiates this itself (RFC 6581 section 6)."""
+"""IRD/ORD value that leaves the negotiation to the upper layer (RFC 6581 section 6)."""
 DEFAULT_READ_DEPTH = 16
-"""RDMA Reads in flight per direction that we offer."""
+"""RDMA Reads in flight that we offer in each direction."""
 REVISION_1_ORD = 1
-"""Reads in flight towards a revision 1 peer whose IRD nobody told us."""
+"""RDMA Reads in flight towards a revision 1 peer whose IRD is not known."""
 
 
 class FrameFlag(enum.IntFlag):
-    """Flags of the MPA request and reply frames."""
+    """Flags of the MPA request and reply frames. [RFC 5044 section 7.1.1, RFC 6581]"""
 
     MARKERS = 0x80
     CRC = 0x40
@@ -40,21 +40,21 @@ class FrameFlag(enum.IntFlag):
 
 
 class IrdFlag(enum.IntFlag):
-    """Flags that share the IRD word (RFC 6581 section 6)."""
+    """Flags that share the IRD word. [RFC 6581 section 6]"""
 
     PEER_TO_PEER = 0x8000
     ZERO_LENGTH_FPDU = 0x4000
 
 
 class OrdFlag(enum.IntFlag):
-    """Flags that share the ORD word (RFC 6581 section 6)."""
+    """Flags that share the ORD word. [RFC 6581 section 6]"""
 
     RDMA_WRITE = 0x8000
     RDMA_READ = 0x4000
 
 
 class Rtr(enum.Enum):
-    """The zero-length operation with which a peer-to-peer initiator says that it is ready (RFC 6581 section 4)."""
+    """The zero-length operation by which a peer-to-peer initiator indicates that it is ready. [RFC 6581 section 4]"""
 
     SEND = "zero-length FPDU"
     WRITE = "zero-length RDMA Write"
@@ -62,6 +62,8 @@ class Rtr(enum.Enum):
 
 
 class FrameHeader(NamedTuple):
+    """The fixed part of a request or reply frame. [RFC 5044 section 7.1.1]"""
+
     key: Annotated[bytes, Bytes(16)]
     flags: Annotated[int, Int8ub]
     revision: Annotated[int, Int8ub]
@@ -69,14 +71,14 @@ class FrameHeader(NamedTuple):
 
 
 class ReadLimits(NamedTuple):
-    """The first four bytes of private data in enhanced set-up: IRD and ORD with their flags."""
+    """The first four bytes of private data in enhanced set-up: IRD and ORD with their flags. [RFC 6581 section 6]"""
 
     ird: Annotated[int, Int16ub]
     ord: Annotated[int, Int16ub]
 
 
 class LegacyDepths(NamedTuple):
-    """IRD/ORD Negotiate Header: the first bytes of the private data where RFC 6581 is not known (MS-SMBD 6.1)."""
+    """The IRD/ORD Negotiate Header: the first bytes of private data from a peer without RFC 6581. [MS-SMBD 6.1]"""
 
     ird: Annotated[int, Int32ub]
     ord: Annotated[int, Int32ub]
@@ -97,19 +99,19 @@ class Frame(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """What both sides agreed on, seen from one of them."""
+    """The parameters that both sides agreed on, seen from one of them."""
 
     revision: int
     crc: bool
     ird: int
-    """RDMA Reads the peer may have in flight towards us."""
+    """RDMA Reads that the peer may have in flight towards us."""
     ord: int
-    """RDMA Reads we may have in flight towards the peer."""
+    """RDMA Reads that we may have in flight towards the peer."""
     rtr: Rtr | None = None
 
 
 def decode_header(data: Buffer, key: bytes) -> FrameHeader:
-    """The fixed part of a frame. Raises ``ProtocolError`` for a foreign key or too much private data."""
+    """Return the fixed part of a frame. Raise ``ProtocolError`` for a different key or too much private data."""
     header = FRAME_HEADER.unpack(data)
     if header.key != key:
         raise ProtocolError("not an MPA frame of the expected kind", "RFC 5044 7.1.1")
@@ -119,7 +121,7 @@ def decode_header(data: Buffer, key: bytes) -> FrameHeader:
 
 
 def decode_frame(data: Buffer, key: bytes) -> Frame:
-    """A whole frame. Raises ``ProtocolError`` if it is malformed; says nothing about whether it is acceptable."""
+    """Return a whole frame. Raise ``ProtocolError`` if it is malformed. Whether it is acceptable is not checked."""
     header = decode_header(data, key)
     private_data = bytes(data[FRAME_HEADER.size :])
     if len(private_data) != header.private_data_length:
@@ -133,7 +135,7 @@ def decode_frame(data: Buffer, key: bytes) -> Frame:
 
 
 def encode_frame(key: bytes, frame: Frame) -> bytes:
-    """The bytes of a frame. Raises ``ProviderError`` for too much private data."""
+    """Return the bytes of a frame. Raise ``ProviderError`` for too much private data."""
     tail = (READ_LIMITS.pack(frame.limits) if frame.limits is not None else b"") + frame.private_data
     if len(tail) > MAX_PRIVATE_DATA:
         raise ProviderError(f"private data of {len(frame.private_data)} bytes")
@@ -141,7 +143,7 @@ def encode_frame(key: bytes, frame: Frame) -> bytes:
 
 
 def request_frame(private_data: bytes, crc: bool, revision: int = 2, peer_to_peer: Rtr | None = None) -> Frame:
-    """The initiator's request; ``peer_to_peer`` offers one kind of ready-to-receive operation."""
+    """Return the initiator's request. ``peer_to_peer`` offers one kind of ready-to-receive operation."""
     flags = FrameFlag.CRC if crc else FrameFlag(0)
     if revision < 2:
         return Frame(flags, revision, None, private_data)
@@ -151,7 +153,7 @@ def request_frame(private_data: bytes, crc: bool, revision: int = 2, peer_to_pee
 
 
 def check_request(request: Frame) -> None:
-    """Raises ``ProtocolError`` for a request that must be refused."""
+    """Raise ``ProtocolError`` for a request that must be rejected."""
     if request.revision not in (1, 2):
         raise ProtocolError(f"MPA revision {request.revision}", "RFC 5044 7.1.1")
     if FrameFlag.MARKERS in request.flags:
@@ -159,10 +161,10 @@ def check_request(request: Frame) -> None:
 
 
 def legacy_depths(private_data: bytes) -> LegacyDepths | None:
-    """IRD and ORD in the private data of a peer without RFC 6581, None where there are none (MS-SMBD 6.1).
+    """Return IRD and ORD from the private data of a peer without RFC 6581, or None if it has none. [MS-SMBD 6.1]
 
-    Older Linux (6.12) sends them in its machine's byte order instead of the network's. Depths are small numbers, none
-    of them 0, which tells one order from the other, and both from other private data.
+    Older Linux (6.12) sends them in its machine's byte order instead of the network's. Depths are small numbers other
+    than 0: this distinguishes the two byte orders, and both from other private data.
     """
     if len(private_data) < LEGACY_DEPTHS.size:
         return None
@@ -175,11 +177,11 @@ def legacy_depths(private_data: bytes) -> LegacyDepths | None:
 
 
 def accept_frame(request: Frame, private_data: bytes, crc: bool) -> tuple[Frame, Parameters]:
-    """The responder's reply to an acceptable request, and what is then agreed."""
+    """Return the responder's reply to an acceptable request, and the parameters that are agreed by it."""
     use_crc = crc or FrameFlag.CRC in request.flags
     flags = FrameFlag.CRC if use_crc else FrameFlag(0)
     if request.limits is None:
-        # Revision 2 without enhanced set-up is answered in kind: it has no IRD and ORD to agree on.
+        # Revision 2 without enhanced set-up gets such a reply, too: it has no IRD and ORD to agree on.
         depths = legacy_depths(request.private_data)
         depth = REVISION_1_ORD
         if depths is not None:
@@ -190,7 +192,7 @@ def accept_frame(request: Frame, private_data: bytes, crc: bool) -> tuple[Frame,
         )
     rtr = _choose_rtr(request.limits)
     ird_flags, ord_flags = _rtr_flags(rtr)
-    # Linux siw sizes its inbound read queue by our ORD: a zero would turn our first Read into a TERMINATE.
+    # Linux siw sizes its inbound read queue by our ORD: with 0 it would answer our first Read with a Terminate.
     ord_ = min(DEFAULT_READ_DEPTH, request.limits.ird & NOT_NEGOTIATED)
     reply = Frame(
         flags | FrameFlag.ENHANCED,
@@ -202,7 +204,7 @@ def accept_frame(request: Frame, private_data: bytes, crc: bool) -> tuple[Frame,
 
 
 def reject_frame(request: Frame | None, private_data: bytes = b"") -> Frame:
-    """The refusal of ``request`` (None: it was not even understood)."""
+    """Return the rejection of ``request``. None means that the request was malformed."""
     if request is not None and request.limits is not None and request.revision == 2:
         limits = ReadLimits(DEFAULT_READ_DEPTH, min(DEFAULT_READ_DEPTH, request.limits.ird & NOT_NEGOTIATED))
         return Frame(FrameFlag.REJECT | FrameFlag.ENHANCED, 2, limits, private_data)
@@ -210,7 +212,8 @@ def reject_frame(request: Frame | None, private_data: bytes = b"") -> Frame:
 
 
 def complete_request(request: Frame, reply: Frame) -> Parameters:
-    """What is agreed once the initiator has a reply. Raises ``ProtocolError`` where it cannot go on."""
+    """Return the parameters that the initiator and the replying responder agreed on. Raise ``ProtocolError`` if the
+    reply is not acceptable."""
     if FrameFlag.REJECT in reply.flags:
         raise ProtocolError("the peer rejected the connection", "RFC 5044 7.1.1")
     if FrameFlag.MARKERS in reply.flags:
@@ -232,7 +235,8 @@ def complete_request(request: Frame, reply: Frame) -> Parameters:
 
 
 def _choose_rtr(limits: ReadLimits, required: bool = False) -> Rtr | None:
-    """The ready-to-receive operation to use out of those offered (RFC 6581 section 4)."""
+    """Choose one of the offered ready-to-receive operations, or None. Raise ``ProtocolError`` if one is ``required``.
+    [RFC 6581 section 4]"""
     if not limits.ird & IrdFlag.PEER_TO_PEER:
         return None
     if limits.ord & OrdFlag.RDMA_WRITE:
@@ -247,7 +251,7 @@ def _choose_rtr(limits: ReadLimits, required: bool = False) -> Rtr | None:
 
 
 def _rtr_flags(rtr: Rtr | None) -> tuple[int, int]:
-    """IRD and ORD flags that name ``rtr``."""
+    """Return the IRD and ORD flags that name ``rtr``."""
     if rtr is None:
         return 0, 0
     if rtr is Rtr.SEND:
@@ -256,23 +260,25 @@ def _rtr_flags(rtr: Rtr | None) -> tuple[int, int]:
 
 
 def fpdu_size(ulpdu_length: int) -> int:
-    """Bytes of the FPDU around a ULPDU: length field, padding to four, CRC field."""
+    """Return the bytes of the FPDU around a ULPDU: length field, padding to a multiple of four, CRC field."""
     return (ulpdu_length + 9) & ~3
 
 
 def ulpdu_for_segment(mss: int) -> int:
-    """Largest ULPDU whose FPDU fills one TCP segment of ``mss`` bytes without padding (RFC 5044 section 4.5)."""
+    """Return the largest ULPDU whose FPDU fits one TCP segment of ``mss`` bytes without padding.
+    [RFC 5044 section 4.5]"""
     return max(128, min(mss & ~3, 0xFFF8) - FPDU_OVERHEAD)
 
 
 ZERO_TRAILERS = tuple(bytes(pad + 4) for pad in range(4))
-"""Padding and a zero CRC field, by number of padding bytes: the field is there even when CRC is off."""
+"""Padding and a zero CRC field, by number of padding bytes: the field exists even if CRC is off."""
 
 _PADDING = tuple(bytes(pad) for pad in range(4))
 
 
 def trailer(ulpdu_length: int, crc: int | None) -> bytes:
-    """Padding and CRC field of an FPDU. ``crc`` covers length field and ULPDU, not yet the padding; None is off."""
+    """Return padding and CRC field of an FPDU. ``crc`` covers the length field and the ULPDU, but not the padding; None
+    means that CRC is off."""
     pad = -(ulpdu_length + 2) & 3
     if crc is None:
         return ZERO_TRAILERS[pad]

@@ -1,34 +1,35 @@
-"""Where inbound bytes go: shared receive rings, and the sinks of RDMA Reads under way. No I/O."""
+"""The memory for inbound bytes: shared receive rings, and the sinks of RDMA Reads under way. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 RING_SIZE = 256 * 1024
-"""Bytes of one receive ring: several of the largest FPDUs."""
+"""Bytes of one receive ring: room for several of the largest FPDUs."""
 
 
 RINGS_KEPT = 4
-"""Free rings that are kept: more only lie idle, as a connection holds one while it parses."""
+"""Free rings that are kept. More would stay unused, since a connection holds a ring only while it parses."""
 
 
 class RingPool:
-    """Receive rings shared by the connections of one thread: only one that holds most of a large FPDU keeps its own."""
+    """The receive rings that the connections of one thread share. Only a connection that holds a large part of an FPDU
+    keeps its ring."""
 
     def __init__(self) -> None:
         self.free: list[bytearray] = []
-        """Rings that nobody holds, at most ``RINGS_KEPT``. Who needs one takes one, or makes one if there is none; who
-        has one puts it back."""
+        """Invariant: rings that no connection holds, at most ``RINGS_KEPT``. Users take a ring from here, or make one
+        if there is none, and put it back."""
         self.allocations = 0
 
     def make(self) -> bytearray:
-        """Return a new ring, where none is free."""
+        """Return a new ring; to be called if none is free."""
         self.allocations += 1
         return bytearray(RING_SIZE)
 
 
 class PendingRead:
-    """An RDMA Read of ours whose response is under way: its sink token is good for nothing else."""
+    """One RDMA Read of ours whose response is outstanding. Its sink token is valid only for that response."""
 
     __slots__ = ("base", "owner", "passed", "received", "segments", "stag", "total")
 
@@ -37,13 +38,14 @@ class PendingRead:
         self.base = base
         self.segments: list[memoryview] = [segment for segment in segments if len(segment)]
         self.total = total
+        # Invariant: ``received - passed`` is the fill position in the first of ``segments``.
         self.received = 0
         self.passed = 0
-        """Bytes that lay in segments already full."""
+        """Bytes of the segments that are full, which were removed from ``segments``."""
         self.owner: object = None
 
     def targets(self, length: int) -> Sequence[memoryview]:
-        """Where the next ``length`` bytes go."""
+        """Return the memory for the next ``length`` bytes."""
         start = self.received - self.passed
         found = []
         for segment in self.segments:
@@ -56,6 +58,7 @@ class PendingRead:
         return found
 
     def advance(self, length: int) -> None:
+        """Note that ``length`` more bytes were placed."""
         self.received += length
         segments = self.segments
         while segments and self.received - self.passed >= len(segments[0]):

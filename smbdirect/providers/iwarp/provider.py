@@ -29,18 +29,18 @@ from smbdirect.unauthenticated import UnauthenticatedPeers
 _log = logging.getLogger(__name__)
 
 MPA_TIMEOUT = 5.0
-"""Seconds that a peer has for its MPA request, from the TCP connection on."""
+"""Seconds from the TCP connection within which a peer must complete its MPA request."""
 ANSWER_TIMEOUT = 10.0
 """Seconds that a connection request waits for ``accept`` or ``reject``; then it is rejected."""
 MAX_HANDSHAKES = 1024
-"""Connections whose MPA request is not complete, of a provider that shares no table with others."""
+"""Most connections with an incomplete MPA request, if the provider shares no table with others."""
 _ACCEPT_PAUSE = 0.5
 """Seconds without accepting after the process ran out of descriptors."""
 _BACKLOG = 512
 
 
 class IwarpConnectionRequest:
-    """See ``base.ConnectionRequest``."""
+    """One complete MPA request. Implements ``base.ConnectionRequest``."""
 
     def __init__(self, provider: IwarpProvider, sock: socket.socket, frame: Frame) -> None:
         self.peer_address: tuple[str, int] = sock.getpeername()[:2]
@@ -62,7 +62,7 @@ class IwarpConnectionRequest:
         self.reject()
 
     def prepare(self) -> Endpoint:
-        """See ``base.ConnectionRequest.prepare``. Raises ``ConnectionLost`` once the request has been answered."""
+        """See ``base.ConnectionRequest.prepare``. Raise ``ConnectionLost`` if the request was already answered."""
         if self._endpoint is None:
             if self._answered:
                 raise ConnectionLost(CloseReason(CloseCause.LOCAL, "already answered, or too late"))
@@ -70,9 +70,9 @@ class IwarpConnectionRequest:
         return self._endpoint
 
     async def accept(self, private_data: bytes = b"") -> None:
-        """See ``base.ConnectionRequest.accept``. For iWARP established means: the MPA reply is sent.
+        """See ``base.ConnectionRequest.accept``. An iWARP connection is established once the MPA reply is sent.
 
-        Raises ``ProviderError``, with the request still open, for too much private data.
+        Raises ``ProviderError`` for too much private data; the request can still be answered then.
         """
         self.prepare()
         endpoint = self._endpoint
@@ -107,7 +107,7 @@ class IwarpConnectionRequest:
 
 
 class _Handshake:
-    """An accepted TCP connection whose MPA request is not complete. Holds a socket, a timer and at most one frame."""
+    """An accepted TCP connection with an incomplete MPA request. It holds a socket, a timer and at most one frame."""
 
     def __init__(self, provider: IwarpProvider, sock: socket.socket, on_request: OnRequest) -> None:
         self._provider = provider
@@ -137,7 +137,7 @@ class _Handshake:
 
     def _readable(self) -> None:
         try:
-            # Never more than the frame: what follows it belongs to the data phase.
+            # Do not read beyond the frame: the following bytes belong to the data phase.
             data = self._sock.recv(self._wanted - len(self._data))
         except BlockingIOError:
             return
@@ -174,7 +174,8 @@ class _Handshake:
             raise
 
     def _parse(self) -> Frame | None:
-        """The frame once it is complete. Raises ``ProtocolError`` as soon as it cannot become one."""
+        """Return the frame if it is complete, else None. Raise ``ProtocolError`` as soon as the data cannot be a
+        frame."""
         data = self._data
         if not mpa.REQUEST_KEY.startswith(data[:16]):
             raise ProtocolError("not an MPA request", "RFC 5044 7.1.1")
@@ -186,7 +187,8 @@ class _Handshake:
         return mpa.decode_frame(data, mpa.REQUEST_KEY)
 
     def _refuse(self, frame: Frame | None) -> None:
-        """A malformed request gets no answer (the peer may speak any protocol), an unacceptable one a rejection."""
+        """Reject an unacceptable request. Close without an answer if it is malformed (the peer may use any
+        protocol)."""
         if frame is None:
             self.close()
             return
@@ -195,7 +197,7 @@ class _Handshake:
 
 
 class IwarpListener:
-    """See ``base.Listener``."""
+    """A listening TCP socket for iWARP. Implements ``base.Listener``."""
 
     def __init__(self, provider: IwarpProvider, sock: socket.socket, on_request: OnRequest) -> None:
         self.address: tuple[str, int] = sock.getsockname()[:2]
@@ -229,7 +231,7 @@ class IwarpListener:
                     self._loop.remove_reader(self._sock)
                     self._resume_timer = self._loop.call_later(_ACCEPT_PAUSE, self._resume)
                     return
-                continue  # that connection died in the backlog
+                continue  # that connection ended in the backlog
             self._provider.adopt(sock, self._on_request)
 
     def _resume(self) -> None:
@@ -237,12 +239,12 @@ class IwarpListener:
 
 
 class IwarpProvider(Provider):
-    """See ``base.Provider``.
+    """Software iWARP. Implements ``base.Provider``.
 
-    ``crc`` asks for checksums (a peer that asks gets them anyhow). ``large_fpdus``: FPDUs up to 64 KiB instead of one
-    TCP segment; None chooses them for peers on the loopback interface. ``peer_to_peer`` makes ``connect`` offer a
-    ready-to-receive operation; ``revision`` is the MPA revision it asks for first: a peer that refuses 2 is asked again
-    for 1.
+    ``crc`` requests checksums (a peer that requests them gets them in any case). ``large_fpdus`` sends FPDUs of up to
+    64 KiB instead of one TCP segment; None does so for peers on the loopback interface. ``peer_to_peer`` makes
+    ``connect`` offer a ready-to-receive operation. ``revision`` is the MPA revision that it requests first: if a peer
+    refuses 2, it requests 1.
     """
 
     def __init__(
@@ -256,7 +258,7 @@ class IwarpProvider(Provider):
         self.crc = crc
         self.handshakes: set[_Handshake] = set()
         self.unauthenticated = UnauthenticatedPeers(MAX_HANDSHAKES)
-        """Peers whose MPA request is not complete."""
+        """Peers with an incomplete MPA request."""
         self._large_fpdus = large_fpdus
         self._peer_to_peer = peer_to_peer
         self._revision = revision
@@ -265,19 +267,19 @@ class IwarpProvider(Provider):
     adopts_sockets = True
 
     def share_table(self, unauthenticated: UnauthenticatedPeers) -> None:
-        """See ``base.Provider.share_table``: peers whose MPA request is not complete."""
+        """See ``base.Provider.share_table``. Peers with an incomplete MPA request are counted."""
         self.unauthenticated = unauthenticated
 
     def available(self) -> str | None:
-        """Always: all it takes is TCP."""
+        """Return None: iWARP needs only TCP."""
         return None
 
     def endpoint(self, sock: socket.socket, private_data: bytes = b"") -> IwarpEndpoint:
-        """A new endpoint on a connected socket."""
+        """Return a new endpoint on a connected socket."""
         return IwarpEndpoint(sock, self._rings, private_data, self._large_fpdus)
 
     async def listen(self, host: str, port: int, on_request: OnRequest) -> IwarpListener:
-        """See ``base.Provider.listen``. Raises ``OSError`` if the address cannot be had."""
+        """See ``base.Provider.listen``. Raise ``OSError`` if the address is not available."""
         loop = asyncio.get_running_loop()
         family, kind, protocol, _, address = (
             await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -296,10 +298,10 @@ class IwarpProvider(Provider):
             raise
 
     def adopt(self, sock: socket.socket, on_request: OnRequest) -> None:
-        """See ``base.Provider.adopt``. Starts MPA.
+        """See ``base.Provider.adopt``. Start MPA on ``sock``.
 
-        For a listener shared with other protocols that has seen the first byte by ``MSG_PEEK``: MPA starts with "M".
-        Takes over the socket; a peer that does not complete its request within ``MPA_TIMEOUT`` is dropped silently.
+        This serves a listener that other protocols share and that has seen the first byte by ``MSG_PEEK``: MPA starts
+        with "M". If the peer does not complete its request within ``MPA_TIMEOUT``, the connection is closed silently.
         """
         try:
             sock.setblocking(False)
@@ -317,7 +319,7 @@ class IwarpProvider(Provider):
         private_data: bytes = b"",
         timeout: float = 5.0,
     ) -> Endpoint:
-        """See ``base.Provider.connect``. Raises ``ConnectionLost``."""
+        """See ``base.Provider.connect``."""
         try:
             async with asyncio.timeout(timeout):
                 return await self._connect(host, port, prepare, private_data)
@@ -340,7 +342,7 @@ class IwarpProvider(Provider):
             except _OldPeerError as refusal:
                 if endpoint.close_reason is not None:
                     raise
-                _log.info("%s port %d: asked again for MPA revision 1: %s", host, port, refusal)
+                _log.info("%s port %d: trying again with MPA revision 1: %s", host, port, refusal)
                 sock = await _connected(host, port)
                 endpoint.use_socket(sock)
                 parameters, endpoint.private_data = await self._initiate(sock, private_data, 1)
@@ -363,8 +365,8 @@ class IwarpProvider(Provider):
         return endpoint
 
     async def _initiate(self, sock: socket.socket, private_data: bytes, revision: int) -> tuple[Parameters, bytes]:
-        """Exchange of MPA frames: what was agreed, and the responder's private data. Raises ``_OldPeerError`` where
-        revision 1 may be asked for instead."""
+        """Exchange MPA frames and return the agreed parameters and the responder's private data. Raise
+        ``_OldPeerError`` if revision 1 may be requested instead."""
         loop = asyncio.get_running_loop()
         request = mpa.request_frame(private_data, self.crc, revision, self._peer_to_peer)
         await loop.sock_sendall(sock, mpa.encode_frame(mpa.REQUEST_KEY, request))
@@ -378,17 +380,17 @@ class IwarpProvider(Provider):
         data += await _receive_exactly(sock, header.private_data_length)
         reply = mpa.decode_frame(data, mpa.REPLY_KEY)
         if revision > 1 and reply.revision == 1 and FrameFlag.REJECT in reply.flags:
-            # Whoever knows revision 2 rejects in revision 2.
+            # A peer that knows revision 2 rejects in revision 2.
             raise _OldPeerError("rejected in revision 1")
         return mpa.complete_request(request, reply), reply.private_data
 
 
 class _OldPeerError(EOFError):
-    """The responder may know MPA revision 1 only."""
+    """The responder may know only MPA revision 1."""
 
 
 async def _connected(host: str, port: int) -> socket.socket:
-    """A TCP connection to the first address that answers."""
+    """Return a TCP connection to the first address that answers. Raise ``ConnectionLost`` if none does."""
     loop = asyncio.get_running_loop()
     failure: OSError = OSError("no address")
     try:
@@ -409,12 +411,13 @@ async def _connected(host: str, port: int) -> socket.socket:
             sock.close()
             raise
     cause = CloseCause.PEER if isinstance(failure, ConnectionError) else CloseCause.DEVICE
-    # asyncio's own text has the address, but not what is wrong with it.
+    # asyncio's own text has the address, but not the error.
     detail = os.strerror(failure.errno) if failure.errno else str(failure)
     raise ConnectionLost(CloseReason(cause, detail)) from failure
 
 
 async def _receive_exactly(sock: socket.socket, size: int) -> bytearray:
+    """Receive ``size`` bytes. Raise ``EOFError`` if the peer closes before."""
     loop = asyncio.get_running_loop()
     data = bytearray()
     while len(data) < size:

@@ -1,4 +1,4 @@
-"""RDMAP operations, Read Request and Terminate messages, error codes (RFC 5040). No I/O."""
+"""RDMAP operations, Read Request and Terminate messages, error codes. No I/O. [RFC 5040]"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Opcode(enum.IntEnum):
 
 
 class ReadRequest(NamedTuple):
-    """Payload of a Read Request (RFC 5040 section 4.4)."""
+    """The payload of a Read Request. [RFC 5040 section 4.4]"""
 
     sink_stag: Annotated[int, Int32ub]
     sink_offset: Annotated[int, Int64ub]
@@ -39,7 +39,7 @@ class ReadRequest(NamedTuple):
 
 
 class TerminateControl(NamedTuple):
-    """Terminate control field (RFC 5040 section 4.8): layer and error type share a byte; three header bits."""
+    """The Terminate control field: layer and error type share a byte; three header bits. [RFC 5040 section 4.8]"""
 
     layer_and_type: Annotated[int, Int8ub]
     code: Annotated[int, Int8ub]
@@ -48,7 +48,7 @@ class TerminateControl(NamedTuple):
 
 
 class SegmentLength(NamedTuple):
-    """DDP segment length of the terminated message."""
+    """The DDP segment length of the terminated message."""
 
     length: Annotated[int, Int16ub]
 
@@ -65,8 +65,8 @@ _RDMAP_HEADER = 0x20
 
 
 class Fault(enum.Enum):
-    """Layer and error type, error code, and what it means for the connection (RFC 5040 section 4.8, RFC 5041 section 8,
-    RFC 5044 section 8)."""
+    """A fault of the peer: layer and error type, error code, and the cause that is reported to the owner.
+    [RFC 5040 section 4.8, RFC 5041 section 8, RFC 5044 section 8]"""
 
     INVALID_STAG = (0x01, 0x00, CloseCause.REMOTE_ACCESS)
     BOUNDS = (0x01, 0x01, CloseCause.REMOTE_ACCESS)
@@ -95,17 +95,17 @@ class Fault(enum.Enum):
 
 
 class TerminateError(ProtocolError):
-    """The peer's FPDU ends the connection; ``message`` is the Terminate payload that tells it why."""
+    """The peer's FPDU ends the connection; ``message`` is the Terminate payload that reports the reason to the peer."""
 
     def __init__(self, fault: Fault, detail: str = "") -> None:
         super().__init__(detail or fault.name.lower().replace("_", " "), f"RFC 5040 4.8 {fault.name}")
         self.fault = fault
         self.header: bytes = b""
-        """ULPDU_Length, DDP header and, for a Read Request, RDMAP header of the offending FPDU, where known."""
+        """ULPDU_Length, DDP header and, for a Read Request, RDMAP header of the offending FPDU; empty if not known."""
 
     @property
     def message(self) -> bytes:
-        """Terminate payload (RFC 5040 section 4.8)."""
+        """The Terminate payload. [RFC 5040 section 4.8]"""
         layer_and_type, code, _ = self.fault.value
         if not self.header:
             return TERMINATE_CONTROL.pack(TerminateControl(layer_and_type, code, 0))
@@ -116,8 +116,8 @@ class TerminateError(ProtocolError):
 
 
 def describe_terminate(payload: Buffer) -> str:
-    """A Terminate message for the log, as raw numbers: Linux siw swaps the nibbles of the first byte, so the layer and
-    error type must not decide anything."""
+    """Return a Terminate message as text for the log. The numbers are raw: Linux siw swaps the nibbles of the first
+    byte, so no decision may depend on the layer and error type."""
     if len(payload) < TERMINATE_CONTROL.size:
         return f"terminate message of {len(payload)} bytes"
     control = TERMINATE_CONTROL.unpack(payload)

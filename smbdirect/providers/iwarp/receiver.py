@@ -1,9 +1,10 @@
-"""Inbound half of an iWARP stream: bytes in, placed data and completions out (RFC 5044/5041/5040). No I/O.
+"""The inbound half of an iWARP stream: bytes in, placed data and completions out. No I/O.
+[RFC 5040, RFC 5041, RFC 5044]
 
-The owner asks ``buffers()`` where to receive, receives, and says how many bytes arrived with ``received()``. Small
-FPDUs are parsed out of a ring; of a large payload only the first part passes through it, the rest is received straight
-into the registered memory or receive buffer, after its header passed every check. With CRC on a payload is placed
-only once the checksum is known to be good, so everything passes through the ring.
+The owner calls ``buffers()`` to learn where to receive, receives, and reports the number of bytes with ``received()``.
+Small FPDUs are parsed in a ring. Only the first part of a large payload passes through the ring: the rest is received
+directly into the registered memory or receive buffer, after the header has passed every check. If CRC is on, a payload
+is placed only after its checksum was verified, so everything passes through the ring.
 """
 
 from __future__ import annotations
@@ -25,20 +26,21 @@ from smbdirect.providers.memory import AccessRefused, Region, RegionTable
 from smbdirect.providers.memory import Fault as Refusal
 
 _MIN_ROOM = 0x10000 + 16
-"""Bytes of the ring that must be free for a receive: any one FPDU fits."""
+"""Bytes of the ring that must be free for a receive: an FPDU of any size fits."""
 _MAX_STASH = 16 * 1024
-"""A remainder up to this many bytes is set aside so that an idle connection holds no ring."""
+"""A remainder of up to this many bytes is copied out of the ring, so that an idle connection holds no ring."""
 _MIN_DIRECT = 16 * 1024
-"""Missing payload bytes from which a second system call costs less than a copy."""
+"""If at least this many bytes of a payload are missing, a second system call costs less than a copy."""
 _BULK_WINDOW = 16 * 1024
-"""Bytes offered in the ring while large payloads are coming: room for the header of the next one and small messages."""
+"""Bytes of the ring that are offered while large payloads arrive: room for the next header and small messages."""
 _MIDDLE = ddp.TAGGED | ddp.VERSION
-"""DDP control byte of a tagged segment that is not its message's last."""
+"""DDP control byte of a tagged segment that is not the last of its message."""
 _TAGGED_FIELDS = TAGGED_HEADER.fields_from
 _UNTAGGED_FIELDS = UNTAGGED_HEADER.fields_from
 _EMPTY = memoryview(bytearray())
 _ADDRESS_SPACE = 1 << 64
-# DDP refuses a Write, since tagged buffers are its own; what a Read Request names is RDMAP's (RFC 5040 section 4.8).
+# DDP checks the token and the range of a Write, since it owns tagged buffers. RDMAP checks those of a Read Request's
+# source, and all rights (RFC 5040 section 4.8).
 _WRITE_FAULTS = {
     Refusal.TOKEN: Fault.TAGGED_INVALID_STAG,
     Refusal.RANGE: Fault.TAGGED_BOUNDS,
@@ -52,15 +54,15 @@ _READ_FAULTS = {
 
 
 def _fault(error: AccessRefused, faults: Mapping[Refusal, Fault], offset: int, length: int) -> Fault:
-    """The Terminate code of a refused access."""
+    """Return the Terminate code of a refused access."""
     if error.fault is Refusal.RANGE and offset + length > _ADDRESS_SPACE:
         return Fault.TAGGED_OFFSET_WRAP if faults is _WRITE_FAULTS else Fault.OFFSET_WRAP
     return faults[error.fault]
 
 
 class Receiver:
-    """See the module. ``received`` raises ``TerminateError`` when the peer breaks a rule; nothing of the FPDU at fault
-    has been placed then, and the receiver must not be used again."""
+    """The inbound half of one stream. ``received`` raises ``TerminateError`` if the peer breaks a rule: nothing of the
+    offending FPDU has been placed then, and the receiver must not be used again."""
 
     def __init__(
         self,
@@ -97,14 +99,15 @@ class Receiver:
         self._head = 0
         self._tail = 0
         self._room = 0
-        self._bulk = False  # large payloads are coming: little of the next receive should pass through the ring
-        # Payload being received straight into its place, and the FPDU it belongs to. Invariant: _direct_left is what
-        # _direct holds; while it is not 0, _pending is that FPDU and nothing of the ring is unparsed.
+        # Set while large payloads arrive: only little of the next receive should pass through the ring.
+        self._bulk = False
+        # The payload that is received directly into its place, and its FPDU. Invariant: _direct_left is the number of
+        # bytes that _direct has room for; while it is not 0, _pending is that FPDU and nothing in the ring is unparsed.
         self._direct: list[memoryview] = []
         self._direct_left = 0
         self._direct_region: int | None = None
         self._pending: tuple[TaggedHeader | UntaggedHeader, int, int] | None = None
-        # untagged queues (RFC 5041 section 4.3)
+        # The untagged queues (RFC 5041 section 4.3).
         self._send_msn = ddp.FIRST_MSN
         self._send_offset = 0
         self._send_opcode = 0
@@ -114,7 +117,7 @@ class Receiver:
     # -- bytes in -----------------------------------------------------------------------------------------------
 
     def buffers(self) -> list[memoryview]:
-        """Where the next bytes of the stream belong, in order."""
+        """Return the memory for the next bytes of the stream, in order."""
         if self._ring is None:
             free = self._rings.free
             self._ring = free.pop() if free else self._rings.make()
@@ -134,7 +137,8 @@ class Receiver:
         return [window]
 
     def received(self, count: int) -> None:
-        """``count`` bytes have arrived in ``buffers()``."""
+        """Process ``count`` bytes that were received into ``buffers()``. Raise ``TerminateError`` if the peer breaks a
+        rule."""
         full = count == self._room
         if self._direct_left:
             taken = min(count, self._direct_left)
@@ -154,7 +158,7 @@ class Receiver:
             self._release_ring()
 
     def feed(self, data: Buffer) -> None:
-        """Take bytes that are already somewhere: tests, captures."""
+        """Process bytes that are in memory already (for tests and captures)."""
         view = memoryview(data)
         while view:
             for buffer in self.buffers():
@@ -166,11 +170,11 @@ class Receiver:
 
     @property
     def at_boundary(self) -> bool:
-        """True when no FPDU is partly received."""
+        """Whether no FPDU is partly received."""
         return not self._stash and self._tail == self._head and self._pending is None
 
     def close(self) -> None:
-        """Drop every reference to memory that is not ours."""
+        """Drop every reference to memory of the owner and of the peer's operations, and give the ring back."""
         self._direct.clear()
         self._direct_left = 0
         self._pending = None
@@ -180,10 +184,11 @@ class Receiver:
         self._release_ring()
 
     def uses(self, region: Region) -> bool:
-        """True while a payload is being received straight into ``region``."""
+        """Return whether a payload is being received directly into ``region``."""
         return self._direct_left > 0 and self._direct_region == region.token
 
     def _drop_direct(self, taken: int) -> None:
+        """Remove the first ``taken`` bytes of ``_direct``, which were received."""
         while taken:
             first = self._direct[0]
             if len(first) > taken:
@@ -193,7 +198,7 @@ class Receiver:
             del self._direct[0]
 
     def _release_ring(self) -> None:
-        """Give the ring back unless much of an FPDU waits in it."""
+        """Give the ring back, unless it holds a large part of an FPDU."""
         left = self._tail - self._head
         if self._ring is None or left > _MAX_STASH:
             return
@@ -208,6 +213,7 @@ class Receiver:
     # -- FPDUs --------------------------------------------------------------------------------------------------
 
     def _parse(self) -> None:
+        """Process the FPDUs in the ring, as far as they are complete or may be received directly."""
         view, tail = self._view, self._tail
         while True:
             head = self._head
@@ -228,7 +234,7 @@ class Receiver:
                 self._zero_length_fpdu(length)
                 continue
             if available < 20:
-                return  # every FPDU is at least that long, its trailer included
+                return  # every FPDU is at least that long, including its trailer
             if view[head + 2] == _MIDDLE and not self.crc and self._run(head, tail):
                 continue
             tagged = view[head + 2] & ddp.TAGGED
@@ -261,9 +267,9 @@ class Receiver:
                 raise
 
     def _run(self, head: int, tail: int) -> bool:
-        """Place consecutive whole FPDUs of one Write or Read Response, none of them the last, without CRC: what a peer
-        with segment-sized FPDUs sends most. Stops before the first one that is anything else or not plainly
-        right, which then is judged on the common path. True if there was at least one."""
+        """Place consecutive whole FPDUs of one Write or Read Response without CRC, none of them the last. A peer with
+        segment-sized FPDUs sends mostly these. Stop before the first FPDU that is different or not obviously valid; the
+        general path checks it. Return whether there was at least one."""
         view = self._view
         _, _, kind, token, offset = _TAGGED_FIELDS(view, head)
         if kind == rdmap.CONTROL | Opcode.RDMA_WRITE:
@@ -279,7 +285,8 @@ class Receiver:
             if token != read.stag:
                 return False
             memory, base = read.segments[0], read.base + read.passed
-            limit = min(len(memory), read.total - read.passed - 1)  # the last byte comes with the last segment
+            # The last byte comes with the last segment.
+            limit = min(len(memory), read.total - read.passed - 1)
             expected = read.base + read.received
         else:
             return False
@@ -319,8 +326,8 @@ class Receiver:
     def _judge(
         self, view: memoryview, head: int, length: int, payload: int
     ) -> tuple[TaggedHeader | UntaggedHeader, Sequence[memoryview]]:
-        """Make every check that the header of the FPDU at ``head`` allows, without changing anything; return it, and
-        where the payload goes. Raises ``TerminateError``."""
+        """Make every check that the header of the FPDU at ``head`` allows, without changing anything. Return the header
+        and the memory for the payload. Raise ``TerminateError`` if a check fails."""
         control = view[head + 2]
         if control & ddp.TAGGED:
             if control & ddp.VERSION_MASK != ddp.VERSION:
@@ -354,7 +361,8 @@ class Receiver:
         payload: int,
         trailer: int,
     ) -> None:
-        """Place what is there of the payload; the rest is received in place. ``trailer``: bytes of padding and CRC."""
+        """Place the part of the payload that has arrived, and have the rest received in its place. ``trailer``: bytes
+        of padding and CRC."""
         here = self._tail - start
         left = here
         rest = []
@@ -376,17 +384,19 @@ class Receiver:
         self._bulk = True
 
     def _checksum_known_good(self, head: int, length: int) -> bool:
-        """True if the FPDU at ``head`` is complete and its CRC right; an incomplete one cannot be trusted yet."""
+        """Return False, and count an error, if the FPDU at ``head`` is complete and its CRC wrong. An incomplete FPDU
+        cannot be checked: True."""
         end = head + fpdu_size(length) - 4
         if end + 4 > self._tail:
-            return True  # a faulty header ends the connection either way; there is no checksum to blame
+            # A faulty header ends the connection in any case; there is no checksum to compare.
+            return True
         if crc32c(self._view[head:end]) == int.from_bytes(self._view[end : end + 4], "little"):
             return True
         self.crc_errors += 1
         return False
 
     def _faulty_header(self, view: memoryview, head: int, length: int) -> bytes:
-        """What a Terminate message quotes (RFC 5040 section 4.8)."""
+        """Return the headers that a Terminate message quotes. [RFC 5040 section 4.8]"""
         if view[head + 2] & ddp.TAGGED:
             return bytes(view[head : head + 16])
         opcode = view[head + 3] & rdmap.OPCODE_MASK
@@ -395,7 +405,8 @@ class Receiver:
         return bytes(view[head : head + 20])
 
     def _zero_length_fpdu(self, length: int) -> None:
-        """Only as the ready-to-receive indication that was agreed on (RFC 6581 section 4)."""
+        """Accept a zero-length FPDU only as the agreed ready-to-receive indication. Raise ``TerminateError`` for any
+        other short FPDU. [RFC 6581 section 4]"""
         if length or self.rtr is not Rtr.SEND or self.fpdus:
             raise TerminateError(Fault.ULPDU_LENGTH, f"ULPDU of {length} bytes")
         if self.crc and not self._checksum_known_good(self._head, 0):
@@ -407,7 +418,7 @@ class Receiver:
 
     def _write_targets(self, header: TaggedHeader, payload: int) -> Sequence[memoryview]:
         if not payload:
-            return ()  # a zero-length Write is checked against nothing (RFC 5040 section 5.1); also the Write RTR
+            return ()  # no checks apply to a zero-length Write (RFC 5040 section 5.1), such as the Write RTR
         try:
             region, start = self._regions.find(header.stag, header.tagged_offset, payload, Access.REMOTE_WRITE)
         except AccessRefused as error:
@@ -429,7 +440,7 @@ class Receiver:
         if header.queue != ddp.SEND_QUEUE:
             raise self._wrong_queue(header)
         if self.rtr is Rtr.SEND and not self.fpdus and not payload and header.control & ddp.LAST:
-            return ()  # the agreed ready-to-receive indication uses up no receive
+            return ()  # the agreed ready-to-receive indication consumes no receive
         if header.msn != self._send_msn:
             raise TerminateError(Fault.MSN_RANGE)
         if not self.receives:
@@ -465,7 +476,7 @@ class Receiver:
         return (self._control[:payload],)
 
     def _wrong_queue(self, header: UntaggedHeader) -> TerminateError:
-        """Make the error for an operation on a queue that is not its own."""
+        """Return the error for an operation on a wrong queue."""
         return TerminateError(Fault.INVALID_QUEUE if header.queue > ddp.TERMINATE_QUEUE else Fault.UNEXPECTED_OPCODE)
 
     # -- operations: effects ------------------------------------------------------------------------------------
@@ -510,7 +521,7 @@ class Receiver:
         request = READ_REQUEST.unpack(self._control)
         region: Region | None = None
         memory = _EMPTY
-        if request.length:  # a zero-length Read is checked against nothing; also the Read RTR
+        if request.length:  # no checks apply to a zero-length Read, such as the Read RTR
             try:
                 region, start = self._regions.find(
                     request.source_stag, request.source_offset, request.length, Access.REMOTE_READ

@@ -1,7 +1,6 @@
-"""Outbound half of an iWARP stream: work requests in, scatter-gather lists of FPDUs out. No I/O.
+"""The outbound half of an iWARP stream: work requests in, scatter-gather lists of FPDUs out. No I/O.
 
-Messages are cut into FPDUs only as far as the next system calls can take them, so a long Read Response holds no
-memory while it waits.
+Only as many FPDUs are cut as the next system calls can send, so a long Read Response holds no memory while it waits.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
 from smbdirect.providers.memory import Region
 
 IOV_MAX = 1024
-"""Buffers per ``sendmsg`` (Linux UIO_MAXIOV)."""
+"""Most buffers per ``sendmsg`` (Linux UIO_MAXIOV)."""
 _BATCH_BUFFERS = IOV_MAX - 8
 _BATCH_BYTES = 1 << 20
 
@@ -43,13 +42,13 @@ class Work:
     invalidate: int | None = None
     read: PendingRead | None = None
     done: bool = False
-    """Its last byte was taken, or (Read) its data has come."""
+    """Whether its last byte was taken by the socket or, for a Read, its data has arrived."""
     dropped: bool = False
-    """It was posted too late to go out."""
+    """Whether it was posted too late to be sent."""
 
 
 class Response:
-    """The answer to a Read Request of the peer."""
+    """One Read Response, the answer to a Read Request of the peer."""
 
     __slots__ = ("memory", "region", "stag", "start", "total")
 
@@ -62,7 +61,7 @@ class Response:
 
 
 class _Outgoing:
-    """A message of which some FPDUs are still to be cut."""
+    """One message of which some FPDUs are still to be cut."""
 
     __slots__ = (
         "control",
@@ -94,9 +93,9 @@ class _Outgoing:
         invalidate: int = 0,
         request: bytes = b"",
     ) -> None:
-        """``total``: bytes in ``segments`` and ``request``, the RDMAP header of a Read Request. ``owner``: done when
-        the last byte was taken; None: when something else happens. ``queue``: of an untagged message; None: it is
-        tagged, for ``stag`` from ``tagged_offset`` on."""
+        """``total`` counts the bytes in ``segments`` and in ``request``, the RDMAP header of a Read Request. ``owner``
+        is done when the last byte was taken; None means that another event completes it. ``queue`` is that of an
+        untagged message; None means a tagged message to ``stag`` from ``tagged_offset`` on."""
         self.control = rdmap.CONTROL | opcode
         self.segments = segments
         self.total = total
@@ -108,12 +107,12 @@ class _Outgoing:
         self.invalidate = invalidate
         self.request = request
         self.offset = 0
-        """Bytes that were cut off. Invariant: ``segments[index][start:]`` begins with the first that was not."""
+        """Bytes that were cut off. Invariant: ``segments[index][start:]`` begins with the next byte."""
         self.index = 0
         self.start = 0
 
     def take(self, size: int) -> Sequence[memoryview]:
-        """Return the next ``size`` bytes; the caller moves ``offset``."""
+        """Return the next ``size`` bytes. The caller advances ``offset``."""
         parts: list[memoryview] = []
         while size:
             segment = self.segments[self.index]
@@ -129,21 +128,21 @@ class _Outgoing:
 
 
 class Sender:
-    """Segments messages into FPDUs of at most ``max_ulpdu`` bytes.
+    """The outbound half of one stream: cuts messages into FPDUs of at most ``max_ulpdu`` bytes.
 
-    A ``Work`` (except a Read) is ``done`` when its last byte was taken. ``max_reads`` Reads are in flight at most; a
-    Read beyond that holds up the requests posted after it, as in a hardware send queue.
+    A ``Work`` (except a Read) is ``done`` when its last byte was taken by the socket. At most ``max_reads`` Reads are
+    in flight; one more Read delays the requests posted after it, as in a hardware send queue.
     """
 
     def __init__(self, max_ulpdu: int, crc: bool, max_reads: int, reads: deque[PendingRead]) -> None:
-        """``reads``: those in flight, which the receiver takes out."""
+        """``reads`` contains the Reads in flight; the receiver removes them."""
         self.max_ulpdu = max_ulpdu
         self.segment = 0
         """The connection's maximum segment size in bytes; 0 if unknown. See ``_needs_segment``."""
         self.crc = crc
         self.max_reads = max_reads
         self.open = False
-        """False holds everything back: an acceptor may not send before the initiator has."""
+        """Whether anything may be sent: an acceptor must not send before the initiator."""
         self.fpdus = 0
         self.bytes_send = 0
         self.bytes_write = 0
@@ -152,36 +151,37 @@ class Sender:
         self._work: deque[Work] = deque()
         self._responses: deque[Response] = deque()
         self._current: _Outgoing | None = None
-        """Invariant: its FPDUs so far are in ``_iov`` or went out; no other message's come before its last."""
+        """Invariant: its FPDUs so far are in ``_iov`` or ``_held``, or were sent; no FPDU of another message comes
+        between."""
         self._prefer_work = True
         self._iov: deque[Buffer] = deque()
-        """The batch: what ``buffers`` returns. Invariant: whole FPDUs, except that the first may be partly sent; the
+        """The batch, which ``buffers`` returns. Invariant: whole FPDUs, except that the first may be partly sent; the
         next batch begins when all of it was taken."""
         self._held: deque[Buffer] = deque()
-        """The FPDU that the next batch begins with. Invariant: while there is one, nothing is added to ``_iov``."""
+        """The first FPDU of the next batch. Invariant: while there is one, nothing is added to ``_iov``."""
         self._batch_bytes = 0
-        """Bytes of the batch since it began, sent or not."""
+        """Bytes of the batch, whether sent or not."""
         self._produced = 0
-        """Stream position behind the last FPDU that was cut."""
+        """Stream position after the last FPDU that was cut."""
         self._sent = 0
-        """Stream position behind the last byte that was taken. Invariant: the bytes from here to ``_produced`` are
-        those of ``_iov`` and ``_held``."""
+        """Stream position after the last byte that was taken. Invariant: ``_iov`` and ``_held`` hold the bytes from
+        here to ``_produced``."""
         self._ends: deque[tuple[int, Work | Response]] = deque()
-        """(stream position of a message's end, the message), for ends behind ``_sent``."""
+        """(stream position of a message's end, the message), for ends after ``_sent``."""
         self._fpdu_ends: deque[int] = deque()
         self._boundary = 0
-        """Stream position of the end of the last FPDU that went out completely."""
+        """Stream position of the end of the last FPDU that was sent completely."""
         self._send_msn = ddp.FIRST_MSN
         self._read_msn = ddp.FIRST_MSN
 
     @property
     def idle(self) -> bool:
-        """Nothing is waiting to be sent."""
+        """Whether nothing is waiting to be sent."""
         return not self._iov and not self._held and self._current is None and not self._work and not self._responses
 
     @property
     def responses(self) -> int:
-        """Read Responses not completely sent."""
+        """How many Read Responses are not completely sent."""
         return (
             len(self._responses)
             + (self._current is not None and type(self._current.owner) is Response)
@@ -189,11 +189,11 @@ class Sender:
         )
 
     def post(self, *works: Work) -> None:
-        """Send ``works``, in their order, after what was posted before."""
+        """Queue ``works``, in their order, after the work posted before."""
         self._work.extend(works)
 
     def ready_to_receive(self, rtr: Rtr) -> None:
-        """Queue the initiator's first FPDU of a peer-to-peer set-up (RFC 6581 section 4), ahead of everything."""
+        """Queue the initiator's first FPDU of a peer-to-peer set-up before everything else. [RFC 6581 section 4]"""
         if rtr is Rtr.SEND:
             self._emit(bytes(2), (), 0)
         elif rtr is Rtr.WRITE:
@@ -202,17 +202,18 @@ class Sender:
             self._work.appendleft(Work(Operation.READ, (), 0, None, False, stag=1, read=PendingRead(1, (), 0)))
 
     def respond(self, response: Response) -> None:
+        """Queue a Read Response."""
         self._responses.append(response)
 
     def uses(self, region: Region) -> bool:
-        """True while a Read Response out of ``region`` is not completely sent."""
+        """Return whether a Read Response from ``region`` is not completely sent."""
         current = () if self._current is None else (self._current.owner,)
         owners = (*self._responses, *current, *(owner for _, owner in self._ends))
         return any(type(owner) is Response and owner.region is region for owner in owners)
 
     def buffers(self) -> Sequence[Buffer]:
-        """What to send next: at most ``IOV_MAX`` buffers, empty when there is nothing (or nothing may go yet). Once all
-        of it was taken, what comes next begins a segment of its own (``MSG_EOR``)."""
+        """Return what to send next: at most ``IOV_MAX`` buffers, none if nothing can be sent now. After all of a batch
+        was taken, the next one begins a new TCP segment (``MSG_EOR``)."""
         if not self._iov and self.open and (self._held or self._current or self._work or self._responses):
             self._fill()
         return self._iov if len(self._iov) <= IOV_MAX else list(islice(self._iov, IOV_MAX))
@@ -241,7 +242,7 @@ class Sender:
         return not iov
 
     def rest_of_fpdu(self) -> bytes:
-        """The unsent rest of an FPDU of which a part is on the wire, copied: a Terminate message can only follow it."""
+        """Return a copy of the unsent rest of a partly sent FPDU: a Terminate message can only follow it."""
         if self._sent == self._boundary:
             return b""
         left = self._fpdu_ends[0] - self._sent
@@ -253,7 +254,7 @@ class Sender:
         return bytes(rest)
 
     def terminate_fpdu(self, payload: bytes) -> bytes:
-        """A whole Terminate FPDU (RFC 5040 section 4.8: queue 2, first message)."""
+        """Return a whole Terminate FPDU: queue 2, first message. [RFC 5040 section 4.8]"""
         length = ddp.UNTAGGED_HEADER_SIZE + len(payload)
         header = UNTAGGED_HEADER.pack(
             UntaggedHeader(
@@ -270,7 +271,7 @@ class Sender:
         return data + trailer(length, crc32c(data) if self.crc else None)
 
     def close(self) -> None:
-        """Drop every reference to memory that is not ours."""
+        """Drop everything that is queued, and with it every reference to memory of the owner."""
         self._current = None
         for queue in (self._iov, self._held, self._ends, self._fpdu_ends, self._work, self._responses):
             queue.clear()
@@ -278,7 +279,7 @@ class Sender:
     # -- segmentation -------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        """Cut FPDUs until the batch is full or nothing may be sent."""
+        """Cut FPDUs until the batch is full or nothing more may be sent."""
         self._iov, self._held = self._held, self._iov
         iov, held = self._iov, self._held
         self._batch_bytes = sum(map(len, iov))
@@ -293,8 +294,8 @@ class Sender:
             self._cut_fpdu(message)
 
     def _next_message(self) -> _Outgoing | None:
-        """Begin the next message; None if nothing may be sent. Work requests and Read Responses take turns, message by
-        message."""
+        """Begin the next message and return it, or None if nothing may be sent. Messages of work requests and Read
+        Responses alternate."""
         stalled = not self._work or (self._work[0].read is not None and len(self._reads) >= self.max_reads)
         if self._responses and (stalled or not self._prefer_work):
             self._prefer_work = True
@@ -335,7 +336,7 @@ class Sender:
         return _Outgoing(Opcode.READ_REQUEST, (), len(request), None, queue=ddp.READ_QUEUE, msn=msn, request=request)
 
     def _cut_fpdu(self, message: _Outgoing) -> None:
-        """Queue the next FPDU of ``message``, which is the current one until its last."""
+        """Queue the next FPDU of ``message``, which is no longer the current message after its last FPDU."""
         queue, offset, total = message.queue, message.offset, message.total
         headers = ddp.TAGGED_HEADER_SIZE if queue is None else ddp.UNTAGGED_HEADER_SIZE
         size = min(self.max_ulpdu - headers, total - offset)
@@ -360,14 +361,14 @@ class Sender:
         self._emit(header, payload, length)
 
     def _needs_segment(self, size: int, header: int) -> bool:
-        """Return whether an untagged FPDU of ``size`` bytes, the first ``header`` of them headers, must wait for the
-        next batch, which begins a TCP segment, because the end of a segment could part its headers where a receiver is
-        known to fail.
+        """Return whether an untagged FPDU must wait for the next batch, which begins a new TCP segment.
 
-        Any segmentation is legal (RFC 5044 section 4.3), but Linux siw (6.12) copies too much when an untagged header
-        continues in another segment behind its first 16 bytes: a Send then loses bytes of its payload, and a Read
-        Request overwrites memory of the peer's kernel. What goes out with one call is cut at multiples of the segment
-        size; behind the first of these it may be cut anywhere, where the peer's window ends.
+        ``size`` is the number of its bytes, of which the first ``header`` are headers. It must wait if the end of a
+        segment could split its headers at a place where a receiver is known to fail. Any segmentation is legal (RFC
+        5044 section 4.3), but Linux siw (6.12) copies too much if an untagged header continues in another segment after
+        its first 16 bytes: a Send then loses bytes of its payload, and a Read Request overwrites memory of the peer's
+        kernel. The data of one call is cut at multiples of the segment size. After the first of these cuts it may be
+        cut anywhere, where the peer's window ends.
         """
         if not self.segment or not self._iov:
             return False
@@ -377,7 +378,7 @@ class Sender:
         return TAGGED_HEADER.size < self.segment - start % self.segment < header
 
     def _emit(self, header: bytes, payload: Sequence[Buffer], length: int) -> None:
-        """Queue an FPDU; ``header`` is all of its headers, ``length`` its ULPDU_Length."""
+        """Queue an FPDU. ``header`` contains all of its headers; ``length`` is its ULPDU_Length."""
         size = length + 9 & ~3
         iov = self._iov
         if len(header) > TAGGED_HEADER.size and self._needs_segment(size, len(header)):

@@ -1,14 +1,16 @@
-"""InfiniBand connection management on QP1 (IBTA volume 1, chapter 12), with the private-data header of the RDMA IP CM
-service (annex A11). No I/O, no clock, no randomness: management datagrams in, datagrams and events out.
+"""InfiniBand connection management on QP1, with the private-data header of the RDMA IP CM service.
 
-A starting PSN in a message is the one its *receiver* must send with. Management datagrams are unacknowledged, so each
-request is repeated until it is answered, and each answer is repeated when its request is.
+No I/O, no clock, no randomness: management datagrams in, datagrams and events out.
+[IBTA volume 1, chapter 12, annex A11]
 
-Anybody can send a request in somebody else's name. Until the sender has shown that it receives what is sent to it, by
-an identifier that only the reply tells (RTU, or data on the queue pair), it gets no more datagrams than came in its
-name, all of one size. A reply that was lost is then repeated with the request's own repetition; a sender that has shown
-it within ``REMEMBERED`` seconds is repeated to as the timer wants it. A cookie instead of a table is not possible: an
-RTU repeats nothing of the request.
+A starting PSN in a message is the first number with which the *receiver* of the message must send. Management datagrams
+are unacknowledged, so each request is repeated until it is answered, and each answer is repeated when its request is.
+
+Source addresses of requests can be forged. A sender proves that it receives datagrams at its address by an identifier
+that only the reply contains (in an RTU, or data on the queue pair). Before that, it gets no more datagrams than came
+from its address, all of one size: a lost reply is repeated only when the request is. To a source that has proved its
+address within ``REMEMBERED`` seconds, the reply is repeated by the timer. A cookie instead of a table is not possible:
+an RTU repeats nothing of the request.
 """
 
 from __future__ import annotations
@@ -44,31 +46,31 @@ from smbdirect.providers.roce.headers import MAD, PATH_MTUS, PSN_MASK, Mad
 from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers, source_of
 
 SERVICE_PREFIX = 0x0000000001060000
-"""Service IDs of the RDMA IP CM service for TCP port numbers (A11.2): prefix | port."""
+"""Service IDs of the RDMA IP CM service for TCP port numbers are prefix | port (A11.2)."""
 QUEUE_KEY = 0x80010000
 MAX_PENDING = 256
-"""Connection requests not yet established, in all. For one more the oldest of the source that has most gives way."""
+"""Most connection requests that are not yet established. One more evicts the oldest of the source that has most."""
 MAX_PENDING_PER_PEER = 64
-"""The same of one source; for one more its own oldest gives way."""
+"""Most such requests of one source. One more evicts its own oldest."""
 GRACE = 0.25
-"""Seconds that a request is safe from newcomers whose source has as many: far more than an answer takes, and it bounds
-how many requests a second are worth the set-up of a queue pair."""
+"""Seconds during which a newcomer whose source has as many requests cannot evict one. An answer takes far less. It also
+limits the number of queue pairs that are set up per second."""
 REMEMBERED = 600.0
-"""Seconds that a source counts as one that receives what is sent to it."""
+"""Seconds for which a source counts as one that has proved its address."""
 MAX_REMEMBERED = 1024
 REPEAT_AFTER = 0.2
-"""Seconds until a message is repeated for the first time; doubles up to ``REPEAT_AT_MOST``."""
+"""Seconds until a message is repeated for the first time; doubled each time up to ``REPEAT_AT_MOST``."""
 REPEAT_AT_MOST = 2.0
 TRIES = 6
 ANSWER_WITHIN = 30.0
-"""Seconds the application has to accept or reject."""
+"""Seconds within which the application must accept or reject."""
 MAX_PRIVATE_DATA = 56
 REPLY_PRIVATE_DATA = 196
 REJECT_PRIVATE_DATA = 148
 
 
 class State(enum.Enum):
-    """Of one end of a connection (12.9.5, reduced to what RC with active and passive roles needs)."""
+    """The state of one end of a connection, reduced to what RC with active and passive roles needs. [IBTA 12.9.5]"""
 
     REQ_SENT = enum.auto()
     REQ_RECEIVED = enum.auto()
@@ -79,7 +81,7 @@ class State(enum.Enum):
 
 
 class Parameters(NamedTuple):
-    """What one end tells the other about its queue pair."""
+    """The parameters of its queue pair that one end sends to the other."""
 
     queue_pair: int
     psn: int
@@ -87,11 +89,11 @@ class Parameters(NamedTuple):
     mtu_code: int
     """Path MTU code, ``headers.PATH_MTUS``."""
     responder_resources: int
-    """RDMA Reads this end serves at a time."""
+    """RDMA Reads that this end serves at the same time."""
     initiator_depth: int
-    """RDMA Reads this end has outstanding at a time."""
+    """RDMA Reads that this end has outstanding at the same time."""
     rnr_retry: int
-    """How often the other end shall retry after an RNR NAK; 7 is for ever."""
+    """How often the other end shall retry after an RNR NAK; 7 means no limit."""
 
 
 class Outcome(enum.Enum):
@@ -106,13 +108,15 @@ class Outcome(enum.Enum):
 
 
 class Event(NamedTuple):
+    """A change of a connection that the user of the manager must handle."""
+
     outcome: Outcome
     connection: Connection
     detail: str = ""
 
 
 class Connection:
-    """One end of a connection, known by ``local_id``; ``owner`` is whatever its user keeps there."""
+    """One end of a connection, identified by ``local_id``. ``owner`` belongs to the user of the manager."""
 
     __slots__ = (
         "client_port", "deadline", "expires", "interval", "local_id", "message", "owed", "owner", "parameters", "path",
@@ -136,18 +140,22 @@ class Connection:
         self.interval = REPEAT_AFTER
         self.tries = 0
         self.owed: int | None = None
-        """Datagrams that may be sent to a peer whose address is not proved; None: it is, or this side asked."""
+        """Datagrams that may still be sent to a peer that has not proved its address. None means no limit: it has, or
+        this side made the request."""
         self.place: UnauthenticatedPeer | None = None
-        """Among the requests that are not established."""
+        """Its entry in the table of requests that are not established."""
         self.owner: object = None
 
 
 class ConnectionManager:
-    """All connections of one provider. ``random_bits`` makes identifiers; ``listening`` tells which ports are served;
-    ``address_of`` gives the peer's address of a path, by which requests are counted.
+    """All connections of one provider.
 
-    Outgoing datagrams gather in ``outbox`` as (path, 256 bytes), events in ``events``; the user takes both after each
-    call. A path is any hashable value that names both ends; datagrams for a connection from another path are ignored.
+    ``random_bits`` makes identifiers. ``listening`` returns whether a port is served. ``address_of`` returns the peer's
+    address of a path, by which requests are counted.
+
+    Outgoing datagrams are collected in ``outbox`` as (path, 256 bytes), events in ``events``; the user must take both
+    after each call. A path is any hashable value that identifies both ends. Datagrams for a connection from another
+    path are ignored.
     """
 
     def __init__(
@@ -161,22 +169,24 @@ class ConnectionManager:
         self._address_of = address_of
         self._now = 0.0
         self.pending = UnauthenticatedPeers(MAX_PENDING, MAX_PENDING_PER_PEER, GRACE, lambda: self._now)
-        """Requests that are not established, by the peer's source."""
+        """Requests of peers that are not established, by the peer's source."""
         self._proven: OrderedDict[str, float] = OrderedDict()
-        """When sources have shown last that they receive what is sent to them."""
+        """When each source proved its address for the last time. Invariant: the oldest first, at most
+        ``MAX_REMEMBERED``."""
         self.ended: list[Connection] = []
-        """Connections that are closed now; the user takes them."""
+        """Connections that are closed; the user must take them."""
         self.outbox: list[tuple[Hashable, bytes]] = []
         self.events: list[Event] = []
         self.counters = dict.fromkeys(("malformed", "dropped_requests", "repeats", "unknown", "unproved"), 0)
         self._connections: dict[int, Connection] = {}
+        """By ``local_id``. Invariant: no closed connection is in it."""
         self._passive: dict[tuple[Hashable, int], Connection] = {}
-        """Connections asked for by the peer, by path and the peer's identifier."""
+        """Connections that the peer requested, by path and the peer's identifier."""
         self._by_peer: dict[tuple[Hashable, int], Connection] = {}
         """Established connections by path and the peer's queue pair."""
         self._timed: set[Connection] = set()
         self._timers: list[tuple[float, int, Connection]] = []
-        """A heap; entries whose connection has other times by now are left in it until they come up."""
+        """A heap. An outdated entry (the connection has other times now) stays in it until it is the first."""
         self._armed = 0
 
     def __len__(self) -> int:
@@ -194,7 +204,7 @@ class ConnectionManager:
         private_data: bytes,
         now: float,
     ) -> Connection:
-        """Ask the other end of ``path`` for a connection. ``addresses`` are the packed local and remote ones."""
+        """Request a connection from the other end of ``path``. ``addresses`` are the packed local and remote ones."""
         connection = self._new(path, State.REQ_SENT)
         connection.transaction = self._random_bits(64)
         connection.port, connection.client_port = port, client_port
@@ -220,7 +230,7 @@ class ConnectionManager:
         return connection
 
     def accept(self, connection: Connection, parameters: Parameters, private_data: bytes, now: float) -> bool:
-        """Reply to a request; False if it is gone meanwhile."""
+        """Reply to a request. Return False if it was dropped meanwhile."""
         if connection.state is not State.REQ_RECEIVED:
             return False
         connection.parameters = parameters
@@ -243,6 +253,7 @@ class ConnectionManager:
         return True
 
     def reject(self, connection: Connection, reason: Reason, private_data: bytes = b"") -> None:
+        """Reject a request, or a connection that is not established yet, and forget it."""
         if connection.state in (State.REQ_RECEIVED, State.REP_SENT):
             rejection = Rej(
                 local_id=connection.local_id,
@@ -255,12 +266,13 @@ class ConnectionManager:
         self._forget(connection)
 
     def established(self, connection: Connection) -> None:
-        """Data arrived on the queue pair, which says as much as the RTU that got lost (12.9.7.2)."""
+        """Note that data arrived on the queue pair, which has the same meaning as a lost RTU. [IBTA 12.9.7.2]"""
         if connection.state is State.REP_SENT:
             self._establish(connection)
 
     def disconnect(self, connection: Connection, now: float) -> None:
-        """End it; ``CLOSED`` follows when the peer knows, or does not answer."""
+        """End the connection. If it was established, ``CLOSED`` follows when the peer has answered or does not answer
+        in time."""
         if connection.state is State.ESTABLISHED:
             connection.state = State.DREQ_SENT
             connection.transaction = self._random_bits(64)
@@ -277,7 +289,8 @@ class ConnectionManager:
     # -- datagrams in --------------------------------------------------------------------------------------------
 
     def receive(self, datagram: memoryview, path: Hashable, now: float) -> None:
-        """One 256-byte management datagram. What is malformed or fits no connection changes nothing."""
+        """Process one 256-byte management datagram. A malformed datagram, or one for no known connection, changes
+        nothing."""
         self._now = now
         try:
             header = MAD.unpack(datagram)
@@ -292,6 +305,7 @@ class ConnectionManager:
             self.counters["malformed"] += 1
 
     def _find(self, local_id: int, remote_id: int, path: Hashable) -> Connection | None:
+        """Return the connection that both identifiers and the path name, or None."""
         connection = self._connections.get(local_id)
         if connection is None or connection.path != path:
             return None
@@ -303,7 +317,7 @@ class ConnectionManager:
         request = REQ.unpack(body)
         known = self._passive.get((path, request.local_id))
         if known is not None:
-            # 12.9.8.3: a request that came before. Its reply, if it has one, was lost.
+            # 12.9.8.3: a repeated request. Its reply, if there is one, was lost.
             if known.owed is not None:
                 known.owed += 1
             if known.state is State.REP_SENT:
@@ -355,7 +369,7 @@ class ConnectionManager:
         reply = REP.unpack(body)
         connection = self._find(reply.remote_id, reply.local_id, path)
         if connection is None:
-            # Nobody waits for it any more: the peer shall not either (12.9.8.3.1).
+            # This side no longer waits for the reply: the peer must not wait either (12.9.8.3.1).
             self._refuse(header, reply.local_id, path, Reason.INVALID_COMMUNICATION_ID, 1, reply.remote_id)
             return
         if connection.state is State.REQ_SENT:
@@ -391,7 +405,7 @@ class ConnectionManager:
         rejection = REJ.unpack(body)
         connection = self._find(rejection.remote_id, rejection.local_id, path)
         if connection is None and rejection.local_id:
-            # The peer gave up a request that it sent (time-out): it knows our identifier only after a reply.
+            # The peer abandoned its own request (time-out): it knows our identifier only after a reply.
             connection = self._passive.get((path, rejection.local_id))
             if connection is not None and rejection.remote_id not in (0, connection.local_id):
                 connection = None
@@ -402,7 +416,7 @@ class ConnectionManager:
         self.events.append(Event(Outcome.REJECTED, connection, f"rejected with reason {rejection.reason}"))
 
     def _on_mra(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
-        """The peer asks for time (12.6.6): the message arrived, so it is not repeated for a while."""
+        """Delay the next repetition: the peer has received the message and needs time. [IBTA 12.6.6]"""
         answer = ANSWER.unpack(body)
         connection = self._find(answer.remote_id, answer.local_id, path)
         if connection is not None and connection.deadline is not None:
@@ -413,7 +427,7 @@ class ConnectionManager:
     def _on_dreq(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
         request = DREQ.unpack(body)
         connection = self._find(request.remote_id, request.local_id, path)
-        # Answered even if it is unknown: the connection is gone, which is what the peer wants to hear (12.10.9).
+        # Answered even if the connection is not known: the answer confirms that it no longer exists (12.10.9).
         answer = Answer(request.remote_id, request.local_id)
         self.outbox.append((path, mad_bytes(Attribute.DREP, header.transaction_id, ANSWER.pack(answer))))
         if connection is None or connection.state in (State.REQ_SENT, State.REQ_RECEIVED):
@@ -436,6 +450,7 @@ class ConnectionManager:
 
     @property
     def next_deadline(self) -> float | None:
+        """When to call ``handle_timer``, or None."""
         timers = self._timers
         while timers and self._is_stale(timers[0]):
             heapq.heappop(timers)
@@ -446,12 +461,13 @@ class ConnectionManager:
         return connection not in self._timed or time not in (connection.deadline, connection.expires)
 
     def _arm(self, connection: Connection, time: float) -> None:
-        """Have ``handle_timer`` look at the connection at ``time``, which is its ``deadline`` or ``expires``."""
+        """Have ``handle_timer`` handle the connection at ``time``, which is its ``deadline`` or ``expires``."""
         self._timed.add(connection)
         self._armed += 1
         heapq.heappush(self._timers, (time, self._armed, connection))
 
     def handle_timer(self, now: float) -> None:
+        """Handle the connections whose times have come: repeat messages, or end the connection."""
         self._now = now
         timers = self._timers
         while timers and timers[0][0] <= now:
@@ -484,10 +500,12 @@ class ConnectionManager:
         return connection
 
     def _send(self, connection: Connection, attribute: Attribute, body: bytes) -> None:
+        """Send a message, and keep it for repetitions."""
         connection.message = mad_bytes(attribute, connection.transaction, body)
         self._repeat_message(connection)
 
     def _repeat_message(self, connection: Connection) -> None:
+        """Send the last message again, unless the peer has used up its datagrams (``owed``)."""
         if connection.owed is not None:
             if not connection.owed:
                 self.counters["unproved"] += 1
@@ -512,7 +530,7 @@ class ConnectionManager:
             place.leave()
 
     def _give_way(self, connection: Connection) -> None:
-        """A newcomer needs the place; the peer that had it may ask again."""
+        """Drop a request that was evicted from the table; its peer may request again."""
         self.counters["dropped_requests"] += 1
         self._forget(connection)
         self.events.append(Event(Outcome.TIMED_OUT, connection, "too many requests"))
@@ -531,9 +549,9 @@ class ConnectionManager:
         self.events.append(Event(Outcome.ESTABLISHED, connection))
 
     def _replace_stale(self, connection: Connection) -> None:
-        """The peer uses a queue pair that an older connection believes to be its own: the peer was restarted. Linux
-        numbers them from 0x11 after each boot. The old one ends only now that the peer answered, not at its request,
-        which anybody could forge."""
+        """End an older connection with the queue pair that the peer uses for this one: the peer was restarted. Linux
+        numbers queue pairs from 0x11 after each boot. The old connection ends only after the peer has answered, not at
+        its request, which could be forged."""
         assert connection.peer is not None
         key = connection.path, connection.peer.queue_pair
         stale = self._by_peer.get(key)
@@ -562,7 +580,7 @@ class ConnectionManager:
     def _refuse(
         self, header: Mad, remote_id: int, path: Hashable, reason: Reason, message: int = 0, local_id: int = 0
     ) -> None:
-        """Reject without keeping any state."""
+        """Send a rejection without keeping any state."""
         rejection = Rej(local_id=local_id, remote_id=remote_id, message=message << 6, reason=reason)
         self.outbox.append((path, mad_bytes(Attribute.REJ, header.transaction_id, REJ.pack(rejection))))
 

@@ -1,7 +1,7 @@
-"""Layouts of the connection management datagrams (IBTA volume 1, 12.6 and annex A11), without the MAD header.
+"""Layouts of the connection management datagrams, without the MAD header. [IBTA volume 1, 12.6 and annex A11]
 
-Fields narrower than a byte or 24 bits wide share an integer with their neighbours; the names are those of the highest
-part, the comments give all of them, highest first.
+A field that is narrower than a byte or 24 bits wide shares an integer with its neighbours. The name is that of the
+highest part; the comment gives all parts, the highest first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAD_LENGTH = 256
 
 
 class Attribute(enum.IntEnum):
-    """Attribute IDs of the communication management class (16.7.1)."""
+    """Attribute IDs of the communication management class. [IBTA 16.7.1]"""
 
     REQ = 0x10
     MRA = 0x11
@@ -30,7 +30,7 @@ class Attribute(enum.IntEnum):
 
 
 class Reason(enum.IntEnum):
-    """Rejection reasons (12.6.7.2) that are sent here."""
+    """The rejection reasons that this side sends. [IBTA 12.6.7.2]"""
 
     NO_RESOURCES = 3
     TIMEOUT = 4
@@ -43,7 +43,7 @@ class Reason(enum.IntEnum):
 
 
 class Req(NamedTuple):
-    """Request for Communication (12.6.5)."""
+    """Request for Communication. [IBTA 12.6.5]"""
 
     local_id: Annotated[int, Int32ub]
     reserved: Annotated[int, Int32ub] = 0
@@ -81,7 +81,7 @@ class Req(NamedTuple):
 
 
 class Rep(NamedTuple):
-    """Reply to a Request for Communication (12.6.8)."""
+    """Reply to a Request for Communication. [IBTA 12.6.8]"""
 
     local_id: Annotated[int, Int32ub]
     remote_id: Annotated[int, Int32ub]
@@ -102,7 +102,7 @@ class Rep(NamedTuple):
 
 
 class Rej(NamedTuple):
-    """Reject (12.6.7)."""
+    """Reject. [IBTA 12.6.7]"""
 
     local_id: Annotated[int, Int32ub]
     remote_id: Annotated[int, Int32ub]
@@ -115,7 +115,7 @@ class Rej(NamedTuple):
 
 
 class Dreq(NamedTuple):
-    """Request for Communication Release (12.6.10)."""
+    """Request for Communication Release. [IBTA 12.6.10]"""
 
     local_id: Annotated[int, Int32ub]
     remote_id: Annotated[int, Int32ub]
@@ -125,8 +125,8 @@ class Dreq(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """RTU, DREP and MRA begin alike (12.6.9, 12.6.11, 12.6.6); ``rest`` is private data, in an MRA after two bytes:
-    message(2) reserved(6), service timeout(5) reserved(3)."""
+    """RTU, DREP or MRA, which begin with the same fields. ``rest`` is private data, in an MRA after two bytes:
+    message(2) reserved(6), service timeout(5) reserved(3). [IBTA 12.6.9, 12.6.11, 12.6.6]"""
 
     local_id: Annotated[int, Int32ub]
     remote_id: Annotated[int, Int32ub]
@@ -134,7 +134,7 @@ class Answer(NamedTuple):
 
 
 class CmaHeader(NamedTuple):
-    """Private data of the RDMA IP CM service (A11.3), at the front of a REQ's."""
+    """Private data of the RDMA IP CM service, at the front of a REQ's private data. [IBTA A11.3]"""
 
     version: Annotated[int, Int8ub]
     ip_version: Annotated[int, Int8ub]
@@ -154,5 +154,5 @@ CMA_SIZE = CMA.size
 
 
 def mad_bytes(attribute: Attribute, transaction_id: int, body: bytes) -> bytes:
-    """A whole datagram."""
+    """Return a whole datagram."""
     return MAD.pack(Mad(transaction_id=transaction_id, attribute=attribute)) + body

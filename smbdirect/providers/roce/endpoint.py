@@ -1,4 +1,4 @@
-"""A RoCEv2 connection as the provider contract sees it: a queue pair with its path, timer and callbacks."""
+"""A RoCEv2 connection as the provider contract defines it: a queue pair with its path, timer and callbacks."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from smbdirect.providers.roce.sockets import PacketPath
 log = logging.getLogger(__name__)
 
 BUDGET = 128
-"""Packets one connection sends before other work of the event loop gets its turn."""
+"""Packets that one connection sends before other work of the event loop gets its turn."""
 
 
 class RoceEndpoint:
-    """Keeps ``providers.base.Endpoint``."""
+    """One RoCEv2 connection. Implements ``base.Endpoint``."""
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class RoceEndpoint:
         peer_address: tuple[str, int],
         on_end: Callable[[RoceEndpoint, CloseReason], None],
     ) -> None:
-        """``number``: of its queue pair. ``on_end``: called once, when nothing is received, sent or placed any more."""
+        """``number`` is that of the queue pair. ``on_end`` is called once, when nothing is received, sent or placed any
+        longer."""
         self.capabilities = capabilities
         self.local_address = local_address
         self.peer_address = peer_address
@@ -56,31 +57,31 @@ class RoceEndpoint:
         self.queue_pair = QueuePair(number)
         self.counters = self.queue_pair.counters
         self.peer = b""
-        """The peer's packed address: packets from elsewhere are not for this connection."""
+        """The peer's packed address: packets from other addresses are not for this connection."""
         self.path: PacketPath | None = None
         self.connection: Connection | None = None
-        """What the connection manager knows of it."""
+        """The connection manager's record of this connection."""
         self.dirty = False
-        """Packets arrived; the provider calls ``pump`` when it has read all."""
+        """Whether packets have arrived; the provider calls ``pump`` after it has read all of them."""
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self.life = Life.OPENING
-        """Open once the connection manager has both ends' word."""
+        """Open once the connection manager has established the connection."""
         self._reason: CloseReason | None = None
-        """Why it died. Invariant: set exactly if dead or ended."""
+        """Why the connection ended. Invariant: set if and only if ``life`` is dead or ended."""
         self._pumping = False
-        """``pump`` is sending: what is posted meanwhile goes out with it."""
+        """Whether ``pump`` is sending: it also sends work that is posted meanwhile."""
         self._continuing = False
-        """Invariant: ``_continue`` is among the loop's next calls exactly then."""
+        """Invariant: True if and only if ``_continue`` is among the loop's next calls."""
         self._delivering = False
-        """Invariant: ``_deliver`` is among the loop's next calls exactly then."""
+        """Invariant: True if and only if ``_deliver`` is among the loop's next calls."""
 
     # -- work requests -------------------------------------------------------------------------------------------
 
     def is_stalled(self) -> bool:
-        """See ``base.Endpoint.is_stalled``: the retries of a reliable connection take seconds."""
+        """See ``base.Endpoint.is_stalled``. False, since the retries of a reliable connection end within seconds."""
         return False
 
     def register(self, memory: memoryview, access: Access) -> Region:
@@ -117,7 +118,7 @@ class RoceEndpoint:
             self.pump(from_callback=False)
 
     def _work(self, request: WorkRequest) -> Work:
-        """Check a request and note it. Raises ``ProviderError``."""
+        """Check a request, count it and return its internal form. Raise ``ProviderError`` if it is invalid."""
         capabilities, counters = self.capabilities, self.counters
         views = [as_bytes_view(segment) for segment in request.segments]
         length = sum(map(len, views))
@@ -158,15 +159,15 @@ class RoceEndpoint:
     # -- the provider's side ---------------------------------------------------------------------------------------
 
     def established(self) -> None:
-        """Send from now on: the peer is ready."""
+        """Allow sending: the peer is ready."""
         if self.life is Life.OPENING:
             self.life = change(self.life, Life.OPEN)
         self.queue_pair.ready_to_send = True
         self.pump()
 
     def pump(self, from_callback: bool = True) -> None:
-        """Send what is due, deliver completions, arm the timer. Completions are delivered at once if nobody's ``post``
-        is below on the stack (``from_callback``), else a turn of the loop later."""
+        """Send what is due, deliver completions, arm the timer. Completions are delivered immediately if no ``post`` or
+        ``disconnect`` is on the stack (``from_callback``), else in the next turn of the loop."""
         self.dirty = False
         if self.life >= Life.DEAD:
             return
@@ -200,7 +201,7 @@ class RoceEndpoint:
         if deadline is None:
             return
         if self._timer is not None:
-            # A timer that fires early looks again: cheaper than cancelling one with each acknowledgement.
+            # A timer that fires early is armed again: that costs less than to cancel one with each acknowledgement.
             if self._timer_at <= deadline:
                 return
             self._timer.cancel()
@@ -214,7 +215,7 @@ class RoceEndpoint:
             self.pump()
 
     def end(self, reason: CloseReason) -> None:
-        """Nothing is received, sent or placed any more. Idempotent."""
+        """End the connection: nothing is received, sent or placed any longer. Idempotent."""
         if self.life >= Life.DEAD:
             return
         self.life = change(self.life, Life.DEAD)

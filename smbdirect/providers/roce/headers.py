@@ -1,7 +1,8 @@
 """RoCEv2 packet headers: BTH and its extension headers, and the MAD that carries CM messages.
 
-InfiniBand Architecture Specification volume 1: 9.2 (BTH), 9.3 (extension headers), 13.4 (MAD), Annex A17 (RoCEv2).
-All fields are big-endian; the 24-bit ones share a 32-bit word with their neighbour of eight bits, low part last.
+The source is the InfiniBand Architecture Specification (IBTA), volume 1: 9.2 (BTH), 9.3 (extension headers), 13.4
+(MAD), Annex A17 (RoCEv2). All fields are big-endian. A 24-bit field shares a 32-bit word with its neighbour of eight
+bits, the low part last.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ SOLICITED = 0x80
 MIGRATED = 0x40
 ICRC_LENGTH = 4
 PATH_MTUS = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
-"""Path MTU code (12.7.28) to bytes."""
+"""Path MTU codes (12.7.28), in bytes."""
 MAX_PAYLOAD = 4096
 
 
 class Opcode(enum.IntEnum):
-    """BTH opcodes of reliable connections (9.2.1), of UD sends, and A17's congestion notification."""
+    """BTH opcodes of reliable connections, of UD sends, and of A17's congestion notification. [IBTA 9.2.1]"""
 
     SEND_FIRST = 0x00
     SEND_MIDDLE = 0x01
@@ -61,10 +62,10 @@ class Opcode(enum.IntEnum):
 
 
 class Syndrome(enum.IntEnum):
-    """AETH syndromes (9.7.5.2.1); an RNR NAK is ``RNR | timer code``."""
+    """AETH syndromes; an RNR NAK is ``RNR | timer code``. [IBTA 9.7.5.2.1]"""
 
     ACK = 0x1F
-    """Without credits: end-to-end flow control is not used."""
+    """ACK without credits: end-to-end flow control is not used."""
     RNR = 0x20
     SEQUENCE_ERROR = 0x60
     INVALID_REQUEST = 0x61
@@ -114,7 +115,7 @@ class Deth(NamedTuple):
 
 
 class Mad(NamedTuple):
-    """Management datagram header (13.4.3)."""
+    """Management datagram header. [IBTA 13.4.3]"""
 
     base_version: Annotated[int, Int8ub] = 1
     management_class: Annotated[int, Int8ub] = 7
@@ -136,7 +137,7 @@ DETH = Codec(Deth)
 MAD = Codec(Mad)
 
 BTH_STRUCT = struct.Struct(">BBHII")
-"""The same layout as ``BTH`` for the packet paths, where even a NamedTuple shows."""
+"""The layout of ``BTH`` for the packet paths, where even the time for a NamedTuple matters."""
 
 EXTENSION_LENGTH: dict[int, int] = {
     Opcode.SEND_FIRST: 0,
@@ -171,16 +172,16 @@ RNR_DELAYS = (
     655.36, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96, 1.28, 1.92,
     2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 30.72, 40.96, 61.44, 81.92, 122.88, 163.84, 245.76, 327.68, 491.52,
 )  # fmt: skip
-"""RNR NAK timer code to milliseconds (9.7.5.2.8)."""
+"""RNR NAK timer codes (9.7.5.2.8), in milliseconds."""
 
 
 def extend_psn(psn: int, near: int) -> int:
-    """The full-width number nearest to ``near`` whose low 24 bits are ``psn``. Counting without wrapping inside keeps
-    every comparison of sequence numbers an ordinary one."""
+    """Return the full-width number nearest to ``near`` whose low 24 bits are ``psn``. Numbers that do not wrap inside
+    allow ordinary comparisons."""
     return near + ((psn - near + 0x800000) & PSN_MASK) - 0x800000
 
 
 def path_mtu(interface_mtu: int, ipv6: bool = False) -> int:
-    """Largest payload size, bytes, whose packets fit an interface's MTU; 0 if none does (A17.5)."""
+    """Return the largest payload size in bytes whose packets fit an interface's MTU; 0 if none does. [IBTA A17.5]"""
     overhead = (40 if ipv6 else 20) + 8 + BTH.size + RETH.size + IETH.size + ICRC_LENGTH
     return max((size for size in PATH_MTUS.values() if size + overhead <= interface_mtu), default=0)

@@ -1,7 +1,8 @@
-"""The invariant CRC at the end of every RoCEv2 packet (IBTA A17.3.3): plain CRC-32, little-endian on the wire.
+"""The invariant CRC at the end of every RoCEv2 packet: plain CRC-32, little-endian on the wire. [IBTA A17.3.3]
 
-It covers eight bytes of ones, the IP header, the UDP header and everything up to itself, with the fields that routers
-may change replaced by ones: TOS/traffic class and flow label, TTL/hop limit, both checksums and byte 4 of the BTH.
+It covers eight bytes of ones, the IP header, the UDP header and all following bytes up to the ICRC itself. The fields
+that routers may change are replaced by ones: TOS/traffic class and flow label, TTL/hop limit, both checksums and byte 4
+of the BTH.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ _DONT_FRAGMENT = 0x4000
 
 
 def prefix(source: bytes, destination: bytes, source_port: int, port: int, length: int, ip_id: int = 0) -> int:
-    """CRC state after the IP and UDP headers of a packet with ``length`` bytes of UDP payload.
+    """Return the CRC state after the IP and UDP headers of a packet with ``length`` bytes of UDP payload.
 
-    ``source`` and ``destination`` are packed addresses, of four or sixteen bytes. Linux sends with ID 0 and DF from
-    unconnected sockets that do path MTU discovery, and counts up within one UDP_SEGMENT batch.
+    ``source`` and ``destination`` are packed addresses of four or sixteen bytes. ``ip_id`` is the IPv4 identification:
+    Linux sends 0 with DF from unconnected sockets that do path MTU discovery, and counts up within one UDP_SEGMENT
+    batch.
     """
     udp_length = UDP_HEADER + length
     if len(source) == 4:
@@ -39,16 +41,17 @@ def prefix(source: bytes, destination: bytes, source_port: int, port: int, lengt
 
 
 def of_payload(packet: Buffer, state: int) -> bytes:
-    """The ICRC of ``packet`` (a UDP payload without its ICRC), given the ``prefix`` state. For tests and rare packets:
-    the data path computes it piecewise."""
+    """Return the ICRC of ``packet`` (a UDP payload without its ICRC), given the ``prefix`` state. For tests and rare
+    packets: the data path computes it piece by piece."""
     masked = bytearray(packet)
     masked[BTH_MASKED_BYTE] = 0xFF
     return crc32(masked, state).to_bytes(4, "little")
 
 
 def check_ipv4(buffer: bytearray, view: memoryview, end: int) -> bool:
-    """Is the ICRC of the IPv4 packet at ``buffer[8:end]`` right? ``buffer[:8]`` must hold ones; the variant fields are
-    overwritten with ones (read ECN bits and BTH byte 4 before). The packet must have no IP options."""
+    """Return whether the ICRC of the IPv4 packet at ``buffer[8:end]`` is right. ``buffer[:8]`` must contain ones. The
+    variant fields are overwritten with ones: read ECN bits and BTH byte 4 before. The packet must have no IP
+    options."""
     buffer[9] = 0xFF
     buffer[16] = 0xFF
     buffer[18] = buffer[19] = 0xFF

@@ -1,4 +1,4 @@
-"""RoCEv2 in user space as an RDMA provider: listeners, connection set-up, and the way from sockets to connections."""
+"""RoCEv2 in user space as an RDMA provider: listeners, connection set-up, and dispatch of packets to connections."""
 
 from __future__ import annotations
 
@@ -75,18 +75,19 @@ CAPABILITIES = Capabilities(
     requires_registration=False,
 )
 RNR_RETRY = 6
-"""How often peers may come back to a queue pair without a receive; no credit-keeping peer ever needs to."""
+"""How often a peer may retry after an RNR NAK; a peer that respects credits never needs to."""
 _MAD_PACKET = BTH.size + DETH.size + MAD_LENGTH + ICRC_LENGTH
 _FIRST_EPHEMERAL_PORT = 49152
 DATAGRAMS_PER_TURN = 8
-"""Management datagrams taken in one turn of the event loop: a request takes half a millisecond, with all it sets up."""
+"""Most management datagrams processed in one turn of the event loop: a request with all that it sets up takes half a
+millisecond."""
 DATAGRAMS_WAITING, DATAGRAMS_PER_PEER = 256, 64
-"""Those that may wait for the next turns, of all peers and of each; further ones are lost, and repeated by who means
-them."""
+"""Most datagrams that wait for the next turns, of all peers and of each. Further datagrams are dropped; a genuine
+sender repeats them."""
 
 
 class RoceRequest:
-    """Keeps ``providers.base.ConnectionRequest``."""
+    """One connection request. Implements ``base.ConnectionRequest``."""
 
     def __init__(self, provider: RoceProvider, connection: Connection, route: Route) -> None:
         self.peer_address = (unpack_address(route.peer), connection.client_port)
@@ -115,7 +116,7 @@ class RoceRequest:
 
 
 class RoceListener:
-    """Keeps ``providers.base.Listener``."""
+    """A listening service ID. Implements ``base.Listener``."""
 
     def __init__(
         self,
@@ -136,8 +137,12 @@ class RoceListener:
 
 
 class RoceProvider(Provider):
-    """Software RoCEv2. ``udp_port`` is for tests; ``check_icrc=False`` leaves the check of IPv4 packets to nobody.
-    ``segmentation``: whether packets leave in UDP_SEGMENT batches; None for all but peers on this host."""
+    """Software RoCEv2. Implements ``base.Provider``.
+
+    ``udp_port`` is for tests. With ``check_icrc=False`` the ICRC of received packets is not checked. ``max_mtu`` limits
+    the payload of a packet in bytes. ``segmentation`` sends packets in UDP_SEGMENT batches; None does so on all paths
+    except through interfaces with a larger MTU than ``LOCAL_MTU`` (peers on this host).
+    """
 
     def __init__(
         self,
@@ -170,10 +175,11 @@ class RoceProvider(Provider):
         self._timer: asyncio.TimerHandle | None = None
         self._mad_psn = 0
         self._turn_left = DATAGRAMS_PER_TURN
-        """Management datagrams that this turn of the event loop may still take."""
+        """Management datagrams that may still be processed in this turn of the event loop."""
         self._datagrams: deque[tuple[Route, bytes]] = deque()
-        """Those that came beyond."""
+        """Datagrams that wait for the next turns."""
         self._waiting_by_peer: Counter[bytes] = Counter()
+        """Invariant: how many of ``_datagrams`` came from each peer address; no count is 0."""
 
     @property
     def notices(self) -> Sequence[str]:
@@ -182,14 +188,14 @@ class RoceProvider(Provider):
 
     def available(self) -> str | None:
         if not sys.platform.startswith("linux"):
-            return "RoCEv2 in user space needs Linux: elsewhere the IP header that its ICRC covers cannot be foretold"
+            return "RoCEv2 in user space needs Linux: the IP header that its ICRC covers cannot be predicted elsewhere"
         return None
 
     # -- listening and connecting ----------------------------------------------------------------------------------
 
     async def listen(self, host: str, port: int, on_request: Callable[[ConnectionRequest], None]) -> RoceListener:
-        """Serve service ID 0x01060000 | ``port`` on ``host`` (an address; ``0.0.0.0`` or ``::`` for all). Raises
-        ``ProviderError`` if UDP port 4791 is taken."""
+        """Serve service ID 0x01060000 | ``port`` on ``host`` (an address; ``0.0.0.0`` or ``::`` for all). Raise
+        ``ProviderError`` if UDP port 4791 is in use."""
         host = host or "0.0.0.0"
         shared = self._port_for(
             look_up(host).peer if host not in ("0.0.0.0", "::") else bytes(16 if ":" in host else 4)
@@ -212,7 +218,8 @@ class RoceProvider(Provider):
         private_data: bytes = b"",
         timeout: float = 5.0,
     ) -> RoceEndpoint:
-        """Raises ``ConnectionLost``: rejected, or no answer in ``timeout`` seconds; ``ProviderError``: no route."""
+        """See ``base.Provider``. Raise ``ConnectionLost`` if the peer rejects or does not answer within ``timeout``
+        seconds, and ``ProviderError`` if there is no route."""
         if len(private_data) > MAX_PRIVATE_DATA:
             raise ProviderError(f"private data of {len(private_data)} bytes")
         info = look_up(host)
@@ -234,7 +241,7 @@ class RoceProvider(Provider):
         return endpoint
 
     async def accept(self, connection: Connection, route: Route, endpoint: RoceEndpoint, private_data: bytes) -> None:
-        """The passive side of ``RoceRequest.accept``."""
+        """Accept a connection for ``RoceRequest.accept``. Raise ``ConnectionLost`` if it is not established."""
         peer = connection.peer
         assert peer is not None
         mtu = PATH_MTUS[peer.mtu_code]
@@ -248,7 +255,7 @@ class RoceProvider(Provider):
         if mtu > path_mtu(info.mtu, len(route.peer) == 16):
             self._manager.reject(connection, Reason.INVALID_MTU)
             self._after_manager()
-            gone = CloseReason(CloseCause.DEVICE, f"the peer wants MTU {mtu}, the interface has {info.mtu}")
+            gone = CloseReason(CloseCause.DEVICE, f"the peer requests MTU {mtu}, the interface has {info.mtu}")
             endpoint.end(gone)
             raise ConnectionLost(gone)
         parameters = self._parameters(endpoint, mtu)._replace(
@@ -299,7 +306,7 @@ class RoceProvider(Provider):
         )
 
     def _start(self, connection: Connection, route: Route, endpoint: RoceEndpoint, interface_mtu: int) -> None:
-        """Both ends' parameters are known: the queue pair takes packets."""
+        """Have the queue pair accept packets, now that the parameters of both ends are known."""
         peer, own = connection.peer, connection.parameters
         assert peer is not None and own is not None
         mtu = PATH_MTUS[own.mtu_code]
@@ -311,13 +318,14 @@ class RoceProvider(Provider):
         endpoint.queue_pair.start(peer.psn, own.psn, mtu, reads, peer.rnr_retry)
 
     def reject(self, connection: Connection, private_data: bytes) -> None:
+        """Reject a connection request for ``RoceRequest.reject``."""
         self._manager.reject(connection, Reason.CONSUMER, private_data)
         self._after_manager()
 
     # -- bookkeeping -----------------------------------------------------------------------------------------------
 
     def new_endpoint(self, local_address: tuple[str, int], peer_address: tuple[str, int]) -> RoceEndpoint:
-        """An endpoint with an unpredictable queue pair number."""
+        """Return a new endpoint with an unpredictable queue pair number."""
         number = 0
         while number < 2 or number == PSN_MASK or number in self.endpoints:
             number = secrets.randbits(24)
@@ -327,20 +335,22 @@ class RoceProvider(Provider):
         return endpoint
 
     def _forget(self, endpoint: RoceEndpoint, reason: CloseReason) -> None:
-        """The endpoint ended for ``reason``: take leave of its peer."""
+        """Disconnect the peer of an endpoint that ended for ``reason``."""
         self.endpoints.pop(endpoint.queue_pair.number, None)
         connection = endpoint.connection
         if connection is not None:
             endpoint.connection = connection.owner = None
             future = self._waiting.get(connection)
             if future is not None and not future.done():
-                # Nobody else tells who waits for the peer's answer: the manager knows that this side gave up.
+                # The manager sends no event, since this side ended the connection, so end the wait for the peer's
+                # answer here.
                 future.set_exception(ConnectionLost(reason))
             self._manager.disconnect(connection, asyncio.get_running_loop().time())
         self._after_manager()
 
     def _port_for(self, local: bytes) -> Port:
-        """The sockets that serve ``local``: those of all addresses, if they are open, or its own."""
+        """Return the sockets that serve ``local``: its own, or those of all addresses, whichever are open. Open its own
+        if there are none."""
         port = self._ports.get(local) or self._ports.get(bytes(len(local)))
         if port is None:
             port = Port(unpack_address(local), self._udp_port, self._check_icrc, self._on_packet, self._on_damaged)
@@ -348,7 +358,7 @@ class RoceProvider(Provider):
             self._ports[local] = port
             if not port.checks_icrc and self._check_icrc and not self._notices:
                 self._notices.append(
-                    "RoCEv2: the ICRC of received IPv4 packets is not checked, which takes the capability CAP_NET_RAW"
+                    "RoCEv2: the ICRC of received IPv4 packets is not checked: that needs the capability CAP_NET_RAW"
                 )
                 log.warning("%s", self._notices[0])
         return port
@@ -357,12 +367,13 @@ class RoceProvider(Provider):
         return (cast(Route, route).port, port) in self._listeners
 
     def remove_listener(self, listener: RoceListener) -> None:
+        """Forget ``listener``. Idempotent."""
         if self._listeners.get((listener.port, listener.address[1])) is listener:
             del self._listeners[listener.port, listener.address[1]]
             self._sweep_soon()
 
     def _sweep_soon(self) -> None:
-        """Close what nobody uses, after answers under way went out."""
+        """Close unused sockets after the answers under way were sent."""
         if not self._sweeping:
             self._sweeping = True
             asyncio.get_running_loop().call_soon(self._sweep)
@@ -408,7 +419,7 @@ class RoceProvider(Provider):
             endpoint.pump()
 
     def _early(self, endpoint: RoceEndpoint) -> None:
-        """Data before the RTU says that the connection is established."""
+        """Note that a connection is established if data arrives before the RTU."""
         connection = endpoint.connection
         if connection in self._waiting and endpoint.counters["packets_received"]:
             self._manager.established(connection)
@@ -420,7 +431,7 @@ class RoceProvider(Provider):
             endpoint.counters["crc_errors"] += 1
 
     def _on_datagram(self, route: Route, packet: memoryview) -> None:
-        """A management datagram on QP1."""
+        """Check a management datagram on QP1, and process it in this turn of the event loop or a later one."""
         bth = BTH.unpack(packet)
         if len(packet) != _MAD_PACKET or bth.opcode != Opcode.UD_SEND_ONLY or bth.flags & 0x3F:
             self.counters["malformed"] += 1
@@ -443,7 +454,7 @@ class RoceProvider(Provider):
             self.counters["dropped_datagrams"] += 1
 
     def _next_turn(self) -> None:
-        """Another turn of the event loop: take what waits, and then what comes."""
+        """Begin another turn of the event loop: process waiting datagrams first."""
         self._turn_left = DATAGRAMS_PER_TURN
         while self._datagrams and self._turn_left:
             route, datagram = self._datagrams.popleft()
@@ -462,7 +473,7 @@ class RoceProvider(Provider):
     # -- connection management out -----------------------------------------------------------------------------------
 
     def _after_manager(self) -> None:
-        """Send its datagrams, act on its events, arm its timer."""
+        """Send the manager's datagrams, handle its events and arm its timer."""
         manager = self._manager
         while manager.outbox or manager.events:
             outbox, manager.outbox = manager.outbox, []

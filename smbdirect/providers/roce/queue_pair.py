@@ -1,7 +1,8 @@
 """One reliable connection: requester and responder over one path, without I/O and clock.
 
-``receive`` takes packets whose ICRC was checked, ``transmit`` emits to a ``Path``, ``next_deadline`` and
-``handle_timer`` are the clock's side. Completions gather in ``completions``; ``failure`` says that it is over.
+``receive`` processes packets whose ICRC was checked. ``transmit`` sends to a ``Path``. ``next_deadline`` and
+``handle_timer`` are for the owner of the clock. Completions are collected in ``completions``; a ``failure`` means that
+the connection is over.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ COUNTERS = (
     "duplicates", "naks_sent", "naks_received", "rnr_sent", "rnr_received", "crc_errors", "malformed", "ecn_marks",
     "cnp_sent", "cnp_received",
 )  # fmt: skip
-"""Of one connection. ``allocations`` are packets that had to be kept: arrived before an earlier one, or not taken by
-the socket at once. ``bytes_placed`` and ``bytes_served`` are what the peer wrote into and read from our regions."""
+"""Counters of one connection. ``allocations`` counts packets that had to be kept: they arrived before an earlier one,
+or the socket did not accept them immediately. ``bytes_placed`` and ``bytes_served`` count the bytes that the peer wrote
+into and read from our regions."""
 
 _RESPONSES = frozenset(range(Opcode.READ_RESPONSE_FIRST, Opcode.READ_RESPONSE_ONLY + 1))
 _RESERVED_16 = bytes(16)
 
 
 class QueuePair:
-    """Send and receive queue of a reliable connection."""
+    """The send and receive queues of one reliable connection."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -51,19 +53,24 @@ class QueuePair:
         self._flushed = False
 
     def start(self, send_psn: int, receive_psn: int, mtu: int, max_reads: int, rnr_retry: int) -> None:
-        """The peer's parameters are known: packets are taken from now on. Sends wait for ``ready_to_send``."""
+        """Accept packets from now on: the peer's parameters are known. Sends wait for ``ready_to_send``.
+
+        ``send_psn`` and ``receive_psn`` are the first packet sequence numbers, ``mtu`` is the payload size in bytes,
+        ``max_reads`` limits the RDMA Reads in flight, and ``rnr_retry`` is the retry count after RNR NAKs.
+        """
         self.requester.start(send_psn, mtu, max_reads, rnr_retry)
         self.responder.start(receive_psn, mtu)
         self.ready_to_receive = True
 
     def fail(self, reason: CloseReason) -> None:
-        """It is over, for ``reason`` (the first one counts). What is due to the peer still goes out."""
+        """Note that the connection is over for ``reason`` (only the first one counts). The NAK for the peer is still
+        sent."""
         if self.failure is None:
             self.failure = reason
 
     def receive(self, packet: memoryview, now: float) -> None:
-        """One packet from its BTH to its ICRC, which the caller checked. Malformed ones are counted and dropped (9.6):
-        only what passed those checks can end the connection."""
+        """Process one packet from its BTH to its ICRC, which the caller has checked. Malformed packets are counted and
+        dropped: only a packet that passes those checks can end the connection. [IBTA 9.6]"""
         if not self.ready_to_receive or self.failure is not None:
             return
         opcode, flags, pkey, _, word = BTH_STRUCT.unpack_from(packet)
@@ -86,14 +93,14 @@ class QueuePair:
             self.counters["malformed"] += 1
 
     def congestion_seen(self, now: float) -> None:
-        """A packet arrived with the IP header's congestion mark: tell the sender (A17.9.3)."""
+        """Have the sender notified of a packet that arrived with the IP header's congestion mark. [IBTA A17.9.3]"""
         self.counters["ecn_marks"] += 1
         if now - self._cnp_sent >= CNP_INTERVAL:
             self._cnp_sent = now
             self._cnp_due = True
 
     def transmit(self, path: Path, now: float, budget: int) -> bool:
-        """Send what is due, at most about ``budget`` packets. True if more could go at once."""
+        """Send what is due, at most about ``budget`` packets. Return whether more could be sent immediately."""
         if not self.ready_to_receive:
             return False
         if self._cnp_due:
@@ -111,19 +118,20 @@ class QueuePair:
 
     @property
     def next_deadline(self) -> float | None:
-        """When ``handle_timer`` wants to be called; None: not before something else happens."""
+        """When to call ``handle_timer``; None means not before another event."""
         first, second = self.requester.deadline, self.responder.deadline
         if first is None or second is None:
             return second if first is None else first
         return min(first, second)
 
     def handle_timer(self, now: float) -> None:
+        """Handle the deadlines that have passed."""
         if self.failure is None:
             self.responder.handle_timer(now)
             self.requester.handle_timer(now)
 
     def flush(self) -> None:
-        """Complete everything outstanding; regions are refused from now on. Idempotent."""
+        """Complete everything outstanding and invalidate all regions. Idempotent."""
         if self._flushed:
             return
         self._flushed = True

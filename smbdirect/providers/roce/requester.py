@@ -1,8 +1,8 @@
-"""The requester half of a reliable connection (IBTA volume 1, 9.7.5): Sends, RDMA Writes and Reads out, their
-acknowledgements and read responses in. No I/O, no clock.
+"""The requester half of a reliable connection. No I/O, no clock. [IBTA volume 1, 9.7.5]
 
-Packet sequence numbers are counted without wrapping and cut to 24 bits on the wire. A message gets its numbers when
-its first packet goes out; what is lost is sent again from its number on (go-back-N), rebuilt from the work request.
+Sends, RDMA Writes and Reads go out; their acknowledgements and read responses come in. Packet sequence numbers are
+counted without wrapping and truncated to 24 bits on the wire. A message gets its numbers when its first packet is sent.
+After a loss, packets are sent again from the lost number on (go-back-N), rebuilt from the work request.
 """
 
 from __future__ import annotations
@@ -27,23 +27,26 @@ from smbdirect.providers.roce.headers import (
 from smbdirect.providers.roce.retry import MAX_WINDOW, RetryTimer, Window
 
 READ_CHUNK = 16
-"""Packets asked for by one RDMA Read request, small enough that several are in flight within the window. Requests begin
-and end at multiples of it, so that one sent again never reaches beyond what the peer saw of the first."""
+"""Packets requested by one RDMA Read request, few enough that several requests are in flight within the window.
+Requests begin and end at multiples of it, so that a repeated request never reaches beyond the first one that the peer
+saw."""
 ACK_EVERY = 16
-"""An acknowledgement is asked for at least every so many packets."""
+"""At least every so many packets request an acknowledgement."""
 REORDER_DELAY = 0.002
-"""Seconds that a missing packet may be late before it counts as lost. Networks with several paths reorder, and going
-back costs peers dear: Linux's rxe carries out a registration again that stands between the messages it repeats, which
-fails and ends its connection."""
+"""Seconds that a missing packet may be late before it counts as lost. Networks with several paths reorder packets, and
+a retransmission can harm peers: if a registration stands between the messages that Linux's rxe repeats, rxe executes it
+again, which fails and ends its connection."""
 NO_RNR_LIMIT = 7
-"""RNR retry count that means: for ever (9.7.5.2.8)."""
+"""RNR retry count that means no limit (9.7.5.2.8)."""
 
 
 class Path(Protocol):
-    """Where packets go. ``ready`` turns false when the network takes no more for now."""
+    """The way for packets to the peer."""
 
     @property
-    def ready(self) -> bool: ...
+    def ready(self) -> bool:
+        """Whether the network accepts more packets at present."""
+        ...
 
     def send(
         self,
@@ -55,22 +58,23 @@ class Path(Protocol):
         segments: Sequence[Buffer],
         size: int,
     ) -> None:
-        """Send one packet; ``size`` is that of the concatenated ``segments``, which may change once this returned."""
+        """Send one packet. ``size`` is the length of the concatenated ``segments``, which may change after the
+        return."""
         ...
 
     def send_middles(
         self, opcode: int, psn: int, memory: memoryview, count: int, countdown: int = 0, ask_every: int = 0
     ) -> int:
         """Send ``memory`` in ``count`` packets of the path's MTU without extension headers, numbered from ``psn`` on.
-        The ``countdown``-th and from there every ``ask_every``-th asks for an acknowledgement (0: none does). Returns
-        how many went out: fewer if ``ready`` turned false."""
+        The ``countdown``-th packet, and after it every ``ask_every``-th, requests an acknowledgement (with 0 none
+        does). Return how many were sent: fewer if ``ready`` became False."""
         ...
 
 
 _SOLICITED = 0x80
 """Flag of a packet that ends a message for which the peer may wait."""
 _Opcodes = Mapping[tuple[bool, bool], Opcode]
-"""By whether a packet is its message's first, and its last."""
+"""Keys: whether a packet is the first of its message, and whether it is the last."""
 _SEND: _Opcodes = {
     (True, True): Opcode.SEND_ONLY,
     (True, False): Opcode.SEND_FIRST,
@@ -91,7 +95,7 @@ _WRITE: _Opcodes = {
 
 
 class Work:
-    """A work request on its way."""
+    """One work request in the send queue."""
 
     __slots__ = (
         "address", "context", "first", "invalidate", "is_read", "last", "length", "opcodes", "operation", "segments",
@@ -119,15 +123,16 @@ class Work:
         self.address = address
         self.invalidate = invalidate
         self.opcodes = _WRITE
-        """Of its packets, by whether they are its first and its last; not of a Read."""
+        """The opcodes of its packets, by whether they are its first and its last. Not used for a Read."""
         if operation is Operation.SEND:
             self.opcodes = _SEND if invalidate is None else _SEND_INVALIDATE
+        # Invariant: the numbers of the first and the last packet, once one was sent.
         self.first = 0
         self.last = 0
 
 
 def cut(segments: Sequence[memoryview], offset: int, size: int) -> list[memoryview]:
-    """``size`` bytes at ``offset`` of the concatenated ``segments``."""
+    """Return ``size`` bytes at ``offset`` of the concatenated ``segments``."""
     if len(segments) == 1:
         return [segments[0][offset : offset + size]]
     pieces = []
@@ -146,11 +151,11 @@ def cut(segments: Sequence[memoryview], offset: int, size: int) -> list[memoryvi
 
 
 def _ignore(reason: CloseReason) -> None:
-    """Tell nobody: it is over already."""
+    """Do nothing: the connection is already over."""
 
 
 class Requester:
-    """Send queue of one queue pair. ``fail(status, reason)`` is called when it cannot go on."""
+    """The send queue of one queue pair. ``fail(reason)`` is called when it cannot continue."""
 
     def __init__(self, completions: list[Completion], counters: dict[str, int], fail: Callable[[CloseReason], None]):
         self.window = Window()
@@ -162,20 +167,23 @@ class Requester:
         self._counters = counters
         self._fail = fail
         self._queue: deque[Work] = deque()
+        """Work of which nothing was sent."""
         self._sent: deque[Work] = deque()
+        """Work that has packet numbers and is not completed, the oldest first."""
         self._index = 0
-        """How many of ``_sent`` lie wholly before ``_next``."""
+        """Invariant: how many of ``_sent`` lie wholly before ``_next``."""
         self._una = self._next = self._high = 0
-        """Oldest unacknowledged packet, next one to send, first one never sent."""
+        """The oldest unacknowledged packet, the next one to send, and the first one never sent. Invariant between
+        calls: ``_una <= _next <= _high``."""
         self._reads: deque[int] = deque()
-        """Last packet of each read request in flight."""
+        """The last packet of each read request in flight."""
         self._since_ack = 0
         self._carry = [0.0]
         self._timed: tuple[int, float] | None = None
         self._early: dict[int, bytes] = {}
         """Payloads of read responses that arrived before an earlier one."""
         self._acknowledged = 0
-        """The peer acknowledged everything below this, some of which waits for an RDMA Read's data."""
+        """The peer acknowledged everything below this number, but a part of it waits for an RDMA Read's data."""
         self._gap_deadline: float | None = None
         self._rnr_until = 0.0
         self._rnr_tries = 0
@@ -183,12 +191,13 @@ class Requester:
 
     @property
     def deadline(self) -> float | None:
-        """When ``handle_timer`` wants to be called."""
+        """When to call ``handle_timer``, or None."""
         if self._gap_deadline is None or self._deadline is None:
             return self._deadline if self._gap_deadline is None else self._gap_deadline
         return min(self._deadline, self._gap_deadline)
 
     def start(self, psn: int, mtu: int, max_reads: int, rnr_retry: int) -> None:
+        """Take over the parameters of the connection."""
         self._una = self._next = self._high = psn
         self.mtu = mtu
         self.max_reads = max_reads
@@ -196,20 +205,22 @@ class Requester:
 
     @property
     def queued(self) -> int:
-        """Work requests not completed."""
+        """How many work requests are not completed."""
         return len(self._queue) + len(self._sent)
 
     @property
     def idle(self) -> bool:
+        """Whether all work requests are completed."""
         return not self._sent and not self._queue
 
     def post(self, work: Work) -> None:
+        """Queue ``work``."""
         self._queue.append(work)
 
     # -- out -----------------------------------------------------------------------------------------------------
 
     def transmit(self, path: Path, now: float, budget: int) -> int:
-        """Send what the window allows, at most about ``budget`` packets; returns how many of those are left."""
+        """Send what the window allows, at most about ``budget`` packets. Return the rest of the budget."""
         if now < self._rnr_until:
             return budget
         start = self._next
@@ -240,7 +251,7 @@ class Requester:
 
     def _send_read(self, path: Path, work: Work, now: float, room: int) -> bool:
         if not self.max_reads:
-            self._break(Status.LOCAL_ERROR, CloseReason(CloseCause.PROTOCOL, "the peer takes no RDMA Reads"))
+            self._break(Status.LOCAL_ERROR, CloseReason(CloseCause.PROTOCOL, "the peer accepts no RDMA Reads"))
             return False
         position = self._next - work.first
         count = min(work.last + 1 - self._next, READ_CHUNK - position % READ_CHUNK)
@@ -268,7 +279,7 @@ class Requester:
         return True
 
     def _send_data(self, path: Path, work: Work, now: float, count: int, budget: int) -> int:
-        """Send up to ``count`` packets of a Send or Write; returns what is left of ``budget``."""
+        """Send up to ``count`` packets of a Send or Write. Return the rest of ``budget``."""
         psn, last = self._next, work.last
         quarter = min(ACK_EVERY, max(1, self.window.size // 4))
         end = min(last + 1, psn + count)
@@ -296,7 +307,7 @@ class Requester:
         return budget
 
     def _send_packet(self, path: Path, work: Work, psn: int, quarter: int, now: float) -> None:
-        """Send packet ``psn`` of a Send or Write, and ask for an acknowledgement where one is due."""
+        """Send packet ``psn`` of a Send or Write, and request an acknowledgement if one is due."""
         first, final = psn == work.first, psn == work.last
         offset = (psn - work.first) * self.mtu
         size = work.length - offset if final else self.mtu
@@ -333,7 +344,8 @@ class Requester:
     # -- in ------------------------------------------------------------------------------------------------------
 
     def on_acknowledge(self, psn: int, syndrome: int, now: float) -> None:
-        """An ACKNOWLEDGE packet (9.7.5.2). Numbers never sent, or acknowledged before, are ignored."""
+        """Process an ACKNOWLEDGE packet. Numbers that were never sent, or acknowledged before, are ignored.
+        [IBTA 9.7.5.2]"""
         number = extend_psn(psn, self._una)
         if number >= self._high or number < self._una - 1:
             return
@@ -350,8 +362,8 @@ class Requester:
             self._refused(number, syndrome, now)
 
     def _advance(self, upto: int, now: float) -> None:
-        """Everything below ``upto`` was carried out. An RDMA Read in between whose data did not arrive soon is asked
-        for again (implicit NAK, 9.7.5.2.5)."""
+        """Note that everything below ``upto`` was carried out. If the data of an RDMA Read in between does not arrive
+        soon, it is requested again (implicit NAK). [IBTA 9.7.5.2.5]"""
         before = self._una
         while self._sent:
             work = self._sent[0]
@@ -372,7 +384,7 @@ class Requester:
         self._progressed(before, now)
 
     def _finish(self, work: Work) -> None:
-        """``work`` is the oldest one and complete."""
+        """Complete ``work``, which is the oldest one."""
         self._sent.popleft()
         self._index = max(0, self._index - 1)
         self._una = work.last + 1
@@ -380,6 +392,7 @@ class Requester:
             self._completions.append(Completion(work.operation, Status.OK, work.context))
 
     def _progressed(self, before: int, now: float) -> None:
+        """Update timers and window if the oldest unacknowledged packet is no longer ``before``."""
         una = self._una
         if una == before:
             return
@@ -398,7 +411,7 @@ class Requester:
         self._deadline = now + self.timer.timeout if una < self._next else None
 
     def on_read_response(self, psn: int, payload: memoryview, now: float) -> None:
-        """Place one packet of a read response; its number says where (9.7.5.2.4)."""
+        """Place one packet of a read response; its number determines the place. [IBTA 9.7.5.2.4]"""
         number = extend_psn(psn, self._una)
         if number < self._una:
             self._counters["duplicates"] += 1
@@ -424,7 +437,8 @@ class Requester:
             self._early = {key: value for key, value in self._early.items() if key > self._una}
 
     def _place(self, payload: memoryview | bytes) -> bool:
-        """The next packet of the oldest work request, if that is an RDMA Read."""
+        """Place the next packet of the oldest work request. Return False if that is not an RDMA Read or the packet does
+        not fit."""
         number = self._una
         work = self._sent[0] if self._sent else None
         if work is None or not work.is_read or number < work.first:
@@ -472,7 +486,7 @@ class Requester:
         self._rnr_until = self._deadline = now + RNR_DELAYS[code] / 1000
 
     def _go_back(self, psn: int, now: float) -> None:
-        """Send again from ``psn`` on."""
+        """Have packets sent again from ``psn`` on."""
         self._next = psn
         index = 0
         for work in self._sent:
@@ -488,8 +502,9 @@ class Requester:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def handle_timer(self, now: float) -> None:
+        """Handle the deadlines that have passed."""
         if self._gap_deadline is not None and now >= self._gap_deadline:
-            # Data of a read response is missing and did not just arrive late.
+            # Data of a read response is missing; it is not merely late.
             self._gap_deadline = None
             self.window.cut(now, self.timer.round_trip)
             self._go_back(self._una, now)
@@ -510,20 +525,21 @@ class Requester:
         self._go_back(self._una, now)
 
     def congested(self, now: float) -> None:
-        """A congestion notification arrived (A17.9.3)."""
+        """Handle a congestion notification. [IBTA A17.9.3]"""
         self.window.cut(now, self.timer.round_trip)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     def _break(self, status: Status, reason: CloseReason) -> None:
-        """The oldest work request failed."""
+        """Fail the oldest work request with ``status`` and end the connection."""
         if self._sent:
             work = self._sent.popleft()
             self._completions.append(Completion(work.operation, status, work.context))
         self._fail(reason)
 
     def flush(self) -> None:
-        # Memory comes back without the garbage collector: the queue pair refers to this object.
+        """Complete all work requests as flushed."""
+        # The queue pair refers to this object. Breaking the circle frees both without the garbage collector.
         self._fail = _ignore
         for queue in (self._sent, self._queue):
             for work in queue:

@@ -1,7 +1,7 @@
-"""The responder half of a reliable connection (IBTA volume 1, 9.7.4): Sends and RDMA Writes in, RDMA Reads answered,
-acknowledgements out. No I/O, no clock.
+"""The responder half of a reliable connection. No I/O, no clock. [IBTA volume 1, 9.7.4]
 
-Acknowledgements are coalesced: one goes out per batch of arrived packets, after the read responses due before it.
+Sends, RDMA Writes and Read requests come in; read responses and acknowledgements go out. Acknowledgements are
+coalesced: one is sent per batch of received packets, after the read responses that are due before it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from smbdirect.providers.roce.headers import AETH, IETH, PSN_MASK, RETH, Aeth, O
 from smbdirect.providers.roce.requester import REORDER_DELAY, Path
 
 MAX_PENDING_READS = 16
-"""Read requests being answered: the responder resources offered in connection management."""
+"""Most read requests being answered: the responder resources offered in connection management."""
 REPEAT_NAK_AFTER = 0.02
-"""Seconds after which a gap that is still open is reported again: the first NAK, or what it asked for, was lost."""
+"""Seconds after which a gap is reported again if it is still open: the first NAK or the repeated packet was lost."""
 RNR_TIMER = 20
 """RNR NAK timer code: 10.24 ms."""
 
 MAX_EARLY = 64
-"""Packets kept that arrived before an earlier one."""
+"""Most packets that are kept because they arrived before an earlier one."""
 
 _SEND, _WRITE, _READ, _REFUSED = range(4)
 _FIRST, _LAST = 1, 2
@@ -39,7 +39,7 @@ _REQUESTS: dict[int, tuple[int, int]] = {
     Opcode.WRITE_LAST: (_WRITE, _LAST),
     Opcode.WRITE_ONLY: (_WRITE, _FIRST | _LAST),
     Opcode.READ_REQUEST: (_READ, _FIRST | _LAST),
-    # No consumer of this package uses immediate data or atomics; accepting them would drop information silently.
+    # The users of this package use neither immediate data nor atomics; accepting them would drop information silently.
     Opcode.SEND_LAST_IMMEDIATE: (_REFUSED, 0),
     Opcode.SEND_ONLY_IMMEDIATE: (_REFUSED, 0),
     Opcode.WRITE_LAST_IMMEDIATE: (_REFUSED, 0),
@@ -51,7 +51,7 @@ REQUEST_OPCODES = frozenset(_REQUESTS)
 
 
 class _ReadAnswer:
-    """A read response on its way: ``left`` bytes from ``position`` of the region, starting at packet ``psn``."""
+    """The rest of one read response: ``left`` bytes from ``position`` of the region, starting at packet ``psn``."""
 
     __slots__ = ("first", "left", "msn", "position", "psn", "region")
 
@@ -65,12 +65,12 @@ class _ReadAnswer:
 
 
 def _ignore(reason: CloseReason) -> None:
-    """Tell nobody: it is over already."""
+    """Do nothing: the connection is already over."""
 
 
 class Responder:
-    """Receive queue of one queue pair. ``fail(reason)`` is called when the connection must end; the NAK that tells the
-    peer goes out with the next ``transmit``."""
+    """The receive queue of one queue pair. ``fail(reason)`` is called when the connection must end;
+    ``transmit_refusal`` sends the NAK for the peer."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Responder:
         self.mtu = 1024
         self.receives: deque[tuple[memoryview, object]] = deque()
         self.starved = False
-        """A message waits for a receive that was not posted."""
+        """Whether a message waits for a receive that was not posted."""
         self._regions = regions
         self._completions = completions
         self._counters = counters
@@ -102,24 +102,26 @@ class Responder:
         self._nak: int | None = None
         self._nak_sent: float | None = None
         self._early: dict[int, tuple[int, bool, bytes, int]] = {}
-        """Requests that arrived before an earlier one: opcode, AckReq, packet, end of its payload."""
+        """Requests that arrived before an earlier one, by number: opcode, AckReq, packet, end of its payload.
+        Invariant: all numbers are larger than ``_expected``, except while a packet is processed."""
         self.deadline: float | None = None
-        """When ``handle_timer`` wants to be called."""
+        """When to call ``handle_timer``, or None."""
         self._fatal: int | None = None
         self._invalidate: int | None = None
 
     def start(self, psn: int, mtu: int) -> None:
+        """Take over the parameters of the connection."""
         self._expected = psn
         self.mtu = mtu
 
     # -- in ------------------------------------------------------------------------------------------------------
 
     def on_request(self, opcode: int, psn: int, ack_request: bool, packet: memoryview, end: int, now: float) -> None:
-        """A request packet: extension headers at 12, payload up to ``end``. ``packet`` has room for the headers that
-        ``opcode`` calls for (the caller checked)."""
+        """Process a request packet: extension headers at offset 12, payload up to ``end``. The caller has checked that
+        ``packet`` is long enough for the headers of ``opcode``."""
         number = extend_psn(psn, self._expected)
         if opcode == Opcode.WRITE_MIDDLE and number == self._expected and self._message == _WRITE and not self._early:
-            # Most packets by far: nothing to decide but whether the memory may still be written.
+            # The most frequent packet by far: the only question is whether the memory may still be written.
             region, position, size = self._region, self._position, end - 12
             if region is not None and region.valid and size == self.mtu < self._left:
                 region.memory[position : position + size] = packet[12:end]
@@ -147,7 +149,7 @@ class Responder:
             self.deadline = now + REORDER_DELAY if self._early else None
 
     def _carry_out(self, opcode: int, ack_request: bool, packet: memoryview, end: int, now: float) -> bool:
-        """The request that is due. False if it could not be done."""
+        """Carry out the request with the expected number. Return False if that was not possible."""
         kind, part = _REQUESTS[opcode]
         # 9.7.4.1.2: FIRST or ONLY begins a message, MIDDLE and LAST continue one of the same kind.
         if kind == _REFUSED or (self._message is not None if part & _FIRST else self._message != kind):
@@ -188,7 +190,7 @@ class Responder:
             self._acknowledge = True
 
     def _missing(self, now: float) -> None:
-        """9.7.4.1.4: one NAK per gap."""
+        """Have a NAK sent for a gap: one per gap, repeated only if it stays open. [IBTA 9.7.4.1.4]"""
         self._nak = Syndrome.SEQUENCE_ERROR
         self._nak_sent = now
         self.deadline = None
@@ -198,6 +200,7 @@ class Responder:
             self._missing(now)
 
     def _refuse(self, syndrome: int, reason: CloseReason) -> None:
+        """End the connection, and have ``syndrome`` sent to the peer."""
         self._fatal = syndrome
         self._fail(reason)
 
@@ -249,7 +252,8 @@ class Responder:
         return self._complete_packet(part)
 
     def _not_ready(self, now: float) -> None:
-        """9.7.5.2.8: the peer is to come back later; the connection ends when it has done so often enough."""
+        """Have the peer retry later with an RNR NAK; the peer ends the connection after too many retries.
+        [IBTA 9.7.5.2.8]"""
         self._counters["rnr_sent"] += 1
         self.starved = True
         self._nak = Syndrome.RNR | RNR_TIMER
@@ -312,7 +316,7 @@ class Responder:
         return True
 
     def _repeat_read(self, number: int, packet: memoryview, end: int) -> None:
-        """A duplicate RDMA Read is carried out again if it is still allowed, else dropped (9.7.5.1.4)."""
+        """Carry out a duplicate RDMA Read again if it is still allowed, else drop it. [IBTA 9.7.5.1.4]"""
         address, token, length = RETH.unpack(packet, 12)
         if end != 28 or number + max(1, -(-length // self.mtu)) > self._expected:
             return
@@ -323,7 +327,7 @@ class Responder:
                 region, position = self._regions.find(token, address, length, Access.REMOTE_READ)
             except AccessRefused:
                 return
-        # What is still queued for the same packets need not go out twice.
+        # Responses that are still queued for the same packets need not be sent twice.
         after = number + max(1, -(-length // self.mtu))
         kept = [a for a in self._reads if a.psn < number or a.psn + max(1, -(-a.left // self.mtu)) > after]
         if len(kept) < MAX_PENDING_READS:
@@ -333,11 +337,11 @@ class Responder:
 
     @property
     def pending(self) -> bool:
-        """Something waits for ``transmit``."""
+        """Whether anything waits for ``transmit``."""
         return bool(self._reads) or self._acknowledge or self._nak is not None
 
     def transmit(self, path: Path, budget: int) -> int:
-        """Send read responses, at most ``budget`` packets, then the acknowledgement; returns the budget left."""
+        """Send read responses, at most ``budget`` packets, then the acknowledgement. Return the rest of the budget."""
         while self._reads and budget > 0 and path.ready:
             answer = self._reads[0]
             count = min(budget, (answer.left - 1) // self.mtu)
@@ -362,7 +366,7 @@ class Responder:
         return budget
 
     def transmit_refusal(self, path: Path) -> None:
-        """The NAK that ended the connection, if one did."""
+        """Send the NAK that ended the connection, if there is one."""
         if self._fatal is not None:
             self._send_aeth(path, self._fatal, self._expected)
             self._counters["naks_sent"] += 1
@@ -373,7 +377,7 @@ class Responder:
         path.send(Opcode.ACKNOWLEDGE, 0, psn & PSN_MASK, False, aeth, (), 0)
 
     def _answer_middles(self, path: Path, answer: _ReadAnswer, region: Region, count: int) -> int:
-        """Several packets of a read response, neither the first nor the last one; how many went out."""
+        """Send several packets of a read response, neither the first nor the last one. Return how many were sent."""
         memory = region.memory[answer.position : answer.position + count * self.mtu]
         sent = path.send_middles(Opcode.READ_RESPONSE_MIDDLE, answer.psn, memory, count)
         size = sent * self.mtu
@@ -384,7 +388,8 @@ class Responder:
         return sent
 
     def _answer(self, path: Path, answer: _ReadAnswer) -> bool:
-        """One packet of a read response."""
+        """Send one packet of a read response. Return False if its region is no longer valid, which ends the
+        connection."""
         size = min(self.mtu, answer.left)
         segments: tuple[memoryview, ...] = ()
         if answer.region is not None:
@@ -416,7 +421,8 @@ class Responder:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        # Memory comes back without the garbage collector: the queue pair refers to this object.
+        """Complete all receives as flushed."""
+        # The queue pair refers to this object. Breaking the circle frees both without the garbage collector.
         self._fail = _ignore
         self._reads.clear()
         self._acknowledge = False

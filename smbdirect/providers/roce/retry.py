@@ -1,29 +1,30 @@
 """Loss and congestion: the send window, the retransmission timer and the rate of congestion notifications.
 
-InfiniBand leaves round-trip estimation to the implementer (9.7.6.1.3 gives only a time-out); this follows RFC 6298 for
-the timer and additive increase, multiplicative decrease for the window. No I/O, no clock: ``now`` is in seconds.
+InfiniBand leaves round-trip estimation to the implementer (IBTA 9.7.6.1.3 gives only a time-out). The timer follows RFC
+6298; the window uses additive increase and multiplicative decrease. No I/O, no clock: ``now`` is in seconds.
 """
 
 from __future__ import annotations
 
 MAX_WINDOW = 128
-"""Packets in flight. Keeps a burst well below a default UDP receive buffer and a NIC's queue."""
+"""Most packets in flight. Keeps a burst well below a default UDP receive buffer and a NIC's queue."""
 MIN_WINDOW = 16
-"""One RDMA Read request's worth of response packets always fits."""
+"""The response packets of one RDMA Read request always fit."""
 FIRST_WINDOW = 64
 FIRST_TIMEOUT = 0.25
 MIN_TIMEOUT = 0.03
 MAX_TIMEOUT = 3.0
 MAX_RETRIES = 8
-"""Time-outs in a row without progress, about ten seconds, before the connection is given up."""
+"""Consecutive time-outs without progress, about ten seconds, after which the connection ends."""
 MAX_NAKS = 100
-"""Negative acknowledgements in a row without progress; a peer that only ever sends those is not obeyed for ever."""
+"""Consecutive negative acknowledgements without progress after which the connection ends: otherwise a peer could cause
+retransmissions forever."""
 CNP_INTERVAL = 0.001
-"""At most one congestion notification per connection in this many seconds (A17.9.3 leaves the interval open)."""
+"""Seconds between two congestion notifications of a connection, at least (IBTA A17.9.3 leaves the interval open)."""
 
 
 class Window:
-    """How many packets may be unacknowledged."""
+    """The send window of one connection: ``size`` packets may be unacknowledged."""
 
     __slots__ = ("_cut_until", "_threshold", "limit", "size")
 
@@ -34,7 +35,7 @@ class Window:
         self._cut_until = 0.0
 
     def acknowledged(self, packets: int, carry: list[float]) -> None:
-        """``packets`` more are acknowledged; ``carry[0]`` keeps the fraction between calls."""
+        """Grow the window after ``packets`` more were acknowledged. ``carry[0]`` keeps the fraction between calls."""
         if self.size >= self.limit:
             return
         carry[0] += packets if self.size < self._threshold else packets / self.size
@@ -44,7 +45,7 @@ class Window:
             self.size = min(self.limit, self.size + whole)
 
     def cut(self, now: float, round_trip: float) -> None:
-        """Loss or a congestion notification: halve, once per round trip."""
+        """Halve the window after a loss or a congestion notification, at most once per round trip."""
         if now < self._cut_until:
             return
         self._cut_until = now + max(round_trip, CNP_INTERVAL)
@@ -52,7 +53,7 @@ class Window:
 
 
 class RetryTimer:
-    """The retransmission time-out with its estimator and counters of vain attempts."""
+    """The retransmission time-out of one connection, with its estimator and the counters of failed attempts."""
 
     __slots__ = ("_backoff", "_smoothed", "_variation", "naks", "retries")
 
@@ -65,16 +66,17 @@ class RetryTimer:
 
     @property
     def round_trip(self) -> float:
-        """Smoothed round-trip time, seconds; 0 while unknown."""
+        """The smoothed round-trip time in seconds; 0 while unknown."""
         return self._smoothed
 
     @property
     def timeout(self) -> float:
+        """The retransmission time-out in seconds."""
         base = self._smoothed + 4 * self._variation if self._smoothed else FIRST_TIMEOUT
         return min(MAX_TIMEOUT, max(MIN_TIMEOUT, base) * self._backoff)
 
     def measured(self, sample: float) -> None:
-        """A round trip of a packet that was sent once (RFC 6298 section 2 and Karn's rule)."""
+        """Note the round-trip time of a packet that was sent only once. [RFC 6298 section 2 and Karn's rule]"""
         if self._smoothed:
             self._variation += (abs(sample - self._smoothed) - self._variation) / 4
             self._smoothed += (sample - self._smoothed) / 8
@@ -83,16 +85,17 @@ class RetryTimer:
             self._variation = sample / 2
 
     def progress(self) -> None:
+        """Reset the back-off and the counters: the peer acknowledged something."""
         self._backoff = 1
         self.retries = self.naks = 0
 
     def expired(self) -> bool:
-        """Count a time-out; True when it was the last one allowed."""
+        """Count a time-out. Return whether there were too many."""
         self.retries += 1
         self._backoff *= 2
         return self.retries > MAX_RETRIES
 
     def refused(self) -> bool:
-        """Count a sequence NAK; True when it was the last one allowed."""
+        """Count a sequence NAK. Return whether there were too many."""
         self.naks += 1
         return self.naks > MAX_NAKS

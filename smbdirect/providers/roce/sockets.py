@@ -1,9 +1,9 @@
-"""The sockets under RoCEv2 on Linux, and packets to and from them.
+"""The sockets of RoCEv2 on Linux, and the packets to and from them.
 
-One unconnected UDP socket per local address sends: with path MTU discovery on, the kernel sends IP ID 0 with DF, so the
-ICRC can be computed before. Checking the ICRC of an IPv4 packet needs its IP header, which only a raw socket shows
-(CAP_NET_RAW); the UDP socket's own copy is then dropped by a filter. Nothing in an IPv6 header that the ICRC covers is
-hidden from a UDP socket.
+One unconnected UDP socket per local address sends. With path MTU discovery on, the kernel sends IP ID 0 with DF, so the
+ICRC can be computed in advance. The check of an IPv4 packet's ICRC needs its IP header, which only a raw socket shows
+(CAP_NET_RAW); a filter then drops the UDP socket's own copy. A UDP socket shows everything in an IPv6 header that the
+ICRC covers.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _CE = 3
 RECEIVE_BUFFER = 16 << 20
 SEND_BUFFER = 4 << 20
 BATCH = 64
-"""Packets taken from a socket before other work of the event loop gets its turn."""
+"""Packets read from a socket before other work of the event loop gets its turn."""
 MAX_SEGMENTS = 60
-"""Packets in one UDP_SEGMENT send (the kernel takes 64)."""
+"""Most packets in one UDP_SEGMENT send (the kernel accepts 64)."""
 MAX_BATCH_BYTES = 60_000
 MAX_BATCH_BUFFERS = 1024 - 32
-"""``sendmsg`` takes 1024; a packet adds its segments and two."""
+"""``sendmsg`` accepts 1024 buffers; a packet adds its segments and two more."""
 LOCAL_MTU = 60_000
-"""Interfaces with an MTU above this are the loopback: both ends are on this host."""
+"""An interface with an MTU above this is the loopback interface: both ends are on this host."""
 _LENGTH_OFFSET = 8
 _MIN_PACKET = 16
 """BTH and ICRC."""
@@ -63,7 +63,7 @@ OnDamaged = Callable[["Port", memoryview, bytes], None]
 
 
 class Route(NamedTuple):
-    """Both ends of a path, as packed addresses; ``scope`` is the interface of link-local IPv6 ones, else 0."""
+    """Both ends of a path as packed addresses. ``scope`` is the interface of link-local IPv6 addresses, else 0."""
 
     port: Port
     local: bytes
@@ -72,7 +72,7 @@ class Route(NamedTuple):
 
 
 class RouteInfo(NamedTuple):
-    """What the kernel would use to reach an address."""
+    """The addresses, scope and MTU that the kernel would use to reach an address."""
 
     local: bytes
     peer: bytes
@@ -81,7 +81,7 @@ class RouteInfo(NamedTuple):
 
 
 def look_up(host: str, source: str | None = None) -> RouteInfo:
-    """The kernel's route to ``host`` (an address or a name). Raises ``ProviderError``."""
+    """Return the kernel's route to ``host`` (an address or a name). Raise ``ProviderError`` if there is none."""
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         family, address = found[0], cast("tuple[Any, ...]", found[4])
@@ -99,24 +99,26 @@ def look_up(host: str, source: str | None = None) -> RouteInfo:
 
 
 def pack_address(host: str) -> bytes:
-    """A numeric address, packed. Raises ``OSError`` for anything else."""
+    """Return a numeric address in packed form. Raise ``OSError`` for anything else."""
     if ":" in host:
         return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
     return socket.inet_pton(socket.AF_INET, host)
 
 
 def unpack_address(packed: bytes) -> str:
+    """Return a packed address in numeric form."""
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
 def _attach_filter(sock: socket.socket, program: Sequence[tuple[int, int, int, int]]) -> None:
-    """Classic BPF (SO_ATTACH_FILTER)."""
+    """Attach a classic BPF program (SO_ATTACH_FILTER)."""
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
     memory = ctypes.create_string_buffer(code, len(code))
     sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(program), ctypes.addressof(memory)))
 
 
 def _enlarge(sock: socket.socket, forced: int, ordinary: int, size: int) -> None:
+    """Set a buffer of ``size`` bytes by the option ``forced``, or by ``ordinary`` if the first is not permitted."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, forced, size)
     except OSError:
@@ -130,10 +132,10 @@ def _close_all(sockets: Sequence[socket.socket]) -> None:
 
 
 class Port:
-    """Sockets of one local address (or of all: ``0.0.0.0``, ``::``) and their place in the event loop."""
+    """The sockets of one local address (or of all: ``0.0.0.0``, ``::``), registered with the event loop."""
 
     def __init__(self, host: str, udp_port: int, check_icrc: bool, on_packet: OnPacket, on_damaged: OnDamaged) -> None:
-        """Raises ``ProviderError`` if the address cannot be had."""
+        """Open the sockets. Raise ``ProviderError`` if the address is not available."""
         self.local = pack_address(host)
         self.udp_port = udp_port
         self.wildcard = not any(self.local)
@@ -145,6 +147,7 @@ class Port:
         self._on_packet = on_packet
         self._on_damaged = on_damaged
         self._pending: deque[tuple[bytes, list[tuple[int, int, bytes]], tuple[str, int]]] = deque()
+        """Datagrams that the socket has not accepted. Invariant: empty unless ``blocked``."""
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray(icrc.ONES) + bytearray(65536)
         self._view = memoryview(self._buffer)
@@ -152,12 +155,12 @@ class Port:
         self._routes: dict[tuple[bytes, bytes], Route] = {}
         self._prefixes: dict[tuple[bytes, bytes, int, int, int], int] = {}
         self._batch_sizes: dict[bytes, int] = {}
-        """Of the packets in the last batch from an address."""
+        """Bytes of the packets in the last batch from each address."""
         self.socket = self._open_udp(host)
         self._raw: socket.socket | None = None
         if check_icrc and not self.ipv6:
             self._raw = self._open_raw(host)
-        # An event loop that ends before the last answers went out leaves no open sockets behind.
+        # Closes the sockets even if the event loop ends before the last answers were sent.
         sockets = [sock for sock in (self.socket, self._raw) if sock is not None]
         weakref.finalize(self, _close_all, sockets)
         self.checks_icrc = check_icrc and (self.ipv6 or self._raw is not None)
@@ -215,7 +218,7 @@ class Port:
         return raw
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the sockets. Idempotent."""
         for sock in (self.socket, self._raw):
             if sock is not None and sock.fileno() >= 0:
                 self._loop.remove_reader(sock)
@@ -242,7 +245,7 @@ class Port:
             except BlockingIOError:
                 return
             except OSError:
-                # An error of an earlier packet, reported here; nothing was received.
+                # The kernel reports an error of an earlier packet; nothing was received.
                 self.counters["send_errors"] += 1
                 continue
             end = 8 + size
@@ -251,7 +254,7 @@ class Port:
                 continue
             marked = buffer[9] & 3 == _CE
             source = bytes(view[20:24])
-            # Longer ones are batches: no need to look for one ICRC over all of it.
+            # A longer packet is a batch: it has no single ICRC.
             if size <= _MAX_SINGLE and icrc.check_ipv4(buffer, view, end):
                 self._on_packet(self._route(bytes(view[24:28]), source), view[36:end], marked)
             elif not self._unfold(source, end, marked):
@@ -259,8 +262,9 @@ class Port:
                 self._on_damaged(self, view[36:end], source)
 
     def _unfold(self, source: bytes, end: int, marked: bool) -> bool:
-        """On loopback and virtual links a batch of the sender's (UDP_SEGMENT) arrives in one piece. Its packets are of
-        one size, except for the last: find it by the first one's ICRC, which also covers the lengths."""
+        """Split a batch of the sender (UDP_SEGMENT), which arrives in one piece on loopback and virtual links, and
+        process its packets. They have one size, except for the last: find it by the ICRC of the first packet, which
+        also covers the lengths. Return False if no size fits."""
         buffer, view = self._buffer, self._view
         ip_id = buffer[12] << 8 | buffer[13]
         source_port = buffer[28] << 8 | buffer[29]
@@ -286,7 +290,7 @@ class Port:
             if stop - start < _MIN_PACKET:
                 self.counters["crc_errors"] += 1
                 continue
-            if index:  # the first one's is known to be right
+            if index:  # the ICRC of the first one is known to be right
                 buffer[start + icrc.BTH_MASKED_BYTE] = 0xFF
                 state = self._prefix(source, local, source_port, stop - start, ip_id + index & 0xFFFF)
                 if crc32(view[start : stop - 4], state) != int.from_bytes(view[stop - 4 : stop], "little"):
@@ -297,7 +301,8 @@ class Port:
         return True
 
     def _prefix(self, source: bytes, local: bytes, source_port: int, length: int, ip_id: int) -> int:
-        """``icrc.prefix`` of an arriving packet, kept: peers send few lengths and number their batches alike."""
+        """Return ``icrc.prefix`` of an arriving packet from a cache: peers use few lengths and number their batches in
+        the same way."""
         key = source, local, source_port, length, ip_id
         state = self._prefixes.get(key)
         if state is None:
@@ -346,14 +351,14 @@ class Port:
     # -- out -----------------------------------------------------------------------------------------------------
 
     def address_of(self, route: Route) -> tuple[str, int]:
-        """What ``sendmsg`` takes to reach the route's peer."""
+        """Return the address of the route's peer for ``sendmsg``."""
         host = unpack_address(route.peer)
         if self.ipv6:
             return (host, self.udp_port, 0, route.scope)  # type: ignore[return-value]
         return (host, self.udp_port)
 
     def source_control(self, route: Route) -> list[tuple[int, int, bytes]]:
-        """Ancillary data that makes a wildcard socket send from the route's local address."""
+        """Return the ancillary data that makes a wildcard socket send from the route's local address."""
         if not self.wildcard:
             return []
         if self.ipv6:
@@ -361,7 +366,8 @@ class Port:
         return [(socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4s", 0, route.local, bytes(4)))]
 
     def transmit(self, buffers: list[Buffer], control: list[tuple[int, int, bytes]], address: tuple[str, int]) -> bool:
-        """One datagram, or one batch of them. What the socket does not take now is kept until it does: False."""
+        """Send one datagram or one batch of them. If the socket does not accept it now, keep it until it does, and
+        return False."""
         if not self.blocked:
             try:
                 self.socket.sendmsg(buffers, control, 0, address)
@@ -373,19 +379,19 @@ class Port:
                 return True
             else:
                 return True
-        # Copied: the buffers may be used again before the socket takes them.
+        # Copied: the buffers may be used again before the socket accepts them.
         self._pending.append((b"".join(buffers), control, address))
         return False
 
     def _failed(self, error: OSError, control: list[tuple[int, int, bytes]]) -> None:
-        """The packet is lost, as on the network: it will be sent again."""
+        """Count a packet that was lost, as on the network: the requester sends it again."""
         self.counters["send_errors"] += 1
         if any(kind == _UDP_SEGMENT for _, kind, _ in control) and error.errno in (
             errno.EIO,
             errno.EINVAL,
             errno.EOPNOTSUPP,
         ):
-            # The interface has no checksum offload, or the kernel no segmentation: one by one from now on.
+            # The interface has no checksum offload, or the kernel no segmentation: send packets one by one from now on.
             self.segmentation = False
 
     def _writable(self) -> None:
@@ -404,16 +410,17 @@ class Port:
 
 
 def segment_sizes(total: int) -> list[int]:
-    """Sizes that the equal packets of a batch of ``total`` bytes can have: full ones, with or without an AETH."""
+    """Return the sizes that the equal packets of a batch of ``total`` bytes can have: full packets, with or without an
+    extension header."""
     sizes = (12 + extension + mtu + 4 for mtu in (4096, 2048, 1024, 512, 256) for extension in (0, 4, 16))
     return [size for size in sizes if size < total]
 
 
 class PacketPath:
-    """Packets of one connection; keeps ``requester.Path``.
+    """The outgoing packets of one connection. Implements ``requester.Path``.
 
-    Packets of equal size gather into one UDP_SEGMENT batch, which ``flush`` sends; the kernel numbers their IP headers
-    0, 1, 2, ..., which the ICRC takes into account. ``segment`` says whether that is wanted on this path.
+    Packets of equal size are collected in one UDP_SEGMENT batch, which ``flush`` sends. The kernel numbers their IP
+    headers 0, 1, 2, ..., which the ICRC takes into account. ``segment`` allows batches on this path.
     """
 
     def __init__(self, route: Route, queue_pair: int, mtu: int, segment: bool, counters: dict[str, int]) -> None:
@@ -482,7 +489,7 @@ class PacketPath:
         self._counters["packets_sent"] += 1
         buffers = [header, *segments, trailer + state.to_bytes(4, "little")]
         if not count:
-            # Only full packets begin a batch: a receiver behind a virtual link can find out their size (``_unfold``).
+            # Only full packets begin a batch: a receiver on a virtual link can determine their size (``_unfold``).
             if size != self._mtu or not self._segment or not self._port.segmentation:
                 if not self._port.transmit(buffers, self._control, self._address):
                     self._counters["allocations"] += 1
@@ -496,7 +503,7 @@ class PacketPath:
     def send_middles(
         self, opcode: int, psn: int, memory: memoryview, count: int, countdown: int = 0, ask_every: int = 0
     ) -> int:
-        """See ``requester.Path``: ``send`` for many packets alike, in one loop."""
+        """See ``requester.Path``. This is ``send`` for many similar packets in one loop."""
         mtu, port = self._mtu, self._port
         length = 16 + mtu
         batched = self._segment and port.segmentation
@@ -533,7 +540,7 @@ class PacketPath:
         return count
 
     def flush(self) -> None:
-        """Send what gathered."""
+        """Send the batch."""
         count, self._count = self._count, 0
         if not count:
             return
@@ -546,7 +553,7 @@ class PacketPath:
 
 
 def send_single(route: Route, packet: bytes) -> None:
-    """One packet without its ICRC, for which no ``PacketPath`` exists."""
+    """Send one packet for which no ``PacketPath`` exists. ``packet`` has no ICRC yet."""
     port = route.port
     state = icrc.prefix(route.local, route.peer, port.udp_port, port.udp_port, len(packet) + 4)
     with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """The part of libibverbs' and librdmacm's binary interface that is used here (rdma-core 44, stable since 2006).
 
-Control structures are ctypes; the ones of the data path are packed by ``struct`` straight into reusable memory.
-``tests/smbdirect/verbs/test_abi.py`` holds every offset against the installed headers where a compiler is present.
+Control structures are ctypes; those of the data path are packed by ``struct`` directly into reusable memory.
+``tests/smbdirect/verbs/test_abi.py`` compares every offset with the installed headers if there is a compiler.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class DeviceAttr(Structure):
 
 
 class AsyncEvent(Structure):
-    """``element``: a union of pointers and, for events of ports, an int."""
+    """An event of a device. ``element`` is a union of pointers and, for events of ports, an int."""
 
     _fields_ = [("element", c_void_p), ("event_type", c_int)]
 
@@ -191,7 +191,8 @@ _RDMACM: dict[str, tuple[Any, list[Any]]] = {
 
 
 def load() -> Libraries:
-    """Load both libraries; ``OSError`` names the missing one. Calls keep the interpreter lock: all are short."""
+    """Load both libraries. Raise ``OSError``, which names the missing one. Calls keep the interpreter lock, since all
+    are short."""
     verbs = ctypes.PyDLL("libibverbs.so.1", use_errno=True)
     cm = ctypes.PyDLL("librdmacm.so.1", use_errno=True)
     for library, table in ((verbs, _IBVERBS), (cm, _RDMACM)):
@@ -224,13 +225,13 @@ def byte_at(address: int) -> int:
 
 
 def oserror(what: str) -> OSError:
-    """The ``OSError`` of the last failed call."""
+    """Return the ``OSError`` of the last failed call."""
     number = ctypes.get_errno()
     return OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def pack_sockaddr(host: str, port: int) -> bytes:
-    """A ``sockaddr_in``/``sockaddr_in6``; an IPv6 scope may follow '%'."""
+    """Return a ``sockaddr_in`` or ``sockaddr_in6``. An IPv6 scope may follow '%'."""
     info = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     family, address = info[0], info[4]
     if family == socket.AF_INET6:
@@ -241,7 +242,7 @@ def pack_sockaddr(host: str, port: int) -> bytes:
 
 
 def unpack_sockaddr(address: int) -> tuple[str, int]:
-    """Host and port of the sockaddr at this memory address."""
+    """Return host and port of the sockaddr at this memory address."""
     raw = ctypes.string_at(address, 28)
     family = int.from_bytes(raw[:2], "little")
     port = int.from_bytes(raw[2:4], "big")

@@ -1,4 +1,4 @@
-"""What differs from device to device, in one place: an owner of a NIC looks here first."""
+"""All differences between devices, in one place: start here to support a new NIC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_SGE = 16
 INLINE = 128
 MAX_TRANSFER = 1 << 30
 SIW_VENDOR = 0x626D74
-"""vendor_id that Linux' siw reports."""
+"""The vendor_id that Linux's siw reports."""
 _MAPPED_DOORBELLS = frozenset(
     {
         "be2net",
@@ -37,14 +37,15 @@ _MAPPED_DOORBELLS = frozenset(
         "vmw_pvrdma",
     }
 )
-"""Kernel drivers of devices whose library posts, and asks for events, by mapped memory alone (rdma-core 44).
+"""Kernel drivers of devices whose library posts work and requests events through mapped memory only (rdma-core 44).
 
-Those of rxe, siw, hfi1 and qib use write(2); so may cxgb4's, when it runs out of doorbells."""
+The libraries of rxe, siw, hfi1 and qib use write(2). That of cxgb4 may do so when it runs out of doorbells.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PortState:
-    """One port as sysfs tells it."""
+    """The state of one port, from sysfs."""
 
     device: str
     port: int
@@ -62,7 +63,7 @@ def _read(path: Path) -> str:
 
 
 def ports(root: Path = Path("/sys/class/infiniband")) -> list[PortState]:
-    """All ports of all RDMA devices of this host, from sysfs (needs no library)."""
+    """Return all ports of all RDMA devices of this host, from sysfs (no library is needed)."""
     found = []
     for device in sorted(root.iterdir()) if root.is_dir() else ():
         iwarp = _read(device / "node_type").startswith(str(abi.NODE_RNIC))
@@ -89,15 +90,15 @@ def ports(root: Path = Path("/sys/class/infiniband")) -> list[PortState]:
 
 
 def is_active(name: str, port: int, root: Path = Path("/sys/class/infiniband")) -> bool:
-    """Whether the port has a link."""
+    """Return whether the port has a link."""
     return _read(root / name / "ports" / str(port) / "state").startswith("4")
 
 
 def posts_by_write(name: str, root: Path = Path("/sys/class/infiniband")) -> bool:
-    """Whether posting work takes a write(2), which only the verbs thread may do (``thread``).
+    """Return whether posting work needs a write(2), which only the verbs thread may do (``thread``).
 
-    It goes by the kernel driver of the device under it. Software devices (rxe, siw) have none, and a driver that is not
-    known counts as one that writes: that is slower, and right for all.
+    The kernel driver of the underlying device determines this. Software devices (rxe, siw) have none. An unknown driver
+    counts as one that writes: that is slower, but correct for all drivers.
     """
     try:
         driver = os.path.basename(os.readlink(root / name / "device" / "driver"))
@@ -107,7 +108,7 @@ def posts_by_write(name: str, root: Path = Path("/sys/class/infiniband")) -> boo
 
 
 def why_unavailable() -> str | None:
-    """None if verbs can be used here, else the reason and the remedy."""
+    """Return None if verbs can be used here, else the reason and the remedy."""
     if not ports():
         return "no RDMA device (a NIC's driver makes one, or `rdma link add rxe0 type rxe netdev eth0`)"
     try:
@@ -122,7 +123,7 @@ def why_unavailable() -> str | None:
 
 
 class Device:
-    """An opened device: its limits and the entries of its operations table."""
+    """One opened device: its limits and the entries of its operations table."""
 
     def __init__(self, libraries: abi.Libraries, context: int, thread: VerbsThread) -> None:
         self.libraries = libraries
@@ -134,24 +135,26 @@ class Device:
             raise abi.oserror(f"{self.name}: ibv_query_device")
         self.iwarp = any(port.iwarp for port in ports() if port.device == self.name)
         self.posts_by_write = posts_by_write(self.name)
-        """``post_send``, ``post_recv`` and ``req_notify_cq`` are called on ``thread`` only."""
+        """Whether ``post_send``, ``post_recv`` and ``req_notify_cq`` may be called only on ``thread``."""
         self.read_sink_needs_remote_write = self.iwarp and attributes.vendor_id != SIW_VENDOR
-        """An iWARP NIC checks the sink of its own Reads as if the peer wrote it (RFC 5040 5.2.1); its token is on the
-        wire, so such a sink is registered for one Read only, never as a standing pool, and each connection has a
-        protection domain of its own, where no other can name it. siw asks for no remote right."""
+        """Whether the sink of a Read needs the right REMOTE_WRITE. An iWARP NIC checks the sink of its own Reads as if
+        the peer wrote to it (RFC 5040 5.2.1). The sink's token is on the wire. So it is registered for one Read only,
+        not as part of a pool, and each connection has a protection domain of its own, in which no other connection can
+        name it. siw requires no remote right."""
         self.max_read_depth = max(1, min(attributes.max_qp_rd_atom, 32))
-        """Reads the peer may have outstanding at us."""
+        """Reads that the peer may have outstanding at us."""
         self.max_initiator_depth = max(1, min(attributes.max_qp_init_rd_atom or attributes.max_qp_rd_atom, 32))
-        """Reads we may have outstanding at the peer."""
+        """Reads that we may have outstanding at the peer."""
         send_sge = max(1, min(attributes.max_sge, MAX_SGE))
         self.capabilities = Capabilities(
             name="verbs",
             max_send_sge=send_sge,
-            # an iWARP Read has exactly one sink (RFC 5040 4.4)
+            # An iWARP Read has exactly one sink (RFC 5040 4.4).
             max_read_sge=1 if self.iwarp else max(1, min(attributes.max_sge_rd or 1, send_sge)),
             max_transfer=MAX_TRANSFER,
             max_message=MAX_TRANSFER,
-            # inline data is copied when the device is told, which is after ``post`` returned where the thread does it
+            # Inline data is copied when the device gets the request. If the thread posts it, that is after ``post`` has
+            # returned.
             max_inline=0 if self.posts_by_write else INLINE,
             max_send_queue=max(16, min(SEND_QUEUE, attributes.max_qp_wr)),
             max_receive_queue=max(16, min(RECEIVE_QUEUE, attributes.max_qp_wr)),
@@ -159,7 +162,7 @@ class Device:
             remote_invalidation=True,
             receives_before_accept=True,
             requires_registration=True,
-            # a plain user-space region cannot be (that takes memory windows, which siw lacks)
+            # A plain user-space region cannot be invalidated: that needs memory windows, which siw does not have.
             regions_invalidatable=False,
         )
         self.poll_cq = abi.PollCq(abi.pointer_at(context + abi.OPS_POLL_CQ))

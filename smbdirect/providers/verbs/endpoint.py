@@ -1,4 +1,5 @@
-"""One queue pair: posting and reaping. Work requests are packed into reusable memory, one doorbell a chain."""
+"""One queue pair: posting work and reaping completions. Work requests are packed into reusable memory; each chain needs
+one doorbell."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from smbdirect.providers.verbs.memory import STAGING_SLOT, Domain, Registration,
 
 POLL_BATCH = 32
 FLUSH_SECONDS = 2.0
-"""How long a dying queue pair may take to flush before its work requests are completed here."""
+"""Seconds that a failed queue pair may take to flush before its work requests are completed here."""
 
 _STATUS = {
     0: Status.OK,
@@ -55,31 +56,33 @@ _CAUSE = {
 
 
 def _ignore_completions(_: Sequence[Completion]) -> None:
-    """Before the owner set its callback nothing is posted, so nothing completes."""
+    """Do nothing: nothing is posted, so nothing completes, before the owner sets its callback."""
 
 
 def _ignore_close(_: CloseReason) -> None:
-    """Until the owner set its callback."""
+    """Do nothing, until the owner sets its callback."""
 
 
 class _Posted(NamedTuple):
+    """One posted work request or receive, and the resources that it holds until it completes."""
+
     operation: Operation
     context: object
     signalled: bool
-    """The caller wants a completion."""
+    """Whether the caller requested a completion."""
     announced: bool
-    """The device makes one."""
+    """Whether the device reports a completion."""
     staging: StagingSlot | None
     sinks: tuple[Registration, ...]
     buffers: object
-    """Keeps the memory of the work request alive until it completed."""
+    """Keeps the memory of the work request alive until it completes."""
 
 
 class _Chain:
     """Memory for a chain of send work requests and their scatter-gather lists."""
 
     def __init__(self, requests: int, segments: int) -> None:
-        """``segments``: how many each may have."""
+        """``segments`` is the most that each work request may have."""
         self.segments = segments
         self.work = ctypes.create_string_buffer(requests * abi.SEND_WR_SIZE)
         self.at = ctypes.addressof(self.work)
@@ -88,7 +91,7 @@ class _Chain:
 
 
 class VerbsEndpoint:
-    """``Endpoint`` on a kernel RDMA device."""
+    """One connection on a kernel RDMA device. Implements ``base.Endpoint``."""
 
     def __init__(self, device: Device, domain: Domain, cm_id: int, loop: asyncio.AbstractEventLoop) -> None:
         self.capabilities = device.capabilities
@@ -107,23 +110,24 @@ class VerbsEndpoint:
         self._loop = loop
         self._cm_id: int | None = cm_id
         self.life = Life.OPEN
-        """Closing while sends that were posted before ``disconnect`` are out; dead while the queue pair, in its error
-        state, flushes; ended when everything of the device was given back."""
+        """Closing while sends that were posted before ``disconnect`` are outstanding; dead while the queue pair flushes
+        in its error state; ended when all resources of the device were released."""
         self._reason: CloseReason | None = None
-        """Why it died. Invariant: set exactly if dead or ended."""
+        """Why the connection ended. Invariant: set if and only if ``life`` is dead or ended."""
         self._flush_timer: asyncio.TimerHandle | None = None
         self._regions: set[Registration] = set()
+        # Invariant: _sends and _receives contain what was posted and not reported yet, by number, in posting order.
         self._sends: dict[int, _Posted] = {}
         self._receives: dict[int, _Posted] = {}
         self._finished: dict[int, Status] = {}
-        """Completed sends whose turn has not come."""
+        """Completed sends that cannot be reported before earlier ones."""
         self._late: list[Completion] = []
-        """Flushed completions of what was posted after the end began; delivered last."""
+        """Flushed completions of requests that were posted after the end began; delivered last."""
         self._next_id = 0
         self._handed = device.posts_by_write
-        """Posting and arming are handed to the device's thread."""
+        """Whether posting and arming are done by the device's thread."""
         self._refusing = False
-        """The thread's own: a work request was refused, so none of those behind it may go out."""
+        """Used only by the device's thread: a work request was refused, so no later one may be posted."""
         self._create_queues()
 
     def _create_queues(self) -> None:
@@ -137,7 +141,7 @@ class VerbsEndpoint:
             error = abi.oserror("ibv_create_cq")
             verbs.ibv_destroy_comp_channel(self._channel)
             raise ProviderError(str(error))
-        for inline in (limits.max_inline, limits.max_inline // 2, 0):  # devices refuse more than they have
+        for inline in (limits.max_inline, limits.max_inline // 2, 0):  # devices refuse a size that they do not support
             cap = abi.QpCap(limits.max_send_queue, limits.max_receive_queue, limits.max_send_sge, 1, inline)
             attributes = abi.QpInitAttr(None, self._cq, self._cq, None, cap, abi.QPT_RC, 0)
             if not self._cm.rdma_create_qp(self._cm_id, self._domain.pd, ctypes.byref(attributes)):
@@ -150,7 +154,7 @@ class VerbsEndpoint:
         assert self._cm_id is not None
         self._qp = self.queue_pair = abi.pointer_at(self._cm_id + abi.CM_ID_QP)
         self._max_inline = int(attributes.cap.max_inline_data)
-        # rewritten at every post, the library copies what it needs; what the thread is handed has memory of its own
+        # Rewritten at every post: the library copies what it needs. Requests for the thread have memory of their own.
         standing = 1 if self._handed else limits.max_send_queue
         self._chain = _Chain(standing, limits.max_send_sge)
         self._receive_wr = ctypes.create_string_buffer(abi.RECV_WR_SIZE + abi.SGE.size)
@@ -169,7 +173,7 @@ class VerbsEndpoint:
     # ------------------------------------------------------------------ registration
 
     def is_stalled(self) -> bool:
-        """See ``base.Endpoint.is_stalled``: the device gives up after its retries."""
+        """See ``base.Endpoint.is_stalled``. False, since the device ends the connection after its retries."""
         return False
 
     def register(self, memory: memoryview, access: Access) -> Registration:
@@ -238,12 +242,12 @@ class VerbsEndpoint:
             self._refused([number for number, _ in posted[self._first_bad(chain) :]], "ibv_post_send failed")
 
     def _first_bad(self, chain: _Chain) -> int:
-        """How many work requests of the chain the device took before it refused one."""
+        """Return how many work requests of the chain the device accepted before it refused one."""
         bad = abi.pointer_at(self._bad_at)
         return max(0, bad - chain.at) // abi.SEND_WR_SIZE if bad else 0
 
     def _post_there(self, chain: _Chain, numbers: list[int]) -> None:
-        """On the device's thread."""
+        """Post a chain. Runs on the device's thread."""
         taken = 0
         if not self._refusing:
             if not self._device.post_send(self._qp, chain.at, self._bad_at):
@@ -253,7 +257,7 @@ class VerbsEndpoint:
         self._device.thread.tell(self._refused, numbers[taken:], "ibv_post_send failed")
 
     def _post_receive_there(self, memory: ctypes.Array[ctypes.c_char], number: int) -> None:
-        """On the device's thread."""
+        """Post a receive. Runs on the device's thread."""
         if not self._refusing:
             if not self._device.post_recv(self._qp, ctypes.addressof(memory), self._bad_at):
                 return
@@ -261,7 +265,8 @@ class VerbsEndpoint:
         self._device.thread.tell(self._refused, [number], "ibv_post_recv failed")
 
     def _arm_there(self) -> None:
-        """On the device's thread. What completed before the queue was armed raises no event: it is looked for again."""
+        """Arm the completion queue. Runs on the device's thread. Completions before that raise no event, so the loop
+        polls once more."""
         if self._device.req_notify_cq(self._cq, 0):
             self._device.thread.tell(self._refused, [], "ibv_req_notify_cq failed")
         else:
@@ -272,7 +277,8 @@ class VerbsEndpoint:
             self._refused([], "ibv_req_notify_cq failed")
 
     def _refused(self, numbers: list[int], what: str) -> None:
-        """The device did not take these work requests: they never existed for it. What it took will flush."""
+        """End the connection because the device did not accept these work requests. Those that it accepted will be
+        flushed."""
         for number in numbers:
             entry = self._sends.pop(number, None) or self._receives.pop(number, None)
             if entry is not None:
@@ -297,7 +303,8 @@ class VerbsEndpoint:
             raise ProviderError(f"transfer of {length} bytes, at most {limits.max_transfer}")
 
     def _standing_key(self, view: memoryview) -> tuple[int, int]:
-        """Address and lkey of writable memory; registers it for this endpoint's life when nobody did before."""
+        """Return address and lkey of writable memory. Register it for the lifetime of this endpoint if it is not
+        registered."""
         address = address_of(view)
         lkey = self._domain.find(address, view.nbytes)
         if lkey is None:
@@ -308,10 +315,10 @@ class VerbsEndpoint:
         return address, lkey
 
     def _gather(self, request: Send | Write, last: bool) -> tuple[list[tuple[int, int, int]], _Posted]:
-        """Scatter-gather elements (address, length, lkey) of a work request, and what it holds while it is out.
+        """Return the scatter-gather elements (address, length, lkey) of a work request, and its record.
 
-        Memory of a standing registration goes as it is. Anything else (headers) is copied: into one staging slot while
-        it fits, else into memory registered for this work request alone.
+        Memory with a standing registration is used directly. Other memory (headers) is copied: into one staging slot if
+        it fits, else into memory that is registered only for this work request.
         """
         sges: list[tuple[int, int, int]] = []
         staging: StagingSlot | None = None
@@ -345,7 +352,7 @@ class VerbsEndpoint:
                 sges.append((address, size, lkey))
         self.counters["bytes_staged"] += used
         signalled = request.signalled
-        # the last of a chain always announces itself: it retires the silent ones before it
+        # The last request of a chain always reports its completion, which also retires the unsignalled ones before it.
         announced = signalled or last
         operation = _operation(request)
         entry = _Posted(operation, request.context, signalled, announced, staging, tuple(temporary), request.segments)
@@ -355,7 +362,7 @@ class VerbsEndpoint:
         return sges, entry
 
     def _gather_read(self, request: Read) -> tuple[list[tuple[int, int, int]], _Posted]:
-        """The same for a Read's sink, which is never staged but where it is empty: siw wants exactly one element."""
+        """Do the same for a Read's sink. It is staged only if it is empty: siw requires exactly one element."""
         sges: list[tuple[int, int, int]] = []
         sinks: list[Registration] = []
         staging: StagingSlot | None = None
@@ -385,7 +392,8 @@ class VerbsEndpoint:
         if isinstance(request, Send):
             if request.invalidate is not None:
                 opcode, rkey = abi.WR_SEND_INV, request.invalidate
-                # rdma-core 44: siw takes the key from the RDMA fields, which mean nothing to a Send elsewhere
+                # rdma-core 44: siw reads the key from the RDMA fields, which have no meaning for a Send on other
+                # devices.
                 remote = RemoteSegment(rkey, 0, 0)
                 self.counters["send_with_invalidate"] += 1
         else:
@@ -413,6 +421,7 @@ class VerbsEndpoint:
         return number, entry
 
     def _retire(self, entry: _Posted) -> None:
+        """Release the resources that a work request held."""
         if entry.staging is not None:
             self._domain.return_slot(entry.staging)
         for sink in entry.sinks:
@@ -428,12 +437,12 @@ class VerbsEndpoint:
         if events:
             self._verbs.ibv_ack_cq_events(self._cq, events)
         if self._handed:
-            # drained now because that is sooner, and once more when it is armed
+            # Drained now, to save time, and once more after the queue was armed.
             self._drain()
             if self.life < Life.ENDED:
                 self._device.thread.hand(self._arm_there)
             return
-        # arm first, then drain: a completion between the two raises the next event
+        # Arm first, then drain: a completion between the two raises the next event.
         self._arm()
         self._drain()
 
@@ -469,8 +478,8 @@ class VerbsEndpoint:
         batch.append(Completion(Operation.RECEIVE, status, entry.context, length, token))
 
     def _reap_send(self, number: int, status: Status, batch: list[Completion]) -> None:
-        """Report in posting order, whatever the order of the device (Linux 6.12: siw completes a Send before the Read
-        posted ahead of it). A silent work request is done once a later one is."""
+        """Report completions in posting order, even if the device does not (Linux 6.12: siw completes a Send before the
+        Read that was posted before it). An unsignalled work request is done once a later one is."""
         if number not in self._sends:
             return
         self._finished[number] = status
@@ -489,7 +498,7 @@ class VerbsEndpoint:
     # ------------------------------------------------------------------ the end
 
     def disconnect(self) -> None:
-        """What was posted goes out first: the queue pair is in order, so waiting for its sends is enough."""
+        """See ``base.Endpoint.disconnect``. The queue pair works in order, so it is enough to wait for its sends."""
         if self.life >= Life.CLOSING:
             return
         self.life = change(self.life, Life.CLOSING)
@@ -510,7 +519,7 @@ class VerbsEndpoint:
         self._fail(reason or CloseReason(CloseCause.LOCAL))
 
     def peer_disconnected(self, reason: CloseReason) -> None:
-        """The connection manager says it is over."""
+        """End the connection: the connection manager reports ``reason``."""
         self._fail(reason)
 
     def _fail(self, reason: CloseReason) -> None:
@@ -519,17 +528,20 @@ class VerbsEndpoint:
         self.life = change(self.life, Life.DEAD)
         self._reason = reason
         if self._cm_id is not None:
-            # moves the queue pair to its error state, which flushes everything; fails harmlessly before establishment
+            # Moves the queue pair to its error state, which flushes everything. Fails harmlessly before establishment.
             self._cm.rdma_disconnect(self._cm_id)
         self._flush_timer = self._loop.call_later(FLUSH_SECONDS, self._flush_now)
         self._loop.call_soon(self._drain)
 
     def _flush_now(self) -> None:
-        """Not every driver flushes receives of a queue pair that never got established."""
+        """Release the queue pair even if the driver did not flush everything: not every driver flushes the receives of
+        a queue pair that was never established."""
         if self.life < Life.ENDED:
             self._release()
 
     def _release(self) -> None:
+        """Release all resources of the device, report everything that is outstanding as flushed, then report the
+        end."""
         if self.life is Life.ENDED:
             return
         self.life = change(self.life, Life.ENDED)

@@ -1,7 +1,9 @@
-"""Asynchronous events of RDMA devices: what happened to a device, a port or a queue pair, and whom it concerns.
+"""Asynchronous events of RDMA devices, ports and queue pairs, which are passed to the connections and listeners on
+them.
 
-A port that goes down takes its connections with it: the fabric would retry for seconds, while clients that are told at
-once go on over another channel. Listeners hear of it, too, so that the server stops announcing their addresses.
+When a port goes down, its connections end: the fabric would retry for seconds, but a client that is notified
+immediately continues over another channel. Listeners are notified as well, so that the server stops announcing their
+addresses.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from smbdirect.providers.verbs.device import Device
 
 _QUEUE_PAIR_EVENTS = {
     abi.EVENT_QP_FATAL: CloseCause.DEVICE,
-    abi.EVENT_QP_REQUEST_ERROR: CloseCause.REMOTE_ACCESS,  # siw's word for a Read with a bad token, too
+    abi.EVENT_QP_REQUEST_ERROR: CloseCause.REMOTE_ACCESS,  # siw also reports a Read with a bad token by this
     abi.EVENT_QP_ACCESS_ERROR: CloseCause.REMOTE_ACCESS,
 }
 
@@ -29,19 +31,19 @@ class Member(Protocol):
     device: Device | None
     port: int
     queue_pair: int
-    """Address of its ``struct ibv_qp``; 0: it has none."""
+    """Address of its ``struct ibv_qp``; 0 if it has none."""
 
     def lost(self, reason: CloseReason) -> None:
-        """What it needs is gone."""
+        """Handle the loss of the port, the device or the queue pair."""
         ...
 
     def restored(self) -> None:
-        """The port works again."""
+        """Handle the return of the port's link."""
         ...
 
 
 class DeviceEvents:
-    """Reads the events of opened devices on an event loop."""
+    """Reads the events of opened devices on one event loop and notifies the members."""
 
     def __init__(self, libraries: abi.Libraries, loop: asyncio.AbstractEventLoop) -> None:
         self.members: set[Member] = set()
@@ -49,6 +51,7 @@ class DeviceEvents:
         self._loop = loop
 
     def watch(self, opened: Device) -> None:
+        """Read the events of ``opened`` from now on."""
         os.set_blocking(opened.async_fd, False)
         self._loop.add_reader(opened.async_fd, self._on_readable, opened)
 
@@ -58,21 +61,21 @@ class DeviceEvents:
         ctypes.set_errno(0)
         while not verbs.ibv_get_async_event(opened.context, ctypes.byref(event)):
             kind, element = event.event_type, event.element
-            # First of all: destroying what an event names waits for its acknowledgement.
+            # Acknowledged first: to destroy the object that an event names, the library waits for this.
             verbs.ibv_ack_async_event(ctypes.byref(event))
             self._happened(opened, kind, element or 0)
             ctypes.set_errno(0)
         if ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR):
-            # The kernel let go of the device; its descriptor would stay readable.
+            # The device was removed from the kernel; its descriptor would stay readable.
             self._loop.remove_reader(opened.async_fd)
             self._lost(self._of(opened), f"{opened.name}: device removed")
 
     def _of(self, opened: Device, port: int = 0) -> list[Member]:
-        """Who is on the device, or on one of its ports."""
+        """Return the members on the device, or on one of its ports."""
         return [member for member in self.members if member.device is opened and port in (0, member.port)]
 
     def _happened(self, opened: Device, kind: int, element: int) -> None:
-        port = element & 0xFFFFFFFF  # the union's int, where the event is a port's
+        port = element & 0xFFFFFFFF  # the union's int, for events of ports
         if kind == abi.EVENT_DEVICE_FATAL:
             self._lost(self._of(opened), f"{opened.name}: {self._text(kind)}")
         elif kind == abi.EVENT_PORT_ERROR:

@@ -1,7 +1,8 @@
 """Registered memory of one protection domain.
 
 Local buffers are found by address among standing registrations (the pools that the transport registered), so the data
-path registers nothing. Remote access always has a registration of its own, exactly as long and as permissive as asked.
+path registers nothing. Remote access always has a registration of its own, with exactly the requested length and
+rights.
 """
 
 from __future__ import annotations
@@ -19,24 +20,26 @@ from smbdirect.providers.verbs import abi
 from smbdirect.providers.verbs.device import Device
 
 STAGING_SLOT = 4096
-"""Bytes of unregistered segments (headers) that one Send or Write may carry."""
+"""Bytes of unregistered segments (headers) of one Send or Write that are copied to a slot."""
 STAGING_GROWTH = 64
-"""Slots registered at a time."""
+"""Slots that are registered together."""
 
 
 class StagingSlot(NamedTuple):
+    """Registered memory for small unregistered segments of one work request."""
+
     address: int
     lkey: int
     view: memoryview
 
 
 def address_of(view: memoryview) -> int:
-    """Address of writable memory."""
+    """Return the address of writable memory."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
 class Registration:
-    """A memory region of the device; the view keeps its memory alive."""
+    """One memory region of the device. Implements ``base.MemoryRegion``. ``memory`` keeps the memory alive."""
 
     __slots__ = (
         "__weakref__",
@@ -70,11 +73,12 @@ class Registration:
         self.token = abi.uint_at(handle + abi.MR_RKEY)
         self.valid = True
         self.on_gone: Callable[[Registration], None] | None = None
-        """Called once it is deregistered: its endpoint forgets it."""
+        """Called after deregistration: the endpoint forgets the registration."""
         domain.live.add(self)
 
     def invalidate(self) -> None:
-        """User space has no local invalidate for plain regions: the registration itself goes."""
+        """End the registration: user space has no local invalidate for plain regions. Raise ``ProviderError`` if the
+        device refuses. Idempotent."""
         handle, self._handle = self._handle, None
         self.valid = False
         if handle is not None:
@@ -83,6 +87,7 @@ class Registration:
                 raise ProviderError(str(abi.oserror("ibv_dereg_mr")))
 
     def deregister(self) -> None:
+        """See ``base.MemoryRegion``."""
         self.invalidate()
         self.memory = memoryview(b"")
         on_gone, self.on_gone = self.on_gone, None
@@ -91,8 +96,8 @@ class Registration:
 
 
 class Domain:
-    """A protection domain and its standing registrations, sorted by address; keeps ``base.ProtectionDomain``. Raises
-    ``ProviderError``."""
+    """One protection domain and its standing registrations. Implements ``base.ProtectionDomain``. Raises
+    ``ProviderError`` if the device refuses."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -102,15 +107,17 @@ class Domain:
         self.pd: int = pd
         self.live: weakref.WeakSet[Registration] = weakref.WeakSet()
         self._users: weakref.WeakSet[DomainUser] = weakref.WeakSet()
+        # Invariant: _standing is sorted by address, and _starts has the addresses of its registrations.
         self._starts: list[int] = []
         self._standing: list[Registration] = []
         self._free_slots: list[StagingSlot] = []
 
     def add_user(self, user: DomainUser) -> None:
+        """See ``base.ProtectionDomain``."""
         self._users.add(user)
 
     def register(self, memory: memoryview, access: Access) -> Registration:
-        """Raises ``ProviderError``."""
+        """See ``base.ProtectionDomain``."""
         rights = abi.ACCESS_LOCAL_WRITE if access & (Access.LOCAL_WRITE | Access.REMOTE_WRITE) else 0
         if access & Access.REMOTE_READ:
             rights |= abi.ACCESS_REMOTE_READ
@@ -124,15 +131,15 @@ class Domain:
         return registration
 
     def read_sink(self, memory: memoryview) -> Registration:
-        """A registration for the sink of one Read, for devices that want the remote right on it."""
+        """Return a registration for the sink of one Read, for devices that require the remote right on it."""
         return Registration(self, memory, abi.ACCESS_LOCAL_WRITE | abi.ACCESS_REMOTE_WRITE)
 
     def temporary(self, data: memoryview) -> Registration:
-        """A registered copy for one work request."""
+        """Return a registered copy for one work request."""
         return Registration(self, memoryview(bytearray(data)), 0)
 
     def find(self, address: int, length: int) -> int | None:
-        """Local key of a standing registration that holds the range."""
+        """Return the local key of a standing registration that contains the range, or None."""
         at = bisect.bisect(self._starts, address) - 1
         while at >= 0:
             registration = self._standing[at]
@@ -144,6 +151,7 @@ class Domain:
         return None
 
     def forget(self, registration: Registration) -> None:
+        """Remove a registration from the standing ones; only its ``invalidate`` calls this."""
         at = bisect.bisect_left(self._starts, registration.address)
         while at < len(self._starts) and self._starts[at] == registration.address:
             if self._standing[at] is registration:
@@ -152,7 +160,7 @@ class Domain:
             at += 1
 
     def staging_slot(self) -> StagingSlot:
-        """A registered slot for small unregistered segments; give it back with ``return_slot``."""
+        """Return a registered slot for small unregistered segments. Give it back with ``return_slot``."""
         if not self._free_slots:
             memory = memoryview(mmap.mmap(-1, STAGING_SLOT * STAGING_GROWTH))
             registration = self.register(memory, Access.LOCAL_WRITE)
@@ -162,9 +170,11 @@ class Domain:
         return self._free_slots.pop()
 
     def return_slot(self, slot: StagingSlot) -> None:
+        """Take back a slot of ``staging_slot``."""
         self._free_slots.append(slot)
 
     def close(self) -> None:
+        """Notify the users, end every registration and release the domain."""
         for user in list(self._users):
             user.domain_closed()
         self._free_slots.clear()

@@ -22,7 +22,7 @@ BACKLOG = 128
 RESOLVE_MILLISECONDS = 2000
 RETRY_COUNT = 7
 RNR_RETRY_COUNT = 0
-"""Credits promise a posted receive (MS-SMBD 3.1.5.9), so a missing one is an error, not a reason to wait."""
+"""A credit promises a posted receive (MS-SMBD 3.1.5.9), so a missing receive is an error, not a reason to wait."""
 
 _REASONS = {
     abi.CM_DISCONNECTED: CloseReason(CloseCause.PEER),
@@ -36,18 +36,22 @@ _REASONS = {
 
 
 OnCmEvent = Callable[[abi.CmEvent, bytes], None]
-"""An event and the private data that came with it."""
+"""Called with an event and the private data that came with it."""
 
 
 class _Cm:
-    """The event channel of this process's loop; finds the Python object of every connection identifier."""
+    """The connection manager's event channel of one event loop. It passes each event to the handler of its connection
+    identifier."""
 
     def __init__(self, libraries: abi.Libraries, loop: asyncio.AbstractEventLoop) -> None:
         self.thread = VerbsThread(loop)
         self.libraries = libraries = self.thread.bring(libraries)
         self.loop = loop
         self.handlers: dict[int, OnCmEvent] = {}
+        """By connection identifier."""
         self.devices: dict[int, tuple[Device, Domain]] = {}
+        """By the address of their ``struct ibv_context``: opened devices, and the domain that accepted connections
+        share."""
         self.events = DeviceEvents(libraries, loop)
         self.channel: int = libraries.cm.rdma_create_event_channel()
         if not self.channel:
@@ -57,6 +61,7 @@ class _Cm:
         loop.add_reader(self.fd, self._on_readable)
 
     def create_id(self) -> int:
+        """Return a new connection identifier. Raise ``OSError`` if that fails."""
         cm_id = ctypes.c_void_p()
         if self.libraries.cm.rdma_create_id(self.channel, ctypes.byref(cm_id), None, abi.PS_TCP):
             raise abi.oserror("rdma_create_id")
@@ -64,6 +69,8 @@ class _Cm:
         return cm_id.value
 
     def device_of(self, cm_id: int) -> tuple[Device, Domain]:
+        """Return the device of a connection identifier, and the device's shared domain. Raise ``ProviderError`` if it
+        has none."""
         context = abi.pointer_at(cm_id + abi.CM_ID_VERBS)
         if not context:
             raise ProviderError("the connection has no device")
@@ -77,7 +84,7 @@ class _Cm:
         cm = self.libraries.cm
         event = ctypes.POINTER(abi.CmEvent)()
         while not cm.rdma_get_cm_event(self.channel, ctypes.byref(event)):
-            # a copy, because acknowledging frees it, and an identifier cannot be destroyed before that
+            # Copied, because acknowledging frees the event, and an identifier cannot be destroyed before that.
             copy = abi.CmEvent.from_buffer_copy(event.contents)
             data = b""
             if copy.conn.private_data and copy.event in _WITH_PRIVATE_DATA:
@@ -96,7 +103,7 @@ _WITH_PRIVATE_DATA = {abi.CM_CONNECT_REQUEST, abi.CM_ESTABLISHED, abi.CM_REJECTE
 
 
 class _Connection:
-    """A connection identifier and the endpoint on it, in either role."""
+    """One connection identifier and the endpoint on it, in either role."""
 
     def __init__(self, cm: _Cm, cm_id: int) -> None:
         self.cm = cm
@@ -109,13 +116,14 @@ class _Connection:
         self.step: asyncio.Future[int] = cm.loop.create_future()
         self.private_data = b""
         self.gone = False
-        """The identifier was destroyed with its endpoint."""
+        """Whether the identifier was destroyed with its endpoint."""
         cm.handlers[cm_id] = self.on_event
 
     def make_endpoint(self, own_domain: bool) -> VerbsEndpoint:
-        """``own_domain``: a protection domain for this connection alone, for the side that exposes memory."""
+        """Return a new endpoint. ``own_domain`` gives this connection a protection domain of its own, which the side
+        that exposes memory needs. Raise ``ProviderError`` if the device refuses."""
         self.device, domain = self.cm.device_of(self.cm_id)
-        # The keys of such sinks are on the wire and let their owner write: no other connection may use them.
+        # The keys of such sinks are on the wire and allow writing: no other connection may use them.
         if own_domain or self.device.read_sink_needs_remote_write:
             domain = self.domain = Domain(self.device)
         try:
@@ -142,6 +150,7 @@ class _Connection:
             self.step.exception()
 
     def on_event(self, details: abi.CmEvent, private_data: bytes) -> None:
+        """Handle an event of the connection manager."""
         event = details.event
         if event in _REASONS:
             reason = _REASONS[event]
@@ -155,18 +164,20 @@ class _Connection:
                 self.step.set_result(event)
 
     def lost(self, reason: CloseReason) -> None:
+        """End the connection: the peer, the port or the device is gone."""
         if not self.step.done():
             self.step.set_exception(ConnectionLost(reason))
-            # nobody may be waiting any more (a request given up): that is no error of ours
+            # The exception counts as retrieved: perhaps no task is waiting (for an abandoned request).
             self.step.exception()
         if self.endpoint is not None:
             self.endpoint.peer_disconnected(reason)
 
     def restored(self) -> None:
-        """The connection ended when the port went down."""
+        """Do nothing: the connection ended when the port went down."""
 
     async def wait(self, timeout: float) -> None:
-        """Until the connection manager reports the step under way."""
+        """Wait until the connection manager reports the step under way. Raise ``ConnectionLost`` if it fails, or after
+        ``timeout`` seconds."""
         try:
             await asyncio.wait_for(asyncio.shield(self.step), timeout)
         except TimeoutError:
@@ -174,12 +185,14 @@ class _Connection:
         self.step = self.cm.loop.create_future()
 
     def destroy(self) -> None:
-        """Give up an identifier that has no endpoint."""
+        """Destroy the identifier if it has no endpoint."""
         if self.cm.handlers.pop(self.cm_id, None) is not None and self.endpoint is None:
             self.cm.libraries.cm.rdma_destroy_id(self.cm_id)
 
 
 class VerbsConnectionRequest:
+    """One connection request. Implements ``base.ConnectionRequest``."""
+
     def __init__(self, connection: _Connection, details: abi.CmEvent, private_data: bytes) -> None:
         self._connection = connection
         self.private_data = private_data
@@ -202,9 +215,9 @@ class VerbsConnectionRequest:
         buffer = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
         responder, initiator = self._responder_resources, self._initiator_depth
         if opened.iwarp:
-            # Linux 6.12: iw_cm hands the peer's values over the other way round than ib_cm does, and NIC drivers trim
-            # what the peer cannot do. An SMB client asks for no outbound Reads (ORD 0), so the wrong one would be 0,
-            # and its first inbound Read would end the connection.
+            # Linux 6.12: iw_cm reports the peer's two values in the opposite order to ib_cm, and NIC drivers reduce
+            # them to the limits of the peer. An SMB client requests no outbound Reads (ORD 0), so the wrong value would
+            # be 0, and the client's first inbound Read would end the connection.
             responder = initiator = max(responder, initiator)
         reads = min(initiator, opened.max_initiator_depth)
         connection.endpoint.capabilities = replace(connection.endpoint.capabilities, max_outstanding_reads=reads)
@@ -238,7 +251,8 @@ class VerbsConnectionRequest:
 
 
 class VerbsListener:
-    """Listens on an address, and so on a port; on a wildcard, which is every device's, it hears of none."""
+    """A listening address. Implements ``base.Listener``. It reports the state of the port with the address; a wildcard
+    belongs to all devices, so it reports none."""
 
     def __init__(self, cm: _Cm, cm_id: int, host: str, on_request: Callable[[VerbsConnectionRequest], None]) -> None:
         self.down = ""
@@ -260,7 +274,7 @@ class VerbsListener:
     def _on_event(self, details: abi.CmEvent, private_data: bytes) -> None:
         if details.event == abi.CM_CONNECT_REQUEST:
             if self.down and self.device is not None and device.is_active(self.device.name, self.port):
-                # Whoever gets here knows better than an event that never came.
+                # The request proves that the port works although no event reported it.
                 self.restored()
             if self.down:
                 self._cm.libraries.cm.rdma_reject(details.id, None, 0)
@@ -273,10 +287,12 @@ class VerbsListener:
             self._destroy()
 
     def lost(self, reason: CloseReason) -> None:
+        """Report that no peer can connect."""
         self.down = reason.detail
         self.on_change()
 
     def restored(self) -> None:
+        """Report that peers can connect again, unless the device was removed."""
         if self._cm_id is not None:
             self.down = ""
             self.on_change()
@@ -293,7 +309,7 @@ class VerbsListener:
 
 
 class VerbsProvider(Provider):
-    """``Provider`` on whatever RDMA devices the kernel has; the address chooses the device."""
+    """The kernel's RDMA devices. Implements ``base.Provider``. The address determines the device."""
 
     def __init__(self) -> None:
         self._cms: dict[asyncio.AbstractEventLoop, _Cm] = {}
@@ -312,7 +328,7 @@ class VerbsProvider(Provider):
             requires_registration=True,
             regions_invalidatable=False,
         )
-        """The least of any device; each endpoint has its own device's."""
+        """The lowest limits of any device; each endpoint has those of its own device."""
 
     def available(self) -> str | None:
         return device.why_unavailable()
@@ -324,7 +340,8 @@ class VerbsProvider(Provider):
         return self._cms[loop]
 
     async def listen(self, host: str, port: int, on_request: Callable[[VerbsConnectionRequest], None]) -> VerbsListener:
-        """Raises ``OSError`` (EADDRINUSE: a kernel server such as ksmbd or another process has the port)."""
+        """See ``base.Provider``. Raise ``OSError`` if that fails (EADDRINUSE: a kernel server such as ksmbd or another
+        process has the port)."""
         cm = self._cm()
         cm_id = cm.create_id()
         address = abi.pack_sockaddr(host, port)
@@ -348,7 +365,7 @@ class VerbsProvider(Provider):
         private_data: bytes = b"",
         timeout: float = 5.0,
     ) -> VerbsEndpoint:
-        """Raises ``ConnectionLost`` or ``OSError``."""
+        """See ``base.Provider``. Raise ``ConnectionLost`` or ``OSError`` if that fails."""
         cm = self._cm()
         connection = _Connection(cm, cm.create_id())
         address = abi.pack_sockaddr(host, port)

@@ -1,14 +1,14 @@
-"""The one thread that writes to the kernel's RDMA descriptors.
+"""The only thread that writes to the kernel's RDMA descriptors.
 
-Linux takes a write(2) on ``/dev/infiniband/rdma_cm`` and ``uverbs*`` only from a thread whose credentials are the very
-object that opened them (``ib_safe_file_access`` in include/rdma/ib.h), else EACCES. Each setfsuid(2) and capset(2) that
-changes something makes a new object, also when the old values are put back. The server's event loop does that when it
-acts as a user, and when it gives privileges up. So whatever may open or write is called here, on a thread whose
-credentials nobody changes once it runs.
+Linux accepts a write(2) on ``/dev/infiniband/rdma_cm`` and ``uverbs*`` only from a thread whose credentials are the
+same object as when the file was opened (``ib_safe_file_access`` in include/rdma/ib.h), else it returns EACCES. Each
+setfsuid(2) and capset(2) that changes something makes a new object, even if it restores the old values. The server's
+event loop does that when it acts as a user, and when it drops privileges. So every function that may open or write is
+called on this thread, whose credentials do not change while it runs.
 
-There is one in a process: librdmacm opens a device once, and its descriptor serves all who use the device from then on.
+There is one such thread in a process: librdmacm opens a device once, and all users of the device share its descriptor.
 
-Reading the descriptors is free (events of completion queues and devices), and so is memory that is mapped.
+Any thread may read the descriptors (events of completion queues and devices) and use mapped memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from smbdirect.providers.verbs.abi import Libraries
 log = logging.getLogger(__name__)
 
 NAME = "verbs"
-"""Of the thread: whoever gives threads their privileges knows it by this."""
+"""Name of the thread. The code that sets the privileges of threads recognizes it by this name."""
 _ANYWHERE = frozenset(
     {
         "ibv_get_device_name",
@@ -41,7 +41,8 @@ _ANYWHERE = frozenset(
         "rdma_get_src_port",
     }
 )
-"""Functions that never write. ``rdma_get_cm_event`` is none of them: it asks by write(2), and opens devices."""
+"""Functions that do not write, so any thread may call them. ``rdma_get_cm_event`` is not among them: it uses write(2),
+and opens devices."""
 
 Job = Callable[[], None]
 _Batches = SimpleQueue[list[Job]]
@@ -49,7 +50,7 @@ _Batches = SimpleQueue[list[Job]]
 
 @functools.cache
 def _started() -> tuple[_Batches, threading.Thread]:
-    # The thread ends with the process: what it opened stays open as long.
+    # The thread ends with the process, as the descriptors that it opened do.
     batches: _Batches = SimpleQueue()
     thread = threading.Thread(target=_work, args=(batches,), name=NAME, daemon=True)
     thread.start()
@@ -60,12 +61,11 @@ _starting = threading.Lock()
 
 
 class VerbsThread:
-    """The thread as one event loop sees it: runs what the loop gives it, in the order in which it was given.
+    """The access of one event loop to the thread, which runs the loop's jobs in the order in which they were submitted.
 
-    The first of a process starts the thread.
-
-    The garbage collector may end what belongs to a loop (``smbdirect.transport.pool``) on any thread: ``call`` may
-    be called on each of them, on the verbs thread itself, too. Only the loop's own thread may use the rest.
+    The first instance of a process starts the thread. The garbage collector may finalize objects of a loop
+    (``smbdirect.transport.pool``) on any thread, so ``call`` may be called on any thread, including the verbs thread.
+    Only the loop's own thread may use the other methods, except ``tell``.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -76,8 +76,8 @@ class VerbsThread:
         self._gathered: list[Job] = []
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Wait for the function's result. Its ``errno`` is the caller's then (``ctypes.get_errno``), and what it raises
-        is raised here."""
+        """Call ``function`` on the thread and return its result. Its ``errno`` becomes the caller's
+        (``ctypes.get_errno``), and its exceptions are raised here."""
         if threading.current_thread() is self._thread:
             return function(*arguments)
         done = threading.Lock()
@@ -105,21 +105,21 @@ class VerbsThread:
         return outcome.value
 
     def hand(self, job: Job) -> None:
-        """Have it run soon, after everything given before. What is handed in one turn of the loop goes as one batch."""
+        """Run ``job`` soon, after all jobs submitted before. The jobs of one turn of the loop are one batch."""
         self._gathered.append(job)
         if len(self._gathered) == 1:
             self._loop.call_soon(self._send)
 
     def tell(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Called on the thread: call the function on the loop's."""
+        """Call ``function`` on the loop's thread. To be called on the verbs thread."""
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            # The loop was closed, and everything that lived on it is gone.
-            log.debug("a result of verbs that nobody waits for: %s", function)
+            # The loop was closed, and so were all objects on it.
+            log.debug("verbs: the loop of a result was closed: %s", function)
 
     def bring(self, libraries: Libraries) -> Libraries:
-        """The libraries, their functions that may write being called on the thread."""
+        """Return the libraries with wrappers that call functions which may write on the thread."""
         return Libraries(*(cast(ctypes.CDLL, _Brought(library, self.call)) for library in libraries))
 
     def _send(self) -> None:
@@ -135,7 +135,7 @@ class _Outcome:
 
 
 class _Brought:
-    """A library whose functions are called on the thread."""
+    """A library whose functions are called on the thread, except those in ``_ANYWHERE``."""
 
     def __init__(self, library: Any, call: Callable[..., Any]) -> None:
         self._library = library

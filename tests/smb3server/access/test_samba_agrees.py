@@ -6,12 +6,7 @@ Samba keeps the descriptors alone in charge (``acl_xattr:ignore system acls``), 
 from __future__ import annotations
 
 import asyncio
-import os
-import pwd
-import shutil
-import socket
-import subprocess
-import time
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,23 +32,16 @@ from tests.lab.rights import (
 )
 from tests.lab.rights_table import TABLE, Right, Row
 from tests.lab.wire_client import Client
-from tools.support.ports import free_port
+from tools.access_differential import servers
+from tools.access_differential.player import Login
 
 LONGEST_TURN = 0.1
 
-ADMINISTRATOR, USER = "games", "news"
-"""Users of the host that every Debian has."""
-
-
-def _users_there() -> bool:
-    names = {entry.pw_name for entry in pwd.getpwall()}
-    return {ADMINISTRATOR, USER} <= names
-
+ADMINISTRATOR, USER = servers.LOGINS
 
 pytestmark = [
     pytest.mark.interop,
-    pytest.mark.skipif(shutil.which("smbd") is None, reason="needs smbd (package samba)"),
-    pytest.mark.skipif(os.geteuid() != 0 or not _users_there(), reason="smbd acts as users games and news: needs root"),
+    pytest.mark.skipif(bool(servers.missing()), reason=servers.missing()),
 ]
 
 EXPLAINED: dict[str, str] = {
@@ -73,76 +61,30 @@ EXPLAINED: dict[str, str] = {
 }
 """Operations that Samba refuses to who has all the rights for them, and why."""
 
-CONFIGURATION = """
-[global]
-server role = standalone
-smb ports = {port}
-interfaces = 127.0.0.1
-bind interfaces only = yes
-private dir = {folder}/private
-lock directory = {folder}/lock
-state directory = {folder}/state
-cache directory = {folder}/cache
-pid directory = {folder}/pid
-ncalrpc dir = {folder}/ncalrpc
-log file = {folder}/log
-load printers = no
-disable spoolss = yes
-ea support = yes
-store dos attributes = yes
-[share]
-path = {folder}/share
-read only = no
-vfs objects = acl_xattr streams_xattr
-acl_xattr:ignore system acls = yes
+SHARE_OPTIONS = """\
 acl_xattr:default acl style = everyone
 force create mode = 0666
 force directory mode = 0777
 """
+"""Everybody may do everything with a new file, until the test gives it a descriptor."""
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def port() -> Iterator[int]:
     """Where Samba listens."""
-    # Its sockets' paths must be short.
-    folder = tmp_path_factory.mktemp("samba")
-    for name in ("private", "lock", "state", "cache", "pid", "ncalrpc", "share"):
-        (folder / name).mkdir()
-    for above in (folder, *folder.parents):
-        if above != Path("/"):
-            above.chmod(above.stat().st_mode | 0o755)
-    (folder / "share").chmod(0o777)
-    number = free_port()
-    configuration = folder / "smb.conf"
-    configuration.write_text(CONFIGURATION.format(folder=folder, port=number))
-    for name in (ADMINISTRATOR, USER):
-        command = ["smbpasswd", "-c", str(configuration), "-a", "-s", name]
-        subprocess.run(command, input=b"pw\npw\n", check=True, capture_output=True)
-    # In a process group of its own: it ends by terminating the whole group.
-    command = ["smbd", "-s", str(configuration), "-F", "--no-process-group"]
-    with (
-        (folder / "output").open("wb") as output,
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0) as server,
-    ):
-        try:
-            deadline = time.monotonic() + 30
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", number)).close()
-                    break
-                except ConnectionRefusedError:
-                    assert server.poll() is None and time.monotonic() < deadline, (folder / "output").read_text()
-                    time.sleep(0.05)
+    # Its sockets' paths must be short, and its users must get through.
+    with tempfile.TemporaryDirectory(prefix="access-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with servers.running_samba(folder / "samba", SHARE_OPTIONS) as (number, _):
             yield number
-        finally:
-            server.terminate()
 
 
-async def _connect(port: int, name: str) -> Client:
+async def _connect(port: int, login: Login) -> Client:
     client = Client(*await asyncio.open_connection("127.0.0.1", port))
     assert (await client.negotiate(0x0302)).status == 0
-    assert (await client.session_setup(name)).status == 0
-    assert (await client.tree_connect("share")).status == 0
+    assert (await client.session_setup(login.name, login.password)).status == 0
+    assert (await client.tree_connect(servers.SHARE)).status == 0
     return client
 
 

@@ -680,7 +680,7 @@ def test_create_in_makes_files_and_directories(backend: Backend) -> None:
         for directory in (False, True):
             name = f"new-{directory}"
             request = OpenRequest(("d", name), disposition=CREATE, write=not directory, directory=directory)
-            with closing(backend.create_in(folder, request)) as handle:
+            with closing(backend.create_in(folder, request).handle) as handle:
                 assert handle.created
                 assert handle.file_created
                 assert handle.path == ("d", name)
@@ -723,11 +723,69 @@ def test_a_new_file_has_what_its_request_gives_it(backend: Backend) -> None:
         assert handle.eas() == [(b"NAME", b"value")]
 
 
-def test_an_exact_open_may_miss_another_case_and_finds_its_own(backend: Backend) -> None:
-    put(backend, "File", data=b"x")
-    with closing(backend.open(OpenRequest(("File",), read=True, exact=True))) as handle:
-        assert handle.path == ("File",)
-    try:
-        backend.open(OpenRequest(("fILE",), read=True, exact=True)).close()
-    except FileNotFoundError:
-        assert exists(backend, ("fILE",))
+def test_describing_at_once_is_describing_afterwards(backend: Backend) -> None:
+    put(backend, "d", data=b"x")
+    mkdir(backend, "folder")
+    requests = [
+        OpenRequest(("d",), read=True),
+        OpenRequest(("folder",), directory=True),
+        OpenRequest(("d",), "stream", CREATE, write=True),
+        OpenRequest(("new",), disposition=CREATE, write=True, attributes=attr.HIDDEN, ea=((b"NAME", b"value"),)),
+        OpenRequest((), directory=True),
+    ]
+    for request in requests:
+        seen = backend.open_described(request)
+        with closing(seen.handle) as handle:
+            assert seen.found == handle.describe()
+            assert not seen.is_folder
+    with fails(errno.ENOENT):
+        backend.open_described(OpenRequest(("none",)))
+
+
+def test_a_created_file_is_described_as_it_is_afterwards(backend: Backend) -> None:
+    stored = struct.pack("<BBHIIII", 1, 0, 0x8000, 0, 0, 0, 0)
+    with closing(backend.open(OpenRequest((), directory=True))) as root:
+        for name, attributes, descriptor in (("a", 0, None), ("b", attr.HIDDEN, None), ("c", attr.HIDDEN, stored)):
+            for directory in (False, True):
+                request = OpenRequest(
+                    (f"{name}{directory}",),
+                    disposition=CREATE,
+                    write=not directory,
+                    directory=directory,
+                    attributes=attributes,
+                    security_descriptor=descriptor,
+                )
+                seen = backend.create_in(root, request)
+                with closing(seen.handle) as handle:
+                    assert seen.found == handle.describe()
+                    assert seen.found.descriptor == descriptor
+
+
+def test_a_missing_file_opens_its_folder_instead(backend: Backend) -> None:
+    mkdir(backend, "d")
+    put(backend, "d", "File", data=b"x")
+    for number, folder in enumerate(((), ("d",), ("D",))):
+        seen = backend.open_described(OpenRequest((*folder, "none"), read=True, write=True, or_folder=True))
+        with closing(seen.handle) as handle:
+            assert seen.is_folder
+            assert seen.found == handle.describe()
+            assert handle.path == (("d",) if folder else ())
+            request = OpenRequest((*folder, f"new-{number}"), disposition=CREATE, write=True)
+            backend.create_in(handle, request).handle.close()
+    assert sorted(listing(backend, "d")) == ["File", "new-1", "new-2"]
+
+
+def test_a_file_that_is_there_is_opened_and_not_its_folder(backend: Backend) -> None:
+    mkdir(backend, "d")
+    put(backend, "d", "File", data=b"x")
+    with closing(backend.open_described(OpenRequest(("d", "File"), read=True, or_folder=True)).handle) as handle:
+        assert handle.path == ("d", "File")
+    # In another case it may be missed: then this is the folder.
+    seen = backend.open_described(OpenRequest(("d", "fILE"), read=True, or_folder=True))
+    with closing(seen.handle):
+        assert seen.is_folder or seen.found.info.end_of_file == 1
+    for path in (("none", "file"), ("d", "File", "file")):
+        with pytest.raises(PathNotFound):
+            backend.open_described(OpenRequest(path, or_folder=True))
+    with fails(errno.EISDIR):
+        backend.open_described(OpenRequest(("d",), directory=False, or_folder=True))

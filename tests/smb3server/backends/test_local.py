@@ -556,7 +556,9 @@ def test_create_in_goes_by_the_folder_and_not_by_its_name(tmp_path: Path) -> Non
         folder = backend.open(OpenRequest(("asked",), directory=True))
         (tmp_path / "asked").rename(tmp_path / "moved")
         (tmp_path / "asked").symlink_to("/")
-        backend.create_in(folder, OpenRequest(("asked", "new"), disposition=Disposition.CREATE, write=True)).close()
+        backend.create_in(
+            folder, OpenRequest(("asked", "new"), disposition=Disposition.CREATE, write=True)
+        ).handle.close()
         folder.close()
     assert os.listdir(tmp_path / "moved") == ["new"]
 

@@ -101,13 +101,13 @@ def test_complaints(cluster: tuple[Etcd, dict[str, Node]]) -> None:
 
 def test_drain_says_what_it_did(cluster: tuple[Etcd, dict[str, Node]]) -> None:
     etcd, _ = cluster
-    assert said(etcd, "drain", "a") == "a is free, and stays so until drain --undo; moved: one\n"
+    assert said(etcd, "drain", "a") == "a serves nothing until drain --undo; moved: one\n"
     assert "up, draining" in said(etcd, "status")
     assert "a is draining: drain --undo a first" in complaint(etcd.url, "move", "one", "a")
     assert "no other node is up to take one" in complaint(etcd.url, "drain", "b")
-    assert said(etcd, "drain", "--undo", "a") == "a may have services again\n"
+    assert said(etcd, "drain", "--undo", "a") == "a may serve again\n"
     assert said(etcd, "drain", "--undo", "a") == "a was not draining\n"
-    assert said(etcd, "drain", "--undo", "b") == "b may have services again\n"
+    assert said(etcd, "drain", "--undo", "b") == "b may serve again\n"
     assert said(etcd, "move", "one", "a") == "one is on a\n"
 
 

@@ -108,7 +108,7 @@ CASES: dict[str, tuple[Change, dict[str, str], Verdict, str, str]] = {
         taken("tcp", SMB_PORT, "smb3server"),
         {},
         Verdict.NOTE,
-        "tcp port 445: belongs to smb3server (process 12) (a server of ours, perhaps)",
+        "tcp port 445: belongs to smb3server (process 12) (perhaps one of our servers)",
         "",
     ),
     "ksmbd": (

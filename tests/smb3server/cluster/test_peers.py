@@ -178,7 +178,7 @@ async def settle(record: PeerRecord, watched: Watched) -> None:
     """Until it has written everything."""
     for _ in range(5000):
         await asyncio.sleep(0.002)
-        if record.settled:
+        if record.is_stored:
             return
     raise AssertionError("still something to write")
 

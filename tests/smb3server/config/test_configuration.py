@@ -8,11 +8,13 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from smb3server.config import reader
 from smb3server.config.arguments import make_parser, parse_arguments
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
@@ -66,29 +68,33 @@ def example(tmp_path: Path) -> str:
     )
 
 
+class RecordingTable(Table):
+    """A table that notes which keys the reader asks it for, by section."""
+
+    asked: ClassVar[dict[str, set[str]]]
+
+    def __init__(self, where: str, values: Mapping[str, Any]) -> None:
+        super().__init__(where, values)
+        self._keys = self.asked.setdefault(where.rpartition(": ")[2], set())
+
+    def take(self, key: str, kind: type[Any], default: Any = None) -> Any:
+        self._keys.add(key)
+        return super().take(key, kind, default)
+
+    def number(self, key: str, kinds: tuple[type[Any], ...], default: float) -> float:
+        self._keys.add(key)
+        return super().number(key, kinds, default)
+
+
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
-    """Which keys the parser looks for, by section."""
-    found: dict[str, set[str]] = {}
-    take, number = Table.take, Table.number
-
-    def note(table: Any, key: str) -> None:
-        found.setdefault(re.sub(r".*: ", "", table._where), set()).add(key)
-
-    def spy_take(self: Any, key: str, *rest: Any) -> Any:
-        note(self, key)
-        return take(self, key, *rest)
-
-    def spy_number(self: Any, key: str, *rest: Any) -> Any:
-        note(self, key)
-        return number(self, key, *rest)
-
-    monkeypatch.setattr(Table, "take", spy_take)
-    monkeypatch.setattr(Table, "number", spy_number)
-    return found
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
+    """Which keys the reader asks for, by section."""
+    RecordingTable.asked = {}
+    monkeypatch.setattr(reader, "Table", RecordingTable)
+    return RecordingTable.asked
 
 
-def test_the_example_has_every_key_and_is_read(tmp_path: Path, taken: dict[str, set[str]]) -> None:
+def test_the_example_has_every_key_and_is_read(tmp_path: Path, asked: dict[str, set[str]]) -> None:
     file = tmp_path / "smb3server.toml"
     file.write_text(example(tmp_path))
     read = Config()
@@ -103,10 +109,42 @@ def test_the_example_has_every_key_and_is_read(tmp_path: Path, taken: dict[str, 
     assert [account.name for account in read.accounts] == ["dora", "alice", "bob", "carol"]
     for title in ("[server]", "[[share]]", "[[user]]", "[cluster]", "[[service]]", "[witness]", "[limits]"):
         sections = {"node"} if title == "[witness]" else set()
-        assert taken[title] == set(rows(f"`{title}`")) - sections, title
+        assert asked[title] == set(rows(f"`{title}`")) - sections, title
     for title in ("[server]", "[[share]]", "[[user]]", "[cluster]", "[[service]]", "[witness]"):
         text = file.read_text()
-        assert all(re.search(rf"^{key} = ", text, re.MULTILINE) for key in taken[title])
+        assert all(re.search(rf"^{key} = ", text, re.MULTILINE) for key in asked[title])
+
+
+def test_a_table_gives_each_key_once_and_of_the_right_type() -> None:
+    table = Table("[section]", {"text": "t", "flag": True, "count": 3, "share": 0.5, "names": ["a", "b"]})
+    assert (table.take("text", str), table.take("text", str, "default")) == ("t", "default")
+    assert table.has("count") and table.number("count", (int,), 1) == 3 and not table.has("count")
+    assert (table.number("share", (int, float), 1), table.number("missing", (int,), 7)) == (0.5, 7)
+    assert (table.strings("names"), table.strings("names")) == (["a", "b"], None)
+    with pytest.raises(ConfigError, match=r"^\[section\]: unknown key flag$"):
+        table.finish()
+    assert table.take("flag", bool) is True
+    table.finish()
+
+
+@pytest.mark.parametrize(
+    ("value", "take", "complaint"),
+    [
+        (True, lambda table: table.take("key", int), "must be of type int, not True"),
+        ("1", lambda table: table.take("key", int), "must be of type int, not '1'"),
+        (True, lambda table: table.number("key", (int, float), 1), "must be a number, not True"),
+        (0.5, lambda table: table.number("key", (int,), 1), "must be a number, not 0.5"),
+        (["a", 1], lambda table: table.strings("key"), "must be a list of strings"),
+    ],
+)
+def test_a_table_refuses_values_of_other_types(value: Any, take: Callable[[Table], Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"[section]: key {complaint}")):
+        take(Table("[section]", {"key": value}))
+
+
+def test_a_table_does_not_show_secrets() -> None:
+    with pytest.raises(ConfigError, match="password must be of type str, not int"):
+        Table("[[user]]", {"password": 12345}).take("password", str)
 
 
 def test_defaults_of_limits() -> None:
@@ -147,7 +185,7 @@ def test_every_option_is_documented() -> None:
         ("[limits]\nmax_credit = 1", "unknown key max_credit"),
         ("[[share]]\nname = 'a'", "name and path are needed"),
         ("[[share]]\nname = 'a/b'\npath = '/'", "not a valid share name"),
-        ("[[share]]\nname = 'IPC$'\npath = '/'", "the name is taken"),
+        ("[[share]]\nname = 'IPC$'\npath = '/'", "the name is reserved"),
         ("[[share]]\nname = 'a'\npath = '/nowhere/at/all'", "not a directory"),
         ("[[user]]\nname = 'a'", "one of password, nt_hash and password_file"),
         ("[[user]]\nname = 'a'\npassword = 'b'\nnt_hash = 'c'", "one of password, nt_hash and password_file"),

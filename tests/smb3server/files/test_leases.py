@@ -2,7 +2,7 @@
 
 import pytest
 
-from smb3server.files.caching import HANDLE, NONE, READ, WRITE, Caching, Lease
+from smb3server.files.caching import BREAK_TIMEOUT, HANDLE, NONE, READ, WRITE, Caching, Lease
 from smb3server.wire.oplock_break import OplockLevel
 from tests.lab.recorder import Recorder
 
@@ -110,7 +110,7 @@ def test_time_out_takes_everything(caching: Caching, breaks: Recorder) -> None:
     caching.break_for_open(None, False, False, True)
     done: list[str] = []
     caching.wait(lambda: done.append("done"))
-    assert breaks.timers[0].delay == caching.break_timeout
+    assert breaks.timers[0].delay == BREAK_TIMEOUT
     breaks.timers[0].callback()
     breaks.turn()
     assert (made.state, made.breaking, done) == (NONE, False, ["done"])

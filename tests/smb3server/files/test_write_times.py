@@ -66,7 +66,7 @@ def test_flush_shows_it() -> None:
     async def test() -> None:
         times, store, opened = setup()
         write(times, store, 2000)
-        times.settle(cast(Any, store))
+        times.make_visible(cast(Any, store))
         assert times.shown == 2000
         times.closing(opened)
         assert store.last_write_time == 2000

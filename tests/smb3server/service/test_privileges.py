@@ -141,7 +141,7 @@ privileges.restrict()
 loop = asyncio.new_event_loop()
 thread = VerbsThread(loop)
 at_first = thread.call(capabilities.get)
-privileges.settle()
+privileges.drop_start_privileges()
 print(json.dumps([at_first, thread.call(capabilities.get), capabilities.get(), in_force()["capabilities"]]))
 """
 

@@ -10,13 +10,13 @@ from typing import Any, cast
 from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
 from smb3server.config.arguments import parse_arguments
-from smb3server.files.caching import Holder
 from smb3server.net.tcp import PEER_TIMEOUT, TcpTransport
 from smb3server.service.listeners import make_provider
 from smb3server.service.service import Service
-from smb3server.state.break_notifications import BreakNotifications, live_connection
+from smb3server.state.break_notifications import BreakNotifications
 from smb3server.state.objects import CHANNEL_SILENCE, Connection
 from smb3server.state.opens import OpenTable
+from smb3server.wire.oplock_break import OplockLevel
 from smbdirect.core.constants import KEEPALIVE_INTERVAL, KEEPALIVE_RESPONSE_TIMEOUT
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tools.support import own_user
@@ -87,17 +87,22 @@ class _Transport:
 
 
 class _Connection:
-    """What choosing and watching a connection needs to know of it."""
+    """What choosing and watching a connection needs to know of it; its own host."""
 
-    def __init__(self) -> None:
+    def __init__(self, sent: list[_Connection]) -> None:
         self.transport = _Transport()
         self.closed = False
         self.ended_by = ""
         self.forced_stall = False
         self.session_table: dict[int, Any] = {}
+        self.host = self
+        self._sent = sent
 
     def is_stalled(self) -> bool:
-        return self.forced_stall or self.transport.stalled
+        return self.transport.stalled
+
+    def notify(self, session: object, segments: object) -> None:
+        self._sent.append(self)
 
 
 class _Session:
@@ -106,6 +111,22 @@ class _Session:
         self.channel_list = dict.fromkeys(connections)
         for connection in connections:
             connection.session_table[1] = self
+
+
+class _Open:
+    file_id = (1, 2)
+
+    def __init__(self, session: _Session) -> None:
+        self.session = session
+
+
+class _Oplock:
+    """An oplock whose break waits for its acknowledgment."""
+
+    requested, state, breaking = 1, 3, True
+
+    def __init__(self, session: _Session) -> None:
+        self.open = _Open(session)
 
 
 class _Clock(BreakNotifications):
@@ -126,23 +147,12 @@ class _Clock(BreakNotifications):
             callback()
 
 
-class _Holder:
-    requested, state, breaking = 1, 3, True
-
-
 def test_break_moves_to_another_channel_when_its_own_dies_later() -> None:
     """The network took the notification and lost the peer afterwards: the first look does not show it yet."""
-    first, second = _Connection(), _Connection()
-    session = cast("Any", _Session(first, second))
-    clock, holder = _Clock(), _Holder()
-    sent: list[object] = []
-
-    def send() -> None:
-        connection = live_connection(session)
-        sent.append(connection)
-        clock._watch(cast("Connection", connection), lambda: live_connection(session), send, cast("Holder", holder), 1)
-
-    send()
+    sent: list[_Connection] = []
+    first, second = _Connection(sent), _Connection(sent)
+    clock, oplock = _Clock(), _Oplock(_Session(first, second))
+    assert clock.notify_oplock(cast("Any", oplock), OplockLevel.II) is True
     for _ in range(3):
         clock.tick()
         assert sent == [first]
@@ -157,15 +167,14 @@ def test_break_moves_to_another_channel_when_its_own_dies_later() -> None:
     clock.tick()
     assert sent == [first, second, first]
     # Acknowledged: nobody looks any more.
-    holder.breaking = False
+    oplock.breaking = False
     clock.tick()
     assert not clock.due
 
 
 def test_lone_connection_is_not_watched() -> None:
-    connection = _Connection()
-    session = cast("Any", _Session(connection))
+    sent: list[_Connection] = []
+    connection = _Connection(sent)
     clock = _Clock()
-    lone = cast("Connection", connection)
-    clock._watch(lone, lambda: live_connection(session), lambda: None, cast("Holder", _Holder()), 1)
-    assert not clock.due
+    assert clock.notify_oplock(cast("Any", _Oplock(_Session(connection))), OplockLevel.II) is True
+    assert sent == [connection] and not clock.due

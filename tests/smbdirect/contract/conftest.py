@@ -1,4 +1,4 @@
-"""Fixtures of the contract suite, which runs on every provider of ``tests.lab.providers``."""
+"""Fixtures of the contract suite, which runs on every provider in ``tests.lab.providers``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.lab.providers import PROVIDERS, Entry, Pair, Side, connect
 
 @pytest.fixture(params=list(PROVIDERS))
 def entry(request: pytest.FixtureRequest) -> Entry:
+    """Return each provider in turn. Skip those that are not available."""
     chosen = PROVIDERS[request.param]
     reason = chosen.make().available()
     if reason is not None:
@@ -23,7 +24,8 @@ def entry(request: pytest.FixtureRequest) -> Entry:
 
 @pytest.fixture
 def blame(entry: Entry) -> Callable[[Side, CloseCause], Awaitable[None]]:
-    """``await blame(side, cause)``: the side's connection ends, for this cause where the provider learns it."""
+    """Return ``blame``: ``await blame(side, cause)`` asserts that the side's connection ends, for this cause if the
+    provider learns it."""
 
     async def waiter(side: Side, cause: CloseCause) -> None:
         expected = {cause} if entry.responder_knows else {cause, CloseCause.PEER}
@@ -34,7 +36,8 @@ def blame(entry: Entry) -> Callable[[Side, CloseCause], Awaitable[None]]:
 
 @pytest.fixture
 def run(entry: Entry) -> Callable[..., None]:
-    """``run(scenario, **connect_arguments)``: runs ``await scenario(pair)`` on a connected pair, then closes it."""
+    """Return ``run``: ``run(scenario, **connect_arguments)`` runs ``await scenario(pair)`` on a connected pair, then
+    closes it."""
 
     def runner(scenario: Callable[[Pair], Awaitable[None]], **arguments: Any) -> None:
         async def main() -> None:

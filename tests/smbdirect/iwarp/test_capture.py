@@ -13,12 +13,12 @@ from scapy.utils import rdpcap
 from smbdirect.providers.base import Access, CloseCause
 from smbdirect.providers.iwarp import ddp, mpa
 from smbdirect.providers.iwarp.ddp import TaggedHeader
-from smbdirect.providers.iwarp.fpdu import Fpdu, encode_fpdu, iter_fpdus
 from smbdirect.providers.iwarp.mpa import FRAME_HEADER
 from smbdirect.providers.iwarp.placement import PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
 from smbdirect.providers.iwarp.receiver import Receiver
 from smbdirect.providers.memory import Region, RegionTable
+from tests.lab.fpdu import Fpdu, encode_fpdu, iter_fpdus
 
 CAPTURE = Path(__file__).parents[3] / "pcaps" / "linux612-siw-ksmbd-mtu1500.pcap"
 PORT = 5445

@@ -27,9 +27,9 @@ from smbdirect.providers.iwarp import IwarpProvider, mpa
 from smbdirect.providers.iwarp import provider as provider_module
 from smbdirect.providers.iwarp.ddp import UntaggedHeader
 from smbdirect.providers.iwarp.endpoint import is_loopback
-from smbdirect.providers.iwarp.fpdu import Fpdu, encode_fpdu, iter_fpdus
 from smbdirect.providers.iwarp.mpa import FRAME_HEADER, FrameFlag, Rtr
 from smbdirect.providers.iwarp.rdmap import CONTROL, READ_REQUEST, Opcode, ReadRequest
+from tests.lab.fpdu import Fpdu, encode_fpdu, iter_fpdus
 from tests.lab.iwarp import RIGHTS, every_operation, finish
 from tests.lab.providers import PATIENCE, Side, connect
 

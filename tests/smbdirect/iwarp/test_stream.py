@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from smbdirect.providers.base import Access, Completion, Operation, Status
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader
-from smbdirect.providers.iwarp.fpdu import decode_fpdu, encode_fpdu, iter_fpdus
 from smbdirect.providers.iwarp.mpa import Rtr, ulpdu_for_segment
 from smbdirect.providers.iwarp.placement import PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import (
@@ -28,6 +27,7 @@ from smbdirect.providers.iwarp.rdmap import (
 from smbdirect.providers.iwarp.receiver import Receiver
 from smbdirect.providers.iwarp.sender import IOV_MAX, Response, Sender, Work
 from smbdirect.providers.memory import RegionTable
+from tests.lab.fpdu import decode_fpdu, encode_fpdu, iter_fpdus
 
 RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
 

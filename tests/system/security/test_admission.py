@@ -251,7 +251,7 @@ def test_smb1_clients_that_know_no_more_than_2_0_2_are_dropped(tmp_path: Path) -
         ('[server]\nhosts_allow = ["192.0.2.1/24"]\n', r"\[server\]: hosts_allow: 192.0.2.1/24 has host bits set"),
         ('[server]\nhosts_deny = ["here"]\n', r"\[server\]: hosts_deny: 'here' does not appear to be"),
         ("[server]\nntlm = false\n", "no user could log on: ntlm = false needs a keytab"),
-        ('[server]\nntlm = false\nkeytab = "/k"\nguest = true\n', "guests and anonymous users come by NTLM"),
+        ('[server]\nntlm = false\nkeytab = "/k"\nguest = true\n', "guests and anonymous users log on by NTLM"),
         ('[server]\ntrusted_realms = ["X"]\n', "need a keytab"),
         ('[server]\nkeytab = "/k"\nunknown_principals = "allow"\n', 'write "refuse" or "user:NAME"'),
         ('[server]\nkeytab = "/k"\nunknown_principals = "user:"\n', 'write "refuse" or "user:NAME"'),

@@ -138,7 +138,7 @@ def test_forged_records_do_nothing_and_are_shown(cluster: Cluster) -> None:
     assert set(status["refused"]) == wanted
     shown = cluster.admin("status")
     assert all(repr(name) in shown for name in wanted) and "smb3server cluster purge" in shown
-    assert cluster.a.log().count(f"{key!r} in the store is not acted upon") == 1
+    assert cluster.a.log().count(f"{key!r} in the store is ignored") == 1
     assert secret.read_text() == "root's"
     removed = cluster.admin("purge")
     assert all(repr(name) in removed for name in wanted) and "4 records removed" in removed
@@ -176,9 +176,9 @@ def test_an_event_that_somebody_puts_there_again_does_nothing(cluster: Cluster) 
             await store.close()
 
     key, value = asyncio.run(captured())
-    assert "is no new event" not in cluster.a.log()
+    assert "is not a new event" not in cluster.a.log()
     cluster.etcd.ask_put(key, value)
-    cluster.wait(lambda: f"{key!r} is no new event" in cluster.a.log())
+    cluster.wait(lambda: f"{key!r} is not a new event" in cluster.a.log())
 
 
 def test_opens_survive_takeovers_and_tokens(cluster: Cluster) -> None:

@@ -1,5 +1,6 @@
-# args: SETTINGS IP CASE... with SETTINGS = shell assignments, CASE = NAME:PROTOCOL:CREDITS:MTU:NETEM:MOUNT_OPTIONS. Several workouts in one boot.
-# WORKOUT among the settings names another script than workout.sh; a case that has a script of its own name runs that (NAME.sh for NAME and NAME-ANY). Leaves /out/NAME/{session.pcap,debugdata.txt,dmesg.txt,log.txt,status}; no status file means the guest died in that case.
+# args: SETTINGS IP CASE... with SETTINGS = shell assignments, CASE = NAME:PROTOCOL:CREDITS:MTU:NETEM:MOUNT_OPTIONS. Runs several workouts in one boot.
+# WORKOUT in the settings names a script other than workout.sh. If a script is named like the case (NAME.sh for NAME and NAME-ANY), that one runs.
+# Leaves /out/NAME/{session.pcap,debugdata.txt,dmesg.txt,log.txt,status}; without a status file the guest died in that case.
 export $1; IP=$2; shift 2; worst=0
 dmesg -c > /dev/null
 for c in "$@"; do

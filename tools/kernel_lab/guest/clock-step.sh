@@ -1,5 +1,5 @@
-# args: tcp IP. A node of a cluster and its etcd in this guest (HOSTROOT=1), mounted through the service's address by this kernel; the clock is set to and fro
-# under a copy, and while the server is down. Environment: TREE and PYTHON, the project and its interpreter as the host has them; BULK_MIB (16).
+# args: tcp IP. Runs a node of a cluster and its etcd in this guest (HOSTROOT=1), mounted by this kernel through the service's address. The clock is set
+# forward and back during a copy, and while the server is down. Environment: TREE and PYTHON, the project and its interpreter as on the host; BULK_MIB (16).
 # Leaves CASE_OUT/server.log, status.json, debugdata.txt.
 . /out/lib.sh
 BULK_MIB=${BULK_MIB:-16} SERVICE=10.0.2.100 DAY=86400

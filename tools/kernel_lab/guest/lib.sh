@@ -22,13 +22,13 @@ rdma_dev() {   # siw|rxe [netdev]. RXE_RETRY=1 takes the rxe that repeats its se
   rdma link add r_$1 type $1 netdev ${2:-eth0}
 }
 netem_on() { [ -z "$NETEM" ] || /bin/tc qdisc add dev eth0 root netem $NETEM; }
-netem_off() {   # fails if loss was asked for and nothing was lost
+netem_off() {   # fails if loss was requested and nothing was lost
   [ -n "$NETEM" ] || return 0
   local seen=$(/bin/tc -s qdisc show dev eth0); echo "$seen"
   /bin/tc qdisc del dev eth0 root
   case "$NETEM" in *loss*) ! echo "$seen" | grep -q 'dropped 0,';; esac
 }
-client_credits() {   # N: SMB Direct credits the client asks for and grants from the next mount on
+client_credits() {   # N: SMB Direct credits that the client requests and grants from the next mount on
   echo $1 > /proc/fs/cifs/smbd_receive_credit_max && echo $1 > /proc/fs/cifs/smbd_send_credit_target
 }
 smb_mount() {   # IP SHARE DIR OPTS: busybox mount straight into mount(2); mount.cifs is not needed. OPTS may name vers=
@@ -49,7 +49,7 @@ host_root() {   # with HOSTROOT=1: the host's file system at /host, writable pla
   for d in proc sys dev; do mount --bind /$d /host/$d; done
   modprobe rdma_ucm; modprobe ib_uverbs
 }
-host_python() {   # the project's Python programs on this kernel; TREE and PYTHON are the project and its interpreter as the host has them
+host_python() {   # the project's Python programs on this kernel; TREE and PYTHON are the project and its interpreter as on the host
   chroot /host /bin/sh -c "cd $TREE && exec env PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 VERBS_HOST=10.0.2.15 CHURN_CONNECTIONS=${CHURN:-1000} $PYTHON $*"
 }
 smb3server() { host_python -m smb3server "$@"; }

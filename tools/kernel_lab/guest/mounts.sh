@@ -1,5 +1,5 @@
-# . /out/mounts.sh after lib.sh; then: two_mounts PROTOCOL IP [mount options]. The share at /mnt and at /mnt2 as two clients: connections, ClientGuids and
-# caches of their own. actimeo=0: names and attributes are asked for, not remembered; data stays cached as leases allow.
+# Source it after lib.sh (. /out/mounts.sh), then: two_mounts PROTOCOL IP [mount options]. Mounts the share at /mnt and at /mnt2 as two clients, with
+# separate connections, ClientGuids and caches. actimeo=0: names and attributes are queried, not remembered; data stays cached as leases allow.
 two_mounts() {
   local P=$1 IP=$2 OPTS=$3 R=rdma
   net_user; [ $IP = self ] && { ksmbd_start; IP=10.0.2.15; }

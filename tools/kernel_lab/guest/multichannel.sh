@@ -1,7 +1,7 @@
-# args: siw|tcp IP [mount options]. Two NICs, a session with channels over both, and first one link, then the other, taken down while data moves.
-# host: the second NIC's, at the host's end of the wire; guest: the first NIC's, in the guest, which the mount was made over.
-# multichannel-mixed: a second mount, over TCP, does the writing, and the one over SMB Direct reads what it wrote.
-# Leaves in CASE_OUT debugdata-WHEN.txt and status-WHEN.json (the client's and the server's view) of before, DOWN (while a link is) and UP (again).
+# args: siw|tcp IP [mount options]. Two NICs and a session with channels over both: first one link, then the other, goes down while data moves.
+# host: the link of the second NIC, at the host's end. guest: the link of the first NIC, in the guest; the mount was made over it.
+# multichannel-mixed: a second mount over TCP writes, and the one over SMB Direct reads the data.
+# Leaves in CASE_OUT debugdata-WHEN.txt and status-WHEN.json (the client's and the server's view) from before, DOWN (while a link is) and UP (again).
 . /out/lib.sh
 P=$1 IP=$2 OPTS=$3 CASE_OUT=${CASE_OUT:-/out} BULK_MIB=${BULK_MIB:-64} SECONDS_DOWN=${SECONDS_DOWN:-25} WRITER=/mnt
 case ${CASE_OUT##*/} in *-mixed) WRITER=/mnt2;; esac
@@ -11,8 +11,8 @@ n=0; for net in 10.77.0 10.78.0; do
   [ $P = tcp ] || rdma link show | grep -q "r_siw$n" || { modprobe siw; ck rdma link add r_siw$n type siw netdev eth$n; }
   ping -c1 -W2 $net.1 >/dev/null; n=$((n+1))      # a cold ARP makes the first RDMA connect time out
 done
-# siw leaves a dead peer to TCP's retransmissions, a quarter of an hour of them: some seconds, as RDMA hardware has it. Over TCP the client
-# hands programs the error of a socket that ends by itself (docs/kernel-lab.md), so it keeps the default.
+# siw leaves a dead peer to TCP's retransmissions, which take a quarter of an hour; limit them to some seconds, as RDMA hardware does. Over TCP the client
+# passes the error of a socket that ends by itself to programs (docs/kernel-lab.md), so it keeps the default.
 [ $P = tcp ] && echo 15 > /proc/sys/net/ipv4/tcp_retries2 || echo 4 > /proc/sys/net/ipv4/tcp_retries2
 modprobe cifs; client_credits ${CREDITS:-255}
 wait_for() { local i=0; while ! "$@"; do sleep 0.5; i=$((i+1)); [ $i -le 120 ] || return 1; done; }
@@ -28,7 +28,7 @@ views() {   # NAME
   while [ -e $CASE_OUT/ask-status ] && [ $i -lt 100 ]; do sleep 0.2; i=$((i+1)); done
   mv $CASE_OUT/status.json $CASE_OUT/status-$1.json
 }
-ended() {   # PID SECONDS: whether it ends in time, and well; else what the kernel's tasks wait for
+ended() {   # PID SECONDS: whether it ends in time and successfully; otherwise print what the kernel's tasks wait for
   local i=0; while kill -0 $1 2>/dev/null; do
     sleep 1; i=$((i+1)); [ $i -gt $2 ] && { say "process $1 hangs"; echo w > /proc/sysrq-trigger; return 1; }
   done

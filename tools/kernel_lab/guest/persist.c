@@ -1,8 +1,8 @@
-// persist hold DIR READY GO: keep byte-range locks on DIR/held, data that only the client's cache has in DIR/cached, and DIR/gone, which has no name any more,
-//   from when READY exists until GO does; then see that all are as they were.
-// persist copy FROM TO: 64 KiB at a time, past the client's cache, some thirty times a second: it is at it while the server comes and goes.
-// persist wait FILE: be there until the range that hold has locked exclusively is free, and then have it.
-// persist try FILE: another client finds the ranges that hold has locked locked, and others free.
+// persist hold DIR READY GO: keep byte-range locks on DIR/held, data that exists only in the client's cache in DIR/cached, and DIR/gone open without a name,
+//   from when READY exists until GO does; then check that all are unchanged.
+// persist copy FROM TO: copy 64 KiB at a time, past the client's cache, some thirty times a second, so that it runs while the server fails and returns.
+// persist wait FILE: wait for the range that hold has locked exclusively, and then lock it.
+// persist try FILE: check that another client finds the ranges locked that hold has locked, and others free.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -77,7 +77,7 @@ static void wait_for(const char *path) {
   int fd = open(path, O_RDWR);
   if (fd < 0) die(path);
   while (fcntl(fd, F_SETLKW, &range)) {
-    // Linux 6.12 gives the program EAGAIN when the connection ends that it waits on, and EBADF until something else has it reopen the file (docs/kernel-lab.md).
+    // Linux 6.12 returns EAGAIN when the connection ends that the program waits on, and EBADF until another operation makes it reopen the file (docs/kernel-lab.md).
     if (errno != EAGAIN && errno != EBADF) die("wait for a lock");
     usleep(100000);
     char byte;

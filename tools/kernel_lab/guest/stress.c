@@ -1,13 +1,13 @@
 /* stress SECONDS SEED ROOT OTHER ALIGNMENT: load on a file system mounted twice, every byte and every name verified.
  *
- * ROOT and OTHER are the same folder through two mounts, that is, through two clients. Four processes work at once: two on a file each
- * (random writes, reads, truncations, maps, syncs, reopens, against a copy in memory) and two on a folder each (files
- * made, rewritten, renamed, removed, against a table). Each does its work through one mount and has others check it
- * through the other, after a sync, while its own caches and handles are still there. Exit status 0: everything was as it had to be.
+ * ROOT and OTHER are the same folder through two mounts, that is, through two clients. Four processes work at the same time: two on a file each
+ * (random writes, reads, truncations, maps, syncs, reopens, compared with a copy in memory) and two on a folder each (files
+ * created, rewritten, renamed, removed, compared with a table). Each works through one mount and lets others check the result
+ * through the other, after a sync, while its own caches and handles still exist. Exit status 0: everything was correct.
  *
- * A client that caches reads or names learns of a change by a lease break that nobody waits for (MS-SMB2 3.3.4.7: no
- * acknowledgment is required), so the other client may be behind for a moment. What is wrong for a second is an error;
- * what was wrong for less is counted as late.
+ * A client that caches reads or names learns of a change by a lease break that is not acknowledged (MS-SMB2 3.3.4.7: no
+ * acknowledgment is required), so the other client may be behind for a moment. A mismatch that lasts a second is an error;
+ * a shorter one is counted as late.
  *
  * Offsets and lengths in files are multiples of ALIGNMENT bytes.
  *
@@ -57,7 +57,7 @@ static void remember(const char *what, size_t offset, size_t length, size_t size
     history[done % REMEMBERED].size = size;
 }
 
-/* What a file worker did last, oldest first: operation, offset, length, size before. */
+/* The last operations of a file worker, oldest first: operation, offset, length, size before. */
 static void tell_history(void) {
     for (unsigned long i = done < REMEMBERED ? 0 : done - REMEMBERED + 1; i <= done && history[0].what; i++) {
         unsigned long slot = i % REMEMBERED;
@@ -118,7 +118,7 @@ static int reopen(int fd, const char *path, int flags) {
     return fd;
 }
 
-/* Errors until `patience_ends` mean another try from here, a second long. */
+/* Retry from here after errors until `patience_ends`, for a second. */
 #define PATIENTLY(check)                                                                                               \
     do {                                                                                                               \
         volatile int tries = 0;                                                                                        \
@@ -139,7 +139,7 @@ static int reopen(int fd, const char *path, int flags) {
         crossed++;                                                                                                     \
     } while (0)
 
-/* The whole file as somebody else sees it. */
+/* The whole file as the other client sees it. */
 static void check_file(const char *path, const unsigned char *want, size_t size, unsigned char *scratch, const char *what) {
     int fd = other_fd = reopen(-1, path, O_RDONLY);
     struct stat st;
@@ -216,7 +216,7 @@ static void file_worker(const char *root, const char *other, time_t until) {
             if (fstat(fd, &st) || (size_t)st.st_size != size)
                 die("size %lld after reopening, should be %zu", (long long)st.st_size, size);
         } else {
-            /* Linux 6.12 keeps writes in its cache even when it has no write lease (against ksmbd, too). */
+            /* Linux 6.12 keeps writes in its cache even without a write lease (against ksmbd, too). */
             if (fsync(fd))
                 die("fsync");
             PATIENTLY(check_file(path2, copy, size, scratch, "the other client's read"));

@@ -1,8 +1,8 @@
-# args: siw|tcp IP [mount options]. STRESS_SECONDS (20) of load through two clients at once, all content verified.
+# args: siw|tcp IP [mount options]. Puts load on a share through two clients for STRESS_SECONDS (20), and verifies all content.
 . /out/lib.sh
 . /out/mounts.sh
-# Whole pages: Linux 6.12 without a write lease writes back a page of which it has only a part, zeros in place of the rest that it never
-# read (seen in captures over TCP), and over SMB Direct loses the connection ("ib_map_mr_sg failed") over reads that start within a cached page.
+# Whole pages only. Linux 6.12 without a write lease writes back a page of which it has only a part, with zeros in place of the rest that it never read
+# (seen in captures over TCP). Over SMB Direct it loses the connection ("ib_map_mr_sg failed") on reads that start within a cached page.
 two_mounts "$@"; [ $fail = 1 ] && { umount /mnt2; exit 1; }
 ck mkdir /mnt/stress
 ck t /out/stress.bin ${STRESS_SECONDS:-20} ${STRESS_SEED:-1} /mnt/stress /mnt2/stress 4096

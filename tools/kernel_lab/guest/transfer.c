@@ -1,6 +1,7 @@
-/* transfer write|read FILE SECONDS MIB: moves MIB of data again and again, past the client's cache, in blocks of 1 MiB with THREADS of them under way at
- * once, for SECONDS; says how long a block took at worst. Direct reads of Linux 6.12 fail with EAGAIN when their channel dies: they are repeated. Every block is stamped with its number and round: `read` checks what `write`
- * left, and `write` checks at its end that the file holds each block's last round, no older one. Exit 0: no error, and all data right. */
+/* transfer write|read FILE SECONDS MIB: moves MIB of data repeatedly, past the client's cache, in blocks of 1 MiB with THREADS of them in flight, for SECONDS;
+ * prints the longest time of a block. Direct reads of Linux 6.12 fail with EAGAIN when their channel dies: they are repeated. Every block is stamped with its
+ * number and round: `read` checks the data that `write` left, and `write` checks at its end that the file holds each block's last round, no older one.
+ * Exit status 0: no error, and all data right. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

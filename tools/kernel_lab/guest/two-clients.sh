@@ -1,4 +1,4 @@
-# args: siw|tcp IP [mount options]. Two clients on one share see each other's changes at once, cached data included.
+# args: siw|tcp IP [mount options]. Checks that two clients on one share see each other's changes immediately, cached data included.
 . /out/lib.sh
 . /out/mounts.sh
 CASE_OUT=${CASE_OUT:-/out} A=/mnt/two B=/mnt2/two
@@ -12,7 +12,7 @@ ck cp /tmp/x $A/f; ck same /tmp/x $B/f                                  # A's ha
 ck cp /tmp/y $B/f; ck same /tmp/y $A/f; ck same /tmp/y $B/f
 held() { exec 3<>$A/h && echo one >&3 && [ "$(cat $B/h)" = one ] && echo two >&3 && [ "$(tail -n1 $B/h)" = two ] && exec 3>&-; }
 ck held                                                                 # data that A holds back under its write lease
-dirty() {   # what the break of a write lease makes the client send is there for the open that waited for it
+dirty() {   # the data that the client sends on the break of a write lease is there for the open that waited for it
   local i=0
   while [ $i -lt 20 ]; do exec 3>$A/w && cat /tmp/x >&3 && cmp -s /tmp/x $B/w && exec 3>&- && rm $A/w || return 1; i=$((i+1)); done
 }
@@ -25,7 +25,7 @@ names() { mkdir $A/d && [ -d $B/d ] && echo n > $B/d/n && mv $A/d/n $A/d/m && [ 
 ck names
 size() { truncate -s 1000 $A/f && [ $(stat -c %s $B/f) = 1000 ] && head -c 1000 /tmp/x | cmp -s - $B/f && truncate -s 500000 $B/f && [ $(stat -c %s $A/f) = 500000 ] && [ $(wc -c < $A/f) = 500000 ]; }
 ck size
-ck /out/stress.bin locks $A/l $B/l                                                                # a lock of A's keeps B out, and is gone with it
+ck /out/stress.bin locks $A/l $B/l                                                                # a lock of A's keeps B out until A releases it
 cp /proc/fs/cifs/DebugData $CASE_OUT/debugdata.txt
 ck rm -r $B; ck [ ! -e $A ]
 ck umount /mnt2; ck umount /mnt

@@ -1,5 +1,5 @@
-# args: siw|rxe IP. CHURN connections (1000) between two endpoints of ours on the kernel's RDMA device come and go in all ways there are.
-# What is left is counted in the process (tests/smbdirect/contract/test_churn.py) and in the kernel's RDMA subsystem.
+# args: siw|rxe IP. Opens and ends CHURN connections (1000) between two endpoints of ours on the kernel's RDMA device, in all possible ways.
+# Leaks are counted in the process (tests/smbdirect/contract/test_churn.py) and in the kernel's RDMA subsystem.
 . /out/lib.sh
 ck verbs_device $1; [ $fail = 0 ] || exit 1
 rdma resource > /tmp/before; cat /tmp/before

@@ -1,6 +1,6 @@
-# args: siw|rxe IP. The port under our server loses its link and has it again, with this kernel as its client; over rxe with one of ours, and it
-# does not come back: rxe of 6.12 carries no connection request any more once it was given a message while its port was down. Leaves in CASE_OUT, for each of up, down and back:
-# NAME-status.json (the server's), NAME-client.json and NAME-host.json (the doctor's, as a client and of the machine).
+# args: siw|rxe IP. The port under our server goes down and comes up again. The client is this kernel; over rxe it is one of ours, and it does not
+# reconnect: rxe of 6.12 carries no connection requests once it was given a message while its port was down. Leaves in CASE_OUT, for each of up, down and
+# back: NAME-status.json (the server's), NAME-client.json and NAME-host.json (the doctor's, as a client and of the machine).
 . /out/lib.sh
 P=$1 IP=$2
 ck sh /out/verbs-server.sh $P; [ $fail = 0 ] || exit 1

@@ -1,6 +1,6 @@
-# args: siw|rxe [options of the server]. Our server in this guest, on the kernel's RDMA device through verbs (HOSTROOT=1): it serves 10.0.2.15 from a tmpfs,
-# as a user who is not its own: so the credentials of its event loop change with every file, which the kernel's RDMA descriptors do not bear.
-# Environment: TREE and PYTHON, the project and its interpreter as the host has them. Leaves CASE_OUT/server.log; run again, it replaces the server.
+# args: siw|rxe [options of the server]. Starts our server in this guest, on the kernel's RDMA device through verbs (HOSTROOT=1). It serves 10.0.2.15 from a
+# tmpfs, acting as another user: the credentials of its event loop change with every file, which the kernel's RDMA descriptors do not tolerate.
+# Environment: TREE and PYTHON, the project and its interpreter as on the host. Leaves CASE_OUT/server.log. A second run replaces the server.
 . /out/lib.sh
 ck verbs_device $1; shift
 verbs_server_stop

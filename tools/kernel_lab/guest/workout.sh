@@ -1,5 +1,5 @@
-# args: siw|rxe|tcp IP [mount options]. A mounted share, worked out by the kernel client. The server is elsewhere
-# (10.0.2.2 = the host's loopback with NET=user), or IP=self: ksmbd in this guest, for comparison.
+# args: siw|rxe|tcp IP [mount options]. Mounts a share and works on it with the kernel client. The server is elsewhere
+# (10.0.2.2 = the host's loopback with NET=user), or with IP=self it is ksmbd in this guest, for comparison.
 # Environment: SHARE SMBUSER SMBPASS; CREDITS (255) of the client; BULK_MIB (64) per bulk transfer;
 #   NETEM, what tc's netem does to the packets that this guest sends in the second session;
 #   CASE_OUT (/out) for session.pcap, the first and smaller session, and debugdata.txt and stats.txt, the client's view of
@@ -33,7 +33,7 @@ ck rm /mnt/d/small; ck stat -f /mnt
 ck umount /mnt
 stop_capture
 
-ck netem_on      # only from here on: what the judge reads of the first session is what both ends sent
+ck netem_on      # only from here on, so that the judge sees in the first session exactly what both ends sent
 ck mnt; [ $fail = 1 ] && exit 1
 ck t cp /tmp/bulk /mnt/copied; ck t sync /mnt/copied
 umount /mnt; ck mnt                             # no client cache left

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,7 +19,8 @@ import smbdirect
 from smb3server.backends.local import syscalls
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.state.share import Share
-from tests.lab.wire_client import Client, running
+from smb3server.wire.header import Command
+from tests.lab.wire_client import running
 
 _STATS = ("stat", "fstat", "lstat")
 _SOURCES = tuple(f"{Path(package.__file__).parent}/" for package in (smb3server, smbdirect))
@@ -33,6 +36,8 @@ class Walk:
         """Such calls in another file than the one before."""
         self.stats = 0
         """stat(2), fstat(2), lstat(2) by way of ``os``."""
+        self.steps: list[str] = []
+        """The calls in their order, indented by depth; a star marks a change of file."""
         self._file = ""
         self._depth = 0
 
@@ -41,16 +46,18 @@ class Walk:
         if event == "call":
             if self._depth or code.co_qualname == "TcpTransport._readable":
                 self._depth += 1
-                self._called(code.co_filename)
+                self._called(code.co_filename, code.co_qualname)
         elif event == "return":
             self._depth -= self._depth > 0
         elif event == "c_call" and self._depth and argument.__name__ in _STATS:
             self.stats += 1
 
-    def _called(self, file: str) -> None:
+    def _called(self, file: str, name: str) -> None:
         if file.startswith(_SOURCES):
             self.calls += 1
             self.changes += file != self._file
+            mark = "*" if file != self._file else " "
+            self.steps.append(f"{mark}{' ' * self._depth}{'/'.join(Path(file).parts[-2:])}: {name}")
             self._file = file
 
 
@@ -72,22 +79,24 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return count
 
 
-async def walk(client: Client, name: str, count: Counter[str]) -> Walk:
-    """Send one CREATE (OPEN_IF, read and write)."""
+@contextmanager
+def walking(count: Counter[str]) -> Iterator[Walk]:
+    """Count what the server does in the block."""
     found = Walk()
     count.clear()
     sys.setprofile(found)
     try:
-        reply = await client.open(name)
+        yield found
     finally:
         sys.setprofile(None)
-    assert reply.status == 0
     count["stat"] += found.stats
-    return found
+    # Shown if the test fails, or with -s.
+    print(*found.steps, f"{found.calls} calls, {found.changes} changes of file, {dict(count)}", sep="\n")
 
 
-def measure(tmp_path: Path, looked: Counter[str], *names: str) -> tuple[Walk, Counter[str]]:
-    """Open all of ``names``, and return what the last cost."""
+def measure(tmp_path: Path, looked: Counter[str], *names: str, close: bool = False) -> tuple[Walk, Counter[str]]:
+    """Send a CREATE (OPEN_IF, read and write) for each of ``names``, and return what the last of them cost; or, with
+    ``close``, what it costs to close that."""
 
     async def test() -> tuple[Walk, Counter[str]]:
         backend = LocalBackend(tmp_path)
@@ -97,7 +106,13 @@ def measure(tmp_path: Path, looked: Counter[str], *names: str) -> tuple[Walk, Co
                 client = await harness.connect()
                 await client.login(share="local")
                 for name in names:
-                    found = await walk(client, name, looked)
+                    with walking(looked) as found:
+                        reply = await client.open(name)
+                    assert reply.status == 0
+                if close:
+                    body = struct.pack("<HHI", 24, 0, 0) + reply.body[64:80]
+                    with walking(looked) as found:
+                        assert (await client.call(Command.CLOSE, body)).status == 0
                 return found, Counter(looked)
         finally:
             backend.close()
@@ -110,16 +125,25 @@ def test_a_new_file_costs_little(tmp_path: Path, looked: Counter[str], folder: s
     """However deep it is. The folder's names are known: a file was made there before."""
     (tmp_path / "a" / "b" / "c").mkdir(parents=True)
     found, count = measure(tmp_path, looked, f"{folder}first", f"{folder}new")
-    assert count["stat"] <= 9
-    assert count["xattr"] <= 3
-    assert found.calls <= 250
-    assert found.changes <= 155
+    assert count["stat"] <= 6
+    assert count["xattr"] <= 1
+    assert found.calls <= 200
+    assert found.changes <= 100
 
 
 def test_an_existing_file_costs_less(tmp_path: Path, looked: Counter[str]) -> None:
     (tmp_path / "a").mkdir()
     found, count = measure(tmp_path, looked, "a\\file", "a\\file")
-    assert count["stat"] <= 3
+    assert count["stat"] <= 1
     assert count["xattr"] <= 2
-    assert found.calls <= 172
-    assert found.changes <= 106
+    assert found.calls <= 150
+    assert found.changes <= 80
+
+
+def test_closing_a_new_file_costs_little(tmp_path: Path, looked: Counter[str]) -> None:
+    (tmp_path / "a").mkdir()
+    found, count = measure(tmp_path, looked, "a\\first", "a\\new", close=True)
+    assert count["stat"] <= 2
+    assert count["xattr"] == 0
+    assert found.calls <= 60
+    assert found.changes <= 38

@@ -1,4 +1,4 @@
-"""Whole FPDUs as values, for dumps, captures and tests. The data path does not use this module."""
+"""Whole FPDUs as values: an oracle for the sender and the receiver, which cut and place them piece by piece."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, Tagged
 
 
 class Fpdu(NamedTuple):
-    """One FPDU. ``crc`` is the field as received; zero where CRC is off."""
+    """One FPDU. ``crc`` is the field as received; zero if CRC is off."""
 
     header: TaggedHeader | UntaggedHeader
     payload: memoryview
@@ -25,7 +25,7 @@ class Fpdu(NamedTuple):
 
 
 def decode_fpdu(buffer: Buffer, offset: int = 0) -> Fpdu:
-    """The FPDU at ``offset``. Raises ``DecodeError`` if it is incomplete or too short for its headers."""
+    """Return the FPDU at ``offset``. Raise ``DecodeError`` if it is incomplete or too short for its headers."""
     view = memoryview(buffer)[offset:]
     if len(view) < 4:
         raise DecodeError("FPDU without a header", "RFC 5044 4.1")
@@ -41,7 +41,7 @@ def decode_fpdu(buffer: Buffer, offset: int = 0) -> Fpdu:
 
 
 def iter_fpdus(buffer: Buffer) -> Iterator[Fpdu]:
-    """All FPDUs of one direction of a stream, after the MPA frames."""
+    """Yield all FPDUs of one direction of a stream, after the MPA frames."""
     offset = 0
     while offset < len(buffer):
         fpdu = decode_fpdu(buffer, offset)
@@ -50,7 +50,7 @@ def iter_fpdus(buffer: Buffer) -> Iterator[Fpdu]:
 
 
 def encode_fpdu(header: TaggedHeader | UntaggedHeader, payload: Buffer, crc: bool) -> bytes:
-    """The bytes of one FPDU; ``header.ulpdu_length`` must fit the payload."""
+    """Return the bytes of one FPDU; ``header.ulpdu_length`` must fit the payload."""
     packed = TAGGED_HEADER.pack(header) if isinstance(header, TaggedHeader) else UNTAGGED_HEADER.pack(header)
     data = packed + payload
     return data + mpa.trailer(len(data) - 2, crc32c(data) if crc else None)

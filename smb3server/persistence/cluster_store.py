@@ -1,4 +1,4 @@
-"""The store of a cluster, opened as its configuration says. Needs aiohttp."""
+"""Opening the store of a cluster by its configuration. Needs aiohttp."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from smb3server.settings.store_url import parse_url
 
 
 def open_store(url: str, name: str, access: StoreAccess) -> SealedStore:
-    """Open the store of the cluster called ``name``, for the running event loop. Raises ``ValueError``."""
+    """Open the store of the cluster called ``name``, for the running event loop.
+
+    Raises ``ValueError`` if the configuration is wrong."""
     store = EtcdStore(parse_url(url), access=etcd_access(url, access))
     return SealedStore(store, Seal(cluster_secret(access), name))
