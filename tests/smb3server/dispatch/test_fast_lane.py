@@ -279,9 +279,9 @@ class Play:
             create_options=options,
         )
         # A break of the other's caching rights is not acknowledged: this open takes none, where it would have to wait.
-        for holder in self.harness.server.file_table.open_files():
-            if holder.caching.holders:
-                return
+        opens = self.harness.server.opens.by_id.values()
+        if any(opened.file is not None and opened.file.caching.holders for opened in opens):
+            return
         reply = await self.call(client, Command.CREATE, create.pack_request(wanted, name, contexts))
         if not reply.status:
             answer, _ = create.parse_response(memoryview(reply.message))
