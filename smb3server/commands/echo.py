@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smb3server.dispatch.fast_lane import SHORT_FORMS, Found, ShortForm
+from smb3server.dispatch.fast_lane import SHORT_FORMS, Body, Found, ShortForm
 from smb3server.dispatch.request import Request, Response, handles
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.session import EMPTY, Empty
 
 if TYPE_CHECKING:
-    from smb3server.state.objects import Connection, Session
+    from smb3server.state.objects import Connection, Session, TreeConnect
 
 _EMPTY = EMPTY.pack(Empty())
 _RESPONSE = Response((_EMPTY,))
@@ -22,12 +22,15 @@ def echo(request: Request) -> Response:
     return _RESPONSE
 
 
-def _look(connection: Connection, session: Session, tree_id: int, sequence: int, message: memoryview) -> Found | None:
+def _look(
+    connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
+) -> Found | None:
     """Return what answers an ECHO of the right size."""
     return (None, _echo_now) if message[HEADER_SIZE : HEADER_SIZE + 2] == _EMPTY[:2] else None
 
 
-def _echo_now() -> tuple[bytes, None]:
+def _echo_now() -> Body:
+    """Return the empty response."""
     return _EMPTY, None
 
 

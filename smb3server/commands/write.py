@@ -8,14 +8,14 @@ from smb3server.access import required
 from smb3server.backends.base import Handle
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
-from smb3server.dispatch.fast_lane import LARGEST_DATA, SHORT_FORMS, Found, ShortForm, ordinary_open
+from smb3server.dispatch.fast_lane import LARGEST_DATA, SHORT_FORMS, Body, Found, ShortForm, ordinary_open
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
 from smb3server.files.file import File
 from smb3server.state.change_reports import report_write
-from smb3server.state.objects import Connection, Open, Session
+from smb3server.state.objects import Connection, Open, Session, TreeConnect
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
@@ -199,10 +199,13 @@ class PeerWrite:
 # The fast lane
 
 
-def _look(connection: Connection, session: Session, tree_id: int, sequence: int, message: memoryview) -> Found | None:
-    """Return what answers a WRITE of a few bytes of a file, in the message, that ``write`` would not refuse. Nobody but
-    the client is to learn of it: it is not the open's first, it breaks nobody's caching rights, and nothing has to be
-    on stable storage."""
+def _look(
+    connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
+) -> Found | None:
+    """Return what answers a WRITE of a few kilobytes of a file, in the message, that ``write`` would not refuse.
+
+    It concerns the client alone: it is not the open's first WRITE, which watchers are notified of, and it breaks
+    nobody's caching rights. Its data need not be on stable storage."""
     if len(message) <= TAIL:
         return None
     size, data_offset, length, offset, persistent, volatile, channel, _, _, _, flags = WRITE_REQUEST.fields_from(
@@ -213,7 +216,7 @@ def _look(connection: Connection, session: Session, tree_id: int, sequence: int,
     end = data_offset + length
     if not TAIL <= data_offset <= 0x100 or end > len(message) or length > connection.max_write_size:
         return None
-    opened = ordinary_open(session, tree_id, sequence, persistent, volatile)
+    opened = ordinary_open(session, tree, sequence, persistent, volatile)
     if opened is None or not opened.wrote or opened.write_through or opened.create_options & _OPTION_THROUGH:
         return None
     if opened.is_directory or not opened.granted_access & _WRITE_DATA or offset + length > opened.max_offset:
@@ -228,8 +231,8 @@ def _look(connection: Connection, session: Session, tree_id: int, sequence: int,
 
 def _write_now(
     connection: Connection, opened: Open, file: File[Open], handle: Handle, data: memoryview, offset: int
-) -> tuple[bytes, None]:
-    """Write to the page cache. Raises ``OSError``."""
+) -> Body:
+    """Write to the page cache and return the response. Raises ``OSError``."""
     length = len(data)
     connection.largest_inline = max(connection.largest_inline, length)
     _put(file, handle, data, offset)

@@ -110,12 +110,15 @@ class Dispatcher:
             return
         view = inbound.view
         try:
-            if self._fast_lane.take(inbound):
-                return
             if view[:4] == PROTOCOL_ID and len(view) >= HEADER_SIZE:
+                if self._fast_lane.take(inbound, view, None):
+                    return
                 chain = Chain(inbound, view, None)
             else:
                 chain = self._begin(inbound, view)
+                session = chain.cipher_session
+                if session is not None and self._fast_lane.take(inbound, chain.view, session):
+                    return
         except Disconnect as reason:
             inbound.release()
             self.connection.disconnect(str(reason))

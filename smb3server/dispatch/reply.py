@@ -16,8 +16,10 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
+    from smb3server.crypto.encryption import SessionCipher
     from smb3server.crypto.signing import Signer
     from smb3server.state.objects import Connection, Session
+    from smbdirect.message_transport import PooledBuffer
 
 REPLY_HEADER = struct.Struct("<4sHHIHHIIQQQ16x")
 """SMB2 packet header without a signature. AsyncId is one 64-bit field here, and so is the pair of Reserved and TreeId
@@ -183,16 +185,21 @@ class ReplyWriter:
         if encrypt_for is None or encrypt_for.cipher is None:
             transport.send(segments, invalidate, on_sent if then is None else _both(on_sent, then))
             return
-        length = sum(map(len, segments))
-        buffer = transport.acquire(TRANSFORM_SIZE + length + TAG_SIZE)
-        encrypt_for.cipher.encrypt(segments, length, buffer.view)
+        buffer = self.encrypted(segments, encrypt_for.cipher)
         if on_sent is not None:
             on_sent()
         transport.send(
-            (buffer.view[: TRANSFORM_SIZE + length],),
+            (buffer.view[:-TAG_SIZE],),
             invalidate,
             buffer.release if then is None else _both(buffer.release, then),
         )
+
+    def encrypted(self, segments: Sequence[Buffer], cipher: SessionCipher) -> PooledBuffer:
+        """Return a buffer with the encrypted message and ``TAG_SIZE`` bytes behind it, which are not to be sent."""
+        length = sum(map(len, segments))
+        buffer = self.connection.transport.acquire(TRANSFORM_SIZE + length + TAG_SIZE)
+        cipher.encrypt(segments, length, buffer.view)
+        return buffer
 
     def _drop(self, replies: Sequence[Reply]) -> None:
         """Drop replies and disconnect, because another node may be answering by now."""

@@ -20,10 +20,12 @@ class CommandSequenceWindow:
         """Number of credits that the client holds."""
         return self.high - self.low - len(self.used)
 
-    def is_next(self, message_id: int, charge: int) -> bool:
-        """Return whether ``message_id`` is the next one in order, all before it were used, and the client may use
-        ``charge`` of them: then ``consume`` takes them."""
-        return message_id == self.low and message_id + charge <= self.high and not self.used
+    def allows(self, message_id: int, charge: int) -> bool:
+        """Return whether ``consume`` would take these identifiers. Take none."""
+        end = message_id + charge
+        if message_id < self.low or end > self.high:
+            return False
+        return not self.used or self.used.isdisjoint(range(message_id, end))
 
     def consume(self, message_id: int, charge: int) -> bool:
         """Take ``charge`` consecutive identifiers. Return False, and take none, if the client may not use them all."""
