@@ -1,12 +1,14 @@
 # What a developer or a user types. Everything lives in .venv; tools/setup.sh makes it and says what the machine lacks.
-# PYTEST_ARGS="-k name -x" narrows `make test`, which runs as many tests at a time as there are processors; with -s, --pdb or
-# `-n 0` one. SERVE_ARGS="--port 1445" goes to the server, CASES="siw tcp" to the kernel lab, SUITES="lock lease" narrows
+# PYTEST_ARGS="-k name -x" narrows `make test`, which runs one test more at a time than there are processors, since many
+# tests wait; with -s, --pdb or `-n 0` one. SERVE_ARGS="--port 1445" goes to the server, CASES="siw tcp" to the kernel lab, SUITES="lock lease" narrows
 # `make torture`, TORTURE_ARGS=--update makes its results the expected ones.
 
 VENV_PYTHON := .venv/bin/python
 
+TESTS_AT_ONCE := $(shell n=$$(nproc); [ $$n -le 7 ] || n=7; echo $$((n + 1)))
+
 # Tests of a module stay together (they share servers) until a worker has nothing left to do.
-WORKERS = $(if $(filter -s --capture=no --pdb --trace,$(PYTEST_ARGS)),0,auto --maxprocesses 8 --dist worksteal)
+WORKERS = $(if $(filter -s --capture=no --pdb --trace,$(PYTEST_ARGS)),0,$(TESTS_AT_ONCE) --dist worksteal)
 
 .PHONY: serve test lint format kernel-test torture torture-variants clean
 

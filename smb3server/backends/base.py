@@ -1,11 +1,11 @@
-"""What a share needs of the store behind it. No SMB message types; file attributes and times are MS-FSCC values
-(``wire.attributes``, ``wire.filetime``).
+"""The contract between a share and the store behind it.
 
-All methods are short blocking calls on the server's thread unless said otherwise; they raise ``OSError`` (its errno is
-what the server maps to a status). Names arrive already split into components and checked against the naming rules of
-Windows (MS-FSCC 2.1.5); a backend still keeps every path below its root whatever they are.
+It uses no SMB message types. File attributes and times are MS-FSCC values (``wire.attributes``, ``wire.filetime``);
+times are FILETIMEs: units of 100 ns since 1601-01-01 UTC.
 
-Times are FILETIMEs: 100 ns units since 1601-01-01 UTC.
+All methods are short blocking calls on the server's thread, except where another thread is mentioned. They raise
+``OSError``, whose errno the server maps to a status. Paths are already split into components and checked against the
+naming rules of Windows (MS-FSCC 2.1.5). A backend must nevertheless keep every path below its root.
 """
 
 from __future__ import annotations
@@ -27,31 +27,35 @@ Path = tuple[str, ...]
 
 
 class FileKey(NamedTuple):
-    """Identity of a file, whatever its names are."""
+    """The identity of a file, independent of its names."""
 
     volume: int
     inode: int
 
 
 class Kind(enum.IntEnum):
+    """The kind of a file."""
+
     FILE = 0
     DIRECTORY = 1
     SYMLINK = 2
     OTHER = 3
-    """FIFO, socket, device: listed, opened for metadata (to delete it) but never for data."""
+    """A FIFO, socket or device. It is listed, and opened for metadata (to delete it), but never for data."""
 
 
 class User(NamedTuple):
-    """POSIX credentials to act with; None in their place means the server's own."""
+    """POSIX credentials to act with. None in place of a ``User`` means the server's own."""
 
     uid: int
     gid: int
     groups: tuple[int, ...] = ()
     shared: bool = False
-    """Several users act with them, whom the kernel cannot tell apart."""
+    """Whether several users act with them. The kernel cannot distinguish these users."""
 
 
 class FileInfo(NamedTuple):
+    """The metadata of a file, or of a file and one of its streams, at one moment. Sizes are in bytes."""
+
     key: FileKey
     kind: Kind
     attributes: int
@@ -71,21 +75,25 @@ class FileInfo(NamedTuple):
 
 
 class Described(NamedTuple):
-    """What decides who may do what with a file, as of one moment."""
+    """The data of a file that access checks need, at one moment."""
 
     info: FileInfo
     descriptor: bytes | None
-    """The security descriptor that is stored with it; None: none."""
+    """The security descriptor that is stored with the file. None means that there is none."""
 
 
 class StreamInfo(NamedTuple):
+    """A stream of a file. Sizes are in bytes."""
+
     name: str
-    """'' is the unnamed data stream."""
+    """'' means the unnamed data stream."""
     size: int
     allocation_size: int
 
 
 class VolumeInfo(NamedTuple):
+    """Sizes and free space of the volume that has the share, in bytes."""
+
     total_bytes: int
     free_bytes: int
     available_bytes: int
@@ -94,15 +102,17 @@ class VolumeInfo(NamedTuple):
 
 
 class DirectoryEntry(NamedTuple):
+    """A name in a directory, as clients see it, and its file's metadata."""
+
     name: str
     info: FileInfo
 
 
 class Disposition(enum.IntEnum):
-    """Whether a file is opened, created or either. The server overwrites afterwards (``truncate``), when its checks
-    have passed.
+    """Whether a file is opened, created, or either.
 
-    With a stream named it is about the stream; except for OPEN the file is created with it."""
+    Overwriting is not a disposition: the server truncates the open file when its checks have passed. If a stream is
+    named the disposition applies to the stream. Except for OPEN a missing file is created with it."""
 
     OPEN = 0
     CREATE = 1
@@ -111,28 +121,31 @@ class Disposition(enum.IntEnum):
 
 @dataclass(slots=True)
 class OpenRequest:
+    """A file to open or create, and how."""
+
     path: Path
     stream: str = ""
-    """Alternate data stream's name without '$DATA'; '' is the file itself."""
+    """The name of an alternate data stream without '$DATA'. '' means the file itself."""
     disposition: Disposition = Disposition.OPEN
     read: bool = False
     write: bool = False
-    """Data access wanted; with neither the handle is for metadata only."""
+    """Requested access to data. Without ``read`` and ``write`` the handle is for metadata only."""
     directory: bool | None = None
-    """True: must be a directory (ENOTDIR), or create one; False: must not be one (EISDIR); None: either (creates a
-    file). With a stream, True is about the file it belongs to and False says nothing."""
+    """True: the file must be a directory (else ENOTDIR), or a directory is created. False: it must not be one (else
+    EISDIR). None: it may be either; a file is created. If a stream is named, True applies to the file it belongs to,
+    and False has no effect."""
     open_reparse_point: bool = False
     attributes: int = 0
-    """For a new file; 0 leaves the default (ARCHIVE for files)."""
+    """FILE_ATTRIBUTE_* of a new file. 0 means the default (ARCHIVE for files)."""
     security_descriptor: bytes | None = None
-    """For a new file: self-relative, stored with it before anybody else can open it."""
+    """A self-relative descriptor for a new file. It is stored before another request can open the file."""
     ea: Sequence[tuple[bytes, bytes]] = ()
     user: User | None = None
     or_folder: bool = False
-    """For ``Backend.open_described`` of a file that need not exist: open its folder if nothing has the name. The name
-    may still be there in another case: a store need not look for it."""
+    """Only for ``Backend.open_described``: open the folder of the file if the file does not exist. The store need not
+    look for the name in another case."""
     direct: bool = False
-    """FILE_NO_INTERMEDIATE_BUFFERING or a write-through hint; a backend may ignore it."""
+    """FILE_NO_INTERMEDIATE_BUFFERING or a write-through hint. A backend may ignore it."""
 
 
 class Handle(ABC):
@@ -144,15 +157,16 @@ class Handle(ABC):
     stream: str
     kind: Kind
     created: bool
-    """True if this very open created it."""
+    """Whether this open created the file or stream."""
     file_created: bool
-    """True if this very open created the file itself; False for a new stream of a file that was there."""
+    """Whether this open created the file itself. False for a new stream of an existing file."""
 
     @property
     @abstractmethod
     def path(self) -> Path:
-        """The current components in the case they have on disk, with renames of the file and its ancestors. Raises
-        FileNotFoundError if the file has no name."""
+        """The current path, in the case it has on disk. It follows renames of the file and its ancestors.
+
+        Raises FileNotFoundError if the file has no name."""
 
     @abstractmethod
     def fileno(self) -> int | None:
@@ -163,17 +177,17 @@ class Handle(ABC):
         """Return the metadata. Sizes are the stream's, everything else is the file's."""
 
     def describe(self) -> Described:
-        """Return ``info`` and ``security_descriptor``. This costs less than both."""
+        """Return ``info`` and ``security_descriptor``. This costs less than two calls."""
         return Described(self.info(), self.security_descriptor())
 
     @abstractmethod
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
-        """Fill the buffers from ``offset`` on, and return the number of bytes: less than they hold only at the end of
-        file."""
+        """Fill the buffers with the data from ``offset`` on. Return the number of bytes, which is less only at the end
+        of file."""
 
     @abstractmethod
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write everything or raise (ENOSPC, EDQUOT, EFBIG)."""
+        """Write all buffers at ``offset``. Return the number of bytes. Raises ENOSPC, EDQUOT, EFBIG."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -181,12 +195,12 @@ class Handle(ABC):
 
     def shrinking(self, size: int) -> Callable[[], None] | None:
         """Return a function that does most of cutting the file to ``size`` bytes, if that may take long. It may run on
-        any thread while the handle is open. None: cutting is quick."""
+        any thread while the handle is open. None means that cutting is quick."""
         return None
 
     def allocating(self, size: int) -> Iterator[None] | None:
         """Return ``allocate(size)`` in steps, if that may take long. They may run on any one thread while the handle is
-        open. None: it is quick."""
+        open. None means that it is quick."""
         return None
 
     def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
@@ -195,7 +209,7 @@ class Handle(ABC):
 
     @abstractmethod
     def truncate(self, size: int) -> None:
-        """Set end of file."""
+        """Set end of file to ``size`` bytes."""
 
     @abstractmethod
     def allocate(self, size: int) -> None:
@@ -216,7 +230,7 @@ class Handle(ABC):
 
     @abstractmethod
     def clone_range(self, source: Handle, source_offset: int, offset: int, length: int) -> None:
-        """Share extents (reflink). Raises EOPNOTSUPP if the file system cannot."""
+        """Share extents with ``source`` (reflink). Raises EOPNOTSUPP if the file system cannot."""
 
     @abstractmethod
     def set_times(
@@ -235,11 +249,12 @@ class Handle(ABC):
 
     @abstractmethod
     def set_compressed(self, compressed: bool) -> None:
-        """Set whether the file system compresses what is written from now on; new entries of a directory inherit it.
+        """Set whether the file system compresses data written after this; new entries of a directory inherit it.
         Raises EOPNOTSUPP if it cannot."""
 
     @abstractmethod
-    def eas(self) -> list[tuple[bytes, bytes]]: ...
+    def eas(self) -> list[tuple[bytes, bytes]]:
+        """Return names and values of the extended attributes."""
 
     def set_ea(self, name: bytes, value: bytes) -> None:
         """Set one EA; an empty value removes it. Names are case-insensitive."""
@@ -255,7 +270,8 @@ class Handle(ABC):
         owner)."""
 
     @abstractmethod
-    def set_security_descriptor(self, descriptor: bytes) -> None: ...
+    def set_security_descriptor(self, descriptor: bytes) -> None:
+        """Store a self-relative descriptor. Raises E2BIG for more than ``MAX_DESCRIPTOR_BYTES``."""
 
     def set_permissions(  # noqa: B027
         self, uid: int | None, gid: int | None, mode: int | None = None, acl: bytes | None = None
@@ -276,10 +292,12 @@ class Handle(ABC):
         replacing a directory. A change of case only is a rename, too. Use ``rename_stream`` for an alternate stream."""
 
     @abstractmethod
-    def rename_stream(self, name: str, replace: bool) -> None: ...
+    def rename_stream(self, name: str, replace: bool) -> None:
+        """Rename the alternate stream of this handle. Raises FileExistsError if ``name`` exists and not ``replace``."""
 
     @abstractmethod
-    def link(self, target: Path, replace: bool, user: User | None = None) -> None: ...
+    def link(self, target: Path, replace: bool, user: User | None = None) -> None:
+        """Give the file another name (a hard link). Raises as ``rename`` does, and PermissionError for a directory."""
 
     def check_unlink(self) -> None:  # noqa: B027
         """Raise PermissionError if the host would refuse ``unlink`` to the user whose handle it is: the deletion itself
@@ -295,7 +313,8 @@ class Handle(ABC):
         """Return the REPARSE_DATA_BUFFER; None if the file is no reparse point. [MS-FSCC 2.1.2]"""
 
     @abstractmethod
-    def set_reparse_point(self, data: bytes | None) -> None: ...
+    def set_reparse_point(self, data: bytes | None) -> None:
+        """Store a REPARSE_DATA_BUFFER. None removes it. Raises EINVAL if it is malformed."""
 
     @abstractmethod
     def scan(self) -> Iterator[DirectoryEntry]:
@@ -325,11 +344,11 @@ class Change(NamedTuple):
     """A change that did not come through this backend's handles."""
 
     action: int
-    """FILE_ACTION_* (MS-FSCC 2.7.1); 0: changes were lost, anything below ``path`` may have changed."""
+    """FILE_ACTION_*. 0 means that changes were lost, so anything below ``path`` may have changed. [MS-FSCC 2.7.1]"""
     path: Path
-    """Below the share's root, like all paths."""
+    """Relative to the share's root, like all paths."""
     filter: int
-    """FILE_NOTIFY_CHANGE_* it counts as (MS-SMB2 2.2.35)."""
+    """The FILE_NOTIFY_CHANGE_* bits that match the change. [MS-SMB2 2.2.35]"""
 
 
 class Remembered(ABC):
@@ -338,7 +357,7 @@ class Remembered(ABC):
     key: FileKey
     kind: Kind
     path: Path
-    """What it was found by, in the case it has on disk."""
+    """The path by which it was looked up."""
 
     @abstractmethod
     def is_there(self) -> bool:
@@ -359,21 +378,21 @@ class Backend(ABC):
     read_only: bool
     """Every change raises EROFS."""
     file_system_name: str
-    """Reported to clients; 'NTFS' keeps some of them from losing features."""
+    """The name reported to clients. Some of them disable features for names other than 'NTFS'."""
     case_sensitive: bool
     supports_streams: bool
     supports_reflink: bool
     supports_compression: bool
     max_file_size: int = MAX_OFFSET
-    """Bytes; writes beyond are INVALID_PARAMETER rather than what the store says."""
+    """Bytes. Writes beyond it fail with INVALID_PARAMETER instead of the store's own error."""
     volume_serial: int
     volume_created: int
     opens: int = 0
-    """Handles made so far."""
+    """The number of handles made so far."""
     defer_reading: bool = False
-    """While set, look-ups that have to read a large directory raise ``FolderNotRead``: their caller can wait."""
+    """While set, the caller can wait: look-ups that have to read a large directory raise ``FolderNotRead``."""
     path_lookups: int = 0
-    """Paths resolved so far. Neither grows while clients read and write what they opened."""
+    """The number of paths resolved so far. Reading and writing open files changes neither this nor ``opens``."""
 
     def is_available(self) -> bool:
         """Return whether the store exists. If its directory is gone, no client can connect."""
@@ -419,7 +438,7 @@ class Backend(ABC):
 
     def remember(self, request: OpenRequest) -> Remembered | None:
         """Return what opening an existing file would find, without keeping a descriptor. Raises the errors of ``open``
-        except for rights on the file itself. None: only an open handle can identify this file reliably."""
+        except for rights on the file itself. None means that only an open handle can identify this file reliably."""
         return None
 
     @abstractmethod
@@ -428,7 +447,7 @@ class Backend(ABC):
 
     def find_reparse_point(self, path: Path, tag: int, user: User | None = None) -> int | None:
         """Return how many components of ``path`` lead to its first ancestor, from the top, that is a reparse point with
-        this tag; None: there is none before the first that is missing."""
+        this tag. None means that there is no such ancestor before the first missing one."""
         for depth in range(1, len(path)):
             try:
                 if self.stat(path[:depth], user).reparse_tag == tag:
@@ -438,7 +457,8 @@ class Backend(ABC):
         return None
 
     @abstractmethod
-    def volume(self) -> VolumeInfo: ...
+    def volume(self) -> VolumeInfo:
+        """Return sizes and free space of the volume."""
 
     @abstractmethod
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
@@ -446,7 +466,8 @@ class Backend(ABC):
         store cannot notice them."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release the resources of the store."""
 
 
 def check_times(*filetimes: int | None) -> None:
@@ -457,22 +478,22 @@ def check_times(*filetimes: int | None) -> None:
 
 
 class PathNotFound(FileNotFoundError):
-    """An ancestor directory does not exist (STATUS_OBJECT_PATH_NOT_FOUND, against OBJECT_NAME_NOT_FOUND)."""
+    """An ancestor directory does not exist. It becomes OBJECT_PATH_NOT_FOUND instead of OBJECT_NAME_NOT_FOUND."""
 
 
 class Reading(Protocol):
-    """A directory that has to be read before a name can be found in it."""
+    """The reading of a directory, which must finish before names can be looked up in it."""
 
     steps: Iterator[None]
-    """What reads it, in steps, on any one thread. Whoever sets ``started`` takes them all."""
+    """Reads the directory in steps, on any one thread. The caller that sets ``started`` takes all steps."""
     started: bool
     waiting: list[Callable[[Exception | None], None]]
-    """To be called when that is over, with what went wrong."""
+    """Functions to call when the reading is over, with the error or None."""
 
 
 class FolderNotRead(BlockingIOError):
-    """A name in a large directory is looked up ignoring case, and the directory is not known yet: try again when it is
-    read. Only where ``Backend.defer_reading`` is set."""
+    """A look-up that ignores case needs the names in a large directory that was not read yet. Try again when
+    ``reading`` is over. It is raised only while ``Backend.defer_reading`` is set."""
 
     def __init__(self, reading: Reading) -> None:
         super().__init__(errno.EAGAIN, "directory is being read")

@@ -1,4 +1,4 @@
-"""A handle that is not open yet: of an open whose client is away, and may stay away."""
+"""A handle that opens its file on first use, for opens whose client is disconnected and may never come back."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from smbdirect.codec import Buffer
 
 
 class DeferredHandle(Handle):
-    """Knows the identity of a file and opens it when more than that is asked for; only then it takes a descriptor.
+    """The handle of a file whose identity is known. It opens the file, and so takes a descriptor, when it has to.
 
-    ``key``, ``kind``, ``stream``, ``gone`` and ``close`` never open the file, ``path`` does if the file was renamed,
-    every other method does. Those that open it raise the ``OSError`` of opening as well, ``FileNotFoundError`` if the
-    file is gone.
+    ``key``, ``kind``, ``stream``, ``gone`` and ``close`` never open the file. ``path`` opens it if it was renamed.
+    Every other method opens it. Methods that open it also raise the ``OSError`` of opening: ``FileNotFoundError`` if
+    the file is gone.
     """
 
     __slots__ = ("_handle", "_open", "_remembered", "created", "file_created", "key", "kind", "stream")
 
     def __init__(self, remembered: Remembered, open_now: Callable[[Remembered], Handle]) -> None:
-        """``open_now``: opens the remembered file. It is called once at most, unless it raises."""
+        """Create a handle for ``remembered``. ``open_now`` opens that file; it is called again only if it raised."""
         self._remembered = remembered
         self._open = open_now
         self._handle: Handle | None = None
@@ -29,7 +29,7 @@ class DeferredHandle(Handle):
         self.created = self.file_created = False
 
     def open(self) -> Handle:
-        """Return the open file behind this handle, opened now if it is not. Raises ``OSError``."""
+        """Return the open file behind this handle. Open it first if it is not open. Raises ``OSError``."""
         handle = self._handle
         if handle is None:
             handle = self._handle = self._open(self._remembered)
@@ -37,7 +37,7 @@ class DeferredHandle(Handle):
 
     @property
     def gone(self) -> bool:
-        """Whether the file no longer exists. Another file may have its key."""
+        """Whether the file no longer exists. Another file may have its key now."""
         return self._handle is None and not self._remembered.exists()
 
     @property

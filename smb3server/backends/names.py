@@ -1,7 +1,7 @@
-"""Names: the rules of Windows (MS-FSCC 2.1.5), and how names on disk and names on the wire map onto each other.
+"""The rules of Windows for names, and the mapping between names on disk and names on the wire. [MS-FSCC 2.1.5]
 
-What a POSIX file system allows and Windows does not is shown as characters of the Unicode private use area, the way
-macOS (SFM) and Linux's cifs client (``mapposix``) understand and undo it:
+Characters that a POSIX file system allows and Windows does not are shown as characters of the Unicode private use area.
+macOS (SFM) and Linux's cifs client (``mapposix``) understand this mapping and undo it:
 
 ====================  =====================
 on disk               on the wire
@@ -26,14 +26,15 @@ from typing import NamedTuple
 from smb3server.backends.base import Path
 
 MAX_COMPONENT_UNITS = 255
-"""UTF-16 code units in a component or a stream's name (MS-FSCC 2.1.5.2, 2.1.5.3)."""
+"""UTF-16 code units in a component or a stream's name. [MS-FSCC 2.1.5.2, 2.1.5.3]"""
 MAX_PATH_UNITS = 32767
+"""Characters in a whole path."""
 MAX_DEPTH = 256
-"""Components of a path: each is looked up by itself where its case differs. Not in the spec; programs of Windows that
-know nothing of long paths stop at half as many (MAX_PATH)."""
+"""Components in a path. The limit is needed because each component whose case differs is looked up by itself. It is not
+in the specification. Windows programs without support for long paths stop at half as many (MAX_PATH)."""
 
 PRIVATE_NAME = ".smb3server"
-"""The side-car store's directory: no component of a client's path may be this, in any case."""
+"""The name of the side-car store's directory. No component of a client's path may have it, in any case."""
 
 _RESERVED = frozenset('"\\/:|<>*?') | frozenset(map(chr, range(0x20)))
 _WILDCARDS = frozenset('*?<>"')
@@ -47,24 +48,26 @@ _FINAL_BACK = {wire: disk for disk, wire in _FINAL.items()}
 
 
 class InvalidName(OSError):
-    """A name that breaks the naming rules (EILSEQ): STATUS_OBJECT_NAME_INVALID."""
+    """A name breaks the naming rules (EILSEQ). It becomes STATUS_OBJECT_NAME_INVALID."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(errno.EILSEQ, reason, name)
 
 
 def utf16_units(name: str) -> int:
-    """Return the number of UTF-16 code units."""
+    """Return the length of ``name`` in UTF-16 code units."""
     return len(name) if name.isascii() else len(name.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def has_wildcards(name: str) -> bool:
+    """Return whether ``name`` contains a wildcard of a search pattern."""
     return not _WILDCARDS.isdisjoint(name)
 
 
 def check_component(name: str) -> None:
-    """Raise InvalidName for an impossible component. '.' and '..' are impossible here, trailing dots and spaces are
-    allowed. [MS-FSCC 2.1.5.2]"""
+    """Raise ``InvalidName`` if ``name`` cannot be a component of a path. [MS-FSCC 2.1.5.2]
+
+    '.' and '..' are refused; trailing dots and spaces are allowed."""
     if not name or name in (".", ".."):
         raise InvalidName(name, "empty or relative component")
     if not _RESERVED.isdisjoint(name):
@@ -74,8 +77,7 @@ def check_component(name: str) -> None:
 
 
 def check_stream_name(name: str) -> None:
-    """Raise InvalidName for an impossible name of a stream: only the separators and NUL are forbidden. [MS-FSCC
-    2.1.5.3]"""
+    """Raise ``InvalidName`` if ``name`` is too long or contains a separator or NUL. [MS-FSCC 2.1.5.3]"""
     if any(char in "\\/:\0" for char in name):
         raise InvalidName(name, "reserved character in a stream's name")
     if utf16_units(name) > MAX_COMPONENT_UNITS:
@@ -83,10 +85,11 @@ def check_stream_name(name: str) -> None:
 
 
 def split_path(name: str) -> tuple[Path, str, bool | None]:
-    """``a\\b:stream:$DATA`` to (components, stream, directory?).
+    """Split a name such as ``a\\b:stream:$DATA`` into (components, stream, directory).
 
-    The third is True for ``::$INDEX_ALLOCATION``, False for ``::$DATA`` (the unnamed data stream: only files have one),
-    None when nothing was said. Raises InvalidName, for a trailing backslash too: whoever tolerates one drops it first.
+    ``directory`` is True for ``::$INDEX_ALLOCATION``, False for ``::$DATA`` (the unnamed data stream: only files have
+    one), and None if the name says nothing about it. Raises ``InvalidName``, also for a trailing backslash: a caller
+    that tolerates one removes it first.
     """
     if not name:
         return (), "", None
@@ -110,7 +113,7 @@ def split_path(name: str) -> tuple[Path, str, bool | None]:
 
 
 def _split_stream(last: str) -> tuple[str, str, bool | None]:
-    """Take ``filename[:stream[:type]]`` apart, as ``split_path`` does. [MS-FSCC 2.1.5]"""
+    """Split ``filename[:stream[:type]]`` as ``split_path`` does. [MS-FSCC 2.1.5]"""
     parts = last.split(":")
     if len(parts) > 3:
         raise InvalidName(last, "too many colons")
@@ -131,10 +134,11 @@ def _split_stream(last: str) -> tuple[str, str, bool | None]:
 
 
 def to_disk(name: str) -> str:
-    """Return the on-disk name (surrogateescape) of a name on the wire. It is never '', '.' or '..', and has neither '/'
-    nor NUL.
+    """Return the on-disk name (surrogateescape) for a name on the wire.
 
-    Raises InvalidName if there is none; a name that maps to '.' or '..' stays unmapped."""
+    The result is never '', '.' or '..' and never contains '/' or NUL. A name that would map to '.' or '..' stays
+    unmapped. Raises ``InvalidName`` if the name has no form on disk.
+    """
     disk = name
     if not name.isascii():
         if any("\ud800" <= char <= "\udfff" for char in name):
@@ -146,17 +150,17 @@ def to_disk(name: str) -> str:
         if disk in (".", ".."):
             disk = name
     if not disk or disk in (".", "..") or "/" in disk or "\0" in disk:
-        raise InvalidName(name, "no name for a file")
+        raise InvalidName(name, "not a valid file name")
     return disk
 
 
 def to_disk_path(path: Path) -> list[str]:
-    """Return ``to_disk`` of all components."""
+    """Return ``to_disk`` of all components. Raises ``InvalidName``."""
     return [to_disk(component) for component in path]
 
 
 def to_wire(disk: str) -> str:
-    """Return the name that clients see for an on-disk name (as from os.fsdecode)."""
+    """Return the name that clients see for an on-disk name (as from ``os.fsdecode``)."""
     if not _DISK_SPECIAL.isdisjoint(disk):
         disk = disk.translate(_DISK_TO_WIRE)
     final = _FINAL.get(disk[-1])
@@ -168,7 +172,8 @@ def _upcase_table() -> dict[int, int]:
     table = {}
     for code in range(0x80, 0xD800):
         upper = chr(code).upper()
-        # Like NTFS's table: one unit to one unit, and nothing outside ASCII folds into it (dotless i, long s).
+        # Like NTFS's table: one unit maps to one unit, and no character outside ASCII maps into ASCII (dotless i,
+        # long s).
         if len(upper) == 1 and ord(upper) != code and 0x80 <= ord(upper) < 0x10000 and code != 0xB5:
             table[code] = ord(upper)
     for code in range(ord("a"), ord("z") + 1):
@@ -179,16 +184,18 @@ def _upcase_table() -> dict[int, int]:
 
 
 def upcase(name: str) -> str:
-    """Return a name for comparisons: the simple upper case of each UTF-16 unit, nearly as in Windows' upcase table."""
+    """Return ``name`` in upper case, for comparing names.
+
+    Each UTF-16 unit becomes its simple upper case. This is nearly Windows' upcase table."""
     return name.upper() if name.isascii() else name.translate(_upcase_table())
 
 
 _NOT_PLAIN = re.compile("[" + re.escape("".join(_DISK_SPECIAL)) + "]|[ .](?:\0|\\Z)")
-"""In on-disk names joined by NUL: what ``to_wire`` changes."""
+"""Matches the characters that ``to_wire`` changes, in on-disk names joined by NUL."""
 
 
 def fold_all(disk_names: Sequence[str]) -> list[str]:
-    """Return ``upcase(to_wire(name))`` of many names. This is much faster if most of them are plain ASCII."""
+    """Return ``upcase(to_wire(name))`` of many names. This is much cheaper if all of them are plain ASCII."""
     joined = "\0".join(disk_names)
     if disk_names and joined.isascii() and not _NOT_PLAIN.search(joined):
         return joined.upper().split("\0")
@@ -199,7 +206,7 @@ _PRIVATE_UPCASE = PRIVATE_NAME.upper()
 
 
 def private_at(disk_path: Sequence[str]) -> int | None:
-    """Return the index of the first component that is the side-car store's directory; None: there is none."""
+    """Return the index of the first component that names the side-car store's directory; None if there is none."""
     return next((index for index, component in enumerate(disk_path) if is_private(component)), None)
 
 
@@ -219,29 +226,27 @@ _HASHED_FORM = re.compile(r"[^~.]([0-9A-Z]{5})~1(?:\.[^~.]{1,3})?")
 
 
 class Folded(NamedTuple):
-    """A name as it is looked up in a directory."""
+    """A name in the form that is looked up in a directory."""
 
     text: str
-    """On the wire, in upper case."""
+    """The name on the wire, in upper case."""
     hash: int
-    """``name_hash`` of it."""
+    """``name_hash`` of ``text``."""
 
 
 def fold(disk_name: str) -> Folded:
-    """Return what an on-disk name is looked up by."""
+    """Return the form by which an on-disk name is looked up."""
     text = upcase(to_wire(disk_name))
     return Folded(text, name_hash(text))
 
 
 def name_hash(folded: str) -> int:
-    """Return a hash of 26 bits of a name on the wire in upper case (``upcase``). The digits of its 8.3 name are made
-    from it."""
+    """Return a hash of 26 bits of a name on the wire that ``upcase`` made. It gives the digits of the 8.3 name."""
     return zlib.crc32(folded.encode("utf-8", "surrogatepass")) % _HASHES
 
 
 def hash_in_short_name(short: str) -> int | None:
-    """Return ``name_hash`` of the names that have ``short`` as their 8.3 name; None if ``short_name`` never returns
-    ``short``."""
+    """Return the ``name_hash`` of all names with the 8.3 name ``short``; None if ``short_name`` never makes it."""
     form = _HASHED_FORM.fullmatch(short)
     if form is None:
         return None
@@ -253,11 +258,11 @@ def hash_in_short_name(short: str) -> int | None:
 
 @functools.lru_cache(maxsize=32768)
 def short_name(name: str) -> str:
-    """Return the 8.3 name of a long one, the same every time; empty if ``name`` is an 8.3 name itself. [MS-FSCC
-    2.1.5.2.1]
+    """Return the 8.3 name of a long name, always the same. Empty if ``name`` is an 8.3 name. [MS-FSCC 2.1.5.2.1]
 
-    It is made from a hash of the name, as there is no place to store numbers: two names share one with a chance of one
-    in sixty million. Then the first in the directory has it."""
+    It is made from a hash of the name, because there is no place to store numbers. Two names have the same one with a
+    chance of one in sixty million; then it leads to the first of them in the directory.
+    """
     upper = name.upper()
     stem, dot, extension = upper.rpartition(".")
     if not dot:
@@ -278,5 +283,5 @@ def short_name(name: str) -> str:
 
 
 def may_be_short(name: str) -> bool:
-    """Return whether ``name`` looks like a result of ``short_name``."""
+    """Return whether ``name`` has the form of the names that ``short_name`` makes."""
     return "~1" in name and _SHORT_FORM.fullmatch(name) is not None

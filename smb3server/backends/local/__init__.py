@@ -1,8 +1,8 @@
 """A directory of the host as a store.
 
-Reading order: ``syscalls`` (what Python's ``os`` lacks) -> ``impersonate`` (acting as a user of the host) ->
-``case_cache`` and ``resolve`` (finding a path below the root, ignoring case) -> ``sidecar``, ``metadata`` and
-``streams`` (what the host's file system has no place for) -> ``file_io`` and ``release`` (data, and closing large
+Reading order: ``syscalls`` (system calls that Python's ``os`` lacks) -> ``impersonate`` (acting as a user of the host)
+-> ``case_cache`` and ``resolve`` (finding a path below the root, ignoring case) -> ``sidecar``, ``metadata`` and
+``streams`` (data that the host's file system cannot store) -> ``file_io`` and ``release`` (data, and closing large
 files) -> ``reparse``, ``scan`` and ``namespace`` (links, listings, renames) -> ``own_changes`` and ``watch`` (changes
 by other programs) -> ``file_ids``, ``folder_names`` and ``share_root`` -> ``handle`` -> ``backend``, which opens them.
 """

@@ -1,4 +1,4 @@
-"""A directory of this machine as a share's store."""
+"""Opens and creates files below a directory of this machine, as the store of a share."""
 
 from __future__ import annotations
 
@@ -51,28 +51,30 @@ from smb3server.wire import filetime
 
 _OPEN_FLAGS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _TRIES = 16
-"""Rounds against names that others create and remove at the same moment."""
+"""Attempts to open or create a name that other programs create and remove at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
+    """Settings of a ``LocalBackend``."""
+
     read_only: bool = False
     symlinks: str = "beneath"
-    """'beneath': followed while they stay below the root; 'never'."""
+    """'beneath': symlinks are followed while they stay below the root. 'never': they are not followed."""
     sidecar: str | None = None
-    """Directory for the side-car store (one per share); None: '.smb3server' in the share's root."""
+    """The directory for the side-car store (one per share). None means '.smb3server' in the share's root."""
     xattrs: str = "auto"
-    """Namespace of extended attributes: 'trusted', 'user', 'none' (side-car store alone), 'auto'."""
+    """The namespace of extended attributes: 'trusted', 'user', 'none' (only the side-car store is used) or 'auto'."""
     openat2: bool | None = None
-    """None: if the kernel has it."""
+    """Whether to use openat2(2). None means: if the kernel has it."""
     file_mode: int = 0o666
-    """Of new files, before the umask."""
+    """Mode of new files, before the umask is applied."""
     directory_mode: int = 0o777
     file_system_name: str = "NTFS"
 
 
 NTFS_MAX_FILE_SIZE = 0xFFFFFFF0000
-"""Bytes, with clusters of 4 KiB."""
+"""The limit of NTFS with clusters of 4 KiB, in bytes."""
 
 
 class LocalBackend(Backend):
@@ -162,11 +164,11 @@ class LocalBackend(Backend):
     def open(self, request: OpenRequest) -> Handle:
         self.opens += 1
         if not request.path and not self.is_available():
-            # A directory that was removed would list as an empty one, and be mirrored as such.
+            # A removed directory would be listed as an empty one, and a client that mirrors it would delete its files.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         for _ in range(_TRIES):
             try:
-                # Once for both: changing credentials costs more than opening does.
+                # Change credentials once for both calls: this costs more than opening does.
                 with ActAs(request.user):
                     found, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
                     descriptor, kind, data = self._open_data(request, found, stat)
@@ -184,17 +186,17 @@ class LocalBackend(Backend):
                     os.close(descriptor)
                     raise
             return LocalHandle.existing(self, descriptor, stat, kind, data, writable=request.write, user=request.user)
-        # Somebody keeps creating and removing it, or a dangling symlink has the name.
+        # Another program keeps creating and removing the name, or a dangling symlink has it.
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), "/".join(request.path))
 
     def open_described(self, request: OpenRequest) -> OpenedFile:
-        """Describe an existing file, or its folder, by the stat that opening takes anyway."""
+        """Open and describe an existing file, or its folder. The description uses the stat of the opening."""
         if request.stream or request.disposition != Disposition.OPEN:
             return super().open_described(request)
         self.opens += 1
         path, follow, is_folder = request.path, not request.open_reparse_point, False
         if len(path) <= request.or_folder and not self.is_available():
-            # As in ``open``, for the root itself and as the folder of a file.
+            # Check as ``open`` does, if the root is opened itself or may be opened as the folder of a file.
             missing = PathNotFound if path else FileNotFoundError
             raise missing(errno.ENOENT, os.strerror(errno.ENOENT))
         with ActAs(request.user):
@@ -216,11 +218,11 @@ class LocalBackend(Backend):
             raise
 
     def _open_data(self, request: OpenRequest, descriptor: int, stat: Statx) -> tuple[int, Kind, int | None]:
-        """Open the data of a file, as far as requested, as the same user. Return the descriptor to keep, the kind and
-        the descriptor for data. This takes over ``descriptor`` (O_PATH), and closes it on failure.
+        """Open the data of a file if that was requested, as the same user.
 
-        The data is opened by /proc/self/fd, so it is the very file that was checked: the name could lead to a device by
-        now."""
+        Return the descriptor to keep, the kind and the descriptor for data, or None without one. This takes over
+        ``descriptor`` (O_PATH), and closes it on failure. The data is opened through /proc/self/fd, because the name
+        could lead to another file, such as a device, by now."""
         data = None
         try:
             kind = KINDS.get(stat.mode & KIND_BITS, Kind.OTHER)
@@ -353,7 +355,7 @@ class LocalBackend(Backend):
     # -- creating
 
     def _create(self, request: OpenRequest) -> int | None:
-        """Make a missing file or directory, and return a descriptor. None: the name was taken meanwhile."""
+        """Make a missing file or directory, and return a descriptor. None means that the name was taken meanwhile."""
         self.check_writable()
         if not request.path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -375,8 +377,9 @@ class LocalBackend(Backend):
         return self._created(request, self._add(request, folder.place()))
 
     def _add(self, request: OpenRequest, parent: int) -> int:
-        """Make a new file or directory in the directory ``parent``, and return a descriptor. FileExistsError: something
-        has the name, in any case."""
+        """Make a new file or directory in the directory ``parent``, and return a descriptor.
+
+        Raises FileExistsError if the name is taken, in any case."""
         flags = _data_flags(request) | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | _OPEN_FLAGS
         cache = self.resolver.cache
         with ActAs(request.user):
@@ -395,7 +398,9 @@ class LocalBackend(Backend):
         return descriptor
 
     def _created(self, request: OpenRequest, descriptor: int) -> OpenedFile:
-        """Store what a new file or directory begins with; takes over its descriptor."""
+        """Store the initial metadata of a new file or directory, and return its handle with the metadata.
+
+        This takes over ``descriptor``."""
         try:
             stat = syscalls.statx(descriptor)
         except BaseException:
@@ -425,7 +430,7 @@ class LocalBackend(Backend):
                 return OpenedFile(handle, found)
             opened = self._open_new_stream(request, descriptor, stat, kind)
         except BaseException:
-            # Half a file, without its security descriptor say, must not stay.
+            # Remove an incomplete file, for example one without its security descriptor.
             with contextlib.suppress(OSError):
                 handle.unlink()
             handle.close()
@@ -445,7 +450,7 @@ class LocalBackend(Backend):
     # -- the rest
 
     def stat(self, path: Path, user: User | None = None) -> FileInfo:
-        # Without a user it is the server itself that asks.
+        # Without a user the server asks on its own behalf, with its own rights.
         with contextlib.nullcontext() if user is None else ActAs(user):
             descriptor, stat = self.resolver.open_path(path)
         try:
@@ -461,7 +466,7 @@ class LocalBackend(Backend):
             return self.resolver.find_ancestor(path, matches)
 
     def info_of(self, descriptor: int, reference: int | str) -> FileInfo:
-        """Return the metadata of the file itself, whichever stream of it is open."""
+        """Return the metadata of the file itself, independent of the open stream."""
         stat = syscalls.statx(descriptor)
         return file_info(stat, self.store.load(reference, stat))
 
@@ -509,6 +514,8 @@ class LocalBackend(Backend):
 
 
 class _RememberedFile(Remembered):
+    """A file that is identified by its handle of the file system."""
+
     __slots__ = ("_backend", "_file_id", "_request", "key", "kind", "path")
 
     def __init__(self, backend: LocalBackend, key: FileKey, kind: Kind, request: OpenRequest, file_id: FileId) -> None:

@@ -1,7 +1,7 @@
-"""Case-insensitive look-up by reading directories, with a bounded cache of their names.
+"""Looks names up ignoring case, by reading directories. A bounded cache holds their names.
 
-A small directory is read at once. Where the caller can wait (``Patience``) a large one is read on another
-thread: ``find`` raises ``FolderNotRead``, and is called again when that is over.
+A small directory is read at once. If the caller can wait (``Patience``), a large one is read on another thread:
+``find`` raises ``FolderNotRead``, and is called again when the reading is over.
 """
 
 from __future__ import annotations
@@ -21,40 +21,45 @@ from smb3server.backends.local import syscalls
 from smb3server.backends.local.folder_names import FolderNames
 
 MAX_BYTES = 96 << 20
-"""Memory for names over all directories of a share. In a directory with more than that (about three million names) they
-are found by their exact case only."""
+"""Bytes of memory for the names in all directories of a share. Names in a directory that needs more than that (about
+three million names) are found only by their exact case."""
 TUNNEL_SECONDS = 15.0
-"""As long as Windows remembers."""
+"""Seconds for which the name of a removed file is remembered, as in Windows."""
 MAX_TUNNEL = 1024
 AT_ONCE = 4096
-"""Names read without letting the caller wait, where that can wait: some milliseconds."""
+"""Names that are read at once even if the caller can wait. This takes some milliseconds."""
 _BATCH = 512
-"""Names taken at a time: others get the interpreter after each."""
+"""Names that are read per step. Other threads may run after each step."""
 RACY_NS = 50_000_000
-"""A directory changed less than this before it was read may change again without its time stamps showing it."""
+"""If a directory was changed less than this before it was read, its time stamps may not show another change."""
 RACY_SECONDS = 1.0
-"""For so long such a reading (or one kept up to date from our own changes) is believed."""
+"""Seconds for which such a reading (or one that was updated by the server's own changes) is used."""
 _RACY_SHARE = 20
-"""A directory that takes long to read is believed for so many times as long, so that reading it again and again, while
-it changes all the time, takes no more than a twentieth of a processor."""
+"""The names of a directory are used for this many times as long as reading them took, if that is longer. Then reading a
+directory that changes all the time takes at most a twentieth of a processor."""
 _GRACE = 0.5
-"""Seconds for which a reading on another thread is believed whatever has changed: those who waited for it are answered
-from it."""
+"""Seconds for which the names read on another thread are used despite changes, so that the waiting requests can use
+them."""
 
 
 class _Directory:
+    """The cached names of one directory."""
+
     __slots__ = ("believed_until", "complete", "counted", "expires", "names", "patience", "stamp")
 
     def __init__(self, stamp: tuple[int, int]) -> None:
         self.stamp = stamp
         self.names: FolderNames | None = FolderNames()
-        """None: too many."""
+        """None means that there are too many names to keep."""
         self.complete = False
         self.counted = 0
-        """Bytes it counts for in the cache."""
+        """Bytes for which the directory counts in ``CaseCache._bytes``."""
         self.expires: float | None = None
+        """When the names are no longer used (``time.monotonic``). None means that only the time stamps decide."""
         self.patience = RACY_SECONDS
+        """Seconds for which the names are used if the time stamps cannot be relied on."""
         self.believed_until = 0.0
+        """Until then the names are used despite changes (``time.monotonic``)."""
 
 
 class Reading:
@@ -72,16 +77,16 @@ def give_way() -> None:
 
 
 class Before(NamedTuple):
-    """State of a directory before a change of ours."""
+    """The state of a directory before a change by this server."""
 
     key: tuple[int, int]
     entry: _Directory | None
     current: bool
-    """What was read held until then."""
+    """Whether the names in ``entry`` were up to date."""
 
 
 class Patience(Protocol):
-    """Says whether those who look names up can wait."""
+    """Knows whether the callers that look names up can wait."""
 
     defer_reading: bool
     """While set, ``CaseCache.find`` raises ``FolderNotRead`` rather than read a large directory."""
@@ -96,7 +101,7 @@ class Addition(NamedTuple):
     hash: int
     """``names.fold(name).hash``."""
     present: str | None
-    """The entry that has the name already, in any case."""
+    """The existing entry that has the name, in any case. None means that the name is free."""
 
 
 class CaseCache:
@@ -104,7 +109,9 @@ class CaseCache:
     which may be O_PATH."""
 
     def __init__(self, max_bytes: int = MAX_BYTES, patience: Patience | None = None) -> None:
-        """``max_bytes``: memory for names. ``patience`` None: ``defer_reading`` says whether callers can wait."""
+        """Create an empty cache. ``max_bytes``: memory for names.
+
+        ``patience``: knows whether callers can wait. None means that this object's ``defer_reading`` says it."""
         self._patience: Patience = patience or self
         self._max_bytes = max_bytes
         self._directories: OrderedDict[tuple[int, int], _Directory] = OrderedDict()
@@ -113,18 +120,18 @@ class CaseCache:
         # than 0.
         self._readings: dict[tuple[int, int], Reading] = {}
         self._tunnel: OrderedDict[tuple[tuple[int, int], str], tuple[str, float]] = OrderedDict()
-        """Long names gone from a directory by directory and 8.3 name, and when to forget them."""
+        """Removed long names by directory and 8.3 name, with the time to forget them (``time.monotonic``)."""
         self._lock = threading.Lock()
         self.scans = 0
         self.defer_reading = False
-        """Whether callers can wait, unless ``patience`` says so."""
+        """Whether callers can wait, if no ``patience`` was given."""
 
     def find(self, directory: int, disk_name: str, stat: syscalls.Statx | None = None) -> str | None:
         """Return the on-disk name of the entry that equals ``disk_name`` except for case (or the mapping of
         characters), or that has it as its 8.3 name.
 
         None also for directories that one may not read, or that vanish meanwhile. Raises ``FolderNotRead``. ``stat``:
-        that of the directory, taken before the exact name was looked up; None: it is taken now."""
+        that of the directory, taken before the exact name was looked up. None means that it is taken now."""
         folded = names.fold(disk_name)
         if stat is None:
             stat = syscalls.statx(directory)
@@ -185,7 +192,7 @@ class CaseCache:
         return entry
 
     def _steps(self, directory: int, entry: _Directory, key: tuple[int, int] | None) -> Iterator[None]:
-        """Read a directory in steps. The first opens it, with the caller's credentials."""
+        """Read a directory in steps. The first step opens it, with the caller's credentials."""
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         done = False
         spent = 0.0
@@ -212,7 +219,7 @@ class CaseCache:
             self._finish(entry, key, spent if done else None)
 
     def _finish(self, entry: _Directory, key: tuple[int, int] | None, spent: float | None) -> None:
-        """Complete a directory that was read in ``spent`` seconds; None: reading it has failed."""
+        """Complete a directory that was read in ``spent`` seconds. None means that reading it has failed."""
         with self._lock:
             deferred = self._readings.pop(key, None) is not None if key is not None else False
             if spent is None:
@@ -278,8 +285,9 @@ class CaseCache:
         return long if deadline > time.monotonic() else disk_name
 
     def before(self, directory: int) -> Before:
-        """Note the state of ``directory`` before a change of ours; pass it to ``after``. This saves reading the
-        directory again."""
+        """Return the state of ``directory`` before this server changes it.
+
+        Pass it to ``after`` when the change is done. Then the directory need not be read again."""
         return self._before(syscalls.statx(directory))
 
     def _before(self, stat: syscalls.Statx) -> Before:
@@ -289,8 +297,9 @@ class CaseCache:
             return Before(key, entry, entry is not None and entry.stamp == stamp)
 
     def before_adding(self, directory: int, name: str) -> Addition:
-        """Return what ``before`` and ``find`` do, for a name on the wire that is about to be added. Raises ``OSError``
-        for one that no file can have."""
+        """Return the results of ``before`` and ``find`` for a name on the wire that is about to be added.
+
+        Raises ``OSError`` for a name that no file can have."""
         disk_name = names.to_disk(name)
         if names.is_private(disk_name):
             raise PermissionError(errno.EACCES, "reserved name", disk_name)
@@ -317,9 +326,10 @@ class CaseCache:
         removed: Sequence[str] = (),
         added_hash: int | None = None,
     ) -> None:
-        """Note what a change of ours has added to ``directory`` and removed from it.
+        """Update the names of ``directory`` after this server has changed it.
 
-        ``before``: what ``before`` returned ahead of it. ``added_hash``: ``names.fold(added).hash``, if it is known."""
+        ``before``: the result of ``before``. ``added``, ``removed``: on-disk names. ``added_hash``:
+        ``names.fold(added).hash``, if it is known."""
         for name in removed:
             self._remember(before.key, name)
         entry = before.entry

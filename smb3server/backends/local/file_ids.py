@@ -1,5 +1,8 @@
-"""Files identified by the handle that the file system gives them (name_to_handle_at(2)): whatever their names are,
-without a descriptor, and never mistaken for a later file with the same inode number."""
+"""Identifies files by the handles of the file system itself (name_to_handle_at(2)).
+
+Such a handle does not depend on the file's names and takes no descriptor. It never leads to a later file that has the
+same inode number.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,21 @@ from smb3server.backends.local.syscalls import FileId, Statx
 
 
 class FileIds:
-    """Identifies files of one share. ``root``: an O_PATH descriptor of its root, which stays open."""
+    """File handles for one share. ``root`` is the O_PATH descriptor of the share's root, which the caller closes."""
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._device = -1
         self._mount = -1
-        """A descriptor on the file system; -1: not asked for yet, or of no use."""
+        """A descriptor on the file system. -1: not opened yet, or handles are not usable."""
         self._usable: bool | None = None
+        """Whether files can be opened by handle. None means that it was not tried yet."""
 
     def of(self, descriptor: int, stat: Statx) -> FileId | None:
-        """Return the identity of a file. None if it could not be opened again by it: it is on another file system
-        mounted below the share, or on one without handles, or the server has no CAP_DAC_READ_SEARCH."""
+        """Return the handle of an open file. ``stat`` is the file's own.
+
+        None if the file could not be opened by it: the file is on another file system mounted below the share, the file
+        system has no such handles, or the server lacks CAP_DAC_READ_SEARCH."""
         if self._usable is None:
             self._usable = self._try()
         if not self._usable or stat.dev != self._device:
@@ -43,8 +49,7 @@ class FileIds:
         return True
 
     def open(self, file_id: FileId) -> int:
-        """Return an O_PATH descriptor of the file, which the caller closes. Raises ``FileNotFoundError`` if the file is
-        gone."""
+        """Return an O_PATH descriptor, which the caller closes. Raises ``FileNotFoundError`` if the file is gone."""
         try:
             return syscalls.open_by_handle(self._mount, file_id, os.O_PATH | os.O_NOFOLLOW)
         except OSError as error:
@@ -53,6 +58,7 @@ class FileIds:
             raise
 
     def close(self) -> None:
+        """Close the descriptor. After this no file can be opened by its handle."""
         mount, self._mount = self._mount, -1
         self._usable = False
         if mount >= 0:

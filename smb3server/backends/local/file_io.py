@@ -1,4 +1,4 @@
-"""Bytes of an open descriptor: vectored transfers, ranges, server-side copies."""
+"""Reads, writes, allocates and copies the bytes of open descriptors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smbdirect.codec import Buffer
 _IOV_MAX = 1024
 _FICLONERANGE = 0x4020940D
 _CLONE_RANGE = struct.Struct("<qQQQ")
-# linux/fs.h; the kernel reads and writes an int, whatever the numbers say.
+# From linux/fs.h. The numbers encode a long, but the kernel reads and writes an int.
 _FS_IOC_GETFLAGS = 0x80086601
 _FS_IOC_SETFLAGS = 0x40086602
 _FS_COMPR_FL = 0x4
@@ -23,19 +23,19 @@ _FS_NOCOMP_FL = 0x400
 _INODE_FLAGS = struct.Struct("<I")
 _COPY_CHUNK = 1 << 20
 STEP = 64 << 20
-"""Bytes reserved or zeroed by one call: some tens of milliseconds where it means filling memory."""
+"""Bytes reserved or zeroed by one call. This takes some tens of milliseconds on a file system in memory."""
 MAX_RANGES = 65536
-"""Bound on the list ``allocated_ranges`` returns; what is behind the last one counts as data."""
+"""Bound on the list that ``allocated_ranges`` returns. Everything from the last range on counts as data."""
 
 
 def check_range(offset: int, length: int = 0) -> None:
-    """Raise ``OSError`` (EINVAL) for a range that no file can hold."""
+    """Raise ``OSError`` (EINVAL) for a range that no file can have."""
     if offset < 0 or length < 0 or offset + length > MAX_OFFSET:
         raise OSError(errno.EINVAL, "offset out of range")
 
 
 def read_into(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
-    """Fill the buffers, and return the number of bytes: fewer only at the end of file."""
+    """Fill the buffers from ``offset`` on. Return the bytes read, which are fewer only at end of file."""
     wanted = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
     if offset > MAX_OFFSET - wanted:
         return 0
@@ -54,18 +54,20 @@ def read_into(descriptor: int, buffers: Sequence[memoryview], offset: int) -> in
 
 
 def write_from(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+    """Write all buffers at ``offset``. Return the bytes written, or raise ``OSError``."""
     wanted = sum(map(len, buffers))
     check_range(offset, wanted)
     done = os.pwritev(descriptor, buffers[:_IOV_MAX], offset) if wanted else 0
     while done < wanted:
         count = os.pwritev(descriptor, _rest(buffers, done), offset + done)
         if count == 0:
-            raise OSError(errno.EIO, "nothing written")
+            raise OSError(errno.EIO, "the file system wrote no data")
         done += count
     return done
 
 
 def _rest(buffers: Sequence[Buffer], done: int) -> list[memoryview]:
+    """Return the buffers without their first ``done`` bytes, at most as many as one call takes."""
     rest = []
     for buffer in buffers:
         if done >= len(buffer):
@@ -79,8 +81,10 @@ def _rest(buffers: Sequence[Buffer], done: int) -> list[memoryview]:
 
 
 def zero_range(descriptor: int, offset: int, length: int, sparse: bool) -> Iterator[None]:
-    """Zero a range in steps, within the file's size. A file not marked sparse keeps its allocation if the file system
-    can do that. Holes stay holes: they read as zeros already."""
+    """Make a range read as zeros, in steps. Bytes behind end of file are left alone.
+
+    ``sparse``: deallocate the range. Otherwise data keeps its allocation if the file system can do that, and holes stay
+    holes because they read as zeros already."""
     end = min(offset + length, os.fstat(descriptor).st_size)
     if offset >= end:
         return
@@ -100,8 +104,9 @@ def zero_range(descriptor: int, offset: int, length: int, sparse: bool) -> Itera
 
 
 def _next_data(descriptor: int, offset: int) -> tuple[int, int] | None:
-    """Return (start, end) of the first data from ``offset`` on; None if there is none. A file system without holes has
-    data everywhere."""
+    """Return (start, end) of the first data from ``offset`` on. None means that there is none.
+
+    A file system that does not report holes counts as having data everywhere."""
     try:
         start = os.lseek(descriptor, offset, os.SEEK_DATA)
         return start, os.lseek(descriptor, start, os.SEEK_HOLE)
@@ -133,15 +138,16 @@ def _zero(descriptor: int, offset: int, length: int, sparse: bool) -> None:
 
 
 def truncate(descriptor: int, size: int) -> None:
+    """Set end of file to ``size`` bytes."""
     check_range(size)
     os.ftruncate(descriptor, size)
 
 
 def allocate(descriptor: int, size: int) -> Iterator[None]:
-    """Reserve space for ``size`` bytes in steps, or free what is reserved beyond them. A smaller size cuts the file.
+    """Reserve space for ``size`` bytes in steps, and give back space reserved beyond. A smaller size cuts the file.
 
-    If reserving fails, everything reserved is freed. Raises OSError (ENOSPC) before the first step if the file system
-    has less space than that."""
+    If the reservation is not completed, its space is given back. Raises ``OSError`` (ENOSPC) before the first step if
+    the file system has too little space."""
     check_range(size)
     stat = os.fstat(descriptor)
     current = stat.st_size
@@ -149,15 +155,15 @@ def allocate(descriptor: int, size: int) -> Iterator[None]:
     if size < current:
         os.ftruncate(descriptor, size)
         return
-    # One more cluster may hold extended attributes.
+    # One more cluster than the data needs may hold extended attributes.
     if stat.st_blocks * 512 > (-(-size // cluster) + 1) * cluster:
-        # Cutting a file to the size it has frees what is behind.
+        # Cutting a file to its present size frees the space reserved behind it.
         os.ftruncate(descriptor, current)
     if size == current:
         return
     volume = os.fstatvfs(descriptor)
-    # Refused at once: reserving until nothing is left would take everybody's space for a moment. Some file systems name
-    # no number of blocks.
+    # Refuse at once: reserving until the space runs out would leave all other users without space for a moment. Some
+    # file systems report no number of blocks.
     if volume.f_blocks and size - stat.st_blocks * 512 > volume.f_bavail * volume.f_frsize:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     done = False
@@ -168,7 +174,7 @@ def allocate(descriptor: int, size: int) -> Iterator[None]:
                 yield
         done = True
     except OSError as error:
-        # Reserving is a promise of space, not of content: a file system that cannot, need not.
+        # Space is reserved on a best-effort basis: without support of the file system the request still succeeds.
         if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
             raise
     finally:
@@ -177,7 +183,10 @@ def allocate(descriptor: int, size: int) -> Iterator[None]:
 
 
 def allocated_ranges(descriptor: int, offset: int, length: int, limit: int = MAX_RANGES) -> list[tuple[int, int]]:
-    """Return at most ``limit`` ranges of data; from the last one on everything counts as data."""
+    """Return (offset, length) of the data in a range: at most ``limit`` pairs.
+
+    If there are more, the last pair extends to the end of the range. A file system that does not report holes counts as
+    having data everywhere."""
     end = min(offset + length, os.fstat(descriptor).st_size)
     ranges: list[tuple[int, int]] = []
     while offset < end:
@@ -201,8 +210,9 @@ def allocated_ranges(descriptor: int, offset: int, length: int, limit: int = MAX
 
 
 def copy_range(source: int, source_offset: int, target: int, offset: int, length: int) -> int:
-    """Copy bytes, and return their number: fewer at the source's end. Overlapping ranges of one file behave like
-    memmove."""
+    """Copy bytes. Return how many were copied, which are fewer at the source's end.
+
+    Overlapping ranges of one file behave like memmove."""
     length = min(length, os.fstat(source).st_size - source_offset)
     if length <= 0:
         return 0
@@ -236,6 +246,7 @@ def _copy_by_hand(source: int, source_offset: int, target: int, offset: int, len
 
 
 def clone_range(source: int, source_offset: int, target: int, offset: int, length: int) -> None:
+    """Share the extents of a range with another file. Raises ``OSError`` (EOPNOTSUPP where the file system cannot)."""
     if length == 0:
         return
     check_range(source_offset, length)
@@ -249,10 +260,10 @@ def clone_range(source: int, source_offset: int, target: int, offset: int, lengt
 
 
 def set_compressed(descriptor: int, compressed: bool) -> None:
-    """Set FS_COMPR_FL (ioctl_iflags(2)). Raises EOPNOTSUPP if the file system does not compress."""
+    """Set or clear FS_COMPR_FL (ioctl_iflags(2)). Raises ``OSError`` (EOPNOTSUPP without compression)."""
     try:
         (flags,) = _INODE_FLAGS.unpack(fcntl.ioctl(descriptor, _FS_IOC_GETFLAGS, bytes(_INODE_FLAGS.size)))
-        # FS_NOCOMP_FL excludes it.
+        # FS_COMPR_FL cannot be set beside FS_NOCOMP_FL.
         flags = flags & ~(_FS_COMPR_FL | _FS_NOCOMP_FL) | (_FS_COMPR_FL if compressed else 0)
         fcntl.ioctl(descriptor, _FS_IOC_SETFLAGS, _INODE_FLAGS.pack(flags))
     except OSError as error:

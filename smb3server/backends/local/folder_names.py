@@ -1,8 +1,9 @@
-"""The names in one directory, found ignoring case and by 8.3 name, in little memory beside what they take themselves.
+"""The names in one directory, for look-ups ignoring case and by 8.3 name. They take little memory beyond the names.
 
-Names lie one behind the other in chunks. Each chunk has a sorted index of 64-bit numbers: the hash of the name without
-regard to case (which its 8.3 name is made from, too) above its place in the chunk. Looking for a name takes one binary
-search per chunk: some tens of microseconds among a million names, which take 8 bytes each beside their own.
+Names are stored one behind the other in chunks. Each chunk has a sorted index of 64-bit numbers. The upper half of a
+number is the hash of a name without regard to case, from which its 8.3 name is made as well; the lower half is the
+position of the name in the chunk. A look-up takes one binary search per chunk: some tens of microseconds among a
+million names. The index takes 8 bytes per name.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ from itertools import accumulate
 from smb3server.backends import names
 
 CHUNK = 8192
-"""Names per chunk; sorting them takes about two milliseconds."""
+"""Names per chunk. Sorting them takes about two milliseconds."""
 _OVERHEAD = 200
-"""Bytes of memory, roughly, for a name that came or went after the directory was read."""
+"""Approximate bytes of memory for a name that was added or removed after the directory was read."""
 
 
 class _Chunk:
+    """Names with an index, which do not change."""
+
     __slots__ = ("_index", "_text", "size")
 
     def __init__(self, disk_names: Sequence[str], hashes: Sequence[int]) -> None:
         encoded = [os.fsencode(name) for name in disk_names]
         starts = accumulate((len(name) + 1 for name in encoded), initial=0)
         self._text = b"\0".join(encoded)
-        # Both lists end with the shorter one: ``starts`` has one more.
+        # ``zip`` ends with ``hashes``, because ``starts`` has one item more.
         self._index = array("Q", sorted(value << 32 | start for value, start in zip(hashes, starts, strict=False)))
         self.size = len(self._text) + 8 * len(self._index)
 
@@ -48,12 +51,12 @@ class FolderNames:
 
     def __init__(self) -> None:
         self.size = 500
-        """Bytes of memory, roughly."""
+        """Approximate bytes of memory."""
         self.count = 0
-        """Names read."""
+        """The number of names given to ``read``."""
         self._chunks: list[_Chunk] = []
         self._names: list[str] = []
-        """Read, and not in a chunk yet."""
+        """Names that were read and are in no chunk yet. Invariant: ``_hashes`` has their hashes in the same order."""
         self._hashes: list[int] = []
         self._added: dict[int, list[str]] = {}
         self._removed: set[str] = set()
@@ -67,6 +70,7 @@ class FolderNames:
             self.finish()
 
     def finish(self) -> None:
+        """Make a chunk of the names that are in none yet."""
         if self._names:
             chunk = _Chunk(self._names, self._hashes)
             self._chunks.append(chunk)
@@ -74,7 +78,7 @@ class FolderNames:
             self._names, self._hashes = [], []
 
     def add(self, disk_name: str, value: int) -> None:
-        """Note that a name came into the directory, or may have. ``value``: its ``names.fold(disk_name).hash``."""
+        """Note that a name was, or may have been, added to the directory. ``value``: ``names.fold(disk_name).hash``."""
         self._removed.discard(disk_name)
         present = self._added.setdefault(value, [])
         if disk_name not in present:
@@ -84,7 +88,7 @@ class FolderNames:
                 self._make_chunk()
 
     def _make_chunk(self) -> None:
-        """Make a chunk of what was added."""
+        """Make a chunk of the added names."""
         listed = [(name, value) for value, present in self._added.items() for name in present]
         self.size -= sum(len(name) + _OVERHEAD for name, _ in listed)
         self._added.clear()
@@ -118,8 +122,9 @@ class FolderNames:
         yield from self._added.get(value, ())
 
     def find(self, name: names.Folded) -> str | None:
-        """Return the name on disk that is ``name`` when it is folded; of several the smallest. Else the one that has
-        ``name`` as its 8.3 name."""
+        """Return the on-disk name that equals ``name`` when folded, else the one with ``name`` as its 8.3 name.
+
+        Of several names the smallest is returned."""
         folded = name.text
         found = [entry for entry in self._with_hash(name.hash) if names.upcase(names.to_wire(entry)) == folded]
         if found:

@@ -1,4 +1,4 @@
-"""Open files of the local backend."""
+"""Open files, streams and directories of the local backend."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _Change = Callable[[Metadata], None]
 _EA_HEADER = struct.Struct("<BH")
 _POSIX_ACL = "system.posix_acl_access"
 _SPECIAL_BITS = 0o7000
-"""Set-user-id, set-group-id, sticky. On a folder they say who may delete, and which group new files get."""
+"""Set-user-id, set-group-id, sticky. On a folder they control who may delete, and which group new files get."""
 _CHANGE_SLACK = 10_000_000
-"""Nanoseconds after a change time was stored in which st_ctime may still be due to that."""
+"""Nanoseconds after a change time was stored in which a new st_ctime counts as caused by the storing."""
 
 
 class HandleHost(Protocol):
-    """What a handle uses of the backend that opened it."""
+    """The part of the backend that its handles use."""
 
     resolver: Resolver
     store: MetadataStore
@@ -60,7 +60,7 @@ class HandleHost(Protocol):
         """Raise ``OSError`` (EROFS) if the share is read-only."""
 
     def info_of(self, descriptor: int, reference: int | str) -> FileInfo:
-        """Return the metadata of a file itself, whatever stream of it is open."""
+        """Return the metadata of the file itself, independent of the open stream."""
 
     def parent_info(self, descriptor: int, here: FileInfo) -> FileInfo:
         """Return what '..' shows in the directory ``descriptor``, whose own metadata is ``here``."""
@@ -100,7 +100,7 @@ class LocalHandle(Handle):
         writable: bool,
         user: User | None,
     ) -> LocalHandle:
-        """Return the handle of a file or directory that was there; it takes over the descriptors."""
+        """Return the handle of an existing file or directory. It takes over the descriptors."""
         return cls(
             backend,
             descriptor,
@@ -137,6 +137,7 @@ class LocalHandle(Handle):
         self._writable = writable
         self._user = user
         self._space = space_of(user)
+        # Whether ``flush`` need not make the file's name durable.
         self._name_synced = not created
         self.key = FileKey(stat.dev, stat.ino)
         self.kind = kind
@@ -155,13 +156,16 @@ class LocalHandle(Handle):
         return tuple(map(names.to_wire, self.disk_path()))
 
     def disk_path(self) -> list[str]:
+        """Return the on-disk components of ``path``. Raises FileNotFoundError if the file has no name."""
         return self._backend.resolver.disk_path(self._descriptor())
 
     def fileno(self) -> int | None:
         return self._data
 
     def place(self) -> int:
-        """Return the descriptor of the directory, for calls that take one (openat(2)). It stays this handle's."""
+        """Return the descriptor of the directory, for calls such as openat(2). The caller must not close it.
+
+        Raises NotADirectoryError for anything else."""
         if self.kind != Kind.DIRECTORY or self.stream:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return self._descriptor()
@@ -202,8 +206,9 @@ class LocalHandle(Handle):
 
     @contextlib.contextmanager
     def _for_writing(self) -> Iterator[int]:
-        """Yield the data descriptor, or a new one if this handle cannot write (the server truncates a file that it
-        supersedes)."""
+        """Yield the data descriptor, or a temporary one if this handle is not open for writing.
+
+        The server truncates a file that it supersedes even without access for writing."""
         self._changing()
         if self._writable and self._data is not None:
             yield self._data
@@ -301,7 +306,7 @@ class LocalHandle(Handle):
         if self.stream:
             file_io.set_compressed(self._data_descriptor(), compressed)
             return
-        # The flag takes more than an O_PATH descriptor, and no right to write: it is no data.
+        # An O_PATH descriptor cannot set the flag. The right to write is not needed: the flag is no data.
         descriptor = os.open(f"/proc/self/fd/{self._descriptor()}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             file_io.set_compressed(descriptor, compressed)
@@ -384,7 +389,7 @@ class LocalHandle(Handle):
             before = os.stat(self._ref)
             kept = before.st_mode & _SPECIAL_BITS if self.kind == Kind.DIRECTORY else 0
             if before.st_mode & _SPECIAL_BITS != kept:
-                # First: with another group, or other rights, they would hand out what nobody meant to.
+                # Remove them first: with a new owner, group or mode they would grant rights that were not intended.
                 os.chmod(self._ref, before.st_mode & 0o777)
             if uid is not None or gid is not None:
                 os.chown(self._ref, -1 if uid is None else uid, -1 if gid is None else gid)
@@ -396,7 +401,7 @@ class LocalHandle(Handle):
                 else:
                     os.removexattr(self._ref, _POSIX_ACL)
             except OSError as error:
-                # A file system without ACLs has the mode alone.
+                # A file system without ACLs has only the mode.
                 if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
                     raise
             if acl is None:
@@ -409,7 +414,7 @@ class LocalHandle(Handle):
 
     def set_reparse_point(self, data: bytes | None) -> None:
         if self.kind not in (Kind.FILE, Kind.DIRECTORY):
-            raise OSError(errno.EINVAL, "no place for a reparse point")
+            raise OSError(errno.EINVAL, "only files and directories can have a reparse point")
         tag = 0 if data is None else reparse.check(data)
         self._set_blob(Blob.REPARSE, data, lambda metadata: setattr(metadata, "reparse_tag", tag))
 
@@ -440,7 +445,7 @@ class LocalHandle(Handle):
 
     def rename_stream(self, name: str, replace: bool) -> None:
         if not self.stream or not name:
-            raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and only to one")
+            raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and it needs a name")
         names.check_stream_name(name)
         self._backend.check_writable()
         stat = syscalls.statx(self._descriptor())
@@ -499,7 +504,7 @@ class LocalHandle(Handle):
         above = self._backend.parent_info(self._descriptor(), here)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         if isinstance(self._ref, int):
-            # Opened for listing, by this user: his right was checked then.
+            # This user opened the directory for listing, and the right was checked then.
             return os.open(".", flags, dir_fd=self._fd), here, above
         with ActAs(self._user):
             return os.open(".", flags, dir_fd=self._fd), here, above

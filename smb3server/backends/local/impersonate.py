@@ -1,8 +1,9 @@
-"""Acting as a user for one or a few system calls (Linux: credentials belong to threads).
+"""Acting as a user for one system call or a few. On Linux credentials belong to threads.
 
-The kernel checks a thread's file-system ids and its effective capabilities. ``setfsuid`` takes the capabilities of the
-file system away from a thread only when the id was 0 before (capabilities(7)), and never CAP_SYS_RESOURCE, which lifts
-quotas. So a server that is not root, or still has CAP_SYS_RESOURCE, lowers its effective set by itself as well."""
+The kernel checks a thread's file-system ids and its effective capabilities. ``setfsuid`` removes the file-system
+capabilities from a thread only if the id was 0 before (capabilities(7)). It never removes CAP_SYS_RESOURCE, which lifts
+quotas. A server that is not root, or has CAP_SYS_RESOURCE, therefore lowers its effective set itself as well.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from smb3server.process import capabilities
 from smb3server.process.capabilities import Capability, Change, Sets
 
 ACTING = Capability.SETUID | Capability.SETGID
-"""What acting as another user takes."""
+"""The capabilities that acting as another user requires."""
 OF_FILES = (
     Capability.CHOWN
     | Capability.DAC_OVERRIDE
@@ -29,25 +30,26 @@ OF_FILES = (
     | Capability.MKNOD
     | Capability.MAC_OVERRIDE
 )
-"""Those that go when the file-system uid changes from 0, and come back with it."""
+"""The capabilities that are lost when the file-system uid changes from 0, and come back with it."""
 _NO_USERS = OF_FILES | Capability.SYS_RESOURCE | Capability.SYS_ADMIN
-"""What lets nobody do more than he may: neither with files, nor with space."""
+"""The capabilities that would give a user more rights to files, or more space, than are the user's own."""
 
 
 class _Own(NamedTuple):
-    """The credentials of this process when it acts as itself."""
+    """The credentials of this process when it acts as no other user."""
 
     uid: int
     gid: int
     groups: tuple[int, ...]
     lower: Change | None
-    """Lowers the effective set; None: ``setfsuid`` does all that it takes."""
+    """Lowers the effective set. None means that ``setfsuid`` is enough."""
     restore: Change | None
+    """Restores the effective set. None if and only if ``lower`` is."""
 
 
 @functools.cache
 def _own() -> _Own | None:
-    """Return the credentials of this process. None: it cannot act as another user."""
+    """Return this process's own credentials. None means that it cannot act as other users."""
     sets = capabilities.get()
     if sets.effective & ACTING != ACTING:
         return None
@@ -60,21 +62,21 @@ def _own() -> _Own | None:
 
 
 def may_act() -> bool:
-    """Return whether this process may act as other users: it has CAP_SETUID and CAP_SETGID, root or not."""
+    """Return whether this process may act as other users. That takes CAP_SETUID and CAP_SETGID, not root."""
     return _own() is not None
 
 
 def reconsider() -> None:
-    """Forget what this process may do: its user or its capabilities have changed."""
+    """Determine anew what this process may do. Call this after its user or its capabilities have changed."""
     _own.cache_clear()
 
 
 class ActAs:
-    """Context manager: file-system uid, gid and groups of this thread are the user's inside, and no capability helps.
+    """A context manager in which this thread has the user's file-system uid, gid and groups, and no capabilities.
 
-    None is the server's own user, who has no capabilities inside either, unless that is root. Does nothing where the
-    server cannot act as others: then the kernel checks the server's own rights. No thread may be started inside: it
-    would keep the user's credentials. Does not nest.
+    None means the server's own user, who has no capabilities inside either, except as root. If the server cannot act as
+    other users this does nothing, and the kernel checks the server's own rights. Start no thread inside: it would keep
+    the user's credentials. Do not nest it.
     """
 
     __slots__ = ("_own", "_user")
@@ -111,7 +113,7 @@ class ActAs:
     def _restore(own: _Own, user: User) -> None:
         syscalls.set_fsuid(own.uid)
         if own.restore is not None:
-            # After the uid: leaving uid 0 would take capabilities away again.
+            # After the uid is restored: changing the uid from 0 would remove capabilities again.
             own.restore.make()
         syscalls.set_fsgid(own.gid)
         if user.groups != own.groups:
@@ -119,12 +121,12 @@ class ActAs:
 
 
 class SpaceOf:
-    """Context manager: what is written to open descriptors inside takes the user's space, not the server's.
+    """A context manager in which writing to open descriptors takes the user's space, not the server's.
 
-    The right to write was checked when the descriptor was opened. What is asked for each new block is the file-system
-    uid, which may own the file system's reserve, and CAP_SYS_RESOURCE, which lifts quotas; without CAP_FSETID a write
-    takes set-id bits away. So this is cheaper than ``ActAs``: groups stay as they are. One object may be used again,
-    and by several threads at once; it does not nest.
+    The right to write was checked when the descriptor was opened. For each new block the kernel checks only the
+    file-system uid, which may own the file system's reserve, and CAP_SYS_RESOURCE, which lifts quotas. Without
+    CAP_FSETID a write clears set-id bits. This is cheaper than ``ActAs`` because the groups stay as they are. One
+    object may be used repeatedly, and by several threads at once. Do not nest it.
     """
 
     __slots__ = ("_user",)
@@ -133,7 +135,7 @@ class SpaceOf:
         self._user = user
 
     def _switch(self) -> tuple[_Own, int] | None:
-        """Return the credentials of this process and the uid to take; None: there is nothing to do."""
+        """Return this process's credentials and the uid to take. None means that nothing has to change."""
         own, user = _own(), self._user
         if own is None:
             return None
@@ -169,5 +171,5 @@ class SpaceOf:
 
 @functools.lru_cache(maxsize=1024)
 def space_of(user: User | None) -> SpaceOf:
-    """Return the user's ``SpaceOf``, of which one is enough."""
+    """Return the ``SpaceOf`` that all opens of this user share."""
     return SpaceOf(user)

@@ -1,15 +1,18 @@
-"""What Windows keeps with a file and POSIX does not, in extended attributes or the side-car store.
+"""Stores metadata that Windows files have and POSIX files lack, in extended attributes or the side-car store.
 
-One small attribute, ``<namespace>.smb3.meta``, is read whenever a file is looked at; it says what else there is:
-security descriptor, EAs and reparse data in attributes of their own (``smb3.sd``, ``smb3.ea``, ``smb3.reparse``), or,
-where the file system has no room for them, in the side-car store; alternate data streams always in the side-car store.
+One small attribute, ``<namespace>.smb3.meta``, is read whenever the metadata of a file is needed. It says what else is
+stored. Security descriptor, EAs and reparse data are in attributes of their own (``smb3.sd``, ``smb3.ea``,
+``smb3.reparse``), or in the side-car store if the file system has no room for them. Alternate data streams are always
+in the side-car store.
 
-The namespace is ``trusted`` when the server may use it (root): ordinary users of the host can neither see nor change
-it, security descriptors above all. Otherwise it is ``user``, writable by whoever may write the file.
+The namespace is ``trusted`` if the server may use it (as root). Then ordinary users of the host can neither see nor
+change the attributes, which matters most for security descriptors. Otherwise the namespace is ``user``, and every user
+who may write the file can change them.
 
-A file's key into the side-car store is random and lies in its attribute, so that it survives renames and an inode used
-again cannot revive it; the inode number lies next to it, so that a copy made with its attributes does not share streams
-with the original. Without extended attributes the key derives from device, inode and birth time.
+A file's key in the side-car store is random and stored in the small attribute. So it survives renames, and a new file
+with the same inode number does not get it. The inode number is stored beside the key, so that a copy made with its
+attributes does not share streams with the original. Without extended attributes the key is derived from device, inode
+and birth time.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ from smb3server.wire import filetime
 # version, flags, blobs present, blobs in the side-car, attributes, EaSize, reparse tag, creation time, inode
 _LAYOUT = struct.Struct("<BBHHxxIIIqQ")
 _CHANGE = struct.Struct("<qq")
-"""Change time and how long it holds. It and the key follow only where there are any: the rest fits into an inode of
-ext4's usual size, where a block of its own for each file would count as allocated."""
+"""Change time, and how long it is valid. The key and this are stored only if they are set: the rest fits into an inode
+of ext4's usual size. A larger attribute would take a block for each file, which counts as allocated."""
 _VERSION = 3
 _HAS_ATTRIBUTES, _HAS_KEY, _HAS_CHANGE = 1, 2, 4
 _NO_KEY = bytes(16)
@@ -47,36 +50,44 @@ _NO_ROOM = frozenset((errno.ENOSPC, errno.E2BIG, errno.ERANGE, errno.EFBIG, errn
 
 
 class Blob(enum.IntEnum):
+    """Larger items that are stored with a file, as bits of ``Metadata.present``."""
+
     DESCRIPTOR = 1
     EA = 2
     REPARSE = 4
     STREAMS = 8
-    """Marks alternate data streams; never an extended attribute."""
+    """The file has alternate data streams. They are never in an extended attribute."""
 
 
 _ITEM = {Blob.DESCRIPTOR: "sd", Blob.EA: "ea", Blob.REPARSE: "reparse"}
 
 Reference = int | str
-"""How to reach a file's attributes: a descriptor, or /proc/self/fd/N for an O_PATH one."""
+"""A file whose attributes are accessed: a descriptor, or the path /proc/self/fd/N for an O_PATH descriptor."""
 
 
 @dataclass(slots=True)
 class Metadata:
+    """The content of a file's small attribute."""
+
     attributes: int | None = None
-    """None: never set, the defaults hold."""
+    """FILE_ATTRIBUTE_*. None means that they were never set, so the defaults apply."""
     creation: int = 0
-    """FILETIME, 0: the birth time holds."""
+    """FILETIME. 0 means that the birth time applies."""
     ea_size: int = 0
     reparse_tag: int = 0
     present: int = 0
+    """The blobs that the file has."""
     beside: int = 0
+    """Those of ``present`` that are in the side-car store instead of an extended attribute."""
     key: bytes = _NO_KEY
+    """The key in the side-car store, if it is not derived from the inode."""
     change: int = 0
-    """FILETIME that was set as the change time, which POSIX does not let anybody set; it holds while st_ctime is not
-    after ``change_until`` (nanoseconds)."""
+    """FILETIME that a client set as the change time, which POSIX cannot set. It is valid while st_ctime is not after
+    ``change_until`` (nanoseconds)."""
     change_until: int = 0
 
     def pack(self, inode: int) -> bytes:
+        """Return the value of the small attribute for a file with this inode number."""
         flags = 0 if self.attributes is None else _HAS_ATTRIBUTES
         tail = b""
         if self.key != _NO_KEY:
@@ -177,7 +188,7 @@ class MetadataStore:
         return self._load_beside(stat)
 
     def describe(self, reference: Reference, stat: Statx, data: Statx | None = None) -> Described:
-        """Return what is stored with a file, and what ``stat`` says of it. ``data``: as in ``file_info``."""
+        """Return metadata and security descriptor of a file. ``stat``: its own. ``data``: as in ``file_info``."""
         metadata = self.load(reference, stat)
         info = file_info(stat, metadata, data)
         return Described(info, self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR))
@@ -185,10 +196,10 @@ class MetadataStore:
     def begin(
         self, file: int, reference: Reference, stat: Statx, attributes: int, descriptor: bytes | None
     ) -> Described:
-        """Store what a file begins with that was just made, and describe it.
+        """Store the initial metadata of a new file, and describe the file.
 
-        ``file``: a descriptor of it, which may be O_PATH. ``attributes``: 0 leaves the default. ``descriptor``: the
-        security descriptor; None means that none is stored."""
+        ``file``: a descriptor of it, which may be O_PATH. ``attributes``: 0 means the default. ``descriptor``: the
+        security descriptor. None means that none is stored."""
         metadata = Metadata()
         if attributes:
             is_directory = stat.mode & KIND_BITS == stat_module.S_IFDIR
@@ -197,7 +208,7 @@ class MetadataStore:
             self.set_blob(reference, stat, Blob.DESCRIPTOR, descriptor, metadata=metadata)
         elif attributes:
             self.save(reference, stat, metadata)
-        # Storing has changed st_ctime, and may have taken blocks.
+        # Storing has changed st_ctime, and may have allocated blocks.
         return Described(file_info(syscalls.statx(file), metadata), descriptor)
 
     def load_entry(self, directory: int, name: bytes, stat: Statx) -> Metadata:
@@ -215,6 +226,7 @@ class MetadataStore:
         return unpack(self._sidecar.read(inode_key(stat), "meta", _LAYOUT.size + 1), stat.ino)
 
     def save(self, reference: Reference, stat: Statx, metadata: Metadata) -> None:
+        """Write the small attribute, or its replacement in the side-car store. Raises ``OSError``."""
         packed = metadata.pack(stat.ino)
         if not self._set(reference, "meta", packed):
             self._sidecar.write(inode_key(stat), "meta", packed)
@@ -226,7 +238,7 @@ class MetadataStore:
         change: Callable[[Metadata], None],
         metadata: Metadata | None = None,
     ) -> None:
-        """Apply ``change`` to the small attribute. ``metadata``: what it holds now; None: it is read."""
+        """Apply ``change`` to the small attribute. ``metadata``: its present content, if it was read."""
         if metadata is None:
             metadata = self.load(reference, stat)
         change(metadata)
@@ -274,6 +286,7 @@ class MetadataStore:
     # -- the larger ones
 
     def blob(self, reference: Reference, stat: Statx, kind: Blob) -> bytes | None:
+        """Return an item that is stored with a file. None means that there is none. Raises ``OSError``."""
         return self.blob_of(reference, stat, self.load(reference, stat), kind)
 
     def blob_of(self, reference: Reference, stat: Statx, metadata: Metadata, kind: Blob) -> bytes | None:
@@ -296,8 +309,9 @@ class MetadataStore:
         change: Callable[[Metadata], None] | None = None,
         metadata: Metadata | None = None,
     ) -> None:
-        """Store a value (None: remove it), and apply ``change`` to the small attribute. ``metadata``: what that
-        attribute holds now; None: it is read."""
+        """Store an item (None removes it), and apply ``change`` to the small attribute. Raises ``OSError``.
+
+        ``metadata``: the present content of the small attribute, if it was read."""
         if kind == Blob.DESCRIPTOR and value is not None and len(value) > MAX_DESCRIPTOR_BYTES:
             raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
         if metadata is None:
@@ -337,7 +351,7 @@ _EMPTY = Metadata()
 KIND_BITS = 0o170000
 """S_IFMT."""
 KINDS = {0o100000: Kind.FILE, 0o040000: Kind.DIRECTORY, 0o120000: Kind.SYMLINK}
-"""Kinds of files by those bits of their mode; others are ``Kind.OTHER``."""
+"""Kinds of files by the bits ``KIND_BITS`` of their mode. All others are ``Kind.OTHER``."""
 
 
 def _default_attributes(mode: int) -> int:
@@ -365,7 +379,8 @@ def file_info(stat: Statx, metadata: Metadata, data: Statx | None = None) -> Fil
         size = data.size
         allocation = data.blocks * 512
     if size > allocation and not attributes & attr.SPARSE:
-        # Holes and delayed allocation: Windows shows no less than the size of a file that is not marked sparse.
+        # Because of holes or delayed allocation. For a file that is not marked sparse Windows never shows less than its
+        # size.
         allocation = -(-size // 4096) * 4096
     if tag:
         attributes |= attr.REPARSE_POINT

@@ -1,4 +1,4 @@
-"""Names of the local backend: rename, link, unlink. POSIX does these by name; identity is verified right before."""
+"""Renames, links and unlinks open files. POSIX does this by name, so the file's identity is checked just before."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def _exists(name: str) -> FileExistsError:
 
 
 class Namespace:
+    """The names of the files of one share."""
+
     def __init__(self, resolver: Resolver, store: MetadataStore, own: OwnChanges, read_only: bool) -> None:
         self._resolver = resolver
         self._store = store
@@ -37,23 +39,27 @@ class Namespace:
 
     @contextlib.contextmanager
     def _current(self, descriptor: int) -> Iterator[tuple[int, str, Statx]]:
-        """(parent's descriptor, on-disk name, stat) of an open file, its name checked to be its."""
+        """Yield (parent's descriptor, on-disk name, stat) of an open file, after checking that it has the name.
+
+        Raises FileNotFoundError if it has no name, PermissionError for the share's root."""
         components = self._resolver.disk_path(descriptor)
         if not components:
-            raise PermissionError(errno.EACCES, "the share's root stays")
+            raise PermissionError(errno.EACCES, "the share's root cannot be renamed or removed")
         parent = self._resolver.open_exact(components[:-1])
         try:
             stat = syscalls.statx(descriptor)
             named = syscalls.statx_at(parent, os.fsencode(components[-1]))
             if (named.dev, named.ino) != (stat.dev, stat.ino):
-                raise FileNotFoundError(errno.ENOENT, "name was given to another file", components[-1])
+                raise FileNotFoundError(errno.ENOENT, "the name belongs to another file now", components[-1])
             yield parent, components[-1], stat
         finally:
             os.close(parent)
 
     @contextlib.contextmanager
     def _target(self, path: Path, user: User | None) -> Iterator[tuple[int, str, str, Statx | None]]:
-        """(parent's descriptor, wanted name, name of what is there in any case, its stat) of a new name."""
+        """Yield (parent's descriptor, requested name, name of the existing entry in any case, its stat) for a new name.
+
+        Without an existing entry the third is the requested name, and the stat is None."""
         if not path:
             raise _exists("")
         wanted = names.to_disk(path[-1])
@@ -77,6 +83,7 @@ class Namespace:
             os.close(parent)
 
     def rename(self, descriptor: int, kind: Kind, target: Path, replace: bool, user: User | None) -> None:
+        """Rename an open file with the rights of ``user``. Raises ``OSError`` as ``Handle.rename`` does."""
         self._check_writable()
         cache = self._resolver.cache
         with self._current(descriptor) as (source_dir, source, stat), self._target(target, user) as there:
@@ -98,7 +105,7 @@ class Namespace:
                 replaced = self._store.load_entry(target_dir, os.fsencode(present), target_stat)
             with ActAs(user):
                 if same_file:
-                    # Another name of this very file is replaced by it: rename(2) would do nothing.
+                    # The target is another name of the same file: rename(2) would do nothing.
                     self._own.expect(target_dir, present, DELETE)
                     os.unlink(present, dir_fd=target_dir)
                     self._expect_move(source_dir, source, target_dir, wanted)
@@ -129,11 +136,12 @@ class Namespace:
         if not replace:
             raise _exists(name)
         if stat_module.S_ISDIR(target.mode):
-            raise IsADirectoryError(errno.EISDIR, "directories are not replaced", name)
+            raise IsADirectoryError(errno.EISDIR, "a directory cannot be replaced", name)
         if kind == Kind.DIRECTORY:
-            raise NotADirectoryError(errno.ENOTDIR, "a directory does not replace a file", name)
+            raise NotADirectoryError(errno.ENOTDIR, "a directory cannot replace a file", name)
 
     def link(self, descriptor: int, target: Path, replace: bool, user: User | None) -> None:
+        """Give an open file another name, with the rights of ``user``. Raises ``OSError``."""
         self._check_writable()
         stat = syscalls.statx(descriptor)
         origin = f"/proc/self/fd/{descriptor}"
@@ -175,6 +183,7 @@ class Namespace:
                 raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)
 
     def unlink(self, descriptor: int, kind: Kind, reference: Reference, user: User | None) -> None:
+        """Remove the name of an open file with the rights of ``user``. Raises ``OSError``."""
         self._check_writable()
         with self._current(descriptor) as (parent, name, stat):
             metadata = self._store.load(reference, stat)
@@ -208,7 +217,8 @@ def _rename_new(source_dir: int, source: str, target_dir: int, target: str) -> N
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOSYS):
             raise
-        # File systems without RENAME_NOREPLACE say EINVAL: then what was looked up a moment ago must do.
+        # File systems without RENAME_NOREPLACE return EINVAL. Then look the name up just before: another program can
+        # still create it in between.
         try:
             syscalls.statx_at(target_dir, new)
         except FileNotFoundError:

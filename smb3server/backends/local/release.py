@@ -1,7 +1,8 @@
-"""Freeing the blocks of large files that have no name left, on a separate thread.
+"""Frees the blocks of large removed files on a separate thread.
 
-A removed file ends with its last descriptor, and then close(2) takes as long as the file system needs to free it:
-seconds, if it is fragmented. The event loop, with all clients on it, would wait."""
+The file system frees a removed file when its last descriptor is closed. For a file in many pieces close(2) then takes
+seconds, and the event loop, with all its clients, would wait.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ import stat as stat_module
 from concurrent.futures import ThreadPoolExecutor
 
 LARGE = 4 << 20
-"""Bytes allocated; what has less is freed at once."""
+"""Bytes. Freeing, reserving or zeroing less than this is quick enough for the event loop."""
 _BLOCK = 512
-"""Unit of st_blocks (stat(2))."""
+"""Unit of st_blocks in bytes (stat(2))."""
 
 
 @functools.cache
@@ -22,12 +23,12 @@ def _executor() -> ThreadPoolExecutor:
 
 
 def is_large(stat: os.stat_result, kept: int = 0) -> bool:
-    """Return whether a file has ``LARGE`` bytes or more to free, of which its first ``kept`` bytes stay."""
+    """Return whether freeing a file except for its first ``kept`` bytes may take long."""
     return stat_module.S_ISREG(stat.st_mode) and stat.st_blocks * _BLOCK - kept >= LARGE
 
 
 def close(descriptor: int) -> None:
-    """Close a descriptor at once, or on another thread if that frees a large file."""
+    """Close a descriptor: at once, or on the separate thread if it belongs to a large removed file."""
     stat = os.fstat(descriptor)
     if stat.st_nlink == 0 and is_large(stat):
         _executor().submit(os.close, descriptor)
@@ -36,17 +37,18 @@ def close(descriptor: int) -> None:
 
 
 def hold(directory: int, name: str) -> int | None:
-    """Return a descriptor of a large file that is about to lose a name, so that the call which removes the name does
-    not free the file; pass it to ``close`` afterwards. None for other files."""
+    """Return a descriptor that keeps a file while its name is removed or replaced, so that this call does not free it.
+
+    The caller hands it to ``close`` afterwards. None means that the file is not large."""
     try:
         if not is_large(os.stat(name, dir_fd=directory, follow_symlinks=False)):
             return None
         return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     except OSError:
-        # Gone already: nobody takes it from anything.
+        # The name is gone already, so there is no file to keep.
         return None
 
 
 def wait() -> None:
-    """Wait until all pending descriptors are closed."""
+    """Wait until all descriptors given to ``close`` so far are closed."""
     _executor().submit(lambda: None).result()

@@ -1,4 +1,4 @@
-"""REPARSE_DATA_BUFFER (MS-FSCC 2.1.2): just enough to keep it and to show a symlink of the host."""
+"""Checks reparse data before it is stored, and builds it for the host's symlinks. [MS-FSCC 2.1.2]"""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _MICROSOFT = 0x80000000
 
 
 def check(data: bytes) -> int:
-    """Return the tag of a well-formed buffer. Raises OSError(EINVAL) otherwise (STATUS_IO_REPARSE_DATA_INVALID)."""
+    """Return the tag of a REPARSE_DATA_BUFFER. Raises ``OSError`` (EINVAL) if it is malformed. [MS-FSCC 2.1.2]
+
+    EINVAL becomes STATUS_IO_REPARSE_DATA_INVALID."""
     if not _HEADER.size <= len(data) <= attr.MAX_REPARSE_BYTES:
         raise OSError(errno.EINVAL, "bad length of reparse data")
     tag, length, _ = _HEADER.unpack_from(data)
@@ -27,7 +29,7 @@ def check(data: bytes) -> int:
 
 
 def symlink_buffer(target: str) -> bytes:
-    """Return a Symbolic Link Reparse Data Buffer for a target in POSIX spelling. [MS-FSCC 2.1.2.4]"""
+    """Return a Symbolic Link Reparse Data Buffer for a POSIX target. [MS-FSCC 2.1.2.4]"""
     name = target.replace("/", "\\").encode("utf-16-le", "surrogatepass")
     flags = 0 if target.startswith("/") else _RELATIVE
     body = _SYMLINK.pack(0, len(name), len(name), len(name), flags) + name + name

@@ -1,11 +1,11 @@
-"""From a client's path to a descriptor, never leaving the share's root.
+"""Resolves clients' paths to descriptors without ever leaving the share's root.
 
-Results are O_PATH descriptors: making one runs no driver and blocks on no FIFO, and what was checked on the descriptor
-stays true of it however names change meanwhile. With openat2(2) the kernel keeps resolution beneath the root
-(RESOLVE_BENEATH: absolute symlinks and ``..`` above the root are refused, atomically with renames); without it a walk
-opens one component after the other with O_NOFOLLOW and interprets symlinks itself over a stack of open directories.
+Results are O_PATH descriptors. Opening one runs no driver and does not block on a FIFO. Checks on such a descriptor
+stay valid when names change. With openat2(2) the kernel keeps the resolution beneath the root (RESOLVE_BENEATH:
+absolute symlinks and ``..`` above the root are refused, atomically with renames). Without it a walk opens one component
+after the other with O_NOFOLLOW, and interprets symlinks itself with a stack of open directories.
 
-Exact names are tried first, in one call; the case-insensitive and the symlink-following walk come after that fails.
+Exact names are tried first, in one call. If that fails, a walk ignores case and follows symlinks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _STRICT = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_SYMLINKS
 _FOLLOWING = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
 MAX_LINKS = 40
+"""Symlinks that are followed in one path. The kernel has the same limit."""
 _MAX_BYTES = 4000
-"""Longer paths are walked: PATH_MAX is the kernel's limit of one call, not a limit on depth."""
+"""Bytes. Longer paths are walked: PATH_MAX limits a single call of the kernel, but not the depth of a path."""
 
 
 def _refused(path: Sequence[str]) -> OSError:
@@ -42,7 +43,7 @@ def _missing(path: Sequence[str], last: bool) -> FileNotFoundError:
 
 
 class Resolver:
-    """Takes paths of clients to descriptors. ``root`` belongs to the caller, and stays open."""
+    """Resolves the paths of one share. ``root`` is the share's root. The caller keeps it open, and closes it."""
 
     def __init__(
         self,
@@ -52,13 +53,14 @@ class Resolver:
         openat2: bool | None = None,
         patience: Patience | None = None,
     ) -> None:
-        """``openat2``: whether to use it; None means if the kernel has it. ``patience``: as for ``CaseCache``."""
+        """Create a resolver. ``openat2``: whether to use it; None means if the kernel has it. ``patience``: as for
+        ``CaseCache``."""
         self._root = root
         self._follow_symlinks = follow_symlinks
         self.openat2 = syscalls.have_openat2() if openat2 is None else openat2
         self.cache = CaseCache(patience=patience)
         self.lookups = 0
-        """Paths taken to descriptors so far."""
+        """The number of paths resolved so far."""
 
     # -- descriptors to paths
 
@@ -74,7 +76,7 @@ class Resolver:
             raise FileNotFoundError(errno.ENOENT, "outside the share", full)
         components = full[len(prefix) :].split("/")
         if full.endswith(" (deleted)"):
-            # Either the kernel's mark or the name's own end: ask the name.
+            # The kernel appends this to the path of a deleted file, but a name can also end in it. Look the name up.
             try:
                 parent = self.open_exact(components[:-1])
                 try:
@@ -85,7 +87,7 @@ class Resolver:
                 named = None
             stat = syscalls.statx(descriptor)
             if named is None or (named.dev, named.ino) != (stat.dev, stat.ino):
-                raise FileNotFoundError(errno.ENOENT, "no name any more", full)
+                raise FileNotFoundError(errno.ENOENT, "the file no longer has a name", full)
         return components
 
     # -- paths to descriptors
@@ -110,9 +112,9 @@ class Resolver:
     def open_path(self, path: Path, follow: bool = True) -> tuple[int, Statx]:
         """Return an O_PATH descriptor (the caller closes it) and its stat.
 
-        FileNotFoundError: no last component; PathNotFound: an ancestor is missing or no directory; OSError(ELOOP): a
-        symlink that leads outside the root, or none may be followed. A last symlink is returned itself unless
-        ``follow``.
+        ``follow``: whether a symlink as the last component is followed, or returned itself. Raises FileNotFoundError if
+        the last component is missing, PathNotFound if an ancestor is missing or no directory, and ``OSError`` (ELOOP)
+        for a symlink that leads outside the root or must not be followed.
         """
         self.lookups += 1
         disk = names.to_disk_path(path)
@@ -137,8 +139,9 @@ class Resolver:
         return self._walk(disk, follow)
 
     def open_or_folder(self, path: Path, follow: bool) -> tuple[int, Statx, bool]:
-        """Return the result of ``open_path`` and False; or, if nothing has exactly this name, that of its folder and
-        True. Raises PathNotFound if the folder does not exist, either."""
+        """Return the result of ``open_path`` and False. If the file is missing, return that of its folder and True.
+
+        A file whose name differs in case may count as missing. Raises PathNotFound if the folder is missing as well."""
         disk = names.to_disk_path(path)
         joined = os.fsencode("/".join(disk))
         if self.openat2 and 0 < len(joined) < _MAX_BYTES and names.private_at(disk) is None:
@@ -187,7 +190,7 @@ class Resolver:
         return os.open(component, _PATH_FLAGS, dir_fd=directory)
 
     def _walk_last(self, disk: list[str], follow: bool) -> tuple[int, Statx] | None:
-        """Do ``_walk`` in one step, if the parent has exactly the given name, however deep it is. None: it has not."""
+        """Do ``_walk`` in one step if the parent exists under exactly the given name. None means that it does not."""
         try:
             parent = self.open_exact(disk[:-1])
         except OSError:
@@ -232,7 +235,8 @@ class Resolver:
 
     def find_ancestor(self, path: Path, matches: Callable[[int, Statx], bool]) -> int | None:
         """Return how many components of ``path`` lead to its first ancestor, from the top, that ``matches`` (it gets an
-        O_PATH descriptor and its stat). One walk. None: there is none before the first that is missing."""
+        O_PATH descriptor and its stat). This takes one walk. None means that there is no such ancestor before the first
+        missing one."""
         disk = [names.to_disk(component) for component in path]
         descriptor = self.open_exact(())
         try:

@@ -1,4 +1,4 @@
-"""Enumerating a directory: lazily, without opening its entries."""
+"""Lists a directory lazily, without opening its entries."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from smb3server.backends.local.resolve import Resolver
 def scan(
     directory: int, here: FileInfo, above: FileInfo, store: MetadataStore, resolver: Resolver
 ) -> Iterator[DirectoryEntry]:
-    """Return the entries of a directory. This takes over ``directory``, a descriptor for reading, and closes it when
-    done or dropped.
+    """Yield the entries of a directory, '.' and '..' first.
 
-    Entries that vanish meanwhile are left out. A symlink appears as its target if that is below the share's root, as a
-    symlink otherwise."""
+    ``directory`` is a descriptor for reading that no one else uses; it is closed when the iterator ends or is dropped.
+    ``here`` and ``above`` are shown for '.' and '..'. Entries that vanish meanwhile are omitted. A symlink is shown as
+    its target if that is beneath the share's root, and as a symlink otherwise.
+    """
     for entry in search(directory, here, above, store, resolver, _everything):
         if entry is not None:
             yield entry
@@ -34,8 +35,7 @@ def search(
     resolver: Resolver,
     matches: Callable[[str], bool],
 ) -> Iterator[DirectoryEntry | None]:
-    """Return the entries whose names match, as ``scan`` does; None for each other entry, of which only the name is
-    read."""
+    """Yield entries whose names match, as ``scan`` does, and None for every other entry, which costs its name only."""
     try:
         yield DirectoryEntry(".", here) if matches(".") else None
         yield DirectoryEntry("..", above) if matches("..") else None
@@ -53,8 +53,9 @@ def search(
 
 
 def one(directory: int, name: str, store: MetadataStore, resolver: Resolver) -> Iterator[DirectoryEntry | None]:
-    """Return the entry called ``name`` on the wire, in any case, if it exists: without reading the directory if its
-    names are known. This takes over ``directory`` as ``search`` does."""
+    """Yield the entry called ``name`` on the wire, in any case, if there is one.
+
+    This does not read the directory if the names in it are cached. ``directory`` is closed as by ``search``."""
     try:
         try:
             disk = names.to_disk(name)
@@ -68,7 +69,7 @@ def one(directory: int, name: str, store: MetadataStore, resolver: Resolver) -> 
             if actual is None or names.is_private(actual):
                 return
             shown = names.to_wire(actual)
-            # It may have been found by its 8.3 name, which searches do not look at.
+            # The cache also finds names by their 8.3 names, which a search must not match.
             if names.upcase(shown) == names.upcase(name):
                 found = _entry(directory, actual, shown, store, resolver)
         yield found
@@ -81,7 +82,7 @@ def _everything(_: str) -> bool:
 
 
 def _entry(directory: int, name: str, shown: str, store: MetadataStore, resolver: Resolver) -> DirectoryEntry | None:
-    """Return an entry; None if it is gone, or may not be looked at."""
+    """Return a directory entry. None if it does not exist, or its metadata may not be read."""
     raw = name.encode() if name.isascii() else os.fsencode(name)
     try:
         stat = syscalls.statx_at(directory, raw)
@@ -98,7 +99,7 @@ def _symlink(directory: int, name: str, store: MetadataStore, resolver: Resolver
     try:
         target, target_stat = resolver.follow(directory, name)
     except OSError:
-        # Dangling, looping or leading outside: the link itself, which can be deleted.
+        # The link is dangling, loops or leads outside the share: show the link itself, so that it can be deleted.
         return file_info(stat, store.load_entry(directory, os.fsencode(name), stat))
     try:
         return file_info(target_stat, store.load(f"/proc/self/fd/{target}", target_stat))

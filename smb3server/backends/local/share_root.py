@@ -1,4 +1,4 @@
-"""The directory of the host that a share begins at: whether it is still there, and what its file system can do."""
+"""The directory of the host at which a share begins, and the features of its file system."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ log = logging.getLogger(__name__)
 
 
 class Found(enum.Enum):
+    """The directory that a share's path leads to, compared with the one that is open."""
+
     SAME = enum.auto()
     ANOTHER = enum.auto()
-    """Another directory has the path now: made anew, or the root of a file system that was mounted there."""
+    """Another directory has the path now: it was created anew, or a file system was mounted there."""
     NOTHING = enum.auto()
 
 
 class ShareRoot:
-    """The directory of a share. ``descriptor`` (O_PATH) keeps its number when another directory takes its place, so
-    every user of the number follows."""
+    """The root directory of a share.
+
+    ``descriptor`` (O_PATH) keeps its number when another directory replaces the root, so that other objects may store
+    the number."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self.descriptor = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._identity = self._identify()
+        # Whether the missing directory was logged. It is logged once.
         self._gone = False
 
     def _identify(self) -> tuple[int, int]:
@@ -34,8 +39,7 @@ class ShareRoot:
         return stat.st_dev, stat.st_ino
 
     def look(self) -> Found:
-        """Return what the path leads to now. ``ANOTHER`` is returned once: from then on ``descriptor`` is that
-        directory."""
+        """Return what the path leads to now. ``ANOTHER`` is returned once: then ``descriptor`` is the new directory."""
         try:
             stat = os.stat(self.path)
             found = Found.SAME if (stat.st_dev, stat.st_ino) == self._identity else Found.ANOTHER
@@ -43,11 +47,13 @@ class ShareRoot:
                 self._go_along()
         except (FileNotFoundError, NotADirectoryError) as error:
             if not self._gone:
-                log.warning("share's directory %s: %s; nobody gets in until it is back", self.path, error.strerror)
+                log.warning(
+                    "share's directory %s: %s; no client can connect until it is back", self.path, error.strerror
+                )
             self._gone = True
             return Found.NOTHING
         except OSError as error:
-            # A directory above it may be closed to this server: that says nothing about the one it has.
+            # This server may have no access to a directory above. The open directory is still usable.
             log.debug("share's directory %s: %s", self.path, error.strerror)
             return Found.SAME
         self._gone = False
@@ -60,9 +66,10 @@ class ShareRoot:
         finally:
             os.close(fresh)
         self._identity = self._identify()
-        log.warning("share's directory %s is another one than before: new opens go there", self.path)
+        log.warning("share's directory %s was replaced by another one: new opens go to that one", self.path)
 
     def close(self) -> None:
+        """Close the descriptor. Calling it again does nothing."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -73,8 +80,7 @@ class ShareRoot:
         return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self.descriptor)
 
     def has_small_files(self) -> bool:
-        """Return whether files can only grow to less than 16 TiB, as on ext4. Then clients may be given NTFS' own
-        limit."""
+        """Return whether files are limited to less than 16 TiB, as on ext4. Then NTFS' own limit is reported."""
         try:
             descriptor = self._temporary()
         except OSError:
@@ -88,8 +94,7 @@ class ShareRoot:
         return False
 
     def clones_ranges(self) -> bool:
-        """Return whether ranges can be cloned, by trying: the name of the file system does not say it (XFS may have
-        been made without)."""
+        """Return whether the file system can clone ranges. It is tried, because XFS may have been made without that."""
         descriptors = []
         try:
             for _ in range(2):
@@ -104,5 +109,5 @@ class ShareRoot:
         return True
 
     def compresses(self) -> bool:
-        """Return whether the file system compresses. ext4 stores the flag, too, but compresses nothing."""
+        """Return whether the file system compresses files. ext4 stores the flag as well, but compresses nothing."""
         return syscalls.file_system_type(self.descriptor) == syscalls.BTRFS_SUPER_MAGIC

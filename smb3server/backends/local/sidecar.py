@@ -1,7 +1,7 @@
-"""The side-car store: what does not fit into extended attributes, as files in a directory clients never see.
+"""The side-car store: files in a directory that clients never see. They hold data too large for extended attributes.
 
-Layout: ``files/<first two digits of key>/<key>/<item>``; a key is 32 hexadecimal digits. Everything happens relative to
-descriptors of directories that this process (or one like it) made, mode 0700, never through a symlink.
+Layout: ``files/<first two digits of key>/<key>/<item>``; a key is 32 hexadecimal digits. All access is relative to
+descriptors of directories with mode 0700 that this process (or one like it) made, and never follows a symlink.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SideCar:
-    """A directory for items of files. ``open_parent`` returns a new descriptor of the directory that ``name`` is in.
-    Nothing is created before the first use."""
+    """The side-car store of one share.
+
+    ``open_parent`` returns a new descriptor of the directory that contains ``name``. Nothing is created before it is
+    needed."""
 
     def __init__(self, open_parent: Callable[[], int], name: str, read_only: bool = False) -> None:
         self._open_parent = open_parent
@@ -26,6 +28,7 @@ class SideCar:
         self._files: int | None = None
 
     def close(self) -> None:
+        """Close the store's descriptor. The next use opens it again."""
         if self._files is not None:
             os.close(self._files)
             self._files = None
@@ -42,7 +45,7 @@ class SideCar:
         if top is None:
             return None
         try:
-            # Root's own is as good: a server that gave up being root goes on with what it had.
+            # A directory of root is accepted: a server that has given up root continues with its own store.
             if os.fstat(top).st_uid not in (0, os.geteuid()):
                 raise PermissionError(errno.EACCES, "side-car directory belongs to another user", self._name)
             self._files = _enter(top, "files", create)
@@ -51,8 +54,9 @@ class SideCar:
         return self._files
 
     def directory(self, key: str, create: bool = False) -> int | None:
-        """Return a descriptor of the key's directory, which the caller closes; None if it does not exist. Raises EROFS
-        if it would have to be created on a read-only share."""
+        """Return a descriptor of the key's directory, which the caller closes. None if it does not exist.
+
+        Raises ``OSError``: EROFS if it was to be created in a read-only store."""
         root = self._root(create)
         if root is not None:
             shard = _enter(root, key[:2], create and not self._read_only)
@@ -68,7 +72,7 @@ class SideCar:
         return None
 
     def read(self, key: str, item: str, limit: int) -> bytes | None:
-        """Return the content of an item, at most ``limit`` bytes; None if it does not exist."""
+        """Return the content of an item, at most ``limit`` bytes. None if it does not exist."""
         directory = self.directory(key)
         if directory is None:
             return None
@@ -82,7 +86,7 @@ class SideCar:
             return file.read(limit)
 
     def write(self, key: str, item: str, data: bytes) -> None:
-        """Replace an item as a whole, or not at all."""
+        """Replace the item as a whole, or raise ``OSError`` and leave it as it was."""
         directory = self.directory(key, create=True)
         if directory is None:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -101,6 +105,7 @@ class SideCar:
             os.close(directory)
 
     def remove(self, key: str, item: str) -> None:
+        """Remove an item if it exists."""
         directory = self.directory(key)
         if directory is None:
             return
@@ -111,7 +116,7 @@ class SideCar:
             os.close(directory)
 
     def remove_all(self, key: str) -> None:
-        """Remove everything of a file that is gone. Open items stay usable."""
+        """Remove all items of a deleted file. Open descriptors of them stay usable."""
         directory = self.directory(key)
         if directory is None or self._read_only:
             return
@@ -130,6 +135,7 @@ class SideCar:
 
 
 def _enter(parent: int, name: str, create: bool) -> int | None:
+    """Open a directory, which is created if ``create`` is set. None if it does not exist."""
     try:
         return os.open(name, _DIRECTORY, dir_fd=parent)
     except FileNotFoundError:

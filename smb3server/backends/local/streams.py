@@ -1,6 +1,6 @@
-"""Alternate data streams: files in the side-car store, so that a stream is as large, sparse and fast as a file.
+"""Alternate data streams, kept as files in the side-car store. They are as large, sparse and fast as files.
 
-A stream's content is ``s-<hash of its upper-cased name>``, its name as given is in ``n-<hash>``.
+The content of a stream is in the item ``s-<hash of its upper-cased name>``, its name as given is in ``n-<hash>``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from smb3server.backends.local.sidecar import SideCar
 from smb3server.backends.names import upcase
 
 MAX_STREAMS = 4096
-"""Per file."""
+"""Alternate streams of one file."""
 _MAX_NAME_BYTES = 2048
 
 
@@ -25,14 +25,13 @@ def _hash(name: str) -> str:
 
 
 class StreamStore:
-    """The alternate streams of a share's files. ``key``: the file's key into the side-car store."""
+    """The alternate streams of a share's files. ``key`` is always the file's key in the side-car store."""
 
     def __init__(self, sidecar: SideCar) -> None:
         self._sidecar = sidecar
 
     def open(self, key: str, name: str, flags: int) -> tuple[int, str]:
-        """Return a descriptor and the name as it was given at creation. Raises FileNotFoundError if the stream does not
-        exist."""
+        """Return a descriptor, and the name as it was given at the stream's creation. Raises ``FileNotFoundError``."""
         directory = self._sidecar.directory(key)
         if directory is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
@@ -48,7 +47,7 @@ class StreamStore:
             os.close(directory)
 
     def name_of(self, key: str, descriptor: int) -> str:
-        """Return the present name of an open stream. Raises FileNotFoundError if it has none."""
+        """Return the present name of an open stream. Raises ``FileNotFoundError`` if it was removed."""
         item = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
         directory = self._sidecar.directory(key)
         if directory is not None:
@@ -61,7 +60,9 @@ class StreamStore:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     def create(self, key: str, name: str) -> int:
-        """Return the descriptor of a new stream, for reading and writing. Raises FileExistsError."""
+        """Create a stream. Return a descriptor for reading and writing.
+
+        Raises ``FileExistsError``, and ``OSError`` (ENOSPC) for more than ``MAX_STREAMS`` streams."""
         directory = self._sidecar.directory(key, create=True)
         if directory is None:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
@@ -83,7 +84,7 @@ class StreamStore:
 
     @staticmethod
     def _name(directory: int, digest: str) -> str | None:
-        """Return the name of a stream; None if its creation was interrupted."""
+        """Return a stream's name. None if the stream's creation was interrupted."""
         try:
             descriptor = os.open(f"n-{digest}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         except FileNotFoundError:
@@ -92,6 +93,7 @@ class StreamStore:
             return file.read(_MAX_NAME_BYTES).decode("utf-8", "surrogatepass")
 
     def list(self, key: str) -> list[StreamInfo]:
+        """Return the alternate streams of a file, sorted by name in upper case."""
         directory = self._sidecar.directory(key)
         if directory is None:
             return []
@@ -110,6 +112,7 @@ class StreamStore:
         return found
 
     def remove(self, key: str, name: str) -> None:
+        """Remove a stream. Raises ``FileNotFoundError``."""
         digest = _hash(name)
         directory = self._sidecar.directory(key)
         if directory is None:
@@ -122,6 +125,7 @@ class StreamStore:
             os.close(directory)
 
     def rename(self, key: str, name: str, new: str, replace: bool) -> None:
+        """Rename a stream. Raises ``FileNotFoundError``; ``FileExistsError`` if ``new`` exists and not ``replace``."""
         old_digest, digest = _hash(name), _hash(new)
         directory = self._sidecar.directory(key)
         if directory is None:

@@ -1,7 +1,7 @@
-"""Linux system calls the standard library has no wrapper for, through ctypes.
+"""Linux system calls for which the standard library has no wrapper, through ctypes.
 
-Every function raises ``OSError`` with the call's errno. Numbers are the same on all architectures for calls added after
-Linux 5.0; the older ones are looked up per machine.
+Every function raises ``OSError`` with the call's errno. Calls added after Linux 5.0 have the same number on all
+architectures. The numbers of older calls depend on the machine.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _STATX = struct.Struct("<IIQIIIHHQQQQ" + "qIi" * 4 + "IIII")
 _XATTR_ROOM = 4096
 _FILE_HANDLE = struct.Struct("<Ii")
 _MAX_HANDLE = 128
-"""MAX_HANDLE_SZ."""
+"""MAX_HANDLE_SZ, in bytes."""
 
 
 class Statx(NamedTuple):
-    """The parts of struct statx used here; times in nanoseconds since 1970, ``btime`` -1 where unknown."""
+    """The fields of struct statx that the server uses. Times are nanoseconds since 1970; ``btime`` is -1 if unknown."""
 
     mode: int
     ino: int
@@ -68,7 +68,7 @@ class Statx(NamedTuple):
 
 
 class FileId(NamedTuple):
-    """struct file_handle: the file system's own name of a file, its generation included."""
+    """A struct file_handle: the file system's own identifier of a file, including the generation of its inode."""
 
     type: int
     data: bytes
@@ -83,7 +83,7 @@ class _XattrArgs(ctypes.Structure):
 
 
 class _ThreadBuffers(threading.local):
-    """Buffers for results; per thread because ctypes releases the interpreter lock during a call."""
+    """Buffers for results. Each thread has its own, because ctypes releases the interpreter lock during a call."""
 
     def __init__(self) -> None:
         self.statx = ctypes.create_string_buffer(256)
@@ -221,7 +221,7 @@ def openat2_first(directory: int, paths: Sequence[bytes], flags: int, resolve: i
 
 
 def openat2_stat(directory: int, path: bytes, flags: int, resolve: int) -> tuple[int, Statx]:
-    """Call ``openat2`` and ``statx``, and return the descriptor and the stat."""
+    """Call ``openat2`` and ``statx``, and return the descriptor and the stat. If ``statx`` fails nothing stays open."""
     descriptor = openat2(directory, path, flags, resolve)
     try:
         return descriptor, statx(descriptor)
@@ -268,16 +268,19 @@ def file_system_type(descriptor: int) -> int:
 
 
 def renameat2(source_directory: int, source: bytes, directory: int, target: bytes, flags: int) -> None:
+    """Call renameat2(2)."""
     if _renameat2(source_directory, source, directory, target, flags) != 0:
         raise _error(target)
 
 
 def fallocate(descriptor: int, mode: int, offset: int, length: int) -> None:
+    """Call fallocate(2). ``mode``: FALLOC_*."""
     if _fallocate(descriptor, mode, offset, length) != 0:
         raise _error()
 
 
-# getxattr: None for "no such attribute", the usual answer, without the price of an exception.
+# The getxattr functions return None if the attribute does not exist. This is the usual case, and an exception would
+# cost more.
 
 
 def _xattr_result(length: int, reread: tuple[str | int, bytes]) -> bytes | None:
@@ -327,7 +330,7 @@ def getxattr_at(directory: int, entry: bytes, name: bytes) -> bytes | None:
 
 
 def _probe_getxattrat() -> bool:
-    """Linux 6.13 and later; half the price of going through /proc."""
+    """Return whether the kernel has getxattrat(2) (Linux 6.13 and later). It costs half as much as /proc does."""
     _getxattrat(_SYS_GETXATTRAT, AT_FDCWD, b"/", AT_SYMLINK_NOFOLLOW, b"user.none", _buffers.xattr_args_address, 16)
     return ctypes.get_errno() in (errno.ENODATA, errno.EOPNOTSUPP)
 
@@ -335,7 +338,7 @@ def _probe_getxattrat() -> bool:
 _have_getxattrat = _probe_getxattrat()
 
 
-# Credentials of this thread alone: the C library's setgroups() would change every thread's.
+# These functions change the credentials of this thread only. The C library's setgroups() would change every thread's.
 
 
 def switch_fsuid(uid: int) -> int:
@@ -344,18 +347,21 @@ def switch_fsuid(uid: int) -> int:
 
 
 def set_fsuid(uid: int) -> None:
+    """Set the file-system uid of this thread. Raises PermissionError if the kernel refuses it."""
     _setfsuid(uid)
     if _setfsuid(0xFFFFFFFF) != uid:
         raise PermissionError(errno.EPERM, f"cannot act as uid {uid}")
 
 
 def set_fsgid(gid: int) -> None:
+    """Set the file-system gid of this thread. Raises PermissionError if the kernel refuses it."""
     _setfsgid(gid)
     if _setfsgid(0xFFFFFFFF) != gid:
         raise PermissionError(errno.EPERM, f"cannot act as gid {gid}")
 
 
 def set_thread_groups(groups: tuple[int, ...]) -> None:
+    """Set the supplementary groups of this thread only."""
     if _SYS_SETGROUPS is None:
         raise OSError(errno.ENOSYS, f"setgroups of one thread is not known on {platform.machine()}")
     array = (ctypes.c_uint32 * len(groups))(*groups)
@@ -364,6 +370,7 @@ def set_thread_groups(groups: tuple[int, ...]) -> None:
 
 
 def inotify_init() -> int:
+    """Return a new non-blocking inotify descriptor."""
     descriptor = int(_inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
     if descriptor < 0:
         raise _error()
@@ -371,6 +378,7 @@ def inotify_init() -> int:
 
 
 def inotify_add(descriptor: int, path: bytes, mask: int) -> int:
+    """Watch a path for the events in ``mask``. Return the watch descriptor."""
     watch = int(inotify_add_watch(descriptor, path, mask))
     if watch < 0:
         raise _error(path)
@@ -378,5 +386,6 @@ def inotify_add(descriptor: int, path: bytes, mask: int) -> int:
 
 
 def inotify_remove(descriptor: int, watch: int) -> None:
+    """Remove a watch."""
     if _inotify_rm_watch(descriptor, watch) != 0:
         raise _error()

@@ -1,8 +1,9 @@
-"""Changes of a local directory by other programs than this server, seen through inotify(7).
+"""Reports changes that other programs make below a local directory, by means of inotify(7).
 
-One inotify instance per backend, read by the event loop. A recursive watch puts one inotify watch on every directory
-below, a few per turn of the loop, up to bounds; changes beyond these go unnoticed. If events were lost, watchers are
-notified by a change of action 0."""
+Each backend has one inotify instance, which the event loop reads. A recursive watch sets one inotify watch on every
+directory below, a few per turn of the loop and up to a limit. Changes in directories beyond the limit are not noticed.
+When the kernel has lost events, subscribers get a change with action 0.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ NOTIFY_DIR_NAME = 0x002
 NOTIFY_DATA = 0x008 | 0x010
 """SIZE and LAST_WRITE."""
 NOTIFY_METADATA = 0x004 | 0x010 | 0x020 | 0x040 | 0x080 | 0x100
-"""ATTRIBUTES, LAST_WRITE, LAST_ACCESS, CREATION, EA, SECURITY: the kernel does not tell which."""
+"""ATTRIBUTES, LAST_WRITE, LAST_ACCESS, CREATION, EA, SECURITY: the kernel does not report which of them changed."""
 NOTIFY_ANY = 0xFFF
 
 MAX_WATCHES = 16384
-"""Of one backend."""
+"""inotify watches of one backend."""
 _PER_TURN = 64
 _READ_BYTES = 65536
 _EVENT = struct.Struct("@iIII")
@@ -62,10 +63,11 @@ class _Node:
         self.parent = parent
         self.name = name
         self.children: dict[str, _Node] = {}
+        # The inotify watch descriptor; -1 means that there is no watch.
         self.watch = -1
 
     def below(self) -> list[str]:
-        """On-disk components from the watched directory down to this one."""
+        """Return the on-disk components from the subscription's directory down to this one."""
         found: list[str] = []
         node = self
         while node.parent is not None:
@@ -75,6 +77,7 @@ class _Node:
         return found
 
     def subtree(self) -> Iterator[_Node]:
+        """Yield this directory and all watched ones below it."""
         todo = [self]
         while todo:
             node = todo.pop()
@@ -83,6 +86,8 @@ class _Node:
 
 
 class _Subscription:
+    """One call of ``Watcher.subscribe``."""
+
     def __init__(self, base: Callable[[], list[str]], recursive: bool, on_change: Callable[[Change], None]) -> None:
         self.base = base
         self.recursive = recursive
@@ -92,26 +97,33 @@ class _Subscription:
 
 
 class Watcher:
-    """Watches directories of one backend. It belongs to the event loop in which ``subscribe`` is first called."""
+    """The inotify instance of one backend. It belongs to the event loop in which ``subscribe`` is first called."""
 
     def __init__(self, resolver: Resolver, own: OwnChanges, max_watches: int = MAX_WATCHES) -> None:
         self._resolver = resolver
         self._own = own
+        # Invariant: ``_places`` and ``_nodes`` have the same inotify watches as keys while the instance is open.
         self._places: dict[int, FileKey] = {}
         self._max_watches = max_watches
         self._descriptor = -1
         self._loop: asyncio.AbstractEventLoop | None = None
+        # Subscriptions to one directory share its watch. Invariant: no list is empty.
         self._nodes: dict[int, list[_Node]] = {}
+        # Directories whose subdirectories are still to be watched, and whether their entries are reported as new.
         self._todo: deque[tuple[_Node, bool]] = deque()
+        # Whether ``_walk`` is scheduled.
         self._walking = False
+        # Whether a failed watch was logged. It is logged once.
         self._full = False
 
     def subscribe(
         self, base: Callable[[], list[str]], recursive: bool, on_change: Callable[[Change], None]
     ) -> Callable[[], None] | None:
-        """``base`` gives the watched directory's present on-disk components (FileNotFoundError when it is gone).
+        """Report changes below a directory by calling ``on_change``. Return the function that ends this.
 
-        None outside an event loop, and when the kernel gives no watch.
+        ``base`` returns the directory's present on-disk components, or raises ``FileNotFoundError`` if it is gone.
+        ``recursive``: also report changes in directories below. None is returned outside an event loop, and if the
+        kernel refuses a watch.
         """
         try:
             loop = asyncio.get_running_loop()
@@ -121,7 +133,7 @@ class Watcher:
             try:
                 self._descriptor = syscalls.inotify_init()
             except OSError as error:
-                _log.warning("host changes go unnoticed: %s", error)
+                _log.warning("changes by other programs are not noticed: %s", error)
                 return None
             self._loop = loop
             self._own.watched = True
@@ -134,6 +146,7 @@ class Watcher:
         return lambda: self._unsubscribe(subscription)
 
     def close(self) -> None:
+        """End all subscriptions and close the inotify instance."""
         self._todo.clear()
         self._nodes.clear()
         if self._descriptor >= 0:
@@ -175,7 +188,7 @@ class Watcher:
     def _complain(self, reason: str) -> None:
         if not self._full:
             self._full = True
-            _log.warning("some directories' host changes go unnoticed: %s", reason)
+            _log.warning("changes by other programs in some directories are not noticed: %s", reason)
 
     def _drop(self, top: _Node) -> None:
         if top.parent is not None:
@@ -188,7 +201,7 @@ class Watcher:
             if not nodes:
                 del self._nodes[node.watch]
                 self._places.pop(node.watch, None)
-                # Gone with its directory already, perhaps.
+                # The kernel may have removed the watch with its directory.
                 with contextlib.suppress(OSError):
                     syscalls.inotify_remove(self._descriptor, node.watch)
             node.watch = -1
@@ -200,8 +213,7 @@ class Watcher:
             self._loop.call_soon(self._walk)
 
     def _walk(self) -> None:
-        """Watch the directories inside some directories. ``report``: those are new, so their entries are reported as
-        new."""
+        """Watch the subdirectories of a few directories. Leave the rest to the next turn of the loop."""
         self._walking = False
         for _ in range(min(_PER_TURN, len(self._todo))):
             node, report = self._todo.popleft()
@@ -262,7 +274,8 @@ class Watcher:
                 for node in self._nodes.pop(watch, ()):
                     node.watch = -1
             elif name and not names.is_private(name):
-                # Both halves of a rename lie next to each other; in one directory it is one, else two changes.
+                # The kernel reports a rename as two adjacent events. If both are in one directory it is a rename,
+                # otherwise a removal and an addition.
                 within = bool(mask & _MOVED) and places.get((cookie, mask & _MOVED ^ _MOVED)) == watch
                 nodes = list(self._nodes.get(watch, ()))
                 if nodes:
@@ -280,7 +293,7 @@ class Watcher:
         try:
             stat = syscalls.statx_at(directory, os.fsencode(name))
         except OSError:
-            # Gone again: its removal is told by itself.
+            # The file is gone. Its removal is an event of its own.
             return True
         finally:
             os.close(directory)
@@ -288,7 +301,7 @@ class Watcher:
 
     def _handle(self, node: _Node, mask: int, name: str, within: bool, own: bool) -> None:
         if own:
-            # Nothing to tell, but the tree of watches goes along.
+            # There is nothing to report, but the tree of watches has to follow the change.
             if mask & (DELETE | MOVED_FROM) and name in node.children:
                 self._drop(node.children[name])
             elif mask & _ISDIR and mask & (CREATE | MOVED_TO):
@@ -334,7 +347,7 @@ class Watcher:
 
 
 def _events(data: bytes) -> Iterator[tuple[int, int, int, str]]:
-    """(watch, mask, cookie, on-disk name)"""
+    """Yield (watch, mask, cookie, on-disk name) of each event in ``data``."""
     offset = 0
     while offset + _EVENT.size <= len(data):
         watch, mask, cookie, length = _EVENT.unpack_from(data, offset)

@@ -1,4 +1,4 @@
-"""A store in memory, for tests and as the contract at its shortest.
+"""A store in memory, for tests and as the shortest implementation of the contract.
 
 Reading order: ``nodes`` (files and directories) -> ``backend``.
 """

@@ -1,6 +1,6 @@
-"""A store in memory, for tests and demonstrations: the whole contract, nothing of the host.
+"""A store in memory, for tests and demonstrations. It implements the whole contract and uses nothing of the host.
 
-Users are ignored: rights are the server's matter (security descriptors) where there is no kernel to check them.
+It ignores users: no kernel checks rights here, so the server alone does (security descriptors).
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def _oserror(code: int, name: str = "") -> OSError:
 
 
 class MemoryBackend(Backend):
-    """A store in memory. ``capacity``: bytes of all contents together; writing beyond them fails with ENOSPC."""
+    """The store of one share, in memory.
+
+    ``capacity``: the bytes that all contents together may have; beyond them writing fails with ENOSPC."""
 
     case_sensitive = False
     supports_streams = True
@@ -54,16 +56,19 @@ class MemoryBackend(Backend):
         self.volume_serial = 0x5EED
         self.volume_created = now()
         self.capacity = capacity
+        # Invariant: the sum of the lengths of all contents whose ``Data.counted`` is set.
         self.used = 0
         self._inodes = 1
         self.root = Entry(None, "", Node(1, Kind.DIRECTORY, 0))
         self.root.node.links = 1
 
     def check_writable(self) -> None:
+        """Raise ``OSError`` (EROFS) if the store is read-only."""
         if self.read_only:
             raise _oserror(errno.EROFS)
 
     def resize(self, data: Data, size: int) -> None:
+        """Cut or extend ``data`` to ``size`` bytes. Raises ``OSError`` (ENOSPC)."""
         growth = size - len(data.content)
         if growth > self.capacity - self.used or size > self.capacity:
             raise _oserror(errno.ENOSPC)
@@ -75,7 +80,7 @@ class MemoryBackend(Backend):
             self.used += growth
 
     def discount(self, data: Data) -> None:
-        """Stop counting the content of a deleted file. Open handles keep the content."""
+        """Stop counting deleted content as used. Open handles keep it."""
         if data.counted:
             data.counted = False
             self.used -= len(data.content)
@@ -83,6 +88,7 @@ class MemoryBackend(Backend):
     # -- look-up
 
     def find(self, path: Path) -> Entry:
+        """Return the entry at ``path``. Raises ``PathNotFound`` for a missing ancestor, else ``FileNotFoundError``."""
         self.path_lookups += 1
         entry = self.root
         for index, component in enumerate(path):
@@ -96,6 +102,9 @@ class MemoryBackend(Backend):
         return entry
 
     def parent_of(self, path: Path) -> tuple[Entry, str]:
+        """Return the parent directory of ``path`` and the name in it.
+
+        Raises ``PathNotFound``, and ``PermissionError`` for a reserved name."""
         try:
             parent = self.find(path[:-1])
         except FileNotFoundError:
@@ -108,6 +117,7 @@ class MemoryBackend(Backend):
         return parent, names.to_wire(name)
 
     def attach(self, parent: Entry, name: str, node: Node, entry: Entry | None = None) -> Entry:
+        """Give ``node`` a name in ``parent``. ``entry``: the detached entry to use again."""
         if entry is None:
             entry = Entry(parent, name, node)
         else:
@@ -118,6 +128,7 @@ class MemoryBackend(Backend):
         return entry
 
     def detach(self, entry: Entry) -> None:
+        """Remove a name from its directory. Raises ``FileNotFoundError`` if it was removed before."""
         parent = entry.parent
         if parent is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), entry.name)
@@ -202,6 +213,8 @@ class MemoryBackend(Backend):
 
 
 class MemoryHandle(Handle):
+    """An open file, stream or directory of a ``MemoryBackend``."""
+
     __slots__ = (
         "_backend",
         "_closed",
@@ -315,7 +328,7 @@ class MemoryHandle(Handle):
             data.content[offset : offset + length] = bytes(length)
 
     def allocated_ranges(self, offset: int, length: int, limit: int = 65536) -> list[tuple[int, int]]:
-        """Return the blocks that hold anything except zeros."""
+        """Return the blocks that do not hold zeros only."""
         self._node()
         content = self._data.content
         end = min(offset + length, len(content))
@@ -408,7 +421,7 @@ class MemoryHandle(Handle):
         return found
 
     def _current_stream(self, node: Node) -> str:
-        """Return the key of the stream as it is now: another handle may have renamed it."""
+        """Return the stream's present key: another handle may have renamed the stream."""
         for key, (name, data) in node.streams.items():
             if data is self._data:
                 self.stream = name
@@ -417,7 +430,7 @@ class MemoryHandle(Handle):
 
     def rename_stream(self, name: str, replace: bool) -> None:
         if not self.stream or not name:
-            raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and only to one")
+            raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and it needs a name")
         names.check_stream_name(name)
         node = self._changing()
         old, new = self._current_stream(node), names.upcase(name)
@@ -431,7 +444,7 @@ class MemoryHandle(Handle):
     # -- the name space
 
     def _new_name(self, target: Path, replace: bool, kind: Kind) -> tuple[Entry, str, Entry | None]:
-        """Return the parent, the name and what has the name, after checking that it may be replaced."""
+        """Return (parent, name, the entry that has the name now). Raises ``OSError`` if that must not be replaced."""
         self._backend.check_writable()
         if not target:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -442,14 +455,14 @@ class MemoryHandle(Handle):
         if not replace:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         if present.node.kind == Kind.DIRECTORY:
-            raise IsADirectoryError(errno.EISDIR, "directories are not replaced", name)
+            raise IsADirectoryError(errno.EISDIR, "a directory cannot be replaced", name)
         if kind == Kind.DIRECTORY:
-            raise NotADirectoryError(errno.ENOTDIR, "a directory does not replace a file", name)
+            raise NotADirectoryError(errno.ENOTDIR, "a directory cannot replace a file", name)
         return parent, name, present
 
     def _check_named(self) -> Entry:
         if self._entry is self._backend.root:
-            raise PermissionError(errno.EACCES, "the share's root stays")
+            raise PermissionError(errno.EACCES, "the share's root cannot be renamed or removed")
         if self._entry.parent is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._entry.name)
         return self._entry
@@ -463,11 +476,12 @@ class MemoryHandle(Handle):
         above: Entry | None = parent
         while above is not None:
             if above is entry:
-                raise OSError(errno.EINVAL, "into itself")
+                raise OSError(errno.EINVAL, "a directory cannot be moved into itself")
             above = above.parent
         if present is not None and present is not entry:
             self._backend.detach(present)
-        node.links += 1  # Never at zero between its names.
+        # Between the two names the count must not reach zero: ``detach`` would discard the streams.
+        node.links += 1
         self._backend.detach(entry)
         self._backend.attach(parent, name, node, entry)
         node.links -= 1

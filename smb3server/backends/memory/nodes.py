@@ -1,4 +1,4 @@
-"""What the memory backend keeps: contents, files, names."""
+"""Contents, files and names of the memory backend."""
 
 from __future__ import annotations
 
@@ -11,30 +11,36 @@ from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
 
 BLOCK = 4096
+"""Unit of allocation in bytes."""
 VOLUME = 1
+"""The volume number in every ``FileKey`` of a memory backend."""
 
 
 def now() -> int:
+    """Return the current time as a FILETIME."""
     return filetime.from_ns(time.time_ns())
 
 
 class Data:
-    """Content of a file or stream."""
+    """The content of a file or stream."""
 
     __slots__ = ("content", "counted", "reserved")
 
     def __init__(self) -> None:
         self.counted = True
+        """Whether ``content`` counts in ``MemoryBackend.used``: not after the last name was deleted."""
         self.content = bytearray()
         self.reserved = 0
+        """Bytes that a client has allocated, a multiple of ``BLOCK``."""
 
     @property
     def allocation(self) -> int:
+        """Allocation size in bytes."""
         return max(self.reserved, -(-len(self.content) // BLOCK) * BLOCK)
 
 
 class Node:
-    """A file or directory, whatever its names are."""
+    """A file or directory, independent of its names."""
 
     __slots__ = (
         "attributes",
@@ -59,15 +65,18 @@ class Node:
         self.kind = kind
         self.attributes = attributes & settable or (attr.ARCHIVE if kind == Kind.FILE else 0)
         self.data = Data()
+        # Keys are names in upper case, as ``names.upcase`` makes them.
         self.streams: dict[str, tuple[str, Data]] = {}
         self.children: dict[str, Entry] = {}
         self.eas: list[tuple[bytes, bytes]] = []
         self.descriptor: bytes | None = None
         self.reparse: bytes | None = None
+        # Invariant: the number of entries that name this node; the root counts one.
         self.links = 0
         self.creation = self.last_access = self.last_write = self.change = now()
 
     def info(self, data: Data | None = None) -> FileInfo:
+        """Return the metadata. ``data``: the alternate stream whose sizes are reported in place of the file's."""
         attributes, tag, size, allocation = self.attributes, 0, 0, 0
         if self.kind == Kind.DIRECTORY:
             attributes |= attr.DIRECTORY
@@ -98,7 +107,7 @@ class Node:
 
 
 class Entry:
-    """A name: what a handle was opened by; renames change it in place."""
+    """A name that handles were opened by. A rename changes it in place."""
 
     __slots__ = ("name", "node", "parent")
 
@@ -109,6 +118,7 @@ class Entry:
 
 
 def checked_descriptor(descriptor: bytes) -> bytes:
+    """Return a security descriptor that may be stored. Raises ``OSError`` (E2BIG) if it is too large."""
     if len(descriptor) > MAX_DESCRIPTOR_BYTES:
         raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
     return bytes(descriptor)

@@ -1,4 +1,4 @@
-"""What can be checked of a CREATE without looking at the file. [MS-SMB2 3.3.5.9, MS-FSA 2.1.5.1 phase 1]"""
+"""Checks a CREATE without looking at the file. [MS-SMB2 3.3.5.9, MS-FSA 2.1.5.1 phase 1]"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from smb3server.wire.create import Access, CreateDisposition, CreateOptions, Cre
 from smb3server.wire.status import NtStatus, StatusError
 
 _DELEGATION = 3
-"""The highest impersonation level (2.2.13)."""
+"""The highest impersonation level. [MS-SMB2 2.2.13]"""
 _VALID_ATTRIBUTES = 0x00007FB7
 _UNSUPPORTED_OPTIONS = int(
     CreateOptions.CREATE_TREE_CONNECTION | CreateOptions.OPEN_BY_FILE_ID | CreateOptions.RESERVE_OPFILTER
@@ -61,24 +61,25 @@ def check_fields(record: CreateRequest) -> None:
 
 
 class Checked(NamedTuple):
-    """What a CREATE that passed these checks asks for."""
+    """The request of a CREATE that has passed these checks."""
 
     wanted: decide.Wanted
     path: Path
     stream: str
     directory: bool | None
-    """What the file must be, by options and name; None leaves it open."""
+    """Whether options and name require a directory (True) or a file (False). None means that either is accepted."""
 
 
 def check(record: CreateRequest, name: str, asked: CreateContexts, share: int, streams: bool) -> Checked:
-    """Check the fields, take the name apart, and refuse what the share rules out for every file.
+    """Check the fields, split the name, and refuse requests that the share allows for no file.
 
-    ``share``: the tree connect's MaximalAccess. ``streams``: whether the share has alternate streams."""
+    ``share``: the tree connect's MaximalAccess. ``streams``: whether the share has alternate streams. Raises
+    ``StatusError``."""
     check_fields(record)
     path, stream, directory = _parse_name(record, name, asked, streams)
     desired = masks.map_generic(record.desired_access)
     if desired & _SYSTEM_SECURITY:
-        # SeSecurityPrivilege, which no user has here.
+        # This takes SeSecurityPrivilege, which no user of this server has.
         raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
     wanted = decide.Wanted(desired, record.create_disposition, record.create_options, record.file_attributes)
     decide.check_share(wanted, share)
@@ -86,7 +87,7 @@ def check(record: CreateRequest, name: str, asked: CreateContexts, share: int, s
 
 
 def check_name(record: CreateRequest, name: str) -> Checked:
-    """Check as much as counts of the CREATE of a client that comes back to a durable open."""
+    """Check the part of a CREATE that matters when a client reconnects to a durable open. Raises ``StatusError``."""
     try:
         path, stream, _ = names.split_path(name)
     except names.InvalidName:
@@ -97,18 +98,18 @@ def check_name(record: CreateRequest, name: str) -> Checked:
 def _parse_name(
     record: CreateRequest, name: str, asked: CreateContexts, streams: bool
 ) -> tuple[Path, str, bool | None]:
-    """Return path, stream and what the file must be. Refuse contexts that rule out any file."""
+    """Return path, stream and ``Checked.directory``. Refuse contexts that no file can satisfy."""
     if name.startswith("\\"):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if asked.timewarp:
-        # No snapshots: no file has ever existed then.
+        # There are no snapshots, so no file existed at that time.
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     if asked.eas is not None and record.create_options & CreateOptions.NO_EA_KNOWLEDGE:
         raise StatusError(NtStatus.ACCESS_DENIED)
     if ":" in name and not streams:
         raise StatusError(NtStatus.OBJECT_NAME_INVALID)
     trailing = name.endswith("\\")
-    # A POSIX name has no slash: like Samba, take it for what the client means.
+    # A POSIX name cannot contain a slash. Like Samba, treat it as the separator that the client means.
     name = name.replace("/", "\\")
     try:
         path, stream, said = names.split_path(name[:-1] if trailing else name)

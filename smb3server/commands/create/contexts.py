@@ -1,5 +1,7 @@
-"""What the create contexts of one request ask for, as far as the dialect and the other contexts allow it. [MS-SMB2
-2.2.13.2]"""
+"""Decodes the create contexts of a request, and drops those that the dialect or other contexts exclude.
+
+[MS-SMB2 2.2.13.2]
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,17 @@ class CreateContexts:
     timewarp: int = 0
     """FILETIME of the snapshot in which to open the file; 0 means the file as it is now."""
     maximal_access: bool = False
-    """The response is to have the maximal access."""
+    """Whether the response is to contain the maximal access."""
     maximal_access_since: int = 0
-    """FILETIME: the client knows the maximal access to the file as it was last written then."""
+    """FILETIME. If the file was last written then, the client knows the maximal access already."""
     on_disk_id: bool = False
-    """The response is to have the numbers of the file and the volume."""
+    """Whether the response is to contain the numbers of the file and the volume."""
     lease: wire.Lease | wire.LeaseV2 | None = None
     durable: bool = False
-    """A durable open of version 1 is requested."""
+    """Whether a durable open of version 1 is requested."""
     durable_v2: wire.DurableRequestV2 | None = None
     reconnect: wire.DurableReconnect | wire.DurableReconnectV2 | None = None
-    """The client comes back to a durable open."""
+    """The durable open to which the client reconnects."""
     app_instance_id: bytes | None = None
     app_instance_version: tuple[int, int] | None = None
     """High and low half. [MS-SMB2 2.2.13.2.15]"""
@@ -93,6 +95,6 @@ def _named(found: dict[bytes, Any], dialect: int) -> CreateContexts:
 
 
 def _lease(asked: wire.Lease | wire.LeaseV2 | None, dialect: int) -> wire.Lease | wire.LeaseV2 | None:
-    """Return the lease that the dialect knows: version 1 since 2.1, version 2 since 3.0. [MS-SMB2 3.3.5.9.8]"""
+    """Return a requested lease if the dialect has it: version 1 since 2.1, version 2 since 3.0. [MS-SMB2 3.3.5.9.8]"""
     known = Dialect.SMB_3_0 if isinstance(asked, wire.LeaseV2) else Dialect.SMB_2_1
     return asked if dialect >= known else None

@@ -1,6 +1,8 @@
-"""Making opens durable, and coming back to them. [MS-SMB2 3.3.5.9.6, 3.3.5.9.7, 3.3.5.9.10, 3.3.5.9.12, 3.3.5.15.9]
+"""Makes opens durable, and reconnects clients to them. [MS-SMB2 3.3.5.9.6, 3.3.5.9.7, 3.3.5.9.10, 3.3.5.9.12,
+3.3.5.15.9]
 
-The state of durable opens, and their time without a client, are in ``state``."""
+``state`` keeps the state of durable opens, also while their client is disconnected.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,19 @@ from smb3server.wire.status import NtStatus, StatusError
 log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 60.0
+"""Seconds for which a durable open waits for its client if the client requests no time."""
 MAX_TIMEOUT = 300.0
-"""Seconds; what a client asks for is cut to it."""
+"""Seconds. A longer time that a client requests is reduced to this."""
 VERSION_1_TIMEOUT = 300.0
+"""Seconds for a durable open of version 1, whose request has no time."""
 RESILIENCY_TIMEOUT = 120.0
+"""Seconds for a resilient open whose client requests no time."""
 MAX_RESILIENCY_TIMEOUT = 300.0
+"""The most seconds for which a client can request resiliency."""
 
 
 def grant(opened: Open, asked: CreateContexts, opener: Opener, opens: OpenTable) -> wire.RawContext | None:
-    """Make a new open durable if that was requested and is possible. Return the response context."""
+    """Make a new open durable if that was requested and is possible. Return the response context, or None."""
     wanted = asked.durable_v2
     if opened.is_directory or not (asked.durable or wanted is not None):
         return None
@@ -55,8 +61,9 @@ def response_v2(durable: Durability) -> wire.RawContext:
 
 
 def make_resilient(opened: Open, client_guid: bytes, timeout: float) -> None:
-    """Keep an open for its client against the requests of others. A persistent open stays persistent. ``timeout``:
-    seconds; 0 means the default. [MS-SMB2 3.3.5.15.9]"""
+    """Make an open resilient: while its client is disconnected, requests of others do not end it. [MS-SMB2 3.3.5.15.9]
+
+    A persistent open stays persistent. ``timeout``: seconds; 0 means the default."""
     durable = opened.durable
     if durable is None:
         create_guid = opened.replayable.key[1] if opened.replayable is not None else None
@@ -67,10 +74,10 @@ def make_resilient(opened: Open, client_guid: bytes, timeout: float) -> None:
 
 
 def reconnect(opener: Opener, asked: CreateContexts, opens: OpenTable, path: Path, leased: bool) -> Open:
-    """Return the open that the client comes back to, moved to its new session and tree connect.
+    """Return the open to which the client reconnects, moved to its new session and tree connect.
 
-    ``leased``: the OplockLevel of the request is that of a lease. Raises OBJECT_NAME_NOT_FOUND for almost every
-    mismatch, ACCESS_DENIED for another user's open."""
+    ``leased``: whether the OplockLevel of the request is that of a lease. Raises OBJECT_NAME_NOT_FOUND for almost every
+    mismatch, INVALID_PARAMETER for some, and ACCESS_DENIED for another user's open."""
     wanted = asked.reconnect
     if wanted is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
@@ -78,12 +85,12 @@ def reconnect(opener: Opener, asked: CreateContexts, opens: OpenTable, path: Pat
     persistent = isinstance(wanted, wire.DurableReconnectV2) and bool(wanted.flags & wire.PERSISTENT)
     opened = opens.by_id.get(wanted.persistent)
     if opened is None and isinstance(wanted, wire.DurableReconnectV2) and persistent and opener.may_persist:
-        # A client that never saw the response to its CREATE knows the open by its CreateGuid only.
+        # A client that did not receive the response to its CREATE knows only the open's CreateGuid.
         opened = opens.persistent.get((opener.client_guid, wanted.create_guid))
     durable = opened.durable if opened is not None else None
     if opened is None or durable is None or not durable.disconnected:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
-    # Open.CreateGuid is zero for a version 1 open, and version 1 reconnects do not ask for it.
+    # Open.CreateGuid is zero for a version 1 open, and a version 1 reconnect does not contain one.
     if isinstance(wanted, wire.DurableReconnectV2) and wanted.create_guid != (durable.create_guid or bytes(16)):
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     if durable.persistent and not persistent:
@@ -104,10 +111,11 @@ def reconnect(opener: Opener, asked: CreateContexts, opens: OpenTable, path: Pat
 
 
 def revived(opener: Opener, asked: CreateContexts, key: Key, replayed: bool, opens: OpenTable) -> Open | None:
-    """Return the persistent open of a CREATE whose response was lost with its connection or with the server, moved to
-    this session. None: there is none. [MS-SMB2 3.3.5.9.10]
+    """Return the persistent open of a CREATE whose response was lost, moved to this session. [MS-SMB2 3.3.5.9.10]
 
-    ``replayed``: the client says that it sends the CREATE again. Raises DUPLICATE_OBJECTID otherwise."""
+    The response was lost with its connection or because the server ended. None means that there is no such open.
+    ``replayed``: whether the client marked the CREATE as a replay; if not, DUPLICATE_OBJECTID is raised. Raises
+    ACCESS_DENIED if share, user or lease differ."""
     opened = opens.persistent.get(key)
     durable = opened.durable if opened is not None else None
     if opened is None or durable is None or not durable.disconnected:
@@ -178,7 +186,7 @@ def _check_lease(opened: Open, asked: wire.Lease | wire.LeaseV2 | None, client_g
 
 
 def oplock_level(opened: Open) -> int:
-    """Return the OplockLevel of a response."""
+    """Return the OplockLevel that a response reports for an open."""
     if isinstance(opened.caching, Lease):
         return OplockLevel.LEASE
     if isinstance(opened.caching, Oplock):

@@ -1,4 +1,4 @@
-"""Which oplock or lease a new open gets. [MS-SMB2 3.3.5.9, 3.3.5.9.8, 3.3.5.9.11]"""
+"""Grants oplocks and leases to new opens. [MS-SMB2 3.3.5.9, 3.3.5.9.8, 3.3.5.9.11]"""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def create(request: TreeRequest) -> Response | Pending:
     pipe = tree.share.type == ShareType.PIPE
     asked = NOTHING if pipe or not raw_contexts else decode(raw_contexts, connection.dialect)
     if session.usage is not None and asked.reconnect is None:
-        # An open that its client comes back to is counted already. Dormant ones take no descriptor.
+        # An open to which a client reconnects is counted already. Dormant opens take no descriptor.
         server.ceilings.check_open(session.usage, len(opens.by_id) - opens.dormant, opens.limit)
     if pipe:
         checks.check_impersonation(record)
@@ -74,7 +74,7 @@ def create(request: TreeRequest) -> Response | Pending:
     opening = _opening(server, opener, record, asked, checked)
     if asked.app_instance_id is not None:
         _close_same_application(opening, asked.app_instance_id)
-    # The client hears of a break at once, as from Windows.
+    # If an oplock break delays the request, the client gets an interim response at once, as from Windows.
     attempt = partial(_attempt, request, server, opening)
     return retry(request, attempt, Interim.AT_ONCE, partial(_may_come_again, opening))
 
@@ -101,8 +101,9 @@ def _opening(
 def _reconnect(
     server: ServerState, opener: Opener, record: CreateRequest, name: str, asked: CreateContexts
 ) -> Response:
-    """Answer a client that comes back to a durable open. Except for name and oplock level, the fixed part does not
-    count. [MS-SMB2 3.3.5.9.7, 3.3.5.9.12]"""
+    """Answer a client that reconnects to a durable open. [MS-SMB2 3.3.5.9.7, 3.3.5.9.12]
+
+    The fixed part of the request is ignored, except for name and oplock level."""
     opening = _opening(server, opener, record, asked, checks.check_name(record, name))
     opened = durable.reconnect(opener, asked, server.opens, opening.path, opening.lease is not None)
     return _respond_again(opening, opened)
@@ -111,8 +112,9 @@ def _reconnect(
 def _answer_again(
     server: ServerState, opener: Opener, record: CreateRequest, name: str, asked: CreateContexts, replayed: bool
 ) -> Response | None:
-    """Answer a CREATE that was done before. None: it is new. ``replayed``: the client says that it sends it again.
-    [MS-SMB2 3.3.5.9.10]"""
+    """Answer a CREATE that was processed before. None means that it is new. [MS-SMB2 3.3.5.9.10]
+
+    ``replayed``: whether the client marked the request as a replay."""
     key = replay.key_of(opener.client_guid, asked)
     if key is None:
         return None
@@ -149,14 +151,14 @@ def _close_same_application(opening: Opening, app_instance_id: bytes) -> None:
 
 
 def _attempt(request: TreeRequest, server: ServerState, opening: Opening) -> Response | Coroutine[Any, Any, Response]:
-    """Open the file and answer. Raises what ``Opening.attempt`` raises."""
+    """Open the file and return the response. Raises the errors of ``Opening.attempt``."""
     if server.has_lost(opening.opener.tree.share):
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     return _conclude(request, server, opening, opening.attempt())
 
 
 def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
-    """Let replays of this CREATE wait for it from now on. Return a function that ends this."""
+    """Enter a CREATE that waits, so that a replay of it gets FILE_NOT_AVAILABLE. Return a function that ends this."""
     opener, replays = opening.opener, opening.opens.replays
     key = replay.key_of(opener.client_guid, opening.contexts)
     if key is None:
@@ -228,7 +230,7 @@ def _take_back(opening: Opening, opened: Open) -> None:
 
 
 def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
-    """Grant caching rights and durability, store what must outlive the server, and return the response."""
+    """Grant caching rights and durability, store a persistent open, and return the response."""
     asked, opener, opens = opening.contexts, opening.opener, opening.opens
     level, more = _grant_caching(server, opening, opened)
     if asked.app_instance_id is not None:

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 class Opener(NamedTuple):
-    """The session and tree connect that an open is made on, and what counts of their connection."""
+    """The session and tree connect of a new open, and properties of their connection."""
 
     session: Session
     tree: TreeConnect
     caller: Caller
-    """Its user, to the rules of access."""
+    """The session's user, in the form that access checks take."""
     client_guid: bytes
     dialect: int
     server_capabilities: int
     """Connection.ServerCapabilities."""
     channel_sequence: int
-    """Of the request."""
+    """ChannelSequence of the request."""
 
     @property
     def may_persist(self) -> bool:

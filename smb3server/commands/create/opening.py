@@ -1,8 +1,8 @@
-"""Opening or creating a file or directory for CREATE: existence, access, sharing, oplock breaks, overwriting. [MS-FSA
-2.1.5.1]
+"""Opens or creates a file or directory for CREATE: existence, access, sharing, oplock breaks, overwriting.
 
-``Opening.attempt`` begins anew each time. If an oplock must be broken first, only the request is kept; the attempt
-after the break sees the state of that moment."""
+``Opening.attempt`` begins anew each time. If an oplock must be broken first, only the request is kept. The attempt
+after the break sees the state of that moment. [MS-FSA 2.1.5.1]
+"""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _DeletedMeanwhileError(Exception):
 
 @dataclass(slots=True)
 class Opening:
-    """One CREATE on a disk share, its request checked as far as it can be without the file."""
+    """One CREATE on a disk share. Its request has passed the checks that need no file (``checks``)."""
 
     opener: Opener
     record: CreateRequest
@@ -73,16 +73,16 @@ class Opening:
     path: Path
     stream: str
     directory: bool | None
-    """What the file must be, by options and name; None leaves it open."""
+    """As ``checks.Checked.directory``."""
     backend: Backend
     files: FileTable[Open]
     opens: OpenTable
     accounts: of_handle.HostUsers
     lease: wire.Lease | wire.LeaseV2 | None
-    """The one asked for, if the oplock level says so. [MS-SMB2 3.3.5.9.8, 3.3.5.9.11]"""
+    """The requested lease, if the requested oplock level is that of a lease. [MS-SMB2 3.3.5.9.8, 3.3.5.9.11]"""
 
     first: bool = field(default=True, init=False)
-    """The request has not waited yet."""
+    """Whether the request has not waited yet."""
     info: FileInfo | None = field(default=None, init=False)
     """The metadata of the file for the response."""
     action: CreateAction = field(default=CreateAction.OPENED, init=False)
@@ -90,11 +90,11 @@ class Opening:
     """The rest of an overwriting, to be called on a worker thread; None if there is none."""
     _maximal: int = field(default=0, init=False)
     _descriptor: bytes | None = field(default=None, init=False)
-    """Security descriptor for the case that the file is created."""
+    """The security descriptor for a new file."""
     _has_dacl: bool = field(default=False, init=False)
-    """Whether ``_descriptor`` says who may do what."""
+    """Whether ``_descriptor`` has a DACL."""
     _may_add: bool = field(default=False, init=False)
-    """The rights of its folder were checked, in this attempt."""
+    """Whether this attempt has checked the rights on the file's folder."""
 
     @property
     def _follow(self) -> bool:
@@ -190,7 +190,7 @@ class Opening:
             try:
                 seen = self._create_in_folder(seen, read, write)
             except StatusError:
-                # Nothing may be added there. What is there in another case can be opened all the same.
+                # The caller may not add a file, but may still open an existing one whose name differs in case.
                 seen = None
                 if disposition == Disposition.OPEN_IF and not self.stream:
                     seen = self._open_present(read, write)
@@ -203,14 +203,15 @@ class Opening:
         except FileExistsError:
             raise StatusError(self._collision()) from None
         except (NotADirectoryError, IsADirectoryError):
-            # It exists and is of the other kind.
+            # The file exists, and is a directory instead of a file or the other way round.
             if disposition == Disposition.CREATE and self._exists():
                 raise StatusError(self._collision()) from None
             raise
 
     def _open_present(self, read: bool, write: bool, or_folder: bool = False) -> OpenedFile | None:
-        """Open an existing file. None: it does not exist. With ``or_folder`` its folder is opened in that case; a file
-        whose name differs in case need not be found."""
+        """Open an existing file. None means that it does not exist.
+
+        With ``or_folder`` its folder is opened in that case, and a name that differs in case need not be found."""
         try:
             return self._open_by(Disposition.OPEN, read, write, or_folder)
         except PathNotFound:
@@ -225,7 +226,7 @@ class Opening:
                 return self._open_as_much_as_possible(disposition, or_folder)
             return self.backend.open_described(self._backend_request(disposition, read, write, or_folder))
         except IsADirectoryError:
-            # Data access asked of what turns out to be a directory, where the options allow one.
+            # Access to data was requested, but the name leads to a directory, which the options allow.
             if self.directory is False:
                 raise
             return self.backend.open_described(self._backend_request(disposition, False, False))
@@ -243,8 +244,10 @@ class Opening:
         return self.backend.open_described(self._backend_request(disposition, False, False, or_folder))
 
     def _create_in_folder(self, seen: OpenedFile | None, read: bool, write: bool) -> OpenedFile | None:
-        """Create the file in the folder whose rights are checked for it. None: the name is taken meanwhile, or a stream
-        is to be created together with its file. ``seen``: the folder, if it is open already; this closes it."""
+        """Create the file in the same folder whose rights are checked for it.
+
+        None means that the name was taken meanwhile, or that a stream is to be created together with its file.
+        ``seen``: the folder, if it is open already. This method closes it."""
         if not self.path:
             return None
         folder, found, _ = seen or self._open_folder()
@@ -268,8 +271,9 @@ class Opening:
             raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
 
     def _add_to(self, folder: Handle, found: Described, read: bool, write: bool) -> OpenedFile | None:
-        """Check the rights on the folder, and create the file there. None: a stream is to be created together with its
-        file. [MS-FSA 2.1.5.1.1]"""
+        """Check the rights on the folder, and create the file there. [MS-FSA 2.1.5.1.1]
+
+        None means that only the rights were checked: a stream is to be created together with its file."""
         caller = self.opener.caller
         directory = self.directory is True and not self.stream
         if self.wanted.access & _MAXIMUM_ALLOWED and not directory:
@@ -321,7 +325,8 @@ class Opening:
                 raise StatusError(NtStatus.DELETE_PENDING)
             decide.grant_new_stream(self.wanted, self._rights_on(found), self._attributes_of(base, found.info))
         except StatusError as error:
-            # Where the stream is there already (CREATE, or by now) none is added.
+            # If the stream exists already (for CREATE, or because it was created meanwhile), no right to add one is
+            # needed.
             if error.status != NtStatus.ACCESS_DENIED or not self._stream_exists(whole):
                 raise
         finally:
@@ -422,7 +427,7 @@ class Opening:
             descriptor = of_handle.current_descriptor(handle)
             of_handle.to_host(handle, descriptor, _DACL, self.opener.caller, self.accounts)
         if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & attr.COMPRESSED:
-            # Inherited from the directory.
+            # The file has inherited it from the directory.
             handle.set_compressed(False)
             self.info = handle.info()
 

@@ -1,4 +1,4 @@
-"""CREATE on IPC$: named pipes (MS-SMB2 3.3.5.9)."""
+"""Handles CREATE on IPC$, which opens named pipes. [MS-SMB2 3.3.5.9]"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from smb3server.wire.create import Access, CreateAction, CreateRequest, CreateRe
 from smb3server.wire.oplock_break import OplockLevel
 
 _READ_WRITE = masks.FILE_GENERIC_READ | masks.FILE_GENERIC_WRITE
-"""What MAXIMUM_ALLOWED comes to."""
+"""The access that MAXIMUM_ALLOWED grants to a pipe."""
 
 
 def create_on_pipe(request: TreeRequest, record: CreateRequest, name: str) -> Response:

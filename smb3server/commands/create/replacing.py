@@ -1,4 +1,4 @@
-"""Overwriting an existing file: its data and extended attributes go, attributes are set. [MS-FSA 2.1.5.1.2.1]"""
+"""Overwrites an existing file: removes data and extended attributes, and sets attributes. [MS-FSA 2.1.5.1.2.1]"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A CREATE that is sent again; its CreateGuid identifies it. [MS-SMB2 3.3.5.9.10]"""
+"""Identifies a CREATE that is sent again by its CreateGuid. [MS-SMB2 3.3.5.9.10]"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smb3server.wire.oplock_break import OplockLevel
 
 
 def key_of(client_guid: bytes, asked: CreateContexts) -> Key | None:
-    """Return the key that identifies a CREATE. None: nothing identifies it, so it cannot be replayed."""
+    """Return the key that identifies a CREATE. None means that it cannot be replayed."""
     wanted = asked.durable_v2
     return (client_guid, wanted.create_guid) if wanted is not None else None
 

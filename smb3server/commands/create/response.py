@@ -1,4 +1,4 @@
-"""What the response of a CREATE says of the file. [MS-SMB2 2.2.14]"""
+"""Builds the parts of the response that describe the file. [MS-SMB2 2.2.14]"""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from smb3server.wire.status import NtStatus
 
 
 def fields(opened: Open, info: FileInfo, level: int, action: CreateAction, dialect: int) -> CreateResponse:
-    """Return the fixed part. ``info``: as the client is to see it. ``level``: OplockLevel."""
-    # 2.2.14: Flags count from dialect 3.0 on.
+    """Return the fixed part. ``info``: the metadata that the client sees. ``level``: OplockLevel."""
+    # 2.2.14: the Flags field is used from dialect 3.0 on.
     reparse = info.attributes & REPARSE_POINT and dialect >= Dialect.SMB_3_0
     return CreateResponse(
         oplock_level=level,

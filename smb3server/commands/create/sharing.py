@@ -1,4 +1,4 @@
-"""Whether an open can exist beside the present ones: share modes, and caching rights that must be broken first."""
+"""Decides whether an open can exist beside the present ones: share modes, and caching rights to be broken first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NewOpen(NamedTuple):
     """An open that is about to be made."""
 
     access: int
-    """What is granted to it."""
+    """The granted access."""
     share_access: int
     overwrites: bool
 
@@ -31,7 +31,7 @@ def admit(file: File[Opened], new: NewOpen, own: Lease[Opened] | None, first: bo
     access = new.access | _WRITE_DATA if new.overwrites else new.access
     violation = file.share_conflict(access, new.share_access)
     if file.caching.holders:
-        # Leases do not mind READ_CONTROL either.
+        # A lease is also not broken for READ_CONTROL.
         seen = violation or new.overwrites or new.access & ~STAT_ACCESS
         spare = not (violation or new.overwrites or new.access & ~LEASE_STAT_ACCESS)
         if seen and file.caching.break_for_open(own, new.overwrites, violation, first, spare):

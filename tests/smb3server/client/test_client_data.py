@@ -80,7 +80,7 @@ def test_a_server_that_grants_few_credits_gets_small_requests(tmp_path: Path) ->
         assert client.payload_limit == 4 * 65536
         assert await tree.write(file, 0, data) == len(data)
         assert await tree.read(file, 0, len(data)) == data
-        with pytest.raises(ValueError, match="need 5 credits, and at most 4"):
+        with pytest.raises(ValueError, match="need 5 credits, and the client requests at most 4"):
             await tree.read_into(file, 0, [RemoteBuffer(0, 0, 1)], 5 * 65536)
         # A server that grants none of those that are asked for is named, not waited for.
         client.credits_wanted = 256

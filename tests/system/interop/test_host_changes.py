@@ -46,7 +46,7 @@ def test_a_removed_directory_is_no_empty_share(tmp_path: Path) -> None:
         assert " old " not in shown
     finally:
         assert stop(served) == 0
-    assert (tmp_path / "log").read_text().count("nobody gets in until it is back") == 1
+    assert (tmp_path / "log").read_text().count("no client can connect until it is back") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
