@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from smb3server.dispatch.fast_lane import SHORT_FORMS, Body, Found, ShortForm
 from smb3server.dispatch.request import Request, Response, handles
-from smb3server.wire.header import Command
+from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.session import EMPTY, Empty
 
-_RESPONSE = Response((EMPTY.pack(Empty()),))
+if TYPE_CHECKING:
+    from smb3server.state.objects import Connection, Session, TreeConnect
+
+_EMPTY = EMPTY.pack(Empty())
+_RESPONSE = Response((_EMPTY,))
 
 
 @handles(Command.ECHO, Request)
 def echo(request: Request) -> Response:
     """Return the empty response. The dispatcher has done everything else."""
     return _RESPONSE
+
+
+def _look(
+    connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
+) -> Found | None:
+    """Return what answers an ECHO of the right size."""
+    return (None, _echo_now) if message[HEADER_SIZE : HEADER_SIZE + 2] == _EMPTY[:2] else None
+
+
+def _echo_now() -> Body:
+    """Return the empty response."""
+    return _EMPTY, None
+
+
+SHORT_FORMS[Command.ECHO] = ShortForm(echo, _look)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from smb3server.crypto.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.dispatch import checks, lookup
 from smb3server.dispatch.chain import Chain
+from smb3server.dispatch.fast_lane import FastLane
 from smb3server.dispatch.parking import CHAIN_MARK, MESSAGE_MARK, TURN, Parking
 from smb3server.dispatch.pending import PendingRequests
 from smb3server.dispatch.reply import ReplyWriter
@@ -92,6 +93,7 @@ class Dispatcher:
         """The handlers of the connection's commands, by command."""
         self.requests = PendingRequests(server.settings, self.connection.loop, self._send_interim)
         self.parking = Parking(server, self.connection, self._go_on)
+        self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, watchdog)
 
     def start(self) -> None:
         """Serve the messages that the transport delivers."""
@@ -109,9 +111,14 @@ class Dispatcher:
         view = inbound.view
         try:
             if view[:4] == PROTOCOL_ID and len(view) >= HEADER_SIZE:
+                if self._fast_lane.take(inbound, view, None):
+                    return
                 chain = Chain(inbound, view, None)
             else:
                 chain = self._begin(inbound, view)
+                session = chain.cipher_session
+                if session is not None and self._fast_lane.take(inbound, chain.view, session):
+                    return
         except Disconnect as reason:
             inbound.release()
             self.connection.disconnect(str(reason))

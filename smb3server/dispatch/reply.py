@@ -16,11 +16,14 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
+    from smb3server.crypto.encryption import SessionCipher
     from smb3server.crypto.signing import Signer
     from smb3server.state.objects import Connection, Session
+    from smbdirect.message_transport import PooledBuffer
 
-_HEADER = struct.Struct("<4sHHIHHIIQQQ16x")
-"""AsyncId is one 64-bit field here, and so is the pair of Reserved and TreeId that it replaces."""
+REPLY_HEADER = struct.Struct("<4sHHIHHIIQQQ16x")
+"""SMB2 packet header without a signature. AsyncId is one 64-bit field here, and so is the pair of Reserved and TreeId
+that it replaces. [MS-SMB2 2.2.1]"""
 _ERROR_CONTEXT = struct.Struct("<II")
 _EMPTY_ERROR = ERROR_RESPONSE.pack(ErrorResponse()) + b"\0"
 _NEXT_COMMAND = struct.Struct("<I")
@@ -31,7 +34,8 @@ _ASYNC = int(HeaderFlags.ASYNC_COMMAND)
 _SIGNED = int(HeaderFlags.SIGNED)
 _WITHOUT_SESSION = (NtStatus.USER_SESSION_DELETED, NtStatus.INVALID_PARAMETER)
 """Statuses of a command whose session does not exist, and of a command related to it."""
-_ECHOED = int(HeaderFlags.PRIORITY_MASK | HeaderFlags.RELATED_OPERATIONS)
+ECHOED_FLAGS = int(HeaderFlags.PRIORITY_MASK | HeaderFlags.RELATED_OPERATIONS)
+"""Flags of a request that its reply has as well."""
 
 
 def error_body(error: StatusError, dialect: int) -> bytes:
@@ -65,7 +69,7 @@ class ReplyWriter:
         """Return the final reply to a request. It grants credits unless an interim reply has done so."""
         connection = self.connection
         header = request.header
-        flags = _REPLY | header.flags & _ECHOED
+        flags = _REPLY | header.flags & ECHOED_FLAGS
         session = request.session
         session_id = session.session_id if session is not None else header.session_id
         if request.async_id:
@@ -76,7 +80,7 @@ class ReplyWriter:
             target = tree_id << 32
             credits = connection.command_sequence_window.grant(header.credits, connection.credit_limit)
         packed = bytearray(
-            _HEADER.pack(
+            REPLY_HEADER.pack(
                 PROTOCOL_ID,
                 HEADER_SIZE,
                 header.credit_charge,
@@ -119,7 +123,7 @@ class ReplyWriter:
         header = request.header
         session = request.session
         credits = connection.command_sequence_window.grant(header.credits, connection.credit_limit)
-        packed = _HEADER.pack(
+        packed = REPLY_HEADER.pack(
             PROTOCOL_ID,
             HEADER_SIZE,
             header.credit_charge,
@@ -136,7 +140,7 @@ class ReplyWriter:
 
     def notification(self, segments: Sequence[Buffer], command: int) -> Reply:
         """Return a message without MessageId, session, tree connect, credits and signature. [MS-SMB2 3.3.4.6]"""
-        packed = _HEADER.pack(
+        packed = REPLY_HEADER.pack(
             PROTOCOL_ID, HEADER_SIZE, 0, NtStatus.SUCCESS, command, 0, _REPLY, 0, _NO_MESSAGE_ID, 0, 0
         )
         return Reply(bytearray(packed), segments, _NO_MESSAGE_ID)
@@ -181,16 +185,21 @@ class ReplyWriter:
         if encrypt_for is None or encrypt_for.cipher is None:
             transport.send(segments, invalidate, on_sent if then is None else _both(on_sent, then))
             return
-        length = sum(map(len, segments))
-        buffer = transport.acquire(TRANSFORM_SIZE + length + TAG_SIZE)
-        encrypt_for.cipher.encrypt(segments, length, buffer.view)
+        buffer = self.encrypted(segments, encrypt_for.cipher)
         if on_sent is not None:
             on_sent()
         transport.send(
-            (buffer.view[: TRANSFORM_SIZE + length],),
+            (buffer.view[:-TAG_SIZE],),
             invalidate,
             buffer.release if then is None else _both(buffer.release, then),
         )
+
+    def encrypted(self, segments: Sequence[Buffer], cipher: SessionCipher) -> PooledBuffer:
+        """Return a buffer with the encrypted message and ``TAG_SIZE`` bytes behind it, which are not to be sent."""
+        length = sum(map(len, segments))
+        buffer = self.connection.transport.acquire(TRANSFORM_SIZE + length + TAG_SIZE)
+        cipher.encrypt(segments, length, buffer.view)
+        return buffer
 
     def _drop(self, replies: Sequence[Reply]) -> None:
         """Drop replies and disconnect, because another node may be answering by now."""

@@ -233,6 +233,11 @@ class Lease(Holder[Owner]):
         return self.caching.breaks.notify_lease(self, current, new, ack_required)
 
 
+def _goes_with_write(holder: Holder[Owner], own: Holder[Owner] | None) -> bool:
+    """Return whether a write by the holder ``own`` ends what ``holder`` caches: see ``Caching.break_for_write``."""
+    return holder is not own or (isinstance(holder, Oplock) and not holder.state & WRITE)
+
+
 class Caching(Generic[Owner]):
     """The oplocks and leases of one stream, and the operations that wait for breaks of them."""
 
@@ -342,13 +347,17 @@ class Caching(Generic[Owner]):
                 wait = True
         return wait
 
+    def is_broken_by_write(self, own: Holder[Owner] | None) -> bool:
+        """Return whether ``break_for_write`` has anything to do."""
+        return any(_goes_with_write(holder, own) for holder in self.holders)
+
     def break_for_write(self, own: Holder[Owner] | None) -> None:
         """Break all rights of others because of a write, a truncation or a byte-range lock. Do not wait for them.
 
         The level II oplock of the open that writes is broken, too, as an oplock has no key to recognize its owner by.
         """
         for holder in list(self.holders):
-            if holder is not own or (isinstance(holder, Oplock) and not holder.state & WRITE):
+            if _goes_with_write(holder, own):
                 holder.lower(NONE)
 
     def break_handles(self, own: Holder[Owner] | None) -> bool:

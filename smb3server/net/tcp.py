@@ -116,8 +116,8 @@ class TcpTransport:
         """Whether ``_deliver_buffered`` is on the stack: a nested call must not deliver messages."""
         # The send side. Invariant: _queue has the bytes from _sent_position to _queued_position of the stream.
         self._queue: deque[Buffer] = deque()
-        self._marks: deque[tuple[int, Callable[[], None] | None]] = deque()
-        """(stream position of a message's end, its on_sent)."""
+        self._marks: deque[tuple[int, Callable[[], None]]] = deque()
+        """(stream position of a message's end, its on_sent), for messages that have one."""
         self._queued_position = 0
         self._sent_position = 0
         self._writing = False
@@ -196,8 +196,7 @@ class TcpTransport:
         self.pending_send_bytes = 0
         marks, self._marks = self._marks, deque()
         for _, on_sent in marks:
-            if on_sent is not None:
-                on_sent()
+            on_sent()
         if self._large is not None:
             self._large.release()
             self._large = None
@@ -377,7 +376,8 @@ class TcpTransport:
         queue.extend(segments)
         self.pending_send_bytes += length + 4
         self._queued_position += length + 4
-        self._marks.append((self._queued_position, on_sent))
+        if on_sent is not None:
+            self._marks.append((self._queued_position, on_sent))
         if not self._corked and not self._writing:
             self._flush()
         if self.pending_send_bytes > self._high_water and not self._throttled:
@@ -430,8 +430,7 @@ class TcpTransport:
         marks = self._marks
         while marks and marks[0][0] <= self._sent_position:
             _, on_sent = marks.popleft()
-            if on_sent is not None:
-                on_sent()
+            on_sent()
 
 
 def _release(message: InboundMessage) -> None:

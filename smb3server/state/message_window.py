@@ -20,6 +20,13 @@ class CommandSequenceWindow:
         """Number of credits that the client holds."""
         return self.high - self.low - len(self.used)
 
+    def allows(self, message_id: int, charge: int) -> bool:
+        """Return whether ``consume`` would take these identifiers. Take none."""
+        end = message_id + charge
+        if message_id < self.low or end > self.high:
+            return False
+        return not self.used or self.used.isdisjoint(range(message_id, end))
+
     def consume(self, message_id: int, charge: int) -> bool:
         """Take ``charge`` consecutive identifiers. Return False, and take none, if the client may not use them all."""
         end = message_id + charge

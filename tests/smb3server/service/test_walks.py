@@ -21,7 +21,6 @@ from smbdirect.providers.iwarp import IwarpProvider
 from tests.lab.services import configured, port_of, running
 from tests.lab.walks import Walk
 
-SIZE = 65536
 WARM_UP = 50
 """READs before the first one that counts: buffers are made and registered, credits have reached their level."""
 MEASURED = 20
@@ -29,10 +28,13 @@ MEASURED = 20
 
 
 def read_in_thread(
-    connect: Callable[[], Awaitable[MessageTransport]], turn: Callable[[], None], failures: list[BaseException]
+    connect: Callable[[], Awaitable[MessageTransport]],
+    size: int,
+    turn: Callable[[], None],
+    failures: list[BaseException],
 ) -> None:
     """Be a client in a thread and a loop of its own, so that only the server's walk is seen. ``turn`` is called before
-    each READ that counts and after the last."""
+    each READ of ``size`` bytes that counts and after the last."""
 
     async def client_main() -> None:
         client = await Client.connect(await connect())
@@ -40,16 +42,16 @@ def read_in_thread(
         tree = await session.tree_connect("share")
         file = await tree.create("file", READ_WRITE)
         rdma = client.transport.rdma
-        region = None if rdma is None else rdma.register(memoryview(bytearray(SIZE)), writable=True)
+        region = None if rdma is None else rdma.register(memoryview(bytearray(size)), writable=True)
         for number in range(WARM_UP + MEASURED + 1):
             if number >= WARM_UP:
                 # The server has finished with the READ before: acknowledgments and completions have come.
                 await asyncio.sleep(0.01)
                 turn()
             if region is None:
-                assert len(await tree.read(file, 0, SIZE)) == SIZE
+                assert len(await tree.read(file, 0, size)) == size
             else:
-                assert await tree.read_into(file, 0, region.descriptors, SIZE, invalidate=False) == SIZE
+                assert await tree.read_into(file, 0, region.descriptors, size, invalidate=False) == size
         await client.close()
 
     try:
@@ -60,12 +62,12 @@ def read_in_thread(
         turn()
 
 
-async def shortest_walk(tmp_path: Path, fabric: str) -> Walk:
-    """Serve a client's READs and return the shortest walk of one."""
+async def shortest_walk(tmp_path: Path, fabric: str, size: int) -> Walk:
+    """Serve a client's READs of ``size`` bytes and return the shortest walk of one."""
     config = configured(tmp_path, "--listen", "127.0.0.1", "--rdma=iwarp")
     config.settings.watchdog = 0.0
     async with running(config) as service:
-        (tmp_path / "share" / "file").write_bytes(os.urandom(SIZE))
+        (tmp_path / "share" / "file").write_bytes(os.urandom(size))
         port = port_of(service, fabric, "127.0.0.1")
         loop = asyncio.get_running_loop()
         walks: list[Walk] = []
@@ -82,7 +84,7 @@ async def shortest_walk(tmp_path: Path, fabric: str) -> Walk:
             loop.call_soon_threadsafe(waiting.put_nowait, begun)
             begun.wait()
 
-        thread = threading.Thread(target=read_in_thread, args=(connect, turn, failures))
+        thread = threading.Thread(target=read_in_thread, args=(connect, size, turn, failures))
         thread.start()
         try:
             for _ in range(MEASURED + 2):
@@ -104,9 +106,14 @@ async def shortest_walk(tmp_path: Path, fabric: str) -> Walk:
         return min(walks[:MEASURED], key=lambda walk: walk.calls)
 
 
-@pytest.mark.parametrize(("fabric", "calls", "changes"), [("tcp", 49, 28), ("iwarp", 130, 70)])
-def test_a_read_takes_a_short_walk(tmp_path: Path, fabric: str, calls: int, changes: int) -> None:
-    walk = asyncio.run(shortest_walk(tmp_path, fabric))
-    assert any(step.function == "read" for step in walk.steps), str(walk)
+@pytest.mark.parametrize(
+    ("fabric", "size", "through", "calls", "changes"),
+    [("tcp", 65536, "read", 49, 28), ("iwarp", 65536, "read", 130, 70), ("tcp", 4096, "FastLane.take", 24, 15)],
+)
+def test_a_read_takes_a_short_walk(
+    tmp_path: Path, fabric: str, size: int, through: str, calls: int, changes: int
+) -> None:
+    walk = asyncio.run(shortest_walk(tmp_path, fabric, size))
+    assert any(step.function == through for step in walk.steps), str(walk)
     assert walk.calls <= calls, str(walk)
     assert walk.changes <= changes, str(walk)

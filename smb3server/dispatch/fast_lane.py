@@ -1,0 +1,214 @@
+"""The fast lane: the most frequent messages, answered without the objects of the general path.
+
+A busy connection mostly carries ordinary messages: one ECHO, or one READ or WRITE of some kilobytes, whose session,
+tree connect and open are in order. The lane answers such a message at once. The reply has the same bytes as the reply
+of the general path (``dispatcher``, ``checks``, ``reply``), and the same state results.
+
+``FastLane.take`` looks before it acts. It leaves a message that is not ordinary in any respect to the general path, as
+it came and before any state has changed. So the lane refuses nothing: it knows only requests that the general path
+would serve at once.
+
+The part that differs between commands is their ``ShortForm``. It lies beside the command's handler in ``commands``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from smb3server.crypto.encryption import TAG_SIZE
+from smb3server.dispatch.chain import Chain
+from smb3server.dispatch.parking import CHAIN_MARK
+from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
+from smb3server.dispatch.request import Handler, Host, Request
+from smb3server.dispatch.waiting import failure
+from smb3server.state.life import ConnectionLife
+from smb3server.state.objects import SessionState
+from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, HeaderFlags
+from smbdirect.codec import Buffer
+
+if TYPE_CHECKING:
+    from smb3server.crypto.signing import Signer
+    from smb3server.dispatch.parking import Parking
+    from smb3server.dispatch.watchdog import Watchdog
+    from smb3server.state.objects import Connection, Open, Session, TreeConnect
+    from smbdirect.message_transport import InboundMessage
+
+_SIGNED = int(HeaderFlags.SIGNED)
+_KNOWN_FLAGS = int(HeaderFlags.PRIORITY_MASK) | _SIGNED
+_REPLY = int(HeaderFlags.SERVER_TO_REDIR)
+_VALID = SessionState.VALID
+_AUTHENTICATED = ConnectionLife.AUTHENTICATED
+_SMALLEST = HEADER_SIZE + 4
+LARGEST_DATA = 65535
+"""Bytes of data of an ordinary READ or WRITE. One credit pays for them, and they do not count in ``Usage.lent``."""
+_FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
+"""Bytes of unsent replies up to which one more does not have to report that it is sent (``Dispatcher._flush``)."""
+
+Body = tuple[bytes, Buffer | None]
+"""The fixed part of a response, and the data behind it or None."""
+Answer = Callable[[], Body | None]
+"""Does what the request asks for and returns the response. None: nothing was done, and the general path has to do it.
+An exception becomes the status of the response, as in a handler."""
+Found = tuple["Open | None", Answer]
+"""The open that a request works on or None, and what answers the request."""
+
+
+class ShortForm(NamedTuple):
+    """The part of the lane that belongs to one command."""
+
+    handler: Handler
+    """The handler that it replaces. It is not used on a connection that has another handler for the command."""
+    look: Callable[[Connection, Session, TreeConnect | None, int, memoryview], Found | None]
+    """Takes connection, session, tree connect or None, ChannelSequence and message. Returns None if anything in the
+    body is not ordinary. Changes nothing, as the signature is not verified yet."""
+
+
+SHORT_FORMS: dict[int, ShortForm] = {}
+"""By command."""
+
+
+def ordinary_open(
+    session: Session, tree: TreeConnect | None, sequence: int, persistent: int, volatile: int
+) -> Open | None:
+    """Return the open that a request names. Return None if ``lookup.find_open`` would fail or change anything."""
+    found = session.open_table.get(volatile)
+    if (
+        found is None
+        or found.file_id[0] != persistent
+        or found.tree is not tree
+        or found.replayable is not None
+        or found.channel_sequence != sequence
+    ):
+        return None
+    return found
+
+
+class FastLane:
+    """Answers the ordinary messages of one connection."""
+
+    __slots__ = ("_connection", "_host", "_parking", "_watchdog", "_writer")
+
+    def __init__(
+        self, host: Host, connection: Connection, writer: ReplyWriter, parking: Parking, watchdog: Watchdog | None
+    ) -> None:
+        self._host = host
+        self._connection = connection
+        self._writer = writer
+        self._parking = parking
+        self._watchdog = watchdog
+
+    def take(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> bool:
+        """Answer an ordinary message and release it. Return False, with nothing changed, for any other.
+
+        ``view``: its commands, decrypted if it was encrypted. ``cipher_session``: the session whose key encrypted it;
+        None in the clear. The caller has asked the fence."""
+        if len(view) < _SMALLEST:
+            return False
+        # The low byte of the command. Most other messages cost no more than this look.
+        form = SHORT_FORMS.get(view[12])
+        if form is None:
+            return False
+        header = HEADER.fields_from(view)
+        protocol, size, charge, sequence, command, credits, flags, step, message_id, _, tree_id, session_id, _ = header
+        if protocol != PROTOCOL_ID or size != HEADER_SIZE or command > 0xFF or step or flags & ~_KNOWN_FLAGS:
+            return False
+        connection = self._connection
+        window = connection.command_sequence_window
+        cost = charge if charge and connection.supports_multi_credit else 1
+        if not window.allows(message_id, cost) or self._host.handlers.get(command) is not form.handler:
+            return False
+        if self._parking.chains or connection.transport.pending_send_bytes > _FEW_UNSENT:
+            return False
+        session = connection.session_table.get(session_id)
+        if session is None or session.state is not _VALID or connection.life is not _AUTHENTICATED:
+            return False
+        if session.expiration_time is not None and time.monotonic() >= session.expiration_time:
+            return False
+        tree = session.tree_connect_table.get(tree_id)
+        signer: Signer | None = None
+        if cipher_session is not None:
+            if cipher_session is not session or flags & _SIGNED:
+                return False
+        elif session.encrypt_data or (tree is not None and tree.encrypt_data):
+            return False
+        elif flags & _SIGNED:
+            channel = session.channel_list.get(connection)
+            signer = channel.signer if channel is not None else None
+            if signer is None:
+                return False
+        elif session.signing_required:
+            return False
+        found = form.look(connection, session, tree, sequence, view)
+        if found is None:
+            return False
+        signature = header[-1]
+        if signer is not None and not signer.verify(view):
+            view[SIGNATURE_OFFSET:HEADER_SIZE] = signature
+            return False
+        opened, answer = found
+        watchdog = self._watchdog
+        began, processor = (time.monotonic(), time.thread_time()) if watchdog is not None else (0.0, 0.0)
+        body: Body | Exception | None
+        try:
+            body = answer()
+        except Exception as error:
+            body = error
+        if body is None:
+            view[SIGNATURE_OFFSET:HEADER_SIZE] = signature
+            return False
+        window.consume(message_id, cost)
+        if watchdog is not None or isinstance(body, Exception):
+            request = self._request(Chain(inbound, view, cipher_session), session, opened, signer)
+            if watchdog is not None:
+                watchdog.finished(request, began, processor)
+            if isinstance(body, Exception):
+                self._writer.send([self._writer.reply(request, failure(request, body))], cipher_session)
+                inbound.release()
+                return True
+        packed = REPLY_HEADER.pack(
+            PROTOCOL_ID,
+            HEADER_SIZE,
+            charge,
+            0,
+            command,
+            window.grant(credits, connection.credit_limit),
+            _REPLY | flags & (ECHOED_FLAGS | _SIGNED),
+            0,
+            message_id,
+            tree_id << 32,
+            session_id,
+        )
+        self._send(packed, body, signer, message_id, cipher_session)
+        inbound.release()
+        return True
+
+    def _send(
+        self, header: bytes, body: Body, signer: Signer | None, message_id: int, cipher_session: Session | None
+    ) -> None:
+        """Sign or encrypt the reply and send it, unless another node may be answering by now."""
+        connection = self._connection
+        if self._host.server.is_fenced(connection):
+            connection.disconnect("this node is fenced")
+            return
+        fixed, data = body
+        if signer is not None:
+            # Copying a small message into one segment costs less than signing several segments.
+            message = bytearray().join((header, fixed, data) if data is not None else (header, fixed))
+            message[SIGNATURE_OFFSET:HEADER_SIZE] = signer.sign((message,), message_id)
+            connection.transport.send((message,))
+        elif cipher_session is not None and cipher_session.cipher is not None:
+            segments = (header, fixed, data) if data is not None else (header, fixed)
+            buffer = self._writer.encrypted(segments, cipher_session.cipher)
+            connection.transport.send((buffer.view[:-TAG_SIZE],), None, buffer.release)
+        elif data is not None:
+            connection.transport.send((header + fixed, data))
+        else:
+            connection.transport.send((header + fixed,))
+
+    def _request(self, chain: Chain, session: Session, opened: Open | None, signer: Signer | None) -> Request:
+        """Return the request that the general path would have by now."""
+        request = Request(self._host, self._connection, HEADER.unpack(chain.view), chain.view, chain, session)
+        request.encrypted, request.signed, request.open = chain.cipher_session is not None, signer is not None, opened
+        return request
