@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from smb3server.tools.bench import interpreter, page
-from smb3server.tools.bench.cases import CASES, Case
+from smb3server.tools.bench.cases import ALL, CASES, CROWDS, Case
 from smb3server.tools.bench.client import Client, Target, build
 from smb3server.tools.bench.errors import BenchError
 from smb3server.tools.bench.figures import BUSY, ROUNDS_FOR_VERDICT, Sample
@@ -39,7 +39,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS_FOR_VERDICT, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=2.0, help="per round, case and server; default: %(default)s")
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME")
+    parser.add_argument("--cases", nargs="+", choices=list(ALL), default=list(CASES), metavar="NAME")
+    parser.add_argument(
+        "--crowds", action="store_const", dest="cases", const=list(CROWDS), help="1 to 64 connections instead of one"
+    )
     parser.add_argument(
         "--no-samba", action="store_true", help="measure our server alone: needs neither root nor Samba"
     )
@@ -122,7 +125,7 @@ def _load() -> str:
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, str], list[page.Row]]:
     """Do a whole run; return its circumstances and the rows of figures. Raises ``BenchError``."""
-    cases = [CASES[name] for name in options.cases]
+    cases = [ALL[name] for name in options.cases]
     version = "" if options.no_samba else samba_version()
     python = interpreter.prepare(options.python, ROOT)
     found = interpreter.identify(python)

@@ -22,6 +22,12 @@ ROOT = Path(__file__).resolve().parents[3]
 SAMBA_ADDRESS, SAMBA_PORT = "127.0.0.43", 445
 _START_SECONDS = 30.0
 _STOP_SECONDS = 20.0
+_LIMITS = """# One user has all connections of a run.
+[limits]
+max_connections = 16384
+max_sessions_per_user = 16384
+max_user_share = 1.0
+"""
 _SMB_CONF = """[global]
 workgroup = LAB
 netbios name = LABSMB
@@ -95,6 +101,8 @@ def ours(root: Path, python: str, prefix: Sequence[str], megabytes: int) -> Iter
     furnish(folder, megabytes)
     command = [*prefix, python, "-m", "smb3server", "--share", f"{SHARE}={folder}", "--user", f"{USER}:{PASSWORD}"]
     command += ["--listen", "127.0.0.1", "--port", "0", "--log-level", "error"]
+    (root / "limits.toml").write_text(_LIMITS)
+    command += ["--config", str(root / "limits.toml")]
     with (root / "log").open("w") as log:
         process = subprocess.Popen(
             command,
