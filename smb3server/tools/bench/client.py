@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -32,10 +32,17 @@ class Target(NamedTuple):
 
     name: str
     process: int
+    """Its process; 0 if it has none of its own, and its processor time is not counted."""
     host: str
     port: int
     folder: Path
     """The folder that it shares."""
+    options: tuple[str, ...] = ()
+    """What the client needs to speak with it."""
+    generator: tuple[str, ...] = ()
+    """A command that takes labgen's options and makes the load in its place."""
+    ports: Mapping[str, int] = {}
+    """Its ports by the kind of transport."""
 
 
 def build(folder: Path) -> Path:
@@ -57,7 +64,7 @@ class Client:
 
     def __init__(self, program: Path, seconds: float, megabytes: int, prefix: Sequence[str], roots: list[int]) -> None:
         self._program = program
-        self._seconds = seconds
+        self.seconds = seconds
         self._megabytes = megabytes
         self._prefix = prefix
         self._roots = roots
@@ -67,12 +74,12 @@ class Client:
     def measure(self, target: Target, case: Case) -> Sample:
         """Run ``case`` once. Raises ``BenchError`` if the client fails or the server refuses a request."""
         try:
-            with self._connected(target, (*case.options, "-T", str(self._seconds))) as running:
+            with self._connected(target, (*case.options, "-T", str(self.seconds))) as running:
                 before = read_machine(self._roots)
-                spent = server_seconds(target.process)
+                spent = server_seconds(target.process) if target.process else 0.0
                 found = running.count()
                 # The connections were there before and are still there: connecting and closing are not counted.
-                spent = server_seconds(target.process) - spent
+                spent = server_seconds(target.process) - spent if target.process else 0.0
         except BenchError as error:
             raise BenchError(f"{target.name}: {case.name}: {error}") from None
         finally:
@@ -91,6 +98,7 @@ class Client:
             found["p99_us"],
             fairness(each),
             min(each) / max(each),
+            found["bs"],
         )
 
     @contextlib.contextmanager
@@ -103,8 +111,9 @@ class Client:
     @contextlib.contextmanager
     def _connected(self, target: Target, options: Sequence[str]) -> Iterator[_Running]:
         """Start a client and yield it once all its connections are there; it ends with the ``with`` block."""
-        command = [*self._prefix, str(self._program), "-h", target.host, "-p", str(target.port), "-s", SHARE]
-        command += ["-u", USER, "-w", PASSWORD, "-z", str(self._megabytes), *options]
+        command = [*self._prefix, *(target.generator or (str(self._program),)), *target.options]
+        command += ["-h", target.host, "-p", str(target.port), "-s", SHARE, "-u", USER, "-w", PASSWORD]
+        command += ["-z", str(self._megabytes), *options]
         with tempfile.TemporaryFile("w+", errors="replace") as errors:
             process = subprocess.Popen(
                 command,
@@ -114,7 +123,7 @@ class Client:
                 text=True,
                 start_new_session=True,
             )
-            watchdog = threading.Timer(self._seconds + _GRACE, process.kill)
+            watchdog = threading.Timer(self.seconds + _GRACE, process.kill)
             watchdog.start()
             running = _Running(process, errors)
             try:
