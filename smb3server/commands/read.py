@@ -29,6 +29,7 @@ from smb3server.wire.read_write import (
     parse_read_request,
 )
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import Buffer
 from smbdirect.message_transport import PooledBuffer
 
 _READS = int(Access.READ_DATA | Access.EXECUTE)
@@ -267,16 +268,30 @@ def _look(
 
 def _read_now(connection: Connection, opened: Open, offset: int, length: int, minimum: int) -> Body | None:
     """Return the response, or None if a disk has to be waited for. Raises ``StatusError`` and ``OSError``."""
-    connection.largest_inline = max(connection.largest_inline, length)
-    data = memoryview(bytearray(length))
-    count = _read_cached(opened, data, offset)
-    if count < 0:
-        return None
+    if length > connection.largest_inline:
+        connection.largest_inline = length
+    data: Buffer | None
+    if opened.may_block or opened.descriptor is None:
+        data = _read_if_cached(opened, length, offset)
+        if data is None:
+            return None
+    else:
+        data = os.pread(opened.descriptor, length, offset)
+    count = len(data)
     if count == 0 or count < minimum:
         raise StatusError(NtStatus.END_OF_FILE)
     opened.position = offset + count
+    return _FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0), data
+
+
+def _read_if_cached(opened: Open, length: int, offset: int) -> Buffer | None:
+    """Return the bytes read, or None if a disk has to be waited for."""
+    view = memoryview(bytearray(length))
+    count = _read_cached(opened, view, offset)
+    if count < 0:
+        return None
     # What is short is copied: an unsent answer takes no more memory than it counts for.
-    return _FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0), data if count == length else bytes(data[:count])
+    return view if count == length else bytes(view[:count])
 
 
 SHORT_FORMS[Command.READ] = ShortForm(read, _look)
