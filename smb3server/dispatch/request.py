@@ -18,7 +18,7 @@ from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
-    from smb3server.dispatch.chain import Chain
+    from smb3server.dispatch.chain import Chain, Fresh
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
     from smb3server.state.server_state import ServerState
     from smb3server.wire.file_id import FileId
@@ -36,6 +36,8 @@ class Response:
     """Remote token to invalidate with the reply (channel RDMA_V1_INVALIDATE)."""
     file_id: FileId | None = None
     """CREATE only: the FileId for related commands of the compound."""
+    fresh: Fresh | None = None
+    """For the next command of the compound. A command that only looks at the file hands on what it was given."""
 
 
 class Interim(enum.Enum):
