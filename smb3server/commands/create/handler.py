@@ -53,7 +53,7 @@ def create(request: TreeRequest) -> Response | Pending:
         # An open to which a client reconnects is counted already. Dormant opens take no descriptor.
         server.ceilings.check_open(session.usage, len(opens.by_id) - opens.dormant, opens.limit)
     if pipe:
-        checks.check_impersonation(body)
+        checks.check_impersonation(body.impersonation_level)
         return create_on_pipe(request, body, name)
     opener = Opener(
         session,

@@ -446,7 +446,6 @@ class Opening:
                 NtStatus.OBJECT_NAME_COLLISION if self.directory is True else NtStatus.FILE_IS_A_DIRECTORY
             )
         attributes = 0 if is_directory else found.info.attributes
-        decide.check_attributes(wanted, attributes)
         self._maximal = self.opener.caller.rights_on(self.backend, self.path, found)
         granted = decide.grant_existing(wanted, self._maximal, attributes)
         if wanted.deletes:
