@@ -346,6 +346,8 @@ class OpenedFile(NamedTuple):
     found: Described
     is_folder: bool = False
     """The file does not exist, and this is its folder: see ``OpenRequest.or_folder``."""
+    path: Path | None = None
+    """``Handle.path`` at that moment, if opening has shown it."""
 
 
 class Change(NamedTuple):

@@ -234,8 +234,7 @@ def _write_now(
 ) -> Body:
     """Write to the page cache and return the response. Raises ``OSError``."""
     length = len(data)
-    if length > connection.largest_inline:
-        connection.largest_inline = length
+    connection.largest_inline = max(connection.largest_inline, length)
     _put(file, handle, data, offset)
     opened.position = offset + length
     return WRITE_RESPONSE.pack_fields(17, 0, length, 0, 0, 0), None
