@@ -340,7 +340,6 @@ class IwarpEndpoint:
         try:
             for _ in range(_TURNS):
                 buffers = receiver.buffers()
-                room = sum(map(len, buffers))
                 try:
                     count = sock.recv_into(buffers[0]) if len(buffers) == 1 else sock.recvmsg_into(buffers)[0]
                 except BlockingIOError:
@@ -354,7 +353,7 @@ class IwarpEndpoint:
                 receiver.received(count)
                 if self._deferred is not None:
                     raise self._deferred
-                if count < room or receiver.fpdus > enough:
+                if count < receiver.room or receiver.fpdus > enough:
                     break
         except TerminateError as error:
             self._die(CloseReason(error.fault.cause, str(error)), graceful=True, terminate=error)

@@ -3,8 +3,9 @@
 
 The owner calls ``buffers()`` to learn where to receive, receives, and reports the number of bytes with ``received()``.
 Small FPDUs are parsed in a ring. Only the first part of a large payload passes through the ring: the rest is received
-directly into the registered memory or receive buffer, after the header has passed every check. If CRC is on, a payload
-is placed only after its checksum was verified, so everything passes through the ring.
+directly into the registered memory or receive buffer, after the header has passed every check. Of a long Read Response
+several FPDUs are received at once, by a ``Layout``. If CRC is on, a payload is placed only after its checksum was
+verified, so everything but such a response passes through the ring.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from smbdirect.codec import Buffer
 from smbdirect.providers.base import Access, Completion, Operation, Status
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader
+from smbdirect.providers.iwarp.layout import MOST_FPDUS, Layout
 from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size
 from smbdirect.providers.iwarp.placement import RING_SIZE, RINGS_KEPT, PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Fault, Opcode, ReadRequest, TerminateError
@@ -32,9 +34,16 @@ _MAX_STASH = 16 * 1024
 _MIN_DIRECT = 16 * 1024
 """If at least this many bytes of a payload are missing, a second system call costs less than a copy."""
 _BULK_WINDOW = 16 * 1024
-"""Bytes of the ring that are offered while large payloads arrive: room for the next header and small messages."""
+"""Bytes of the ring that are offered while large payloads arrive: room for the end of a message and small messages."""
+_NEXT_HEADER = 20
+"""Bytes of the ring that are offered behind a payload and its trailer if the next large one follows: the first bytes
+of an FPDU, which every FPDU has, decide where its payload belongs."""
+_MIN_LAYOUT = 4096
+"""Smallest payload per FPDU of a ``Layout``. Many small ones cost less in the ring."""
 _MIDDLE = ddp.TAGGED | ddp.VERSION
 """DDP control byte of a tagged segment that is not the last of its message."""
+_WRITE = rdmap.CONTROL | Opcode.RDMA_WRITE
+_RESPONSE = rdmap.CONTROL | Opcode.READ_RESPONSE
 _TAGGED_FIELDS = TAGGED_HEADER.fields_from
 _UNTAGGED_FIELDS = UNTAGGED_HEADER.fields_from
 _EMPTY = memoryview(bytearray())
@@ -61,8 +70,9 @@ def _fault(error: AccessRefused, faults: Mapping[Refusal, Fault], offset: int, l
 
 
 class Receiver:
-    """The inbound half of one stream. ``received`` raises ``TerminateError`` if the peer breaks a rule: nothing of the
-    offending FPDU has been placed then, and the receiver must not be used again."""
+    """The inbound half of one stream. ``received`` raises ``TerminateError`` if the peer breaks a rule: the receiver
+    must not be used again, and nothing of the offending FPDU has been placed, except perhaps in the sink of a Read that
+    was under way, which counts for nothing then."""
 
     def __init__(
         self,
@@ -98,15 +108,19 @@ class Receiver:
         self._stash = b""
         self._head = 0
         self._tail = 0
-        self._room = 0
-        # Set while large payloads arrive: only little of the next receive should pass through the ring.
-        self._bulk = False
+        self.room = 0
+        """Bytes in the latest ``buffers()``."""
+        # Bytes of the ring to offer for the next receive; 0 means all. Little of a large payload should pass through.
+        self._window = 0
         # The payload that is received directly into its place, and its FPDU. Invariant: _direct_left is the number of
         # bytes that _direct has room for; while it is not 0, _pending is that FPDU and nothing in the ring is unparsed.
         self._direct: list[memoryview] = []
         self._direct_left = 0
         self._direct_region: int | None = None
         self._pending: tuple[TaggedHeader | UntaggedHeader, int, int] | None = None
+        # The part of a Read Response that is being received. Invariant: while there is one, neither _direct nor
+        # _pending is used, and nothing in the ring is unparsed.
+        self._layout: Layout | None = None
         # The untagged queues (RFC 5041 section 4.3).
         self._send_msn = ddp.FIRST_MSN
         self._send_offset = 0
@@ -130,8 +144,11 @@ class Receiver:
             left = self._tail - self._head
             self._view[:left] = bytes(self._view[self._head : self._tail])
             self._head, self._tail = 0, left
-        window = self._view[self._tail : self._tail + _BULK_WINDOW] if self._bulk else self._view[self._tail :]
-        self._room = self._direct_left + len(window)
+        window = self._view[self._tail : self._tail + self._window] if self._window else self._view[self._tail :]
+        if self._layout is not None:
+            self.room = self._layout.left + len(window)
+            return [*self._layout.buffers, window]
+        self.room = self._direct_left + len(window)
         if self._direct_left:
             return [*self._direct, window]
         return [window]
@@ -139,20 +156,21 @@ class Receiver:
     def received(self, count: int) -> None:
         """Process ``count`` bytes that were received into ``buffers()``. Raise ``TerminateError`` if the peer breaks a
         rule."""
-        full = count == self._room
-        if self._direct_left:
-            taken = min(count, self._direct_left)
-            count -= taken
-            self._direct_left -= taken
-            self.bytes_direct += taken
-            if self._direct_left:
-                self._drop_direct(taken)
-            else:
-                self._direct.clear()
-        self._tail += count
-        if full:
-            self._bulk = False
+        if count == self.room:
+            self._window = _BULK_WINDOW if 0 < self._window < _BULK_WINDOW else 0
         try:
+            if self._layout is not None:
+                count = self._follow(self._layout, count)
+            elif self._direct_left:
+                taken = min(count, self._direct_left)
+                count -= taken
+                self._direct_left -= taken
+                self.bytes_direct += taken
+                if self._direct_left:
+                    self._drop_direct(taken)
+                else:
+                    self._direct.clear()
+            self._tail += count
             self._parse()
         finally:
             self._release_ring()
@@ -171,13 +189,14 @@ class Receiver:
     @property
     def at_boundary(self) -> bool:
         """Whether no FPDU is partly received."""
-        return not self._stash and self._tail == self._head and self._pending is None
+        return not self._stash and self._tail == self._head and self._pending is None and self._layout is None
 
     def close(self) -> None:
         """Drop every reference to memory of the owner and of the peer's operations, and give the ring back."""
         self._direct.clear()
         self._direct_left = 0
         self._pending = None
+        self._layout = None
         self.reads.clear()
         self._tail = self._head
         self._stash = b""
@@ -249,6 +268,8 @@ class Receiver:
             start = head + (16 if tagged else 20)
             size = length + 9 & ~3
             if available < size:
+                if payload >= _MIN_LAYOUT and view[head + 3] == _RESPONSE and self._expect_layout(start, payload):
+                    return
                 if not self.crc and start + payload - tail >= _MIN_DIRECT:
                     self._go_direct(header, targets, start, payload, size - length - 2)
                 return
@@ -272,7 +293,7 @@ class Receiver:
         general path checks it. Return whether there was at least one."""
         view = self._view
         _, _, kind, token, offset = _TAGGED_FIELDS(view, head)
-        if kind == rdmap.CONTROL | Opcode.RDMA_WRITE:
+        if kind == _WRITE:
             region = self._regions.get(token)
             if region is not None and not region.access & Access.REMOTE_WRITE:
                 region = None
@@ -280,7 +301,7 @@ class Receiver:
                 return False
             memory, base, limit = region.memory, region.address, region.length
             expected = offset
-        elif kind == rdmap.CONTROL | Opcode.READ_RESPONSE and self.reads and self.reads[0].segments:
+        elif kind == _RESPONSE and self.reads and self.reads[0].segments:
             read = self.reads[0]
             if token != read.stag:
                 return False
@@ -316,7 +337,7 @@ class Receiver:
             return False
         self._head = start
         self.fpdus += count
-        if kind == rdmap.CONTROL | Opcode.RDMA_WRITE:
+        if kind == _WRITE:
             self.bytes_write += moved
         else:
             self.bytes_read += moved
@@ -381,7 +402,61 @@ class Receiver:
         self._direct_region = header.stag if type(header) is TaggedHeader else None
         self._pending = (header, payload, trailer)
         self._head = self._tail
-        self._bulk = True
+        self._window = _BULK_WINDOW
+        if type(header) is TaggedHeader and header.control == _MIDDLE and self._room_behind(header, payload) >= payload:
+            self._window = trailer + _NEXT_HEADER
+
+    def _room_behind(self, header: TaggedHeader, payload: int) -> int:
+        """Return how many bytes may follow this payload in its region or sink."""
+        if header.rdmap_control == _RESPONSE:
+            read = self.reads[0]
+            return read.total - read.received - payload
+        region = self._regions.get(header.stag)
+        return 0 if region is None else region.address + region.length - header.tagged_offset - payload
+
+    def _expect_layout(self, start: int, payload: int) -> bool:
+        """Have several FPDUs of a Read Response received at once if enough of it is missing. ``start`` is where the
+        payload of the first one begins in the ring; its header is valid. Return whether that is so."""
+        read = self.reads[0]
+        segment, filled = read.segments[0], read.received - read.passed
+        # The last byte comes with the last FPDU, which no layout covers.
+        room = min(len(segment) - filled, read.total - read.received - 1)
+        count = min(room // payload, MOST_FPDUS)
+        here = self._tail - start
+        if count < 2 or count * payload - here < _MIN_DIRECT or here >= payload or read.irregular:
+            return False
+        sink = segment[filled : filled + count * payload]
+        sink[:here] = self._view[start : self._tail]
+        self._layout = Layout(sink, here, payload, self._view[start - TAGGED_HEADER.size : start], self.crc)
+        self._head = self._tail
+        self._window = _BULK_WINDOW
+        return True
+
+    def _follow(self, layout: Layout, count: int) -> int:
+        """Process ``count`` bytes, of which the first were received by ``layout``. Return how many of them are in the
+        ring."""
+        taken = min(count, layout.left)
+        count -= taken
+        try:
+            expected = layout.received(taken)
+        except TerminateError:
+            self.crc_errors += 1
+            raise
+        if expected and layout.left:
+            return 0
+        moved = layout.done * layout.payload
+        self.bytes_direct += moved - layout.here
+        self.fpdus += layout.done
+        self.bytes_read += moved
+        read = self.reads[0]
+        read.advance(moved)
+        self._layout = None
+        if expected:
+            return count
+        # The bytes behind belong elsewhere: they are read once more, now from a copy.
+        read.irregular = True
+        self.feed(layout.behind() + self._view[self._tail : self._tail + count])
+        return 0
 
     def _checksum_known_good(self, head: int, length: int) -> bool:
         """Return False, and count an error, if the FPDU at ``head`` is complete and its CRC wrong. An incomplete FPDU
