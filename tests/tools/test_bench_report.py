@@ -176,8 +176,8 @@ def compiler(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("compiler")
 def test_short_run_over_tcp_and_smb_direct(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    options = ["--quick", "--size", "4", "--folder", str(tmp_path / "data"), "--results", str(path)]
-    options += ["--without", "Samba", "RoCEv2", "--cases", "read 4 KiB q4", "read 16 MiB q4", "q1, touched"]
+    options = ["--quick", "--size", "16", "--folder", str(tmp_path / "data"), "--results", str(path)]
+    options += ["--without", "Samba", "RoCEv2", "--cases", "read 16 MiB q4"]
     assert main(options) == 0
     found = store.read(path)
     assert not found.failures
@@ -188,15 +188,15 @@ def test_short_run_over_tcp_and_smb_direct(tmp_path: Path) -> None:
         assert sample.rate > 0
         assert (sample.cost > 0) == (point.target != "loopback")
         assert sample.middle > 0
-        if point.x == 16 << 20:
-            assert sample.size == (64 << 10 if point.target == "impacket" else sample.size) < 16 << 20
+        # No server takes 16 MiB at once.
+        assert (64 << 10 if point.target == "impacket" else 1 << 20) <= sample.size < 16 << 20
     assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.usefixtures("compiler")
 def test_interrupted_run_keeps_what_was_measured(tmp_path: Path) -> None:
     path, folder = tmp_path / "results.json", tmp_path / "data"
-    command = [sys.executable, "-m", "tools.bench.report", "--size", "4", "--folder", str(folder), "--seconds", "0.5"]
+    command = [sys.executable, "-m", "tools.bench.report", "--size", "16", "--folder", str(folder), "--seconds", "0.5"]
     command += ["--without", "Samba", "--cases", "echo q1", "--results", str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

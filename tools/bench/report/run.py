@@ -92,7 +92,8 @@ def measure(
             progress.show(f"round {number + 1}: {point.section}: {point.case.name} on {point.target}")
             client.seconds = length - _OVERHEAD
             try:
-                results.samples.setdefault(point, []).append(client.measure(found[point.target], point.case))
+                sample = client.measure(found[point.target], point.case)
+                results.samples.setdefault(point, []).append(sample)
             except BenchError as error:
                 broken.add(point)
                 results.failures[str(error)] = None
