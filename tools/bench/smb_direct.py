@@ -70,7 +70,8 @@ def run(main: Coroutine[None, None, R]) -> R:
         import uvloop
     except ImportError:
         return asyncio.run(main)
-    return uvloop.run(main)
+    result: R = uvloop.run(main)
+    return result
 
 
 class Case(NamedTuple):
@@ -284,6 +285,7 @@ async def ping(fabric: str, size: int, seconds: float) -> Figures:
     ended = asyncio.Event()
     process = pipe = None
     provider: Provider
+    endpoint: Endpoint
     if fabric == "loopback":
         provider = LoopbackProvider()
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
