@@ -26,7 +26,7 @@ def _look(
     connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
 ) -> Found | None:
     """Return what answers an ECHO of the right size."""
-    return (None, _echo_now) if message[HEADER_SIZE : HEADER_SIZE + 2] == _EMPTY[:2] else None
+    return (None, _echo_now, None) if message[HEADER_SIZE : HEADER_SIZE + 2] == _EMPTY[:2] else None
 
 
 def _echo_now() -> Body:
