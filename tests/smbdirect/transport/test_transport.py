@@ -127,7 +127,7 @@ def fabric(request: pytest.FixtureRequest) -> LoopbackProvider:
     return FABRICS[request.param]()
 
 
-SIZES = [1, 100, 1340, 1341, 5000, 131072]
+SIZES = [1, 100, 1340, 1341, 8168, 8169, 20000, 131072]
 
 
 def test_messages_of_any_size_both_ways(fabric: LoopbackProvider) -> None:
