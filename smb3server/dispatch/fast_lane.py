@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server.crypto.encryption import TAG_SIZE
 from smb3server.dispatch.chain import Chain
-from smb3server.dispatch.checks import pays_for
+from smb3server.dispatch.checks import CREDIT_SIZE, pays_for
 from smb3server.dispatch.data_channel import RemoteMemory, described
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
@@ -97,7 +97,11 @@ def ordinary_remote(
     connection: Connection, message: memoryview, channel: int, info_offset: int, info_length: int, length: int
 ) -> RemoteMemory | None:
     """Return the client's memory for ``length`` bytes. Return None if the general path would refuse the request."""
-    if connection.supports_multi_credit and not pays_for(_CHARGE.unpack_from(message, 6)[0], length):
+    if (
+        length > CREDIT_SIZE
+        and connection.supports_multi_credit
+        and not pays_for(_CHARGE.unpack_from(message, 6)[0], length)
+    ):
         return None
     try:
         return described(connection, message, channel, info_offset, info_length, length)
@@ -108,13 +112,15 @@ def ordinary_remote(
 class FastLane:
     """Answers the ordinary messages of one connection."""
 
-    __slots__ = ("_connection", "_host", "_parking", "_watchdog", "_writer")
+    __slots__ = ("_connection", "_host", "_parking", "_transport", "_watchdog", "_window", "_writer")
 
     def __init__(
         self, host: Host, connection: Connection, writer: ReplyWriter, parking: Parking, watchdog: Watchdog | None
     ) -> None:
         self._host = host
         self._connection = connection
+        self._transport = connection.transport
+        self._window = connection.command_sequence_window
         self._writer = writer
         self._parking = parking
         self._watchdog = watchdog
@@ -130,16 +136,29 @@ class FastLane:
         form = SHORT_FORMS.get(view[12])
         if form is None:
             return False
-        header = HEADER.fields_from(view)
-        protocol, size, charge, sequence, command, credits, flags, step, message_id, _, tree_id, session_id, _ = header
+        (
+            protocol,
+            size,
+            charge,
+            sequence,
+            command,
+            credits,
+            flags,
+            step,
+            message_id,
+            _,
+            tree_id,
+            session_id,
+            signature,
+        ) = HEADER.fields_from(view)
         if protocol != PROTOCOL_ID or size != HEADER_SIZE or command > 0xFF or step or flags & ~_KNOWN_FLAGS:
             return False
         connection = self._connection
-        window = connection.command_sequence_window
+        window = self._window
         cost = charge if charge and connection.supports_multi_credit else 1
         if not window.allows(message_id, cost) or self._host.handlers.get(command) is not form.handler:
             return False
-        if self._parking.chains or connection.transport.pending_send_bytes > _FEW_UNSENT:
+        if self._parking.chains or self._transport.pending_send_bytes > _FEW_UNSENT:
             return False
         session = connection.session_table.get(session_id)
         if session is None or session.state is not _VALID or connection.life is not _AUTHENTICATED:
@@ -166,7 +185,6 @@ class FastLane:
         opened, answer, remote = found
         if remote is not None and cipher_session is not None:
             return False  # data by RDMA would not be encrypted
-        signature = header[-1]
         if signer is not None and not signer.verify(view):
             view[SIGNATURE_OFFSET:HEADER_SIZE] = signature
             return False
@@ -227,15 +245,15 @@ class FastLane:
             # Copying a small message into one segment costs less than signing several segments.
             message = bytearray().join((header, fixed, data) if data is not None else (header, fixed))
             message[SIGNATURE_OFFSET:HEADER_SIZE] = signer.sign((message,), message_id)
-            connection.transport.send((message,), invalidate)
+            self._transport.send((message,), invalidate)
         elif cipher_session is not None and cipher_session.cipher is not None:
             segments = (header, fixed, data) if data is not None else (header, fixed)
             buffer = self._writer.encrypted(segments, cipher_session.cipher)
-            connection.transport.send((buffer.view[:-TAG_SIZE],), None, buffer.release)
+            self._transport.send((buffer.view[:-TAG_SIZE],), None, buffer.release)
         elif data is not None:
-            connection.transport.send((header + fixed, data), invalidate)
+            self._transport.send((header + fixed, data), invalidate)
         else:
-            connection.transport.send((header + fixed,), invalidate)
+            self._transport.send((header + fixed,), invalidate)
 
     def _request(self, chain: Chain, session: Session, opened: Open | None, signer: Signer | None) -> Request:
         """Return the request that the general path would have by now."""
