@@ -20,6 +20,7 @@ from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.read_write import (
+    LENGTH_AT,
     READ_DATA_OFFSET,
     READ_REQUEST,
     READ_RESPONSE,
@@ -248,8 +249,7 @@ def _look(
 
 def _read_now(connection: Connection, opened: Open, offset: int, length: int, minimum: int) -> Body | None:
     """Return the response, or None if a disk has to be waited for. Raises ``StatusError`` and ``OSError``."""
-    if length > connection.largest_inline:
-        connection.largest_inline = length
+    connection.largest_inline = max(connection.largest_inline, length)
     data: Buffer | None
     if opened.may_block or opened.descriptor is None:
         data = _read_if_cached(opened, length, offset)
@@ -274,4 +274,4 @@ def _read_if_cached(opened: Open, length: int, offset: int) -> Buffer | None:
     return view if count == length else bytes(view[:count])
 
 
-SHORT_FORMS[Command.READ] = ShortForm(read, _look)
+SHORT_FORMS[Command.READ] = ShortForm(read, _look, LENGTH_AT)

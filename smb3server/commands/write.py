@@ -21,6 +21,7 @@ from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.read_write import (
+    LENGTH_AT,
     TAIL,
     WRITE_REQUEST,
     WRITE_RESPONSE,
@@ -234,11 +235,10 @@ def _write_now(
 ) -> Body:
     """Write to the page cache and return the response. Raises ``OSError``."""
     length = len(data)
-    if length > connection.largest_inline:
-        connection.largest_inline = length
+    connection.largest_inline = max(connection.largest_inline, length)
     _put(file, handle, data, offset)
     opened.position = offset + length
     return WRITE_RESPONSE.pack_fields(17, 0, length, 0, 0, 0), None
 
 
-SHORT_FORMS[Command.WRITE] = ShortForm(write, _look)
+SHORT_FORMS[Command.WRITE] = ShortForm(write, _look, LENGTH_AT)

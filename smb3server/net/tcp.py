@@ -322,36 +322,33 @@ class TcpTransport:
             return
         self._delivering = True
         try:
-            self._parse()
+            view, start, end = self._receive_view, self._start, self._end
+            while end - start >= 4 and self._reading:
+                (length,) = _LENGTH.unpack_from(view, start)
+                if length > self.max_message_size:
+                    what = "not a direct-TCP message" if view[start] else f"message of {length} bytes"
+                    self._finish(ConnectionAbortedError(what))
+                    return
+                begin, follows = start + 4, start + 4 + length
+                if follows <= end:
+                    self._start = start = follows
+                    # A copy: a request that waits for a long time keeps only its own bytes, not the receive buffer.
+                    self._on_message(_Small(memoryview(bytearray(view[begin:follows]))))
+                elif self._trusted and length >= LARGE_MESSAGE:
+                    large = self._pool.acquire(length)
+                    here = end - begin
+                    large.view[:here] = view[begin:end]
+                    self._large, self._large_filled = large, here
+                    self._start = self._end = 0
+                    return
+                else:
+                    break
+            if start == end:
+                self._start = self._end = 0
+                if len(view) < INITIAL_BUFFER and self._trusted:
+                    self._resize()
         finally:
             self._delivering = False
-
-    def _parse(self) -> None:
-        view, start, end = self._receive_view, self._start, self._end
-        while end - start >= 4 and self._reading:
-            (length,) = _LENGTH.unpack_from(view, start)
-            if length > self.max_message_size:
-                what = "not a direct-TCP message" if view[start] else f"message of {length} bytes"
-                self._finish(ConnectionAbortedError(what))
-                return
-            begin, follows = start + 4, start + 4 + length
-            if follows <= end:
-                self._start = start = follows
-                # A copy, so that a request that waits for a long time keeps only its own bytes, not the receive buffer.
-                self._on_message(_Small(memoryview(bytearray(view[begin:follows]))))
-            elif self._trusted and length >= LARGE_MESSAGE:
-                large = self._pool.acquire(length)
-                here = end - begin
-                large.view[:here] = view[begin:end]
-                self._large, self._large_filled = large, here
-                self._start = self._end = 0
-                return
-            else:
-                break
-        if start == end:
-            self._start = self._end = 0
-            if len(view) < INITIAL_BUFFER and self._trusted:
-                self._resize()
 
     # Sending
 
