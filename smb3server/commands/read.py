@@ -36,6 +36,8 @@ from smbdirect.message_transport import PooledBuffer
 _READS = int(Access.READ_DATA | Access.EXECUTE)
 LENT_FROM = 65536
 """Bytes from which a buffer is counted for its user."""
+FILE_FROM = 32768
+"""Bytes from which it is worth while to send data out of the page cache instead of reading it into a buffer."""
 _NO_DATA = b"\0"
 """A response without data still has one byte of buffer, which StructureSize 17 counts."""
 _FIXED = READ_RESPONSE.pack_fields
@@ -102,6 +104,10 @@ class FileRead:
             raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
         if length == 0:
             return self._nothing()
+        if length >= FILE_FROM and self.remote is None:
+            response = self._out_of_file()
+            if response is not None:
+                return response
         usage = opened.usage if length >= LENT_FROM else None
         if usage is not None and usage.lent and not self.request.server.ceilings.may_lend(usage, length):
             return self._wait_for_buffer(usage)
@@ -127,6 +133,20 @@ class FileRead:
         if self.remote is not None:
             return Response([fixed], invalidate=self.remote.invalidate)
         return Response([fixed, _NO_DATA])
+
+    def _out_of_file(self) -> Response | None:
+        """Return a response whose data is sent out of the page cache. None if it has to be read into a buffer."""
+        opened, body = self.opened, self.body
+        if opened.descriptor is None or opened.handle is None or not self.request.host.may_send_file(self.request):
+            return None
+        data = opened.handle.cached(body.offset, body.length)
+        if data is None:
+            return None
+        if data.length < body.minimum_count:
+            raise StatusError(NtStatus.END_OF_FILE)
+        opened.position = body.offset + data.length
+        opened.begin_io()
+        return Response([_FIXED(17, READ_DATA_OFFSET, 0, data.length, 0, 0)], on_sent=opened.end_io, data=data)
 
     def _reply(self, buffer: PooledBuffer, count: int) -> Response:
         """Return the response with ``count`` bytes of ``buffer``. The response owns ``buffer`` then. If this raises an

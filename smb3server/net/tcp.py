@@ -1,7 +1,8 @@
 """Direct TCP: each message follows a zero byte and its length in three bytes, big-endian. [MS-SMB2 2.1]
 
 Small messages are copied from one receive buffer, which may receive several at once. A large message is received
-directly into a pooled buffer of its own. Sends gather segments without copying them.
+directly into a pooled buffer of its own. Sends gather segments without copying them. Data that is still in a file goes
+from the page cache to the socket by sendfile(2).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
 import struct
 from collections import deque
@@ -18,7 +20,14 @@ from itertools import islice
 from smbdirect import tcp_info
 from smbdirect.codec import Buffer
 from smbdirect.life import Life, change
-from smbdirect.message_transport import InboundMessage, Limits, PooledBuffer, RdmaOperations, Traffic
+from smbdirect.message_transport import (
+    FileRange,
+    InboundMessage,
+    Limits,
+    PooledBuffer,
+    RdmaOperations,
+    Traffic,
+)
 from smbdirect.transport.pool import BufferPool
 from smbdirect.unauthenticated import Allowance
 
@@ -38,6 +47,8 @@ LARGE_MESSAGE = 16384
 """A message of at least this many bytes is received into a buffer of its own."""
 MAX_SEGMENTS = 512
 """Most segments per sendmsg; IOV_MAX is 1024."""
+MAX_FILES = 64
+"""Most file ranges in the queue of a connection. Each may be all that keeps a closed file's descriptor open."""
 HIGH_WATER = 16 << 20
 """Reading stops when more bytes than this are unsent, until fewer than half of them are."""
 HIGH_WATER_UNAUTHENTICATED = 16384
@@ -122,14 +133,19 @@ class TcpTransport:
         throttled."""
         self._delivering = False
         """Whether ``_deliver_buffered`` is on the stack: a nested call must not deliver messages."""
-        # The send side. Invariant: _queue has the bytes from _sent_position to _queued_position of the stream.
+        # The send side. Invariant: _queue and the ranges and memory of _files, in their order, have the bytes from
+        # _sent_position to _queued_position of the stream. These are pending_send_bytes.
         self._queue: deque[Buffer] = deque()
+        self._files: deque[tuple[FileRange, deque[Buffer]]] = deque()
+        """Data that is still in a file, each with the memory that follows it."""
+        self._last = self._queue
+        """Takes the memory that is sent next: ``_queue``, or the memory behind the last range of ``_files``."""
         self._marks: deque[tuple[int, Callable[[], None]]] = deque()
         """(stream position of a message's end, its on_sent), for messages that have one."""
         self._queued_position = 0
         self._sent_position = 0
         self._writing = False
-        """Whether the loop watches for room in the socket. Invariant: if so, ``_queue`` is not empty."""
+        """Whether the loop watches for room in the socket. Invariant: if so, something is unsent."""
         self._corked = False
         """Whether ``_readable`` is on the stack: it flushes at its end, so that answers to a batch of requests need one
         call."""
@@ -183,7 +199,7 @@ class TcpTransport:
             return
         self._life = change(self._life, Life.CLOSING)
         self._update_reading()
-        if not self._queue:
+        if not self.pending_send_bytes:
             self._finish(None)
 
     def abort(self, reason: str = "") -> None:
@@ -201,6 +217,8 @@ class TcpTransport:
         self._socket.close()
         self._allowance.give_back()
         self._queue.clear()
+        self._files.clear()
+        self._last = self._queue
         self.pending_send_bytes = 0
         marks, self._marks = self._marks, deque()
         for _, on_sent in marks:
@@ -362,11 +380,16 @@ class TcpTransport:
     def acquire(self, size: int) -> PooledBuffer:
         return self._pool.acquire(size)
 
+    @property
+    def takes_file(self) -> bool:
+        return len(self._files) < MAX_FILES
+
     def send(
         self,
         segments: Sequence[Buffer],
         invalidate: int | None = None,
         on_sent: Callable[[], None] | None = None,
+        data: FileRange | None = None,
     ) -> None:
         if self._life >= _CLOSING:
             if on_sent is not None:
@@ -375,7 +398,11 @@ class TcpTransport:
         length = 0
         for segment in segments:
             length += len(segment)
-        queue = self._queue
+        queue = self._last
+        if data is not None:
+            length += data.length
+            self._last = deque()
+            self._files.append((data, self._last))
         first = segments[0]
         if len(first) <= _JOINED:
             queue.append(b"".join((_LENGTH.pack(length), first)))
@@ -396,9 +423,12 @@ class TcpTransport:
 
     def _flush(self) -> None:
         """Send as much as the socket accepts."""
-        queue = self._queue
-        while queue and self._life < _DEAD:
+        while self.pending_send_bytes and self._life < _DEAD:
+            queue = self._queue
             try:
+                if self._files:
+                    self._send_beside_files()
+                    continue
                 if len(queue) == 1:
                     count = self._socket.send(queue[0])
                 else:
@@ -413,10 +443,11 @@ class TcpTransport:
             self._sent(count)
         if self._life >= _DEAD:
             return
-        if queue and not self._writing:
+        unsent = self.pending_send_bytes > 0
+        if unsent and not self._writing:
             self._writing = True
             self._loop.add_writer(self._fd, self._flush)
-        elif not queue and self._writing:
+        elif not unsent and self._writing:
             self._writing = False
             self._loop.remove_writer(self._fd)
         if self._throttled and self.pending_send_bytes < self._high_water // 2:
@@ -424,8 +455,28 @@ class TcpTransport:
             self._update_reading()
             if self._end > self._start:
                 self._loop.call_soon(self._deliver_buffered)
-        if self._life is _CLOSING and not queue:
+        if self._life is _CLOSING and not unsent:
             self._finish(None)
+
+    def _send_beside_files(self) -> None:
+        """Send the memory before the first file range or, if there is none, the range. Raises ``OSError``."""
+        if self._queue:
+            # MSG_MORE: the kernel sends a header in the same segment as the data that follows it.
+            self._sent(self._socket.sendmsg(list(islice(self._queue, MAX_SEGMENTS)), (), socket.MSG_MORE))
+            return
+        data, behind = self._files[0]
+        count = os.sendfile(self._fd, data.descriptor, data.offset, data.length)
+        if count == 0:
+            # The file was cut off after the header had promised the data. Samba, too, fills up with zeros.
+            behind.appendleft(bytes(data.length))
+        if count in (0, data.length):
+            self._files.popleft()
+            self._queue = behind
+        else:
+            self._files[0] = data.after(count), behind
+        self.pending_send_bytes -= count
+        self._sent_position += count
+        self._report_sent()
 
     def _sent(self, count: int) -> None:
         """Note that the socket accepted ``count`` bytes of the queue."""
@@ -442,6 +493,11 @@ class TcpTransport:
                 else:
                     queue[0] = memoryview(head)[count:]
                     break
+        if self._marks:
+            self._report_sent()
+
+    def _report_sent(self) -> None:
+        """Call the ``on_sent`` of each message that the socket has accepted whole."""
         marks = self._marks
         while marks and marks[0][0] <= self._sent_position:
             _, on_sent = marks.popleft()
