@@ -122,6 +122,12 @@ class Search(ABC):
         can be interrupted. A call that raises ``FolderNotRead`` can be repeated."""
 
     @abstractmethod
+    def unread(self, count: int) -> None:
+        """Take back the last ``count`` (at least one) of the entries that the last call of ``read`` returned.
+
+        The next call looks at them again."""
+
+    @abstractmethod
     def close(self) -> None:
         """End the search. From now on ``read`` returns None."""
 
@@ -132,13 +138,23 @@ class ListedSearch(Search):
     def __init__(self, entries: Iterator[DirectoryEntry], matches: Callable[[str], bool]) -> None:
         self._entries = entries
         self._matches = matches
+        self._last: list[DirectoryEntry] = []
+        self._again: list[DirectoryEntry] = []
 
     def read(self, most: int) -> Sequence[DirectoryEntry] | None:
+        if self._again:
+            self._last, self._again = self._again[:most], self._again[most:]
+            return self._last
         found = list(itertools.islice(self._entries, most))
-        return [entry for entry in found if self._matches(entry.name)] if found else None
+        self._last = [entry for entry in found if self._matches(entry.name)]
+        return self._last if found else None
+
+    def unread(self, count: int) -> None:
+        self._again[:0] = self._last[-count:]
 
     def close(self) -> None:
         self._entries = iter(())
+        self._again = []
 
 
 _A_FEW = 16

@@ -155,10 +155,12 @@ class _Listing:
                 return False
             if entries is None:
                 return True
-            shown = self._shown(entries)
-            added = self.packer.add(shown)
-            if added < len(shown):
-                self.enumeration.put_back(shown[added:])
+            visible = self.visible
+            seen = entries if visible is None else [entry for entry in entries if visible(entry.name)]
+            added = self.packer.add(seen if self.hides is None else self._with_hidden(seen, self.hides))
+            if added < len(seen):
+                first = next(index for index, entry in enumerate(entries) if entry is seen[added])
+                self.enumeration.unread(len(entries) - first)
                 self.overflows = not self.packer.count
                 return True
             if self.single and added:
@@ -167,7 +169,7 @@ class _Listing:
                 return False
 
     def _most(self) -> int:
-        """Return for how many entries to ask: what is read and does not fit is old when it is sent."""
+        """Return for how many entries to ask. Those that do not fit are looked at again for the next response."""
         if self.single:
             return 1
         if self.visible is not None:
@@ -175,14 +177,9 @@ class _Listing:
         packer = self.packer
         return max(1, min(_ENTRIES_PER_LOOK, (packer.limit - len(packer.buffer)) // _USUAL_SIZE))
 
-    def _shown(self, entries: Sequence[DirectoryEntry]) -> Sequence[DirectoryEntry]:
-        """Return the entries that the client sees, as it sees them."""
-        visible, hides = self.visible, self.hides
-        if visible is not None:
-            entries = [entry for entry in entries if visible(entry.name)]
-        if hides is not None:
-            entries = [DirectoryEntry(name, hidden(info) if hides(name) else info) for name, info in entries]
-        return entries
+    @staticmethod
+    def _with_hidden(entries: Sequence[DirectoryEntry], hides: NameTest) -> Sequence[DirectoryEntry]:
+        return [DirectoryEntry(name, hidden(info) if hides(name) else info) for name, info in entries]
 
     def response(self) -> Response:
         """Return the response with the entries so far. Raises ``StatusError``, e.g. FILE_CLOSED if the open was closed

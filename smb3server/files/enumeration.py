@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Enumeration:
     """The search of one open directory: Open.EnumerationLocation and Open.EnumerationSearchPattern."""
 
-    __slots__ = ("_left", "_search", "backend", "closed", "only", "pattern", "started", "turn", "unfinished")
+    __slots__ = ("_search", "backend", "closed", "only", "pattern", "started", "turn", "unfinished")
 
     def __init__(self, handle: Handle, pattern: str, backend: Backend | None = None) -> None:
         """``backend`` is the store of ``handle``. Give it if a search for one name can wait for the folder to be
@@ -25,7 +25,6 @@ class Enumeration:
         self.backend = backend
         self.only = None if has_wildcards(pattern) else pattern
         self._search = handle.search(compile_expression(pattern), self.only)
-        self._left: Sequence[DirectoryEntry] = ()
         self.started = False
         """True once an entry was returned. From then on the end is NO_MORE_FILES instead of NO_SUCH_FILE."""
         self.turn = asyncio.Lock()
@@ -36,9 +35,6 @@ class Enumeration:
 
     def read(self, most: int) -> Sequence[DirectoryEntry] | None:
         """Return the next entries, as ``Search.read`` does."""
-        if self._left:
-            found, self._left = self._left[:most], self._left[most:]
-            return found
         if self.only is None or self.backend is None:
             return self._search.read(most)
         self.backend.defer_reading = True
@@ -47,12 +43,11 @@ class Enumeration:
         finally:
             self.backend.defer_reading = False
 
-    def put_back(self, entries: Sequence[DirectoryEntry]) -> None:
-        """Take back the last entries of those that ``read`` returned. It returns them again."""
-        self._left = [*entries, *self._left]
+    def unread(self, count: int) -> None:
+        """Take back the last entries that ``read`` returned, as ``Search.unread`` does."""
+        self._search.unread(count)
 
     def close(self) -> None:
         """Release the store's resources of the search."""
         self.closed = True
-        self._left = ()
         self._search.close()

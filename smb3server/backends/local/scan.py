@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import stat as stat_module
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from smb3server.backends import names
 from smb3server.backends.base import DirectoryEntry, FileInfo, Search
@@ -52,15 +52,12 @@ class Folder:
         info = self._info(name)
         return None if info is None else DirectoryEntry(shown, info)
 
-    def entries(self, disk_names: Sequence[str], shown: Sequence[str]) -> Iterator[DirectoryEntry]:
-        """Return ``entry`` of many names, without those that are None. This looks at the ordinary ones all at once."""
-        found: list[FileInfo | None] = self._store.ordinary_entries(self.descriptor, disk_names)
+    def infos(self, disk_names: Sequence[str]) -> list[FileInfo | None]:
+        """Return the metadata of many entries, as ``entry`` does. This looks at the ordinary ones all at once."""
+        found = self._store.ordinary_entries(self.descriptor, disk_names)
         if None in found:
             found = [self._info(name) if info is None else info for name, info in zip(disk_names, found, strict=True)]
-            shown = [name for name, info in zip(shown, found, strict=True) if info is not None]
-            found = [info for info in found if info is not None]
-        # DirectoryEntry(name, info) of each, made by no code in Python: a listing has thousands.
-        return map(tuple.__new__, itertools.repeat(DirectoryEntry), zip(shown, found, strict=True))
+        return found
 
     def _info(self, name: str) -> FileInfo | None:
         raw = os.fsencode(name)
@@ -97,22 +94,38 @@ class FolderSearch(Search):
         # Names that were read, match, and were not looked at yet. Invariant: both lists are of the same length.
         self._on_disk: list[str] = []
         self._shown: list[str] = []
+        # What the last call returned: '.' and '..', or other entries with their names.
+        self._last: tuple[list[DirectoryEntry], list[str], list[str]] = ([], [], [])
 
     def read(self, most: int) -> Sequence[DirectoryEntry] | None:
         if self._folder.descriptor < 0:
             return None
         if self._dots:
             found, self._dots = self._dots[:most], self._dots[most:]
+            self._last = found, [], []
             return found
         if not self._on_disk:
-            on_disk = next(self._folder.names, None)
-            if on_disk is None:
+            names_read = next(self._folder.names, None)
+            if names_read is None:
                 self.close()
                 return None
-            self._take(on_disk)
-        found = list(self._folder.entries(self._on_disk[:most], self._shown[:most]))
+            self._take(names_read)
+        on_disk, shown = self._on_disk[:most], self._shown[:most]
+        infos = self._folder.infos(on_disk)
         del self._on_disk[:most], self._shown[:most]
-        return found
+        if None in infos:
+            there = [info is not None for info in infos]
+            on_disk, shown = list(itertools.compress(on_disk, there)), list(itertools.compress(shown, there))
+            infos = [info for info in infos if info is not None]
+        self._last = [], on_disk, shown
+        # DirectoryEntry(name, info) of each, made by no code in Python: a listing has thousands.
+        return list(map(tuple.__new__, itertools.repeat(DirectoryEntry), zip(shown, infos, strict=True)))
+
+    def unread(self, count: int) -> None:
+        dots, on_disk, shown = self._last
+        self._dots[:0] = dots[-count:]
+        self._on_disk[:0] = on_disk[-count:]
+        self._shown[:0] = shown[-count:]
 
     def _take(self, on_disk: Sequence[str]) -> None:
         """Keep the names that match."""
@@ -133,13 +146,17 @@ class NameSearch(Search):
     def __init__(self, folder: Folder, name: str) -> None:
         self._folder = folder
         self._name = name
+        self._is_over = False
 
     def read(self, most: int) -> Sequence[DirectoryEntry] | None:
-        if self._folder.descriptor < 0:
+        if self._is_over:
             return None
         found = self._find()
-        self.close()
+        self._is_over = True
         return None if found is None else [found]
+
+    def unread(self, count: int) -> None:
+        self._is_over = False
 
     def _find(self) -> DirectoryEntry | None:
         folder, name = self._folder, self._name
@@ -159,4 +176,5 @@ class NameSearch(Search):
         return folder.entry(actual, shown) if names.upcase(shown) == names.upcase(name) else None
 
     def close(self) -> None:
+        self._is_over = True
         self._folder.close()

@@ -348,6 +348,31 @@ def test_sizes_of_batches_do_not_matter(folder: Path, way: str) -> None:
     assert len(found) == 702
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 100, 1000])
+def test_entries_taken_back_are_looked_at_again(folder: Path, way: str, most: int) -> None:
+    for number in range(300):
+        (folder / f"f{number}").touch()
+    (folder / "gone").touch()
+    chosen = random.Random(most)
+    found: list[str] = []
+    with searching(folder) as (search, _):
+        search.unread(1)
+        (folder / "gone").unlink()
+        while (some := search.read(most)) is not None:
+            back = chosen.randint(0, len(some))
+            if back:
+                search.unread(back)
+            found += [entry.name for entry in some[: len(some) - back]]
+            changed = folder / some[-1].name if back and len(some[-1].name) > 2 else None
+            if changed is not None:
+                changed.write_bytes(b"new")
+                sizes = {entry.name: entry.info.end_of_file for entry in search.read(back) or ()}
+                assert sizes[changed.name] == 3
+                search.unread(len(sizes))
+    assert found[:2] == [".", ".."]
+    assert sorted(found[2:]) == sorted(f"f{number}" for number in range(300))
+
+
 def test_searches_leave_nothing_open(folder: Path, way: str) -> None:
     for number in range(600):
         (folder / f"f{number}").touch()
@@ -383,7 +408,11 @@ def test_a_search_for_one_name_goes_on_when_the_folder_is_read(folder: Path, way
         store.defer_reading = False
         for _ in unread.value.reading.steps:
             pass
-        assert [entry.name for entry in search.read(1) or ()] == ["File5999"]
+        for _ in range(2):
+            assert [entry.name for entry in search.read(1) or ()] == ["File5999"]
+            assert search.read(1) is None
+            search.unread(1)
+        search.close()
         assert search.read(1) is None
 
 
