@@ -25,6 +25,7 @@ if native.available("smb3server.backends.local._native"):
         openat2,
         openat2_first,
         openat2_stat,
+        ordinary_entries,
         statx,
         statx_at,
     )
@@ -36,6 +37,7 @@ else:
         openat2,
         openat2_first,
         openat2_stat,
+        ordinary_entries,
         statx,
         statx_at,
     )
@@ -48,6 +50,7 @@ __all__ = [
     "openat2",
     "openat2_first",
     "openat2_stat",
+    "ordinary_entries",
     "statx",
     "statx_at",
 ]
