@@ -1,4 +1,4 @@
-"""Takes apart what a UDP socket receives at once, and checks each packet. No I/O. [IBTA A17.3.3]
+"""Runs of similar packets, and how a UDP socket's batches are taken apart and checked. No I/O. [IBTA A17.3.3]
 
 A sender's batch (UDP_SEGMENT) and the packets that the kernel put together (UDP_GRO) arrive in one piece. All packets
 in it have the same length, except for the last one, which may be shorter.
@@ -30,16 +30,18 @@ class Run(NamedTuple):
     words: int
     """The words with the PSN, combined by "or": has ``ACK_REQUEST`` if one of the packets requests one."""
     packets: memoryview
-    """Whole packets, from BTH to ICRC."""
+    """Packets from BTH to ICRC, with something else between them if ``stride`` is more than ``size``."""
     size: int
     """Bytes of each packet."""
     number: int
+    stride: int
+    """Bytes from the begin of one packet to that of the next."""
     intact: bool = True
     """Whether the ICRCs are right. If not, ``number`` is 1."""
 
     def split(self) -> Iterator[memoryview]:
         """Yield each packet."""
-        return (self.packets[start : start + self.size] for start in range(0, self.size * self.number, self.size))
+        return (self.packets[start : start + self.size] for start in range(0, self.stride * self.number, self.stride))
 
     def payload_length(self) -> int:
         """Return the bytes of payload in each packet, which must have no extension headers and no padding."""
@@ -47,9 +49,8 @@ class Run(NamedTuple):
 
     def place(self, memory: memoryview, position: int) -> None:
         """Copy the payloads, one behind the other, to ``position`` of ``memory``. Conditions: ``payload_length``."""
-        packets, size = self.packets, self.size
-        length = size - MIN_PACKET
-        for start in range(_PAYLOAD, self.number * size, size):
+        packets, length, stride = self.packets, self.size - MIN_PACKET, self.stride
+        for start in range(_PAYLOAD, self.number * stride, stride):
             memory[position : position + length] = packets[start : start + length]
             position += length
 
@@ -75,25 +76,25 @@ def runs(batch: memoryview, size: int, flow: Flow) -> Iterator[Run]:
     for index, (its_head, word) in enumerate(_layout(size).iter_unpack(batch[: end * size])):
         if its_head != head or word & PSN_MASK != due:
             if index:
-                yield from _check(
-                    Run(head, first, words, batch[start * size : index * size], size, index - start), start, flow
-                )
+                whole = batch[start * size : index * size]
+                yield from _check(Run(head, first, words, whole, size, index - start, size), start, flow)
             head, words, start = its_head, 0, index
             first = due = word & PSN_MASK
         words |= word
         due = due + 1 & PSN_MASK
-    yield from _check(Run(head, first, words, batch[start * size : end * size], size, end - start), start, flow)
+    yield from _check(Run(head, first, words, batch[start * size : end * size], size, end - start, size), start, flow)
     rest = batch[end * size :]
-    if len(rest) >= MIN_PACKET:
+    left = len(rest)
+    if left >= MIN_PACKET:
         word = int.from_bytes(rest[_BEFORE_PSN : _BEFORE_PSN + 4], "big")
-        yield from _check(Run(bytes(rest[:_BEFORE_PSN]), word & PSN_MASK, word, rest, len(rest), 1), end, flow)
+        yield from _check(Run(bytes(rest[:_BEFORE_PSN]), word & PSN_MASK, word, rest, left, 1, left), end, flow)
     elif rest:
-        yield Run(b"", 0, 0, rest, len(rest), 1, False)
+        yield Run(b"", 0, 0, rest, left, 1, left, False)
 
 
 def _check(run: Run, index: int, flow: Flow) -> Iterator[Run]:
     """Yield ``run``, which begins with packet ``index`` of a batch, if all of it is intact, else packet by packet."""
-    head, _, _, packets, size, number, _ = run
+    head, _, _, packets, size, number, _, _ = run
     bodies = [packets[start + _BEFORE_PSN : start + size] for start in range(0, size * number, size)]
     # The usual case, as fast as Python allows: the identifications are the places in the batch.
     states = flow.states(size, head)[index : index + number]
@@ -102,4 +103,4 @@ def _check(run: Run, index: int, flow: Flow) -> Iterator[Run]:
         return
     for packet in run.split():
         word = int.from_bytes(packet[_BEFORE_PSN : _BEFORE_PSN + 4], "big")
-        yield Run(head, word & PSN_MASK, word, packet, size, 1, is_intact(packet, flow))
+        yield Run(head, word & PSN_MASK, word, packet, size, 1, size, is_intact(packet, flow))

@@ -66,16 +66,16 @@ def of_payload(packet: Buffer, state: int) -> bytes:
     return crc32(masked, state).to_bytes(4, "little")
 
 
-def check_ipv4(buffer: bytearray, view: memoryview, end: int) -> bool:
-    """Return whether the ICRC of the IPv4 packet at ``buffer[8:end]`` is right. ``buffer[:8]`` must contain ones. The
-    variant fields are overwritten with ones: read ECN bits and BTH byte 4 before. The packet must have no IP
-    options."""
-    buffer[9] = 0xFF
-    buffer[16] = 0xFF
-    buffer[18] = buffer[19] = 0xFF
-    buffer[34] = buffer[35] = 0xFF
-    buffer[40] = 0xFF
-    return crc32(view[:end]) == RESIDUE
+def check_ipv4(buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
+    """Return whether the ICRC of an IPv4 packet is right. The packet is at ``buffer[start + 8 : end]``, behind eight
+    bytes of ones. The variant fields are overwritten with ones: read ECN bits and BTH byte 4 before. The packet must
+    have no IP options."""
+    buffer[start + 9] = 0xFF
+    buffer[start + 16] = 0xFF
+    buffer[start + 18] = buffer[start + 19] = 0xFF
+    buffer[start + 34] = buffer[start + 35] = 0xFF
+    buffer[start + 40] = 0xFF
+    return crc32(view[start:end]) == RESIDUE
 
 
 def _effect(ip_id: int, behind: int) -> int:

@@ -369,4 +369,4 @@ def test_tshark_and_the_icrc_of_every_packet(tmp_path: Path, host: str) -> None:
         assert UDP in frame
         assert packet[4:8] == b"\0\0\x40\0", "ID 0, DF"
         buffer = bytearray(icrc.ONES) + packet
-        assert icrc.check_ipv4(buffer, memoryview(buffer), len(buffer))
+        assert icrc.check_ipv4(buffer, memoryview(buffer), 0, len(buffer))
