@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
     from smb3server.state.objects import Open, Session
     from smb3server.wire.file_id import FileId
-    from smbdirect.message_transport import InboundMessage
+    from smbdirect.message_transport import FileRange, InboundMessage
 
 
 @dataclass(slots=True)
@@ -34,6 +34,8 @@ class Reply:
     """Remote token to invalidate with the message."""
     on_encoded: Callable[[Sequence[Buffer]], None] | None = None
     """Called with the finished segments, for the preauthentication integrity hash."""
+    data: FileRange | None = None
+    """Data behind the segments that is sent out of a file. The reply is sent alone, neither signed nor encrypted."""
 
 
 class Fresh(NamedTuple):

@@ -367,6 +367,18 @@ class Dispatcher:
             self._flush(chain)
         self._go_on(chain)
 
+    def may_send_file(self, request: Request) -> bool:
+        """See ``Host``."""
+        chain = request.chain
+        return (
+            self.connection.transport.takes_file
+            and chain.offset < 0
+            and not chain.replies
+            and chain.cipher_session is None
+            and not _is_secret(request)
+            and self.writer.signer_for(request) is None
+        )
+
     def _cancel(self, request: Request) -> None:
         """Cancel the request that a CANCEL names, if it is still pending. Never reply. [MS-SMB2 3.3.5.16]"""
         header = request.header
