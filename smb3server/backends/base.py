@@ -16,7 +16,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from smb3server.wire.attributes import MAX_OFFSET
 from smbdirect.codec import Buffer
@@ -215,6 +215,8 @@ class Handle(ABC):
 
     __slots__ = ()
 
+    dormant: ClassVar[bool] = False
+    """Whether it takes no descriptor, because the file is opened when it is first needed."""
     key: FileKey
     stream: str
     kind: Kind

@@ -28,6 +28,7 @@ class DeferredHandle(Handle):
     """
 
     __slots__ = ("_handle", "_open", "_remembered", "created", "file_created", "key", "kind", "stream")
+    dormant = True
 
     def __init__(self, remembered: Remembered, open_now: Callable[[Remembered], Handle]) -> None:
         """Create a handle for ``remembered``. ``open_now`` opens that file; it is called again only if it raised."""

@@ -100,8 +100,6 @@ def split_path(name: str) -> tuple[Path, str, bool | None]:
         return (), "", None
     if len(name) > MAX_PATH_UNITS:
         raise InvalidName(name[:64], "path too long")
-    if _PLAIN_NAME.fullmatch(name) and name.count("\\") < MAX_DEPTH:
-        return tuple(name.split("\\")), "", None
     head, _, last = name.rpartition("\\")
     components = head.split("\\") if head else []
     if name.startswith("\\"):
@@ -117,6 +115,15 @@ def split_path(name: str) -> tuple[Path, str, bool | None]:
     for component in components:
         check_component(component)
     return tuple(components), stream, directory
+
+
+def split_plain(name: str) -> Path | None:
+    """Return the components of a name if it is nothing but plain ASCII components, as most names are. Otherwise return
+    None: ``split_path`` has to look closer."""
+    if len(name) > MAX_PATH_UNITS or not _PLAIN_NAME.fullmatch(name):
+        return None
+    path = tuple(name.split("\\"))
+    return path if len(path) <= MAX_DEPTH else None
 
 
 def _split_stream(last: str) -> tuple[str, str, bool | None]:

@@ -89,46 +89,22 @@ class LocalHandle(Handle):
         "stream",
     )
 
-    @classmethod
-    def existing(
-        cls,
-        backend: HandleHost,
-        descriptor: int,
-        stat: Statx,
-        kind: Kind,
-        data: int | None,
-        *,
-        writable: bool,
-        user: User | None,
-    ) -> LocalHandle:
-        """Return the handle of an existing file or directory. It takes over the descriptors."""
-        return cls(
-            backend,
-            descriptor,
-            stat,
-            kind,
-            is_path=data is None,
-            data=data if kind == Kind.FILE else None,
-            writable=writable,
-            stream="",
-            created=False,
-            user=user,
-        )
-
     def __init__(
         self,
         backend: HandleHost,
         descriptor: int,
         stat: Statx,
         kind: Kind,
+        data: int | None,
+        user: User | None,
         *,
         is_path: bool,
-        data: int | None,
         writable: bool,
-        stream: str,
-        created: bool,
-        user: User | None,
+        stream: str = "",
+        created: bool = False,
     ) -> None:
+        """Take over the descriptors: ``descriptor`` is the file itself, O_PATH if ``is_path``, and ``data`` is for its
+        data or that of the stream, None without one."""
         self._backend = backend
         # ``_fd`` is the file itself: O_PATH, unless access to data was requested. Invariant: ``_data``, which bytes are
         # read from and written to, is ``_fd``, or the descriptor of an alternate stream, or None.

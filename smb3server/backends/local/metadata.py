@@ -202,8 +202,9 @@ class MetadataStore:
     def describe(self, reference: Reference, stat: Statx, data: Statx | None = None) -> Described:
         """Return metadata and security descriptor of a file. ``stat``: its own. ``data``: as in ``file_info``."""
         metadata = self.load(reference, stat)
-        info = file_info(stat, metadata, data)
-        return Described(info, self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR))
+        present = metadata.present & Blob.DESCRIPTOR
+        descriptor = self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR) if present else None
+        return Described(file_info(stat, metadata, data), descriptor)
 
     def begin(
         self, file: int, reference: Reference, stat: Statx, attributes: int, descriptor: bytes | None

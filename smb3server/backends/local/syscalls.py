@@ -177,6 +177,11 @@ def switch_fsuid(uid: int) -> int:
     return int(_setfsuid(uid))
 
 
+def switch_fsgid(gid: int) -> int:
+    """Set the file-system gid, and return the former one. Only the next call shows whether ``gid`` is in force."""
+    return int(_setfsgid(gid))
+
+
 def set_fsuid(uid: int) -> None:
     """Set the file-system uid of this thread. Raises PermissionError if the kernel refuses it."""
     _setfsuid(uid)
