@@ -16,6 +16,7 @@ from smb3server.backends.base import (
     User,
 )
 from smbdirect.codec import Buffer
+from smbdirect.message_transport import FileRange
 
 
 class DeferredHandle(Handle):
@@ -71,6 +72,9 @@ class DeferredHandle(Handle):
 
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
         return self.open().read_into(buffers, offset)
+
+    def cached(self, offset: int, length: int) -> FileRange | None:
+        return self.open().cached(offset, length)
 
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
         return self.open().write_from(buffers, offset)
