@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from smb3server.backends.base import Described, DirectoryEntry, FileInfo, Handle, Path, Remembered, StreamInfo, User
+from smb3server.backends.base import (
+    Described,
+    DirectoryEntry,
+    FileInfo,
+    Handle,
+    Path,
+    Remembered,
+    Search,
+    StreamInfo,
+    User,
+)
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import FileRange
 
@@ -162,5 +172,5 @@ class DeferredHandle(Handle):
     def scan(self) -> Iterator[DirectoryEntry]:
         return self.open().scan()
 
-    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Iterator[DirectoryEntry | None]:
+    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Search:
         return self.open().search(matches, only)

@@ -217,10 +217,22 @@ _NOT_PLAIN = re.compile("[" + re.escape("".join(_DISK_SPECIAL)) + "]|[ .](?:\0|\
 """Matches the characters that ``to_wire`` changes, in on-disk names joined by NUL."""
 
 
+def _are_plain(joined: str) -> bool:
+    """Return whether on-disk names, joined by NUL, are ASCII and the same on the wire. There must be at least one."""
+    return joined.isascii() and not _NOT_PLAIN.search(joined)
+
+
+def to_wire_all(disk_names: Sequence[str]) -> Sequence[str]:
+    """Return ``to_wire`` of many names. This is much cheaper if all of them are plain ASCII."""
+    if disk_names and _are_plain("\0".join(disk_names)):
+        return disk_names
+    return [to_wire(name) for name in disk_names]
+
+
 def fold_all(disk_names: Sequence[str]) -> list[str]:
     """Return ``upcase(to_wire(name))`` of many names. This is much cheaper if all of them are plain ASCII."""
     joined = "\0".join(disk_names)
-    if disk_names and joined.isascii() and not _NOT_PLAIN.search(joined):
+    if disk_names and _are_plain(joined):
         return joined.upper().split("\0")
     return [upcase(to_wire(name)) for name in disk_names]
 

@@ -14,12 +14,12 @@ from typing import Protocol
 from smb3server.backends import names
 from smb3server.backends.base import (
     Described,
-    DirectoryEntry,
     FileInfo,
     FileKey,
     Handle,
     Kind,
     Path,
+    Search,
     StreamInfo,
     User,
     check_times,
@@ -472,15 +472,12 @@ class LocalHandle(Handle):
         if not self._backend.streams.list(key):
             self._change(_clear_streams)
 
-    def scan(self) -> Iterator[DirectoryEntry]:
+    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Search:
         directory, here, above = self._for_scan()
-        return scan.scan(directory, here, above, self._backend.store, self._backend.resolver)
-
-    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Iterator[DirectoryEntry | None]:
-        directory, here, above = self._for_scan()
+        folder = scan.Folder(directory, self._backend.store, self._backend.resolver)
         if only is not None and only not in (".", ".."):
-            return scan.one(directory, only, self._backend.store, self._backend.resolver)
-        return scan.search(directory, here, above, self._backend.store, self._backend.resolver, matches)
+            return scan.NameSearch(folder, only)
+        return scan.FolderSearch(folder, here, above, matches)
 
     def _for_scan(self) -> tuple[int, FileInfo, FileInfo]:
         """Return a descriptor for reading the directory, and what '.' and '..' show."""
