@@ -40,14 +40,21 @@ _MAX_STASH = 16 * 1024
 """A remainder of up to this many bytes is copied out of the ring, so that an idle connection holds no ring."""
 _MIN_DIRECT = 16 * 1024
 """If at least this many bytes of a payload are missing, a second system call costs less than a copy."""
-_BULK_WINDOW = 16 * 1024
+_BULK_WINDOW = 4 * 1024
 """Bytes of the ring that are offered while large payloads arrive: room for the end of a message and small messages."""
 _MIN_LAYOUT = 4096
 """Smallest payload per FPDU of a Read Response by a ``Layout``. Many small ones cost less in the ring."""
+_SHORTEST = 20
+"""Bytes of the shortest FPDU, including its trailer."""
 _MIDDLE = ddp.TAGGED | ddp.VERSION
 """DDP control byte of a tagged segment that is not the last of its message."""
+_LAST = _MIDDLE | ddp.LAST
+_WHOLE = ddp.LAST | ddp.VERSION
+"""DDP control byte of the last segment of an untagged message, which is mostly the only one."""
 _WRITE = rdmap.CONTROL | Opcode.RDMA_WRITE
 _RESPONSE = rdmap.CONTROL | Opcode.READ_RESPONSE
+_SEND = rdmap.CONTROL | Opcode.SEND
+_RECEIVE, _OK = Operation.RECEIVE, Status.OK
 _TAGGED_FIELDS = TAGGED_HEADER.fields_from
 _UNTAGGED_FIELDS = UNTAGGED_HEADER.fields_from
 _EMPTY = memoryview(bytearray())
@@ -107,8 +114,7 @@ class Receiver:
         self._on_terminate = on_terminate
         self.rtr = rtr
         # Invariant: the bytes not parsed yet are ring[head:tail], or the stash while no ring is held.
-        self._ring: bytearray | None = None
-        self._view = _EMPTY
+        self._ring: memoryview | None = None
         self._stash = b""
         self._head = 0
         self._tail = 0
@@ -141,19 +147,19 @@ class Receiver:
         if layout is not None and layout.continues:
             self.room = layout.left
             return layout.buffers
-        if self._ring is None:
+        ring = self._ring
+        if ring is None:
             free = self._rings.free
-            self._ring = free.pop() if free else self._rings.make()
-            self._view = memoryview(self._ring)
+            ring = self._ring = free.pop() if free else self._rings.make()
             self._head = 0
             self._tail = len(self._stash)
-            self._ring[: self._tail] = self._stash
+            ring[: self._tail] = self._stash
             self._stash = b""
         elif self._tail > RING_SIZE - _MIN_ROOM:
             left = self._tail - self._head
-            self._view[:left] = bytes(self._view[self._head : self._tail])
+            ring[:left] = bytes(ring[self._head : self._tail])
             self._head, self._tail = 0, left
-        window = self._view[self._tail : self._tail + _BULK_WINDOW] if self._bulk else self._view[self._tail :]
+        window = ring[self._tail : self._tail + _BULK_WINDOW] if self._bulk else ring[self._tail :]
         if layout is not None:
             self.room = layout.left + len(window)
             return [*layout.buffers, window]
@@ -169,8 +175,6 @@ class Receiver:
         try:
             if self._layout is not None:
                 count = self._follow(self._layout, count)
-                if self._layout is not None:
-                    return
             elif self._direct_left:
                 taken = min(count, self._direct_left)
                 count -= taken
@@ -183,7 +187,8 @@ class Receiver:
             self._tail += count
             if full:
                 self._bulk = False
-            self._parse()
+            if self._ring is not None:
+                self._parse(self._ring)
         finally:
             self._release_ring()
 
@@ -240,8 +245,7 @@ class Receiver:
         left = self._tail - self._head
         if self._ring is None or left > _MAX_STASH:
             return
-        self._stash = bytes(self._view[self._head : self._tail]) if left else b""
-        self._view = _EMPTY
+        self._stash = bytes(self._ring[self._head : self._tail]) if left else b""
         free = self._rings.free
         if len(free) < RINGS_KEPT:
             free.append(self._ring)
@@ -250,49 +254,43 @@ class Receiver:
 
     # -- FPDUs --------------------------------------------------------------------------------------------------
 
-    def _parse(self) -> None:
+    def _parse(self, view: memoryview) -> None:
         """Process the FPDUs in the ring, as far as they are complete or may be received directly."""
-        view, tail = self._view, self._tail
+        tail = self._tail
+        if self._pending is not None and not self._finish_direct():
+            return
         while True:
             head = self._head
-            if self._pending is not None:
-                header, payload, trailer = self._pending
-                if self._direct_left or tail - head < trailer:
-                    return
-                self._head = head + trailer
-                self._pending = None
-                self.fpdus += 1
-                _DONE[header.rdmap_control & rdmap.OPCODE_MASK](self, header, payload)
-                continue
             available = tail - head
             if available < 8:
                 return
             length = view[head] << 8 | view[head + 1]
             if length < ddp.TAGGED_HEADER_SIZE:
-                self._zero_length_fpdu(length)
+                self._zero_length_fpdu(view, length)
                 continue
-            if available < 20:
-                return  # every FPDU is at least that long, including its trailer
-            if view[head + 2] == _MIDDLE and not self.crc and self._run(head, tail):
-                continue
+            if available < _SHORTEST:
+                return
+            size = length + 9 & ~3
             tagged = view[head + 2] & ddp.TAGGED
+            if available < size:
+                if view[head + 2] == _MIDDLE and self._expect_layout(view, head, length - ddp.TAGGED_HEADER_SIZE):
+                    return
+            elif not self.crc and (self._run(view, head, tail) if tagged else self._sends(view, head, tail)):
+                continue
             payload = length - (ddp.TAGGED_HEADER_SIZE if tagged else ddp.UNTAGGED_HEADER_SIZE)
             try:
                 header, targets = self._judge(view, head, length, payload)
             except TerminateError as error:
                 error.header = self._faulty_header(view, head, length)
-                if self.crc and not self._checksum_known_good(head, length):
+                if self.crc and not self._checksum_known_good(view, head, length):
                     raise TerminateError(Fault.CRC) from error
                 raise
             start = head + (16 if tagged else 20)
-            size = length + 9 & ~3
             if available < size:
-                if view[head + 2] == _MIDDLE and self._expect_layout(head, payload):
-                    return
                 if not self.crc and start + payload - tail >= _MIN_DIRECT:
-                    self._go_direct(header, targets, start, payload, size - length - 2)
+                    self._go_direct(view, header, targets, start, payload, size - length - 2)
                 return
-            if self.crc and not self._checksum_known_good(head, length):
+            if self.crc and not self._checksum_known_good(view, head, length):
                 raise TerminateError(Fault.CRC)
             for target in targets:
                 end = start + len(target)
@@ -306,49 +304,97 @@ class Receiver:
                 error.header = self._faulty_header(view, head, length)
                 raise
 
-    def _run(self, head: int, tail: int) -> bool:
-        """Place consecutive whole FPDUs of one Write or Read Response without CRC, none of them the last. A peer with
-        segment-sized FPDUs sends mostly these. Stop before the first FPDU that is different or not obviously valid; the
-        general path checks it. Return whether there was at least one."""
-        view = self._view
-        _, _, kind, token, offset = _TAGGED_FIELDS(view, head)
-        if kind == _WRITE:
-            region = self._regions.get(token)
-            if region is not None and not region.access & Access.REMOTE_WRITE:
-                region = None
-            if region is None:
+    def _finish_direct(self) -> bool:
+        """Finish the FPDU whose payload was received directly. Return False if a part of it or its trailer is
+        missing."""
+        if self._pending is not None:
+            header, payload, trailer = self._pending
+            if self._direct_left or self._tail - self._head < trailer:
                 return False
-            memory, base, limit = region.memory, region.address, region.length
-            expected = offset
-        elif kind == _RESPONSE and self.reads and self.reads[0].segments:
-            read = self.reads[0]
-            if token != read.stag:
-                return False
-            memory, base = read.segments[0], read.base + read.passed
-            # The last byte comes with the last segment.
-            limit = min(len(memory), read.total - read.passed - 1)
-            expected = read.base + read.received
-        else:
+            self._head += trailer
+            self._pending = None
+            self.fpdus += 1
+            _DONE[header.rdmap_control & rdmap.OPCODE_MASK](self, header, payload)
+        return True
+
+    def _sends(self, view: memoryview, head: int, tail: int) -> bool:
+        """Receive consecutive Sends that are whole FPDUs, without CRC. Most small messages are. Stop before the first
+        FPDU that is different or not obviously valid; the general path checks it. Return whether there was at least
+        one."""
+        if self._send_offset or (self.rtr is Rtr.SEND and not self.fpdus):
             return False
+        receives, msn = self.receives, self._send_msn
+        start = head
+        while tail - start >= _SHORTEST and receives:
+            length, control, operation, _, queue, msn_here, offset = _UNTAGGED_FIELDS(view, start)
+            payload = length - ddp.UNTAGGED_HEADER_SIZE
+            end = start + (length + 9 & ~3)
+            buffer, context = receives[0]
+            if (
+                control != _WHOLE
+                or operation != _SEND
+                or queue != ddp.SEND_QUEUE
+                or msn_here != msn
+                or offset
+                or not 0 <= payload <= len(buffer)
+                or end > tail
+            ):
+                break
+            start += _SHORTEST
+            buffer[:payload] = view[start : start + payload]
+            del receives[0]
+            self.completions.append(Completion(_RECEIVE, _OK, context, payload))
+            self.bytes_send += payload
+            self.fpdus += 1
+            msn = msn + 1 & MSN_MASK
+            start = end
+        self._head, self._send_msn = start, msn
+        return start > head
+
+    def _room_for(self, operation: int, token: int, offset: int) -> tuple[memoryview, int, int] | None:
+        """Return where an FPDU of a Write or Read Response is placed, if that is obvious: the memory, the position in
+        it, and the end of what FPDUs other than the last may fill there."""
+        if operation == _WRITE:
+            region = self._regions.get(token)
+            if region is not None and region.access & Access.REMOTE_WRITE and offset >= region.address:
+                return region.memory, offset - region.address, region.length
+        elif operation == _RESPONSE and self.reads:
+            read = self.reads[0]
+            if token == read.stag and offset == read.base + read.received and read.segments:
+                memory = read.segments[0]
+                # The last byte comes with the last FPDU.
+                return memory, read.received - read.passed, min(len(memory), read.total - read.passed - 1)
+        return None
+
+    def _run(self, view: memoryview, head: int, tail: int) -> bool:
+        """Place consecutive whole FPDUs of one Write or Read Response without CRC, for the latter without the last. A
+        peer with segment-sized FPDUs sends mostly these. Stop before the first FPDU that is different or not obviously
+        valid; the general path checks it. Return whether there was at least one."""
+        _, _, operation, token, expected = _TAGGED_FIELDS(view, head)
+        room = self._room_for(operation, token, expected)
+        if room is None:
+            return False
+        memory, position, limit = room
+        last = _LAST if operation == _WRITE else _MIDDLE
         start, count, moved = head, 0, 0
-        while tail - start >= 20:
-            length, control, kind_here, token_here, offset = _TAGGED_FIELDS(view, start)
+        while tail - start >= _SHORTEST:
+            length, control, operation_here, token_here, offset = _TAGGED_FIELDS(view, start)
             payload = length - ddp.TAGGED_HEADER_SIZE
             end = start + (length + 9 & ~3)
-            position = offset - base
             if (
-                control != _MIDDLE
-                or kind_here != kind
+                control not in (_MIDDLE, last)
+                or operation_here != operation
                 or token_here != token
                 or offset != expected
                 or payload <= 0
                 or end > tail
-                or position < 0
                 or position + payload > limit
             ):
                 break
-            memory[position : position + payload] = view[start + 16 : start + 16 + payload]
+            start += TAGGED_HEADER.size
+            memory[position : position + payload] = view[start : start + payload]
             start = end
+            position += payload
             expected += payload
             moved += payload
             count += 1
@@ -356,7 +402,7 @@ class Receiver:
             return False
         self._head = start
         self.fpdus += count
-        if kind == _WRITE:
+        if operation == _WRITE:
             self.bytes_write += moved
         else:
             self.bytes_read += moved
@@ -395,6 +441,7 @@ class Receiver:
 
     def _go_direct(
         self,
+        view: memoryview,
         header: TaggedHeader | UntaggedHeader,
         targets: Sequence[memoryview],
         start: int,
@@ -408,11 +455,11 @@ class Receiver:
         rest = []
         for target in targets:
             if left >= len(target):
-                target[:] = self._view[start : start + len(target)]
+                target[:] = view[start : start + len(target)]
                 start += len(target)
                 left -= len(target)
                 continue
-            target[:left] = self._view[start : start + left]
+            target[:left] = view[start : start + left]
             rest.append(target[left:])
             start += left
             left = 0
@@ -423,39 +470,32 @@ class Receiver:
         self._head = self._tail
         self._bulk = True
 
-    def _expect_layout(self, head: int, payload: int) -> bool:
-        """Have the message of the FPDU at ``head`` received by a layout if enough of it is missing. The FPDU is
-        incomplete, and its header is valid. Return whether there is a layout now."""
-        view = self._view
+    def _expect_layout(self, view: memoryview, head: int, payload: int) -> bool:
+        """Have the message of the incomplete FPDU at ``head`` received by a layout, if its header is obviously valid
+        and enough of it is missing. Return whether there is a layout now."""
+        _, _, operation, token, offset = _TAGGED_FIELDS(view, head)
+        if operation == _RESPONSE:
+            ahead = AHEAD
+            if payload < _MIN_LAYOUT or not self.reads or self.reads[0].irregular:
+                return False
+        else:
+            ahead = 1
+            if payload < _MIN_DIRECT or self.crc:
+                return False
+        room = self._room_for(operation, token, offset)
         start = head + TAGGED_HEADER.size
         here = self._tail - start
-        if here >= payload:
+        if room is None or here >= payload:
             return False
-        _, _, operation, stag, offset = _TAGGED_FIELDS(view, head)
-        region = None
-        if operation == _RESPONSE:
-            read = self.reads[0]
-            if read.irregular or payload < _MIN_LAYOUT:
-                return False
-            memory, position = read.segments[0], read.received - read.passed
-            # The last byte comes with the last FPDU.
-            end = min(len(memory), position + read.total - read.received - 1)
-            ahead = AHEAD
-        else:
-            region = self._regions.get(stag)
-            if region is None or payload < _MIN_DIRECT or self.crc:
-                return False
-            memory, position, end = region.memory, offset - region.address, region.length
-            ahead = 1
+        memory, position, end = room
         if end - position < 2 * payload or end - position - here < _MIN_DIRECT:
             return False
-        layout = Layout(memory, position, end, TAGGED_WORDS.fields_from(view, head), payload, ahead, self.crc)
-        here = self._tail - start
+        self._layout = Layout(memory, position, end, TAGGED_WORDS.fields_from(view, head), payload, ahead, self.crc)
         if here:
             memory[position : position + here] = view[start : self._tail]
-            layout.received(here)
+            self._layout.received(here)
             self.bytes_direct -= here
-        self._layout, self._layout_region = layout, region
+        self._layout_region = self._regions.get(token) if operation == _WRITE else None
         self._head = self._tail
         self._bulk = True
         return True
@@ -486,17 +526,20 @@ class Receiver:
         if expected:
             return count
         # The bytes behind belong elsewhere: they are read once more, from a copy.
-        self.feed(layout.behind() + self._view[self._tail : self._tail + count])
+        behind = layout.behind()
+        if count and self._ring is not None:
+            behind += self._ring[self._tail : self._tail + count]
+        self.feed(behind)
         return 0
 
-    def _checksum_known_good(self, head: int, length: int) -> bool:
+    def _checksum_known_good(self, view: memoryview, head: int, length: int) -> bool:
         """Return False, and count an error, if the FPDU at ``head`` is complete and its CRC wrong. An incomplete FPDU
         cannot be checked: True."""
         end = head + fpdu_size(length) - 4
         if end + 4 > self._tail:
             # A faulty header ends the connection in any case; there is no checksum to compare.
             return True
-        if crc32c(self._view[head:end]) == int.from_bytes(self._view[end : end + 4], "little"):
+        if crc32c(view[head:end]) == int.from_bytes(view[end : end + 4], "little"):
             return True
         self.crc_errors += 1
         return False
@@ -510,12 +553,12 @@ class Receiver:
             return bytes(view[head : head + 48])
         return bytes(view[head : head + 20])
 
-    def _zero_length_fpdu(self, length: int) -> None:
+    def _zero_length_fpdu(self, view: memoryview, length: int) -> None:
         """Accept a zero-length FPDU only as the agreed ready-to-receive indication. Raise ``TerminateError`` for any
         other short FPDU. [RFC 6581 section 4]"""
         if length or self.rtr is not Rtr.SEND or self.fpdus:
             raise TerminateError(Fault.ULPDU_LENGTH, f"ULPDU of {length} bytes")
-        if self.crc and not self._checksum_known_good(self._head, 0):
+        if self.crc and not self._checksum_known_good(view, self._head, 0):
             raise TerminateError(Fault.CRC)
         self.fpdus += 1
         self._head += fpdu_size(0)
