@@ -49,10 +49,13 @@ torture-variants: .venv/.installed
 	$(VENV_PYTHON) -m tools.torture --available $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --cluster $(TORTURE_ARGS)
 
-.venv/.installed: pyproject.toml tools/setup.sh
+# The optional modules in C are built when the project is installed.
+INSTALLED_FROM := pyproject.toml setup.py tools/setup.sh $(shell find smbdirect smb3server witness -name '_*.c')
+
+.venv/.installed: $(INSTALLED_FROM)
 	tools/setup.sh install
 
-.venv/.installed-dev: pyproject.toml tools/setup.sh
+.venv/.installed-dev: $(INSTALLED_FROM)
 	tools/setup.sh install-dev
 
 clean:

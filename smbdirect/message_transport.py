@@ -41,6 +41,22 @@ class InboundMessage(Protocol):
     def release(self) -> None: ...
 
 
+class FileRange(NamedTuple):
+    """Data that is still in a file: ``length`` bytes from ``offset`` on of an open descriptor.
+
+    The bytes are taken when they are sent, not earlier. If they have been overwritten meanwhile, the new bytes are
+    sent. If they have been cut off, zeros are sent.
+    """
+
+    descriptor: int
+    offset: int
+    length: int
+
+    def after(self, count: int) -> FileRange:
+        """Return the range without its first ``count`` bytes."""
+        return FileRange(self.descriptor, self.offset + count, self.length - count)
+
+
 class RemoteBuffer(NamedTuple):
     """The values of a SMB_DIRECT_BUFFER_DESCRIPTOR_V1: ``offset`` is opaque, not zero-based. [MS-SMBD 2.2.3.1]"""
 
@@ -185,6 +201,12 @@ class MessageTransport(Protocol):
         """RDMA Read and Write, or None if the transport has neither."""
         ...
 
+    @property
+    def takes_file(self) -> bool:
+        """Whether ``send`` accepts data that is still in a file. A peer that leaves much of it unread is sent no more,
+        because it would keep many descriptors open."""
+        ...
+
     def start(
         self, on_message: Callable[[InboundMessage], None], on_closed: Callable[[BaseException | None], None]
     ) -> None:
@@ -197,10 +219,15 @@ class MessageTransport(Protocol):
         segments: Sequence[Buffer],
         invalidate: int | None = None,
         on_sent: Callable[[], None] | None = None,
+        data: FileRange | None = None,
     ) -> None:
         """Queue one message (the concatenated segments). The segments must not change until ``on_sent`` is called,
         which also happens when the connection is lost. ``invalidate`` is the remote token to be invalidated with the
-        message (Send with Invalidate); fabrics without that ignore it. After a close this only calls ``on_sent``."""
+        message (Send with Invalidate); fabrics without that ignore it. After a close this only calls ``on_sent``.
+
+        ``data`` is the end of the message, behind the segments. Its descriptor must stay open until ``on_sent`` is
+        called. An error of the file ends the connection, because the peer has been promised the data. Raises
+        ``ValueError`` if the transport never takes files."""
         ...
 
     def acquire(self, size: int) -> PooledBuffer:

@@ -113,6 +113,11 @@ case ${1:-} in
       /usr/include/infiniband/verbs.h=libibverbs-dev /usr/include/rdma/rdma_cma.h=librdmacm-dev /usr/lib/python3/dist-packages/samba=python3-samba)
     # shellcheck disable=SC2086  # a list of words
     [ -z "$packages" ] || apt_install $packages || echo "setup: the tests that need these are skipped" >&2
+    # The project was installed before there was a compiler.
+    if [ -x .venv/bin/python ] && command -v gcc >/dev/null && ! .venv/bin/python -m smbdirect.native; then
+      echo "setup: building the modules in C"
+      .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
+    fi
     # Their wheels are built here, against the headers above.
     if [ -x .venv/bin/python ] && command -v krb5-config >/dev/null && ! .venv/bin/python -c 'import gssapi, krb5' 2>/dev/null; then
       echo "setup: building Kerberos for Python"

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from smb3server.wire.attributes import MAX_OFFSET
 from smbdirect.codec import Buffer
+from smbdirect.message_transport import FileRange
 
 MAX_DESCRIPTOR_BYTES = 65536
 """Bytes of the largest security descriptor that a store keeps."""
@@ -185,6 +186,13 @@ class Handle(ABC):
         """Fill the buffers with the data from ``offset`` on. Return the number of bytes, which is less only at the end
         of file."""
 
+    def cached(self, offset: int, length: int) -> FileRange | None:
+        """Return the data from ``offset`` on, up to ``length`` bytes of it, if all of it is in memory.
+
+        It is shorter only at end of file. None: there is no data at ``offset``, a disk would have to be waited for, or
+        the store does not know."""
+        return None
+
     @abstractmethod
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Write all buffers at ``offset``. Return the number of bytes. Raises ENOSPC, EDQUOT, EFBIG."""
@@ -338,6 +346,8 @@ class OpenedFile(NamedTuple):
     found: Described
     is_folder: bool = False
     """The file does not exist, and this is its folder: see ``OpenRequest.or_folder``."""
+    path: Path | None = None
+    """``Handle.path`` at that moment, if opening has shown it."""
 
 
 class Change(NamedTuple):

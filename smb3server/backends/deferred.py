@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from smb3server.backends.base import Described, DirectoryEntry, FileInfo, Handle, Path, Remembered, StreamInfo, User
 from smbdirect.codec import Buffer
+from smbdirect.message_transport import FileRange
 
 
 class DeferredHandle(Handle):
@@ -61,6 +62,9 @@ class DeferredHandle(Handle):
 
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
         return self.open().read_into(buffers, offset)
+
+    def cached(self, offset: int, length: int) -> FileRange | None:
+        return self.open().cached(offset, length)
 
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
         return self.open().write_from(buffers, offset)

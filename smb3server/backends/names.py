@@ -43,6 +43,11 @@ _DISK_TO_WIRE.update({ord(char): 0xF020 + index for index, char in enumerate('"*
 _DISK_TO_WIRE.update({0xDC80 + index: 0xF780 + index for index in range(0x80)})
 _WIRE_TO_DISK = {wire: disk for disk, wire in _DISK_TO_WIRE.items()}
 _DISK_SPECIAL = frozenset(map(chr, _DISK_TO_WIRE))
+_PLAIN = r"(?!\.)[ !#-)+-.0-9;=@-\[\]-{}~]{1,255}(?<![ .])"
+"""Matches a component of ASCII characters that is the same on disk and on the wire, and neither relative nor
+private."""
+_PLAIN_NAME = re.compile(rf"{_PLAIN}(?:\\{_PLAIN})*")
+_PLAIN_PATH = re.compile(rf"{_PLAIN}(?:/{_PLAIN})*")
 _FINAL = {" ": "\uf028", ".": "\uf029"}
 _FINAL_BACK = {wire: disk for disk, wire in _FINAL.items()}
 
@@ -95,6 +100,8 @@ def split_path(name: str) -> tuple[Path, str, bool | None]:
         return (), "", None
     if len(name) > MAX_PATH_UNITS:
         raise InvalidName(name[:64], "path too long")
+    if _PLAIN_NAME.fullmatch(name) and name.count("\\") < MAX_DEPTH:
+        return tuple(name.split("\\")), "", None
     head, _, last = name.rpartition("\\")
     components = head.split("\\") if head else []
     if name.startswith("\\"):
@@ -157,6 +164,15 @@ def to_disk(name: str) -> str:
 def to_disk_path(path: Path) -> list[str]:
     """Return ``to_disk`` of all components. Raises ``InvalidName``."""
     return [to_disk(component) for component in path]
+
+
+def plain_on_disk(path: Path) -> bytes | None:
+    """Return ``to_disk_path`` joined by slashes if none of the components needs a closer look, as with most paths: they
+    are the same on disk, and not private. Otherwise return None."""
+    joined = "/".join(path)
+    if _PLAIN_PATH.fullmatch(joined) and joined.count("/") == len(path) - 1:
+        return joined.encode()
+    return None
 
 
 def to_wire(disk: str) -> str:

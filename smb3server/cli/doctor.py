@@ -39,6 +39,7 @@ from smb3server.net.host import (
 from smb3server.net.interfaces import Interface, rdma_capable, read_interfaces
 from smb3server.service.listeners import make_provider
 from smb3server.status.own_servers import OwnServer, own_servers
+from smbdirect import native
 from smbdirect.errors import ProviderError
 
 EXIT_RDMA, EXIT_NO_RDMA, EXIT_UNKNOWN = 0, 1, 2
@@ -62,6 +63,8 @@ class Host:
     """Limit of locked memory in bytes; RLIM_INFINITY is -1."""
     servers: list[OwnServer] = field(default_factory=list)
     """Servers of this project that run here and answer this user."""
+    not_native: dict[str, str] = field(default_factory=dict)
+    """Modules in C that are not used, with the reasons."""
 
     def own(self, pid: int | None) -> OwnServer | None:
         """Return our server with this process id, or None."""
@@ -89,7 +92,16 @@ def gather(root: Path = ROOT) -> Host:
     owners = port_owners(ports_needed(None), root)
     machine = Machine(interfaces, devices, owners, unavailable)
     memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return Host(interfaces, devices, machine, root, effective_capabilities(root), memlock, own_servers())
+    return Host(
+        interfaces,
+        devices,
+        machine,
+        root,
+        effective_capabilities(root),
+        memlock,
+        own_servers(),
+        native.problems(),
+    )
 
 
 def _devices(host: Host) -> Iterator[Finding]:
@@ -184,6 +196,14 @@ def _rights(host: Host) -> Iterator[Finding]:
         )
 
 
+def _native(host: Host) -> Iterator[Finding]:
+    if not host.not_native:
+        yield Finding(Verdict.OK, "modules in C", "in use")
+    for module, why in host.not_native.items():
+        remedy = "install again on a machine with a C compiler and Python's headers"
+        yield Finding(Verdict.NOTE, "modules in C", f"{module}: {why}; Python does the same, slower", remedy)
+
+
 def _links(host: Host) -> Iterator[Finding]:
     for name in dict.fromkeys(entry.name for entry in host.interfaces if not entry.loopback):
         size = mtu(name, host.root)
@@ -234,6 +254,7 @@ CHECKS: tuple[Callable[[Host], Iterator[Finding]], ...] = (
     _modules,
     _ports,
     _rights,
+    _native,
     _links,
     _running,
     _served,

@@ -26,12 +26,17 @@ def _look(
     connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
 ) -> Found | None:
     """Return what answers an ECHO of the right size."""
-    return (None, _echo_now) if message[HEADER_SIZE : HEADER_SIZE + 2] == _EMPTY[:2] else None
+    return _FOUND if message[HEADER_SIZE : HEADER_SIZE + 2] == _STRUCTURE_SIZE else None
 
 
 def _echo_now() -> Body:
     """Return the empty response."""
-    return _EMPTY, None
+    return _BODY
+
+
+_STRUCTURE_SIZE = _EMPTY[:2]
+_BODY: Body = (_EMPTY, None)
+_FOUND: Found = (None, _echo_now)
 
 
 SHORT_FORMS[Command.ECHO] = ShortForm(echo, _look)

@@ -29,11 +29,14 @@ from smb3server.wire.read_write import (
     parse_read_request,
 )
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import Buffer
 from smbdirect.message_transport import PooledBuffer
 
 _READS = int(Access.READ_DATA | Access.EXECUTE)
 LENT_FROM = 65536
 """Bytes from which a buffer is counted for its user."""
+FILE_FROM = 32768
+"""Bytes from which it is worth while to send data out of the page cache instead of reading it into a buffer."""
 _NO_DATA = b"\0"
 """A response without data still has one byte of buffer, which StructureSize 17 counts."""
 _FIXED = READ_RESPONSE.pack_fields
@@ -100,6 +103,10 @@ class FileRead:
             raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
         if length == 0:
             return self._nothing()
+        if length >= FILE_FROM and self.remote is None:
+            response = self._out_of_file()
+            if response is not None:
+                return response
         usage = opened.usage if length >= LENT_FROM else None
         if usage is not None and usage.lent and not self.request.server.ceilings.may_lend(usage, length):
             return self._wait_for_buffer(usage)
@@ -125,6 +132,20 @@ class FileRead:
         if self.remote is not None:
             return Response([fixed], invalidate=self.remote.invalidate)
         return Response([fixed, _NO_DATA])
+
+    def _out_of_file(self) -> Response | None:
+        """Return a response whose data is sent out of the page cache. None if it has to be read into a buffer."""
+        opened, body = self.opened, self.body
+        if opened.descriptor is None or opened.handle is None or not self.request.host.may_send_file(self.request):
+            return None
+        data = opened.handle.cached(body.offset, body.length)
+        if data is None:
+            return None
+        if data.length < body.minimum_count:
+            raise StatusError(NtStatus.END_OF_FILE)
+        opened.position = body.offset + data.length
+        opened.begin_io()
+        return Response([_FIXED(17, READ_DATA_OFFSET, 0, data.length, 0, 0)], on_sent=opened.end_io, data=data)
 
     def _reply(self, buffer: PooledBuffer, count: int) -> Response:
         """Return the response with ``count`` bytes of ``buffer``. The response owns ``buffer`` then. If this raises an
@@ -248,15 +269,28 @@ def _look(
 def _read_now(connection: Connection, opened: Open, offset: int, length: int, minimum: int) -> Body | None:
     """Return the response, or None if a disk has to be waited for. Raises ``StatusError`` and ``OSError``."""
     connection.largest_inline = max(connection.largest_inline, length)
-    data = memoryview(bytearray(length))
-    count = _read_cached(opened, data, offset)
-    if count < 0:
-        return None
+    data: Buffer | None
+    if opened.may_block or opened.descriptor is None:
+        data = _read_if_cached(opened, length, offset)
+        if data is None:
+            return None
+    else:
+        data = os.pread(opened.descriptor, length, offset)
+    count = len(data)
     if count == 0 or count < minimum:
         raise StatusError(NtStatus.END_OF_FILE)
     opened.position = offset + count
+    return _FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0), data
+
+
+def _read_if_cached(opened: Open, length: int, offset: int) -> Buffer | None:
+    """Return the bytes read, or None if a disk has to be waited for."""
+    view = memoryview(bytearray(length))
+    count = _read_cached(opened, view, offset)
+    if count < 0:
+        return None
     # What is short is copied: an unsent answer takes no more memory than it counts for.
-    return _FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0), data if count == length else bytes(data[:count])
+    return view if count == length else bytes(view[:count])
 
 
 SHORT_FORMS[Command.READ] = ShortForm(read, _look)

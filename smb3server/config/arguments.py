@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import platform
 import re
 import socket
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from smb3server.config.model import Config, ShareConfig
 from smb3server.config.passwords import find_password
 from smb3server.config.reader import read_file
 from smb3server.config.values import check_port, parse_rdma, unix_user
+from smbdirect import native
 
 
 def default_name() -> str:
@@ -48,6 +51,21 @@ def parse_user(text: str, password_file: Path | None = None) -> Account:
     return Account(name, nt_hash(password if separator else find_password(name, password_file)))
 
 
+class _Version(argparse.Action):
+    """Prints the version and what it runs on, and ends."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        try:
+            version = metadata.version("smb3server")
+        except metadata.PackageNotFoundError:
+            version = "(not installed)"
+        print(f"smb3server {version} on Python {platform.python_version()}; {native.report()}")
+        parser.exit()
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the server's own command line."""
     parser = argparse.ArgumentParser(
@@ -57,6 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
         "server after the requests in flight. Other commands, as the first argument: status, doctor, witness, cluster, "
         "hash, pcap, proxy, verbs-check, bench; each has --help.",
     )
+    parser.add_argument("--version", action=_Version, help="print the version, and which modules in C are used")
     parser.add_argument("--config", type=Path, metavar="FILE.toml", help="configuration file")
     parser.add_argument(
         "--share", action="append", default=[], metavar="NAME=PATH[,user=USER][,ro]", help="share a directory"

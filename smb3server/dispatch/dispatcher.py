@@ -298,6 +298,7 @@ class Dispatcher:
     def _take(self, request: Request, chain: Chain, result: Response | StatusError) -> None:
         """Queue the reply of a command and remember the values that related commands inherit."""
         if isinstance(result, Response):
+            chain.fresh = result.fresh
             if result.file_id is not None:
                 chain.file_id = result.file_id
             command = request.header.command
@@ -305,9 +306,11 @@ class Dispatcher:
                 chain.tree_id = request.tree.tree_id
             elif command == _SESSION_SETUP and request.session is not None:
                 chain.session_id = request.session.session_id
-        elif request.header.command == _CREATE:
-            chain.status = result.status
-            chain.file_id = None
+        else:
+            chain.fresh = None
+            if request.header.command == _CREATE:
+                chain.status = result.status
+                chain.file_id = None
         reply = self.writer.reply(request, result)
         if chain.cipher_session is None and _is_secret(request):
             # It must not be sent together with replies that are not encrypted.
@@ -363,6 +366,18 @@ class Dispatcher:
         if request.async_id:
             self._flush(chain)
         self._go_on(chain)
+
+    def may_send_file(self, request: Request) -> bool:
+        """See ``Host``."""
+        chain = request.chain
+        return (
+            self.connection.transport.takes_file
+            and chain.offset < 0
+            and not chain.replies
+            and chain.cipher_session is None
+            and not _is_secret(request)
+            and self.writer.signer_for(request) is None
+        )
 
     def _cancel(self, request: Request) -> None:
         """Cancel the request that a CANCEL names, if it is still pending. Never reply. [MS-SMB2 3.3.5.16]"""

@@ -88,13 +88,15 @@ def ordinary_open(
 class FastLane:
     """Answers the ordinary messages of one connection."""
 
-    __slots__ = ("_connection", "_host", "_parking", "_watchdog", "_writer")
+    __slots__ = ("_connection", "_host", "_parking", "_transport", "_watchdog", "_window", "_writer")
 
     def __init__(
         self, host: Host, connection: Connection, writer: ReplyWriter, parking: Parking, watchdog: Watchdog | None
     ) -> None:
         self._host = host
         self._connection = connection
+        self._transport = connection.transport
+        self._window = connection.command_sequence_window
         self._writer = writer
         self._parking = parking
         self._watchdog = watchdog
@@ -110,16 +112,29 @@ class FastLane:
         form = SHORT_FORMS.get(view[12])
         if form is None:
             return False
-        header = HEADER.fields_from(view)
-        protocol, size, charge, sequence, command, credits, flags, step, message_id, _, tree_id, session_id, _ = header
+        (
+            protocol,
+            size,
+            charge,
+            sequence,
+            command,
+            credits,
+            flags,
+            step,
+            message_id,
+            _,
+            tree_id,
+            session_id,
+            signature,
+        ) = HEADER.fields_from(view)
         if protocol != PROTOCOL_ID or size != HEADER_SIZE or command > 0xFF or step or flags & ~_KNOWN_FLAGS:
             return False
         connection = self._connection
-        window = connection.command_sequence_window
+        window = self._window
         cost = charge if charge and connection.supports_multi_credit else 1
         if not window.allows(message_id, cost) or self._host.handlers.get(command) is not form.handler:
             return False
-        if self._parking.chains or connection.transport.pending_send_bytes > _FEW_UNSENT:
+        if self._parking.chains or self._transport.pending_send_bytes > _FEW_UNSENT:
             return False
         session = connection.session_table.get(session_id)
         if session is None or session.state is not _VALID or connection.life is not _AUTHENTICATED:
@@ -143,7 +158,6 @@ class FastLane:
         found = form.look(connection, session, tree, sequence, view)
         if found is None:
             return False
-        signature = header[-1]
         if signer is not None and not signer.verify(view):
             view[SIGNATURE_OFFSET:HEADER_SIZE] = signature
             return False
@@ -197,15 +211,15 @@ class FastLane:
             # Copying a small message into one segment costs less than signing several segments.
             message = bytearray().join((header, fixed, data) if data is not None else (header, fixed))
             message[SIGNATURE_OFFSET:HEADER_SIZE] = signer.sign((message,), message_id)
-            connection.transport.send((message,))
+            self._transport.send((message,))
         elif cipher_session is not None and cipher_session.cipher is not None:
             segments = (header, fixed, data) if data is not None else (header, fixed)
             buffer = self._writer.encrypted(segments, cipher_session.cipher)
-            connection.transport.send((buffer.view[:-TAG_SIZE],), None, buffer.release)
+            self._transport.send((buffer.view[:-TAG_SIZE],), None, buffer.release)
         elif data is not None:
-            connection.transport.send((header + fixed, data))
+            self._transport.send((header + fixed, data))
         else:
-            connection.transport.send((header + fixed,))
+            self._transport.send((header + fixed,))
 
     def _request(self, chain: Chain, session: Session, opened: Open | None, signer: Signer | None) -> Request:
         """Return the request that the general path would have by now."""

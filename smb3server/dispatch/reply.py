@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from smb3server.crypto.encryption import SessionCipher
     from smb3server.crypto.signing import Signer
     from smb3server.state.objects import Connection, Session
-    from smbdirect.message_transport import PooledBuffer
+    from smbdirect.message_transport import FileRange, PooledBuffer
 
 REPLY_HEADER = struct.Struct("<4sHHIHHIIQQQ16x")
 """SMB2 packet header without a signature. AsyncId is one 64-bit field here, and so is the pair of Reserved and TreeId
@@ -94,18 +94,19 @@ class ReplyWriter:
                 session_id,
             )
         )
-        signer = self._signer_for(request)
+        signer = self.signer_for(request)
         if result.status in _WITHOUT_SESSION and session is None and signer is None and header.flags & _SIGNED:
             # There is no key to sign with. smbtorture: does not check the signature then, but requires the flag.
             packed[16] |= _SIGNED
+        data: FileRange | None = None
         if isinstance(result, Response):
-            segments, on_sent, invalidate = result.segments, result.on_sent, result.invalidate
+            segments, on_sent, invalidate, data = result.segments, result.on_sent, result.invalidate, result.data
         else:
             segments, on_sent, invalidate = (error_body(result, connection.dialect),), None, None
-        size = HEADER_SIZE + sum(map(len, segments)) + 7 & -8
-        return Reply(packed, segments, header.message_id, size, signer, on_sent, invalidate, request.on_encoded)
+        size = HEADER_SIZE + sum(map(len, segments)) + (data.length if data is not None else 0) + 7 & -8
+        return Reply(packed, segments, header.message_id, size, signer, on_sent, invalidate, request.on_encoded, data)
 
-    def _signer_for(self, request: Request) -> Signer | None:
+    def signer_for(self, request: Request) -> Signer | None:
         """Return the signer of the reply, or None if it is not signed. [MS-SMB2 3.3.4.1.1]"""
         if request.signer is not None:
             return request.signer
@@ -182,6 +183,12 @@ class ReplyWriter:
         if callbacks:
             on_sent = callbacks[0] if len(callbacks) == 1 else lambda: _call_all(callbacks)
         transport = self.connection.transport
+        data = replies[-1].data
+        if data is not None:
+            if last or replies[-1].signer is not None or encrypt_for is not None:
+                raise ValueError("data out of a file in a message that needs its bytes")
+            transport.send(segments, invalidate, on_sent if then is None else _both(on_sent, then), data)
+            return
         if encrypt_for is None or encrypt_for.cipher is None:
             transport.send(segments, invalidate, on_sent if then is None else _both(on_sent, then))
             return

@@ -18,10 +18,11 @@ from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
-    from smb3server.dispatch.chain import Chain
+    from smb3server.dispatch.chain import Chain, Fresh
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
     from smb3server.state.server_state import ServerState
     from smb3server.wire.file_id import FileId
+    from smbdirect.message_transport import FileRange
 
 
 @dataclass(slots=True)
@@ -36,6 +37,10 @@ class Response:
     """Remote token to invalidate with the reply (channel RDMA_V1_INVALIDATE)."""
     file_id: FileId | None = None
     """CREATE only: the FileId for related commands of the compound."""
+    data: FileRange | None = None
+    """Data behind the segments that is sent out of a file. Only if ``Host.may_send_file`` allows it."""
+    fresh: Fresh | None = None
+    """For the next command of the compound. A command that only looks at the file hands on what it was given."""
 
 
 class Interim(enum.Enum):
@@ -135,6 +140,13 @@ class Host(Protocol):
 
     def finish(self, request: Request, result: Response | StatusError) -> None:
         """Send the reply to an asynchronous request. [MS-SMB2 3.3.4.4]"""
+        ...
+
+    def may_send_file(self, request: Request) -> bool:
+        """Return whether the reply to a request, if it is made now, can end with data out of a file.
+
+        It can if the transport sends files, and if the reply is a message of its own that is neither signed nor
+        encrypted: nothing but the socket needs the bytes then."""
         ...
 
     def authenticated(self) -> None:

@@ -1,7 +1,8 @@
 """Direct TCP: each message follows a zero byte and its length in three bytes, big-endian. [MS-SMB2 2.1]
 
 Small messages are copied from one receive buffer, which may receive several at once. A large message is received
-directly into a pooled buffer of its own. Sends gather segments without copying them.
+directly into a pooled buffer of its own. Sends gather segments without copying them. Data that is still in a file goes
+from the page cache to the socket by sendfile(2).
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -17,7 +20,14 @@ from itertools import islice
 from smbdirect import tcp_info
 from smbdirect.codec import Buffer
 from smbdirect.life import Life, change
-from smbdirect.message_transport import InboundMessage, Limits, PooledBuffer, RdmaOperations, Traffic
+from smbdirect.message_transport import (
+    FileRange,
+    InboundMessage,
+    Limits,
+    PooledBuffer,
+    RdmaOperations,
+    Traffic,
+)
 from smbdirect.transport.pool import BufferPool
 from smbdirect.unauthenticated import Allowance
 
@@ -37,11 +47,19 @@ LARGE_MESSAGE = 16384
 """A message of at least this many bytes is received into a buffer of its own."""
 MAX_SEGMENTS = 512
 """Most segments per sendmsg; IOV_MAX is 1024."""
+MAX_FILES = 64
+"""Most file ranges in the queue of a connection. Each may be all that keeps a closed file's descriptor open."""
 HIGH_WATER = 16 << 20
 """Reading stops when more bytes than this are unsent, until fewer than half of them are."""
 HIGH_WATER_UNAUTHENTICATED = 16384
 READS_PER_TURN = 4
 """Most receive calls before other connections get their turn."""
+_JOINED = 256
+"""A first segment of at most this many bytes is sent in one piece with the length before it: a copy costs less than a
+further buffer in the system call."""
+_LENGTH = struct.Struct(">I")
+# Looking up the member of an enumeration takes longer than comparing it, and these are compared for each message.
+_OPEN, _CLOSING, _DEAD = Life.OPEN, Life.CLOSING, Life.DEAD
 
 OnMessage = Callable[[InboundMessage], None]
 
@@ -81,7 +99,8 @@ class TcpTransport:
         self._fd = sock.fileno()
         self._loop = asyncio.get_running_loop()
         self._pool = pool
-        self.max_message_size = max_message_size
+        # Invariant: at most MAX_MESSAGE.
+        self.max_message_size = min(max_message_size, MAX_MESSAGE)
         self._trusted = False
         self._high_water = HIGH_WATER_UNAUTHENTICATED
         self.peer_address: tuple[str, int] = _address(sock.getpeername())
@@ -114,14 +133,19 @@ class TcpTransport:
         throttled."""
         self._delivering = False
         """Whether ``_deliver_buffered`` is on the stack: a nested call must not deliver messages."""
-        # The send side. Invariant: _queue has the bytes from _sent_position to _queued_position of the stream.
+        # The send side. Invariant: _queue and the ranges and memory of _files, in their order, have the bytes from
+        # _sent_position to _queued_position of the stream. These are pending_send_bytes.
         self._queue: deque[Buffer] = deque()
+        self._files: deque[tuple[FileRange, deque[Buffer]]] = deque()
+        """Data that is still in a file, each with the memory that follows it."""
+        self._last = self._queue
+        """Takes the memory that is sent next: ``_queue``, or the memory behind the last range of ``_files``."""
         self._marks: deque[tuple[int, Callable[[], None]]] = deque()
         """(stream position of a message's end, its on_sent), for messages that have one."""
         self._queued_position = 0
         self._sent_position = 0
         self._writing = False
-        """Whether the loop watches for room in the socket. Invariant: if so, ``_queue`` is not empty."""
+        """Whether the loop watches for room in the socket. Invariant: if so, something is unsent."""
         self._corked = False
         """Whether ``_readable`` is on the stack: it flushes at its end, so that answers to a batch of requests need one
         call."""
@@ -165,24 +189,24 @@ class TcpTransport:
 
     def trust(self, max_message_size: int) -> None:
         """See ``MessageTransport``. A trusted peer also gets large buffers, and may leave more answers unread."""
-        self.max_message_size = max_message_size
+        self.max_message_size = min(max_message_size, MAX_MESSAGE)
         self._trusted = True
         self._high_water = HIGH_WATER
         self._allowance.give_back()
 
     def close(self, reason: str = "") -> None:
-        if self._life >= Life.CLOSING:
+        if self._life >= _CLOSING:
             return
         self._life = change(self._life, Life.CLOSING)
         self._update_reading()
-        if not self._queue:
+        if not self.pending_send_bytes:
             self._finish(None)
 
     def abort(self, reason: str = "") -> None:
         self._finish(None if not reason else ConnectionAbortedError(reason))
 
     def _finish(self, error: BaseException | None) -> None:
-        if self._life >= Life.DEAD:
+        if self._life >= _DEAD:
             return
         self._life = change(self._life, Life.DEAD)
         self._error = error
@@ -193,6 +217,8 @@ class TcpTransport:
         self._socket.close()
         self._allowance.give_back()
         self._queue.clear()
+        self._files.clear()
+        self._last = self._queue
         self.pending_send_bytes = 0
         marks, self._marks = self._marks, deque()
         for _, on_sent in marks:
@@ -221,7 +247,7 @@ class TcpTransport:
             self._loop.call_soon(self._deliver_buffered)
 
     def _update_reading(self) -> None:
-        wanted = self._life is Life.OPEN and not self._paused and not self._throttled
+        wanted = self._life is _OPEN and not self._paused and not self._throttled
         if wanted and not self._reading:
             self._loop.add_reader(self._fd, self._readable)
         elif self._reading and not wanted:
@@ -319,31 +345,28 @@ class TcpTransport:
             self._delivering = False
 
     def _parse(self) -> None:
-        view = self._receive_view
-        while self._end - self._start >= 4 and self._reading:
-            start = self._start
-            if view[start]:
-                self._finish(ConnectionAbortedError("not a direct-TCP message"))
-                return
-            length = view[start + 1] << 16 | view[start + 2] << 8 | view[start + 3]
+        view, start, end = self._receive_view, self._start, self._end
+        while end - start >= 4 and self._reading:
+            (length,) = _LENGTH.unpack_from(view, start)
             if length > self.max_message_size:
-                self._finish(ConnectionAbortedError(f"message of {length} bytes"))
+                what = "not a direct-TCP message" if view[start] else f"message of {length} bytes"
+                self._finish(ConnectionAbortedError(what))
                 return
-            here = self._end - start - 4
-            if here >= length:
+            begin, follows = start + 4, start + 4 + length
+            if follows <= end:
+                self._start = start = follows
                 # A copy, so that a request that waits for a long time keeps only its own bytes, not the receive buffer.
-                body = bytearray(view[start + 4 : start + 4 + length])
-                self._start = start + 4 + length
-                self._on_message(_Small(memoryview(body)))
+                self._on_message(_Small(memoryview(bytearray(view[begin:follows]))))
             elif self._trusted and length >= LARGE_MESSAGE:
                 large = self._pool.acquire(length)
-                large.view[:here] = view[start + 4 : self._end]
+                here = end - begin
+                large.view[:here] = view[begin:end]
                 self._large, self._large_filled = large, here
                 self._start = self._end = 0
                 return
             else:
                 break
-        if self._start == self._end:
+        if start == end:
             self._start = self._end = 0
             if len(view) < INITIAL_BUFFER and self._trusted:
                 self._resize()
@@ -354,28 +377,45 @@ class TcpTransport:
         return tcp_info.is_stalled(self._socket)
 
     def set_peer_timeout(self, seconds: float | None) -> None:
-        if self._life < Life.DEAD:
+        if self._life < _DEAD:
             tcp_info.set_peer_timeout(self._socket, PEER_TIMEOUT if seconds is None else seconds)
 
     def acquire(self, size: int) -> PooledBuffer:
         return self._pool.acquire(size)
+
+    @property
+    def takes_file(self) -> bool:
+        return len(self._files) < MAX_FILES
 
     def send(
         self,
         segments: Sequence[Buffer],
         invalidate: int | None = None,
         on_sent: Callable[[], None] | None = None,
+        data: FileRange | None = None,
     ) -> None:
-        if self._life >= Life.CLOSING:
+        if self._life >= _CLOSING:
             if on_sent is not None:
                 on_sent()
             return
-        length = sum(map(len, segments))
-        queue = self._queue
-        queue.append(length.to_bytes(4, "big"))
-        queue.extend(segments)
-        self.pending_send_bytes += length + 4
-        self._queued_position += length + 4
+        length = 0
+        for segment in segments:
+            length += len(segment)
+        queue = self._last
+        if data is not None:
+            length += data.length
+            self._last = deque()
+            self._files.append((data, self._last))
+        first = segments[0]
+        if len(first) <= _JOINED:
+            queue.append(b"".join((_LENGTH.pack(length), first)))
+            queue.extend(segments[1:])
+        else:
+            queue.append(_LENGTH.pack(length))
+            queue.extend(segments)
+        length += 4
+        self.pending_send_bytes += length
+        self._queued_position += length
         if on_sent is not None:
             self._marks.append((self._queued_position, on_sent))
         if not self._corked and not self._writing:
@@ -386,22 +426,31 @@ class TcpTransport:
 
     def _flush(self) -> None:
         """Send as much as the socket accepts."""
-        queue = self._queue
-        while queue and self._life < Life.DEAD:
+        while self.pending_send_bytes and self._life < _DEAD:
+            queue = self._queue
             try:
-                count = self._socket.sendmsg(list(islice(queue, MAX_SEGMENTS)) if len(queue) > MAX_SEGMENTS else queue)
+                if self._files:
+                    self._send_beside_files()
+                    continue
+                if len(queue) == 1:
+                    count = self._socket.send(queue[0])
+                else:
+                    count = self._socket.sendmsg(
+                        queue if len(queue) <= MAX_SEGMENTS else list(islice(queue, MAX_SEGMENTS))
+                    )
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
                 self._finish(error)
                 return
             self._sent(count)
-        if self._life >= Life.DEAD:
+        if self._life >= _DEAD:
             return
-        if queue and not self._writing:
+        unsent = self.pending_send_bytes > 0
+        if unsent and not self._writing:
             self._writing = True
             self._loop.add_writer(self._fd, self._flush)
-        elif not queue and self._writing:
+        elif not unsent and self._writing:
             self._writing = False
             self._loop.remove_writer(self._fd)
         if self._throttled and self.pending_send_bytes < self._high_water // 2:
@@ -409,8 +458,28 @@ class TcpTransport:
             self._update_reading()
             if self._end > self._start:
                 self._loop.call_soon(self._deliver_buffered)
-        if self._life is Life.CLOSING and not queue:
+        if self._life is _CLOSING and not unsent:
             self._finish(None)
+
+    def _send_beside_files(self) -> None:
+        """Send the memory before the first file range or, if there is none, the range. Raises ``OSError``."""
+        if self._queue:
+            # MSG_MORE: the kernel sends a header in the same segment as the data that follows it.
+            self._sent(self._socket.sendmsg(list(islice(self._queue, MAX_SEGMENTS)), (), socket.MSG_MORE))
+            return
+        data, behind = self._files[0]
+        count = os.sendfile(self._fd, data.descriptor, data.offset, data.length)
+        if count == 0:
+            # The file was cut off after the header had promised the data. Samba, too, fills up with zeros.
+            behind.appendleft(bytes(data.length))
+        if count in (0, data.length):
+            self._files.popleft()
+            self._queue = behind
+        else:
+            self._files[0] = data.after(count), behind
+        self.pending_send_bytes -= count
+        self._sent_position += count
+        self._report_sent()
 
     def _sent(self, count: int) -> None:
         """Note that the socket accepted ``count`` bytes of the queue."""
@@ -427,6 +496,11 @@ class TcpTransport:
                 else:
                     queue[0] = memoryview(head)[count:]
                     break
+        if self._marks:
+            self._report_sent()
+
+    def _report_sent(self) -> None:
+        """Call the ``on_sent`` of each message that the socket has accepted whole."""
         marks = self._marks
         while marks and marks[0][0] <= self._sent_position:
             _, on_sent = marks.popleft()

@@ -45,15 +45,21 @@ class CommandSequenceWindow:
         return True
 
     def grant(self, requested: int, limit: int) -> int:
-        """Widen the window by up to ``requested`` credits. Return how many the client was granted.
+        """Widen the window by up to ``requested`` credits, of at most 16 bits. Return how many the client was granted.
 
         The client then holds at most ``limit`` credits and at least one. A client that leaves gaps cannot widen the
         window beyond twice the limit."""
-        available = self.high - self.low - len(self.used)
-        count = min(requested or 1, limit - available, 2 * limit - (self.high - self.low), 0xFFFF)
-        if count <= 0:
-            if available > 0:
-                return 0
-            count = 1
+        span = self.high - self.low
+        available = span - len(self.used)
+        room = limit - available
+        if self.used:
+            room = min(room, 2 * limit - span)
+        count = requested or 1
+        if count > room:
+            count = room
+            if count <= 0:
+                if available > 0:
+                    return 0
+                count = 1
         self.high += count
         return count

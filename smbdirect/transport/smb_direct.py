@@ -20,7 +20,7 @@ from smbdirect.core.events import Established, MessageReceived, NegotiationFaile
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.life import Life, change
-from smbdirect.message_transport import InboundMessage, Limits, PooledBuffer, Traffic
+from smbdirect.message_transport import FileRange, InboundMessage, Limits, PooledBuffer, Traffic
 from smbdirect.providers.base import (
     Capabilities,
     CloseCause,
@@ -130,6 +130,8 @@ def _sum_matching(counters: Mapping[str, int], names: Iterable[str]) -> int:
 
 class SmbDirectTransport:
     """One SMB Direct connection. Implements ``message_transport.MessageTransport``."""
+
+    takes_file = False
 
     def __init__(
         self, endpoint: Endpoint, role: Role, settings: Settings, pool: BufferPool, loop: asyncio.AbstractEventLoop
@@ -257,8 +259,11 @@ class SmbDirectTransport:
         segments: Sequence[Buffer],
         invalidate: int | None = None,
         on_sent: Callable[[], None] | None = None,
+        data: FileRange | None = None,
     ) -> None:
         """See ``MessageTransport``. Raise ``ValueError`` if the message is longer than the peer can reassemble."""
+        if data is not None:
+            raise ValueError("SMB Direct sends no files")
         if self.life >= Life.CLOSING:
             if on_sent is not None:
                 self.loop.call_soon(on_sent)

@@ -143,7 +143,7 @@ def test_the_document_has_the_markers() -> None:
 def test_stat_of_a_process_with_any_name() -> None:
     ticks = os.sysconf("SC_CLK_TCK")
     content = b"12 (a) b (\xff) S 7 12 9 0 -1 4194560 1 2 3 4 %d %d %d %d 20 0 1" % (ticks, 2 * ticks, 3 * ticks, ticks)
-    assert parse_stat(content) == Process(7, 9, pytest.approx(7.0))
+    assert parse_stat(content) == Process(7, 9, pytest.approx(7.0), pytest.approx(4.0))
 
 
 def test_machine() -> None:

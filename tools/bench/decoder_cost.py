@@ -33,7 +33,7 @@ from smbdirect.codec import Buffer
 from smbdirect.core.connection import Connection, Role
 from smbdirect.core.settings import Settings
 from smbdirect.errors import DecodeError, ProtocolError
-from smbdirect.message_transport import InboundMessage, Limits, RdmaOperations, Traffic
+from smbdirect.message_transport import FileRange, InboundMessage, Limits, RdmaOperations, Traffic
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.roce.cm import SERVICE_PREFIX, ConnectionManager
 from smbdirect.providers.roce.cm_messages import CMA, REQ, Attribute, CmaHeader, Req, mad_bytes
@@ -80,6 +80,7 @@ class _Transport:
     """A ``message_transport.MessageTransport``; ``deliver`` passes messages to its receiver."""
 
     rdma: RdmaOperations | None = None
+    takes_file = False
     max_outbound_message_size = 0xFFFFFF
     max_message_size = 0
     pending_send_bytes = 0
@@ -98,7 +99,11 @@ class _Transport:
         self.deliver = on_message
 
     def send(
-        self, segments: Sequence[Buffer], invalidate: int | None = None, on_sent: Callable[[], None] | None = None
+        self,
+        segments: Sequence[Buffer],
+        invalidate: int | None = None,
+        on_sent: Callable[[], None] | None = None,
+        data: FileRange | None = None,
     ) -> None:
         self.sent += sum(map(len, segments))
         if on_sent is not None:

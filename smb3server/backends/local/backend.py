@@ -117,6 +117,7 @@ class LocalBackend(Backend):
         self.volume_serial = zlib.crc32(f"{stat.dev}:{stat.ino}".encode()) or 1
         self.volume_created = filetime.from_ns(stat.btime if stat.btime >= 0 else stat.mtime)
         self.file_ids = FileIds(self._root)
+        self.store.kept.device = stat.dev if root.keeps_change_times() else None
         small = not self.read_only and root.has_small_files()
         self.max_file_size = NTFS_MAX_FILE_SIZE if small else Backend.max_file_size
         self.supports_reflink = not self.read_only and root.clones_ranges()
@@ -194,16 +195,15 @@ class LocalBackend(Backend):
         if request.stream or request.disposition != Disposition.OPEN:
             return super().open_described(request)
         self.opens += 1
-        path, follow, is_folder = request.path, not request.open_reparse_point, False
+        path = request.path
         if len(path) <= request.or_folder and not self.is_available():
             # Check as ``open`` does, if the root is opened itself or may be opened as the folder of a file.
             missing = PathNotFound if path else FileNotFoundError
             raise missing(errno.ENOENT, os.strerror(errno.ENOENT))
         with ActAs(request.user):
-            if request.or_folder:
-                descriptor, stat, is_folder = self.resolver.open_or_folder(path, follow)
-            else:
-                descriptor, stat = self.resolver.open_path(path, follow)
+            descriptor, stat, is_folder, on_disk = self.resolver.look_up(
+                path, not request.open_reparse_point, request.or_folder
+            )
             if is_folder:
                 kind, data = Kind.DIRECTORY, None
             else:
@@ -212,7 +212,7 @@ class LocalBackend(Backend):
         handle = LocalHandle.existing(self, descriptor, stat, kind, data, writable=writable, user=request.user)
         try:
             reference = descriptor if data is not None else f"/proc/self/fd/{descriptor}"
-            return OpenedFile(handle, self.store.describe(reference, stat), is_folder)
+            return OpenedFile(handle, self.store.describe(reference, stat), is_folder, on_disk)
         except BaseException:
             handle.close()
             raise

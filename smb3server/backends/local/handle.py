@@ -25,7 +25,7 @@ from smb3server.backends.base import (
     check_times,
 )
 from smb3server.backends.eas import ea_size, merge_eas
-from smb3server.backends.local import file_io, release, reparse, scan, syscalls
+from smb3server.backends.local import file_io, page_cache, release, reparse, scan, syscalls
 from smb3server.backends.local.impersonate import ActAs, space_of
 from smb3server.backends.local.metadata import Blob, Metadata, MetadataStore, file_info
 from smb3server.backends.local.namespace import Namespace
@@ -36,6 +36,7 @@ from smb3server.backends.local.syscalls import Statx
 from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
 from smbdirect.codec import Buffer
+from smbdirect.message_transport import FileRange
 
 _Change = Callable[[Metadata], None]
 
@@ -184,6 +185,15 @@ class LocalHandle(Handle):
 
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
         return file_io.read_into(self._data_descriptor(), buffers, offset)
+
+    def cached(self, offset: int, length: int) -> FileRange | None:
+        descriptor = self._data
+        if descriptor is None:
+            return None
+        length = min(length, os.fstat(descriptor).st_size - offset)
+        if length <= 0 or not page_cache.holds(descriptor, offset, length):
+            return None
+        return FileRange(descriptor, offset, length)
 
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
         with self._space:

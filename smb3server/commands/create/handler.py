@@ -15,6 +15,7 @@ from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.pipe import create_on_pipe
 from smb3server.commands.info import presentation
 from smb3server.commands.info.truncate import one_step
+from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.long_work import on_worker
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.reserving import reserve
@@ -52,7 +53,7 @@ def create(request: TreeRequest) -> Response | Pending:
         # An open to which a client reconnects is counted already. Dormant opens take no descriptor.
         server.ceilings.check_open(session.usage, len(opens.by_id) - opens.dormant, opens.limit)
     if pipe:
-        checks.check_impersonation(body)
+        checks.check_impersonation(body.impersonation_level)
         return create_on_pipe(request, body, name)
     opener = Opener(
         session,
@@ -250,7 +251,8 @@ def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
         key = replay.key_of(opener.client_guid, asked)
         if key is not None:
             opens.replays.remember(opened, Replayable(key, fields, answers))
-    return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
+    fresh = Fresh(opened, opening.info, opening.path_on_disk)
+    return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id, fresh=fresh)
 
 
 def _grant_caching(server: ServerState, opening: Opening, opened: Open) -> tuple[int, list[wire.RawContext]]:

@@ -85,6 +85,8 @@ class Opening:
     """Whether the request has not waited yet."""
     info: FileInfo | None = field(default=None, init=False)
     """The metadata of the file for the response."""
+    path_on_disk: Path | None = field(default=None, init=False)
+    """None if opening the file has not shown it."""
     action: CreateAction = field(default=CreateAction.OPENED, init=False)
     free: Callable[[], None] | None = field(default=None, init=False)
     """The rest of an overwriting, to be called on a worker thread; None if there is none."""
@@ -116,7 +118,7 @@ class Opening:
     def _attempt(self) -> Open:
         self._may_add = False
         try:
-            handle, found, _ = self._find_or_create()
+            handle, found, _, self.path_on_disk = self._find_or_create()
         except (FileNotFoundError, NotADirectoryError):
             link = symlinks.on_the_way(self.backend, self.path, self.opener.caller.user)
             if link is not None:
@@ -250,7 +252,7 @@ class Opening:
         ``seen``: the folder, if it is open already. This method closes it."""
         if not self.path:
             return None
-        folder, found, _ = seen or self._open_folder()
+        folder, found, _, _ = seen or self._open_folder()
         try:
             if found.info.reparse_tag == attr.TAG_SYMLINK:
                 raise symlinks.stopped(folder, self.path[-1:])
@@ -313,7 +315,7 @@ class Opening:
             self.path, directory=self.directory, open_reparse_point=not self._follow, user=self.opener.caller.user
         )
         try:
-            base, found, _ = self.backend.open_described(whole)
+            base, found, _, _ = self.backend.open_described(whole)
         except PathNotFound:
             raise
         except FileNotFoundError:
@@ -444,7 +446,6 @@ class Opening:
                 NtStatus.OBJECT_NAME_COLLISION if self.directory is True else NtStatus.FILE_IS_A_DIRECTORY
             )
         attributes = 0 if is_directory else found.info.attributes
-        decide.check_attributes(wanted, attributes)
         self._maximal = self.opener.caller.rights_on(self.backend, self.path, found)
         granted = decide.grant_existing(wanted, self._maximal, attributes)
         if wanted.deletes:

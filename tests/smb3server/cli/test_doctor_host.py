@@ -57,7 +57,7 @@ def test_a_healthy_machine(tmp_path: Path) -> None:
     assert not any(finding.remedy for finding in found)
     assert {finding.subject for finding in found} == {
         "mlx5_0", "modules", "udp port 4791", "tcp port 445", "tcp port 5445", "CAP_NET_RAW", "locked memory", "eth0",
-        "eth1", "--rdma=auto", "interface list",
+        "eth1", "--rdma=auto", "interface list", "modules in C",
     }  # fmt: skip
 
 
@@ -89,6 +89,13 @@ CASES: dict[str, tuple[Change, dict[str, str], Verdict, str, str]] = {
         Verdict.PROBLEM,
         "verbs: no rdma_cm",
         "",
+    ),
+    "module-not-built": (
+        lambda host: changed(host, not_native={"smb3server.backends.local._native": "not built"}),
+        {},
+        Verdict.NOTE,
+        "modules in C: smb3server.backends.local._native: not built; Python does the same, slower",
+        "C compiler",
     ),
     "smb-port-taken": (
         taken("tcp", SMB_PORT),

@@ -22,6 +22,7 @@ from smb3server.config.reader import LIMITS, read_file
 from smb3server.config.table import Table
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.settings.server import Settings
+from smbdirect import native
 from tools.cluster.certificates import Authority
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
@@ -320,3 +321,15 @@ def test_the_configuration_loads_none_of_what_it_configures() -> None:
     forbidden = ("witness", *(f"smb3server.{room}" for room in rooms))
     loaded = [name for name in ended.stdout.split() if name.startswith(tuple(f"{room}." for room in forbidden))]
     assert loaded == []
+
+
+def test_the_version_says_which_modules_in_c_are_used(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(native.SWITCH, "0")
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(["--version"])
+    assert ended.value.code == 0
+    line = capsys.readouterr().out
+    assert line.startswith("smb3server ")
+    assert "smb3server.backends.local._native (SMB3SERVER_NATIVE is 0)" in line

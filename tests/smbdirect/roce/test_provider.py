@@ -90,11 +90,11 @@ async def finish(pair: Pair) -> None:
     ("listen_on", "connect_to"),
     [("127.0.0.2", "127.0.0.2"), ("127.0.0.3", "127.0.0.3")],
 )
-@pytest.mark.parametrize("check", [True, False])
-def test_two_providers_on_two_addresses(listen_on: str, connect_to: str, check: bool) -> None:
+@pytest.mark.parametrize("raw", [True, False])
+def test_two_providers_on_two_addresses(listen_on: str, connect_to: str, raw: bool) -> None:
     async def main() -> None:
         port = free_port()
-        pair = await connect_two(RoceProvider(port, check), RoceProvider(port, check), listen_on, connect_to)
+        pair = await connect_two(RoceProvider(port, raw=raw), RoceProvider(port, raw=raw), listen_on, connect_to)
         assert pair.server.endpoint.local_address[0] == listen_on
         assert pair.server.endpoint.peer_address[0] == "127.0.0.1"
         await exercise(pair)
@@ -103,13 +103,13 @@ def test_two_providers_on_two_addresses(listen_on: str, connect_to: str, check: 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("raw", [True, False])
 @pytest.mark.parametrize(("everywhere", "host"), [("0.0.0.0", "127.0.0.5"), ("::", "::1")])
-def test_listening_on_all_addresses(everywhere: str, host: str, check: bool) -> None:
+def test_listening_on_all_addresses(everywhere: str, host: str, raw: bool) -> None:
     """Answers leave from the address that was asked."""
 
     async def main() -> None:
-        provider = RoceProvider(free_port(), check)
+        provider = RoceProvider(free_port(), raw=raw)
         pair = await connect_two(provider, provider, everywhere, host)
         assert pair.server.endpoint.local_address[0] == host
         await exercise(pair)
@@ -190,10 +190,10 @@ def test_counters_after_warm_up() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("check", [True, False])
-def test_a_congestion_mark_is_reported(check: bool) -> None:
+@pytest.mark.parametrize("raw", [True, False])
+def test_a_congestion_mark_is_reported(raw: bool) -> None:
     async def main() -> None:
-        pair = await connect(RoceProvider(free_port(), check), "127.0.0.1", receives=32)
+        pair = await connect(RoceProvider(free_port(), raw=raw), "127.0.0.1", receives=32)
         pair.client.endpoint.post([Send([b"hello"])])
         await pair.server.receives(1)
         port = pair.client.endpoint.path._port  # type: ignore[attr-defined]
@@ -257,7 +257,7 @@ def test_tshark_and_the_icrc_of_every_packet(tmp_path: Path, host: str) -> None:
     port = free_port()
 
     async def main() -> int:
-        provider = RoceProvider(port, max_mtu=1024)
+        provider = RoceProvider(port, max_mtu=1024, segmentation=False)
         pair = await connect_two(provider, provider, host, host)
         await exercise(pair)
         await finish(pair)

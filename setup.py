@@ -1,0 +1,44 @@
+"""Adds to pyproject.toml what it cannot say: the optional modules in C.
+
+Every C file of the packages whose name begins with an underscore is one. Where there is no compiler, or no header of
+Python, the installation goes on without them, and the modules in Python that do the same are used.
+"""
+
+import sysconfig
+from hashlib import sha256
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+# One build serves every CPython from 3.11 on. Free-threaded ones have no stable interface yet.
+STABLE = not sysconfig.get_config_var("Py_GIL_DISABLED")
+
+
+def extension(source: Path) -> Extension:
+    """Return one module. It knows from which text it was built: see smbdirect/native.py."""
+    digest = sha256(source.read_bytes()).hexdigest()[:16]
+    return Extension(
+        ".".join(source.with_suffix("").parts),
+        [str(source)],
+        define_macros=[("SOURCE", f'"{digest}"'), *([("Py_LIMITED_API", "0x030b0000")] if STABLE else [])],
+        extra_compile_args=[
+            "-O2",
+            "-g0",
+            "-fvisibility=hidden",
+            "-Wextra",
+            "-Wno-missing-field-initializers",
+            "-Wno-cast-function-type",
+        ],
+        py_limited_api=STABLE,
+        optional=True,
+    )
+
+
+setup(
+    ext_modules=[
+        extension(source)
+        for package in ("smbdirect", "smb3server", "witness")
+        for source in sorted(Path(package).rglob("_*.c"))
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE else {},
+)
