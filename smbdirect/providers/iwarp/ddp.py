@@ -14,6 +14,8 @@ from smbdirect.codec import Codec
 
 TAGGED = 0x80
 LAST = 0x40
+LAST_TAGGED = LAST << 40
+"""``LAST`` in ``TaggedWords.kind``."""
 VERSION = 1
 VERSION_MASK = 0x03
 
@@ -63,8 +65,3 @@ class UntaggedHeader(NamedTuple):
 TAGGED_HEADER = Codec(TaggedHeader)
 TAGGED_WORDS = Codec(TaggedWords)
 UNTAGGED_HEADER = Codec(UntaggedHeader)
-
-
-def tagged_kind(length: int, control: int, rdmap_control: int, stag: int) -> int:
-    """Return ``TaggedWords.kind`` of a segment with these fields. ``length`` is ULPDU_Length."""
-    return length << 48 | control << 40 | rdmap_control << 32 | stag
