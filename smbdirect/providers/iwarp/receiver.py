@@ -80,6 +80,11 @@ def _fault(error: AccessRefused, faults: Mapping[Refusal, Fault], offset: int, l
     return faults[error.fault]
 
 
+def _is_intact(view: memoryview, start: int, end: int) -> bool:
+    """Return whether the checksum of the FPDU ``view[start:end]`` is right."""
+    return bool(crc32c(view[start : end - 4]) == int.from_bytes(view[end - 4 : end], "little"))
+
+
 class Receiver:
     """The inbound half of one stream. ``received`` raises ``TerminateError`` if the peer breaks a rule: the receiver
     must not be used again, and nothing of the offending FPDU has been placed, except perhaps in the sink of a Read that
@@ -275,7 +280,7 @@ class Receiver:
             if available < size:
                 if view[head + 2] == _MIDDLE and self._expect_layout(view, head, length - ddp.TAGGED_HEADER_SIZE):
                     return
-            elif not self.crc and (self._run(view, head, tail) if tagged else self._sends(view, head, tail)):
+            elif self._run(view, head, tail) if tagged else self._sends(view, head, tail):
                 continue
             payload = length - (ddp.TAGGED_HEADER_SIZE if tagged else ddp.UNTAGGED_HEADER_SIZE)
             try:
@@ -318,9 +323,8 @@ class Receiver:
         return True
 
     def _sends(self, view: memoryview, head: int, tail: int) -> bool:
-        """Receive consecutive Sends that are whole FPDUs, without CRC. Most small messages are. Stop before the first
-        FPDU that is different or not obviously valid; the general path checks it. Return whether there was at least
-        one."""
+        """Receive consecutive Sends that are whole FPDUs, as most small messages are. Stop before the first FPDU that
+        is different or not obviously valid; the general path checks it. Return whether there was at least one."""
         if self._send_offset or (self.rtr is Rtr.SEND and not self.fpdus):
             return False
         receives, msn = self.receives, self._send_msn
@@ -338,6 +342,7 @@ class Receiver:
                 or offset
                 or not 0 <= payload <= len(buffer)
                 or end > tail
+                or (self.crc and not _is_intact(view, start, end))
             ):
                 break
             start += _SHORTEST
@@ -367,9 +372,9 @@ class Receiver:
         return None
 
     def _run(self, view: memoryview, head: int, tail: int) -> bool:
-        """Place consecutive whole FPDUs of one Write or Read Response without CRC, for the latter without the last. A
-        peer with segment-sized FPDUs sends mostly these. Stop before the first FPDU that is different or not obviously
-        valid; the general path checks it. Return whether there was at least one."""
+        """Place consecutive whole FPDUs of one Write or Read Response, for the latter without the last. A peer with
+        segment-sized FPDUs sends mostly these. Stop before the first FPDU that is different or not obviously valid; the
+        general path checks it. Return whether there was at least one."""
         _, _, operation, token, expected = _TAGGED_FIELDS(view, head)
         room = self._room_for(operation, token, expected)
         if room is None:
@@ -389,6 +394,7 @@ class Receiver:
                 or payload <= 0
                 or end > tail
                 or position + payload > limit
+                or (self.crc and not _is_intact(view, start, end))
             ):
                 break
             start += TAGGED_HEADER.size
@@ -535,11 +541,9 @@ class Receiver:
     def _checksum_known_good(self, view: memoryview, head: int, length: int) -> bool:
         """Return False, and count an error, if the FPDU at ``head`` is complete and its CRC wrong. An incomplete FPDU
         cannot be checked: True."""
-        end = head + fpdu_size(length) - 4
-        if end + 4 > self._tail:
-            # A faulty header ends the connection in any case; there is no checksum to compare.
-            return True
-        if crc32c(view[head:end]) == int.from_bytes(view[end : end + 4], "little"):
+        end = head + fpdu_size(length)
+        # Without the whole there is no checksum to compare: a faulty header ends the connection in any case.
+        if end > self._tail or _is_intact(view, head, end):
             return True
         self.crc_errors += 1
         return False

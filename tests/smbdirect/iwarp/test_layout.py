@@ -107,7 +107,9 @@ def cuts(rng: random.Random, payload: int, odd: float) -> Iterator[int]:
     """Sizes of payloads: mostly ``payload``, and others with the probability ``odd``."""
     while True:
         yield (
-            payload if rng.random() >= odd else rng.choice([1, 7, 100, payload // 2, payload - 1, payload + 1, 60_000])
+            payload
+            if rng.random() >= odd
+            else rng.choice([1, 7, 100, payload // 2, payload - 1, min(payload + 1, 65_521), 60_000])
         )
 
 
