@@ -52,7 +52,8 @@ _CONTIGUOUS = operator.attrgetter("c_contiguous")
 _TURNS = 16
 """Most system calls per readiness event, so that one busy connection does not starve the others."""
 _FPDUS_PER_EVENT = 256
-"""After this many FPDUs the other connections get their turn."""
+_BYTES_PER_EVENT = 1 << 20
+"""After this many FPDUs or bytes were received the other connections get their turn."""
 _CAUSES = {
     errno.ETIMEDOUT: CloseCause.TIMEOUT,
     errno.ECONNRESET: CloseCause.PEER,
@@ -353,6 +354,7 @@ class IwarpEndpoint:
     def _readable(self) -> None:
         receiver, sock = self._receiver, self._sock
         enough = receiver.fpdus + _FPDUS_PER_EVENT
+        left = _BYTES_PER_EVENT
         self._receiving = True
         try:
             for _ in range(_TURNS):
@@ -370,7 +372,8 @@ class IwarpEndpoint:
                 receiver.received(count)
                 if self._deferred is not None:
                     raise self._deferred
-                if receiver.fpdus > enough or (count < receiver.room and not receiver.midway):
+                left -= count
+                if left <= 0 or receiver.fpdus > enough or (count < receiver.room and not receiver.midway):
                     break
         except TerminateError as error:
             self._die(CloseReason(error.fault.cause, str(error)), graceful=True, terminate=error)
