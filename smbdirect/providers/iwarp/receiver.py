@@ -176,10 +176,14 @@ class Receiver:
     def received(self, count: int) -> None:
         """Process ``count`` bytes that were received into ``buffers()``. Raise ``TerminateError`` if the peer breaks a
         rule."""
+        layout = self._layout
+        if layout is not None and self._ring is None:
+            self._follow(layout, count)
+            return
         full = count == self.room
         try:
-            if self._layout is not None:
-                count = self._follow(self._layout, count)
+            if layout is not None:
+                count = self._follow(layout, count)
             elif self._direct_left:
                 taken = min(count, self._direct_left)
                 count -= taken

@@ -437,14 +437,16 @@ def test_disconnect_gives_up_on_a_peer_that_does_not_read(monkeypatch: pytest.Mo
     against_acceptor(scenario)
 
 
-def test_invalidation_stops_a_write_under_way() -> None:
-    """Neither may more of a large FPDU be received straight into memory that is no longer exposed."""
+@pytest.mark.parametrize(("size", "control"), [(60_000, 0xC1), (200_000, 0x81)])
+def test_invalidation_stops_a_write_under_way(size: int, control: int) -> None:
+    """Neither may more of a large FPDU be received straight into memory that is no longer exposed. It is the last of
+    its message, or others are expected."""
 
     async def scenario(peer: RawPeer, sides: list[Side]) -> None:
         await peer.set_up()
-        memory = bytearray(60_000)
+        memory = bytearray(size)
         region = sides[0].endpoint.register(memoryview(memory), RIGHTS)
-        header = struct.pack(">HBBIQ", 14 + 60_000, 0xC1, CONTROL, region.token, region.address)
+        header = struct.pack(">HBBIQ", 14 + 60_000, control, CONTROL, region.token, region.address)
         await peer.send(send_fpdu() + header + b"a" * 1000)
         await sides[0].receives(1)
         async with asyncio.timeout(PATIENCE):
