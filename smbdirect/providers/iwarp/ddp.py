@@ -30,6 +30,8 @@ TAGGED_HEADER_SIZE = 14
 """Bytes, without ULPDU_Length."""
 UNTAGGED_HEADER_SIZE = 18
 """Bytes, without ULPDU_Length."""
+SHORTEST_FPDU = 20
+"""Bytes of the shortest FPDU that has a header, with its trailer."""
 
 
 class TaggedHeader(NamedTuple):

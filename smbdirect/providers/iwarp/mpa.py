@@ -287,3 +287,8 @@ def trailer(ulpdu_length: int, crc: int | None) -> bytes:
     if crc is None:
         return ZERO_TRAILERS[pad]
     return _PADDING[pad] + int(crc32c(_PADDING[pad], crc)).to_bytes(4, "little")
+
+
+def is_intact(view: memoryview, start: int, end: int) -> bool:
+    """Return whether the CRC field of the FPDU ``view[start:end]`` is right."""
+    return bool(crc32c(view[start : end - 4]) == int.from_bytes(view[end - 4 : end], "little"))

@@ -10,29 +10,17 @@ only after its checksum was verified, so everything but the Layout of a Read Res
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-from crc32c import crc32c
+from collections.abc import Sequence
 
 from smbdirect.codec import Buffer
-from smbdirect.providers.base import Access, Completion, Operation, Status
 from smbdirect.providers.iwarp import ddp, rdmap
-from smbdirect.providers.iwarp.ddp import (
-    MSN_MASK,
-    TAGGED_HEADER,
-    TAGGED_WORDS,
-    UNTAGGED_HEADER,
-    TaggedHeader,
-    UntaggedHeader,
-)
+from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, TAGGED_WORDS, TaggedHeader, UntaggedHeader
 from smbdirect.providers.iwarp.layout import AHEAD, Layout
-from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size
-from smbdirect.providers.iwarp.placement import RING_SIZE, RINGS_KEPT, PendingRead, RingPool
-from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Fault, Opcode, ReadRequest, TerminateError
-from smbdirect.providers.memory import AccessRefused, Region, RegionTable
-from smbdirect.providers.memory import Fault as Refusal
+from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size, is_intact
+from smbdirect.providers.iwarp.operations import RESPONSE, WRITE, Operations
+from smbdirect.providers.iwarp.placement import RING_SIZE, RINGS_KEPT, RingPool
+from smbdirect.providers.iwarp.rdmap import Fault, Opcode, TerminateError
+from smbdirect.providers.memory import Region
 
 _MIN_ROOM = 0x10000 + 16
 """Bytes of the ring that must be free for a receive: an FPDU of any size fits."""
@@ -44,45 +32,10 @@ _BULK_WINDOW = 4 * 1024
 """Bytes of the ring that are offered while large payloads arrive: room for the end of a message and small messages."""
 _MIN_LAYOUT = 4096
 """Smallest payload per FPDU of a Read Response by a ``Layout``. Many small ones cost less in the ring."""
-_SHORTEST = 20
-"""Bytes of the shortest FPDU, including its trailer."""
 _MIDDLE = ddp.TAGGED | ddp.VERSION
 """DDP control byte of a tagged segment that is not the last of its message."""
 _LAST = _MIDDLE | ddp.LAST
-_WHOLE = ddp.LAST | ddp.VERSION
-"""DDP control byte of the last segment of an untagged message, which is mostly the only one."""
-_WRITE = rdmap.CONTROL | Opcode.RDMA_WRITE
-_RESPONSE = rdmap.CONTROL | Opcode.READ_RESPONSE
-_SEND = rdmap.CONTROL | Opcode.SEND
-_RECEIVE, _OK = Operation.RECEIVE, Status.OK
 _TAGGED_FIELDS = TAGGED_HEADER.fields_from
-_UNTAGGED_FIELDS = UNTAGGED_HEADER.fields_from
-_EMPTY = memoryview(bytearray())
-_ADDRESS_SPACE = 1 << 64
-# DDP checks the token and the range of a Write, since it owns tagged buffers. RDMAP checks those of a Read Request's
-# source, and all rights (RFC 5040 section 4.8).
-_WRITE_FAULTS = {
-    Refusal.TOKEN: Fault.TAGGED_INVALID_STAG,
-    Refusal.RANGE: Fault.TAGGED_BOUNDS,
-    Refusal.RIGHT: Fault.ACCESS_RIGHTS,
-}
-_READ_FAULTS = {
-    Refusal.TOKEN: Fault.INVALID_STAG,
-    Refusal.RANGE: Fault.BOUNDS,
-    Refusal.RIGHT: Fault.ACCESS_RIGHTS,
-}
-
-
-def _fault(error: AccessRefused, faults: Mapping[Refusal, Fault], offset: int, length: int) -> Fault:
-    """Return the Terminate code of a refused access."""
-    if error.fault is Refusal.RANGE and offset + length > _ADDRESS_SPACE:
-        return Fault.TAGGED_OFFSET_WRAP if faults is _WRITE_FAULTS else Fault.OFFSET_WRAP
-    return faults[error.fault]
-
-
-def _is_intact(view: memoryview, start: int, end: int) -> bool:
-    """Return whether the checksum of the FPDU ``view[start:end]`` is right."""
-    return bool(crc32c(view[start : end - 4]) == int.from_bytes(view[end - 4 : end], "little"))
 
 
 class Receiver:
@@ -90,34 +43,13 @@ class Receiver:
     must not be used again, and nothing of the offending FPDU has been placed, except perhaps in the sink of a Read that
     was under way, which counts for nothing then."""
 
-    def __init__(
-        self,
-        regions: RegionTable,
-        rings: RingPool,
-        *,
-        crc: bool = False,
-        rtr: Rtr | None = None,
-        on_read_request: Callable[[ReadRequest, Region | None, memoryview], None] | None = None,
-        on_read_done: Callable[[PendingRead], None] | None = None,
-        on_terminate: Callable[[memoryview], None] | None = None,
-    ) -> None:
+    def __init__(self, operations: Operations, rings: RingPool, crc: bool = False) -> None:
         self.crc = crc
-        self.receives: deque[tuple[memoryview, object]] = deque()
-        self.reads: deque[PendingRead] = deque()
-        self.completions: list[Completion] = []
-        self.fpdus = 0
         self.crc_errors = 0
-        self.bytes_send = 0
-        self.bytes_write = 0
-        self.bytes_read = 0
         self.bytes_direct = 0
-        self.invalidations = 0
-        self._regions = regions
+        """Bytes of payload that were received into their place."""
+        self._operations = operations
         self._rings = rings
-        self._on_read_request = on_read_request
-        self._on_read_done = on_read_done
-        self._on_terminate = on_terminate
-        self.rtr = rtr
         # Invariant: the bytes not parsed yet are ring[head:tail], or the stash while no ring is held.
         self._ring: memoryview | None = None
         self._stash = b""
@@ -137,12 +69,6 @@ class Receiver:
         # is one, neither _direct nor _pending is used, and nothing in the ring is unparsed.
         self._layout: Layout | None = None
         self._layout_region: Region | None = None
-        # The untagged queues (RFC 5041 section 4.3).
-        self._send_msn = ddp.FIRST_MSN
-        self._send_offset = 0
-        self._send_opcode = 0
-        self._read_msn = ddp.FIRST_MSN
-        self._control = memoryview(bytearray(rdmap.MAX_TERMINATE))
 
     # -- bytes in -----------------------------------------------------------------------------------------------
 
@@ -228,7 +154,7 @@ class Receiver:
         self._direct_left = 0
         self._pending = None
         self._layout = self._layout_region = None
-        self.reads.clear()
+        self._operations.reads.clear()
         self._tail = self._head
         self._stash = b""
         self._release_ring()
@@ -265,7 +191,7 @@ class Receiver:
 
     def _parse(self, view: memoryview) -> None:
         """Process the FPDUs in the ring, as far as they are complete or may be received directly."""
-        tail = self._tail
+        operations, tail = self._operations, self._tail
         if self._pending is not None and not self._finish_direct():
             return
         while True:
@@ -277,18 +203,23 @@ class Receiver:
             if length < ddp.TAGGED_HEADER_SIZE:
                 self._zero_length_fpdu(view, length)
                 continue
-            if available < _SHORTEST:
+            if available < ddp.SHORTEST_FPDU:
                 return
             size = length + 9 & ~3
             tagged = view[head + 2] & ddp.TAGGED
             if available < size:
                 if view[head + 2] == _MIDDLE and self._expect_layout(view, head, length - ddp.TAGGED_HEADER_SIZE):
                     return
-            elif self._run(view, head, tail) if tagged else self._sends(view, head, tail):
-                continue
+            else:
+                if tagged:
+                    self._head = self._run(view, head, tail)
+                else:
+                    self._head = operations.receive_sends(view, head, tail, self.crc)
+                if self._head > head:
+                    continue
             payload = length - (ddp.TAGGED_HEADER_SIZE if tagged else ddp.UNTAGGED_HEADER_SIZE)
             try:
-                header, targets = self._judge(view, head, length, payload)
+                header, targets = operations.judge(view, head, length, payload)
             except TerminateError as error:
                 error.header = self._faulty_header(view, head, length)
                 if self.crc and not self._checksum_known_good(view, head, length):
@@ -306,9 +237,8 @@ class Receiver:
                 target[:] = view[start:end]
                 start = end
             self._head = head + size
-            self.fpdus += 1
             try:
-                _DONE[header.rdmap_control & rdmap.OPCODE_MASK](self, header, payload)
+                operations.done(header, payload)
             except TerminateError as error:
                 error.header = self._faulty_header(view, head, length)
                 raise
@@ -322,71 +252,21 @@ class Receiver:
                 return False
             self._head += trailer
             self._pending = None
-            self.fpdus += 1
-            _DONE[header.rdmap_control & rdmap.OPCODE_MASK](self, header, payload)
+            self._operations.done(header, payload)
         return True
 
-    def _sends(self, view: memoryview, head: int, tail: int) -> bool:
-        """Receive consecutive Sends that are whole FPDUs, as most small messages are. Stop before the first FPDU that
-        is different or not obviously valid; the general path checks it. Return whether there was at least one."""
-        if self._send_offset or (self.rtr is Rtr.SEND and not self.fpdus):
-            return False
-        receives, msn = self.receives, self._send_msn
-        start = head
-        while tail - start >= _SHORTEST and receives:
-            length, control, operation, _, queue, msn_here, offset = _UNTAGGED_FIELDS(view, start)
-            payload = length - ddp.UNTAGGED_HEADER_SIZE
-            end = start + (length + 9 & ~3)
-            buffer, context = receives[0]
-            if (
-                control != _WHOLE
-                or operation != _SEND
-                or queue != ddp.SEND_QUEUE
-                or msn_here != msn
-                or offset
-                or not 0 <= payload <= len(buffer)
-                or end > tail
-                or (self.crc and not _is_intact(view, start, end))
-            ):
-                break
-            start += _SHORTEST
-            buffer[:payload] = view[start : start + payload]
-            del receives[0]
-            self.completions.append(Completion(_RECEIVE, _OK, context, payload))
-            self.bytes_send += payload
-            self.fpdus += 1
-            msn = msn + 1 & MSN_MASK
-            start = end
-        self._head, self._send_msn = start, msn
-        return start > head
-
-    def _room_for(self, operation: int, token: int, offset: int) -> tuple[memoryview, int, int] | None:
-        """Return where an FPDU of a Write or Read Response is placed, if that is obvious: the memory, the position in
-        it, and the end of what FPDUs other than the last may fill there."""
-        if operation == _WRITE:
-            region = self._regions.get(token)
-            if region is not None and region.access & Access.REMOTE_WRITE and offset >= region.address:
-                return region.memory, offset - region.address, region.length
-        elif operation == _RESPONSE and self.reads:
-            read = self.reads[0]
-            if token == read.stag and offset == read.base + read.received and read.segments:
-                memory = read.segments[0]
-                # The last byte comes with the last FPDU.
-                return memory, read.received - read.passed, min(len(memory), read.total - read.passed - 1)
-        return None
-
-    def _run(self, view: memoryview, head: int, tail: int) -> bool:
-        """Place consecutive whole FPDUs of one Write or Read Response, for the latter without the last. A peer with
-        segment-sized FPDUs sends mostly these. Stop before the first FPDU that is different or not obviously valid; the
-        general path checks it. Return whether there was at least one."""
-        _, _, operation, token, expected = _TAGGED_FIELDS(view, head)
-        room = self._room_for(operation, token, expected)
+    def _run(self, view: memoryview, start: int, tail: int) -> int:
+        """Place the consecutive whole FPDUs of one Write or Read Response in ``view[start:tail]``, of the latter not
+        the last. A peer with segment-sized FPDUs sends mostly these. Return where the first FPDU begins that is
+        different or not obviously valid: the general path checks it."""
+        _, _, operation, token, expected = _TAGGED_FIELDS(view, start)
+        room = self._operations.room_for(operation, token, expected)
         if room is None:
-            return False
+            return start
         memory, position, limit = room
-        last = _LAST if operation == _WRITE else _MIDDLE
-        start, count, moved = head, 0, 0
-        while tail - start >= _SHORTEST:
+        last = _LAST if operation == WRITE else _MIDDLE
+        count = moved = 0
+        while tail - start >= ddp.SHORTEST_FPDU:
             length, control, operation_here, token_here, offset = _TAGGED_FIELDS(view, start)
             payload = length - ddp.TAGGED_HEADER_SIZE
             end = start + (length + 9 & ~3)
@@ -398,7 +278,7 @@ class Receiver:
                 or payload <= 0
                 or end > tail
                 or position + payload > limit
-                or (self.crc and not _is_intact(view, start, end))
+                or (self.crc and not is_intact(view, start, end))
             ):
                 break
             start += TAGGED_HEADER.size
@@ -408,46 +288,9 @@ class Receiver:
             expected += payload
             moved += payload
             count += 1
-        if not count:
-            return False
-        self._head = start
-        self.fpdus += count
-        if operation == _WRITE:
-            self.bytes_write += moved
-        else:
-            self.bytes_read += moved
-            self.reads[0].advance(moved)
-        return True
-
-    def _judge(
-        self, view: memoryview, head: int, length: int, payload: int
-    ) -> tuple[TaggedHeader | UntaggedHeader, Sequence[memoryview]]:
-        """Make every check that the header of the FPDU at ``head`` allows, without changing anything. Return the header
-        and the memory for the payload. Raise ``TerminateError`` if a check fails."""
-        control = view[head + 2]
-        if control & ddp.TAGGED:
-            if control & ddp.VERSION_MASK != ddp.VERSION:
-                raise TerminateError(Fault.TAGGED_VERSION)
-            tagged_header = TaggedHeader._make(_TAGGED_FIELDS(view, head))
-            operation = tagged_header.rdmap_control
-            tagged = _TAGGED.get(operation & rdmap.OPCODE_MASK)
-            if operation >> 6 != rdmap.VERSION:
-                raise TerminateError(Fault.RDMAP_VERSION)
-            if tagged is None:
-                raise TerminateError(Fault.UNEXPECTED_OPCODE)
-            return tagged_header, tagged(self, tagged_header, payload)
-        if length < ddp.UNTAGGED_HEADER_SIZE:
-            raise TerminateError(Fault.ULPDU_LENGTH)
-        if control & ddp.VERSION_MASK != ddp.VERSION:
-            raise TerminateError(Fault.UNTAGGED_VERSION)
-        header = UntaggedHeader._make(_UNTAGGED_FIELDS(view, head))
-        operation = header.rdmap_control
-        untagged = _UNTAGGED.get(operation & rdmap.OPCODE_MASK)
-        if operation >> 6 != rdmap.VERSION:
-            raise TerminateError(Fault.RDMAP_VERSION)
-        if untagged is None:
-            raise TerminateError(Fault.UNEXPECTED_OPCODE)
-        return header, untagged(self, header, payload)
+        if count:
+            self._operations.placed(operation, count, moved)
+        return start
 
     def _go_direct(
         self,
@@ -484,15 +327,16 @@ class Receiver:
         """Have the message of the incomplete FPDU at ``head`` received by a layout, if its header is obviously valid
         and enough of it is missing. Return whether there is a layout now."""
         _, _, operation, token, offset = _TAGGED_FIELDS(view, head)
-        if operation == _RESPONSE:
+        operations = self._operations
+        if operation == RESPONSE:
             ahead = AHEAD
-            if payload < _MIN_LAYOUT or not self.reads or self.reads[0].irregular:
+            if payload < _MIN_LAYOUT or not operations.reads or operations.reads[0].irregular:
                 return False
         else:
             ahead = 1
             if payload < _MIN_DIRECT or self.crc:
                 return False
-        room = self._room_for(operation, token, offset)
+        room = operations.room_for(operation, token, offset)
         start = head + TAGGED_HEADER.size
         here = self._tail - start
         if room is None or here >= payload:
@@ -505,7 +349,7 @@ class Receiver:
             memory[position : position + here] = view[start : self._tail]
             self._layout.received(here)
             self.bytes_direct -= here
-        self._layout_region = self._regions.get(token) if operation == _WRITE else None
+        self._layout_region = operations.regions.get(token) if operation == WRITE else None
         self._head = self._tail
         self._bulk = True
         return True
@@ -523,16 +367,14 @@ class Receiver:
         if expected and layout.left:
             return 0
         self._layout = None
-        self.fpdus += layout.fpdus
         self.bytes_direct += layout.bytes_done
+        operations = self._operations
         if self._layout_region is not None:
             self._layout_region = None
-            self.bytes_write += layout.bytes_done
+            operations.placed(WRITE, layout.fpdus, layout.bytes_done)
         else:
-            self.bytes_read += layout.bytes_done
-            read = self.reads[0]
-            read.advance(layout.bytes_done)
-            read.irregular = not expected
+            operations.placed(RESPONSE, layout.fpdus, layout.bytes_done)
+            operations.reads[0].irregular = not expected
         if expected:
             return count
         # The bytes behind belong elsewhere: they are read once more, from a copy.
@@ -547,7 +389,7 @@ class Receiver:
         cannot be checked: True."""
         end = head + fpdu_size(length)
         # Without the whole there is no checksum to compare: a faulty header ends the connection in any case.
-        if end > self._tail or _is_intact(view, head, end):
+        if end > self._tail or is_intact(view, head, end):
             return True
         self.crc_errors += 1
         return False
@@ -564,150 +406,10 @@ class Receiver:
     def _zero_length_fpdu(self, view: memoryview, length: int) -> None:
         """Accept a zero-length FPDU only as the agreed ready-to-receive indication. Raise ``TerminateError`` for any
         other short FPDU. [RFC 6581 section 4]"""
-        if length or self.rtr is not Rtr.SEND or self.fpdus:
+        operations = self._operations
+        if length or operations.rtr is not Rtr.SEND or operations.fpdus:
             raise TerminateError(Fault.ULPDU_LENGTH, f"ULPDU of {length} bytes")
         if self.crc and not self._checksum_known_good(view, self._head, 0):
             raise TerminateError(Fault.CRC)
-        self.fpdus += 1
+        operations.fpdus += 1
         self._head += fpdu_size(0)
-
-    # -- operations: checks -------------------------------------------------------------------------------------
-
-    def _write_targets(self, header: TaggedHeader, payload: int) -> Sequence[memoryview]:
-        if not payload:
-            return ()  # no checks apply to a zero-length Write (RFC 5040 section 5.1), such as the Write RTR
-        try:
-            region, start = self._regions.find(header.stag, header.tagged_offset, payload, Access.REMOTE_WRITE)
-        except AccessRefused as error:
-            raise TerminateError(_fault(error, _WRITE_FAULTS, header.tagged_offset, payload)) from None
-        return (region.memory[start : start + payload],)
-
-    def _response_targets(self, header: TaggedHeader, payload: int) -> Sequence[memoryview]:
-        if not self.reads or header.stag != self.reads[0].stag:
-            raise TerminateError(Fault.TAGGED_INVALID_STAG, "response to no RDMA Read of ours")
-        read = self.reads[0]
-        end = read.received + payload
-        if header.tagged_offset != read.base + read.received or end > read.total:
-            raise TerminateError(Fault.TAGGED_BOUNDS)
-        if bool(header.control & ddp.LAST) != (end == read.total):
-            raise TerminateError(Fault.TAGGED_BOUNDS, "response of another length than asked for")
-        return read.targets(payload)
-
-    def _send_targets(self, header: UntaggedHeader, payload: int) -> Sequence[memoryview]:
-        if header.queue != ddp.SEND_QUEUE:
-            raise self._wrong_queue(header)
-        if self.rtr is Rtr.SEND and not self.fpdus and not payload and header.control & ddp.LAST:
-            return ()  # the agreed ready-to-receive indication consumes no receive
-        if header.msn != self._send_msn:
-            raise TerminateError(Fault.MSN_RANGE)
-        if not self.receives:
-            raise TerminateError(Fault.NO_BUFFER)
-        if header.message_offset != self._send_offset:
-            raise TerminateError(Fault.MESSAGE_OFFSET)
-        if self._send_offset and header.rdmap_control != self._send_opcode:
-            raise TerminateError(Fault.UNEXPECTED_OPCODE)
-        buffer = self.receives[0][0]
-        end = self._send_offset + payload
-        if end > len(buffer):
-            raise TerminateError(Fault.MESSAGE_TOO_LONG)
-        return (buffer[self._send_offset : end],)
-
-    def _read_request_targets(self, header: UntaggedHeader, payload: int) -> Sequence[memoryview]:
-        if header.queue != ddp.READ_QUEUE:
-            raise self._wrong_queue(header)
-        if header.msn != self._read_msn:
-            raise TerminateError(Fault.MSN_RANGE)
-        if header.message_offset:
-            raise TerminateError(Fault.MESSAGE_OFFSET)
-        if payload > READ_REQUEST.size:
-            raise TerminateError(Fault.MESSAGE_TOO_LONG)
-        if payload < READ_REQUEST.size or not header.control & ddp.LAST:
-            raise TerminateError(Fault.UNSPECIFIED_OPERATION)
-        return (self._control[:payload],)
-
-    def _terminate_targets(self, header: UntaggedHeader, payload: int) -> Sequence[memoryview]:
-        if header.queue != ddp.TERMINATE_QUEUE:
-            raise self._wrong_queue(header)
-        if payload > len(self._control):
-            raise TerminateError(Fault.MESSAGE_TOO_LONG)
-        return (self._control[:payload],)
-
-    def _wrong_queue(self, header: UntaggedHeader) -> TerminateError:
-        """Return the error for an operation on a wrong queue."""
-        return TerminateError(Fault.INVALID_QUEUE if header.queue > ddp.TERMINATE_QUEUE else Fault.UNEXPECTED_OPCODE)
-
-    # -- operations: effects ------------------------------------------------------------------------------------
-
-    def _write_done(self, header: TaggedHeader, payload: int) -> None:
-        self.bytes_write += payload
-
-    def _response_done(self, header: TaggedHeader, payload: int) -> None:
-        read = self.reads[0]
-        read.advance(payload)
-        self.bytes_read += payload
-        if header.control & ddp.LAST:
-            self.reads.popleft()
-            if self._on_read_done is not None:
-                self._on_read_done(read)
-
-    def _send_done(self, header: UntaggedHeader, payload: int) -> None:
-        if self.fpdus == 1 and self.rtr is Rtr.SEND and not payload:
-            if header.msn == self._send_msn:
-                self._send_msn = self._send_msn + 1 & MSN_MASK
-            return
-        self.bytes_send += payload
-        self._send_offset += payload
-        self._send_opcode = header.rdmap_control
-        if not header.control & ddp.LAST:
-            return
-        invalidated = None
-        if header.rdmap_control & rdmap.OPCODE_MASK in (Opcode.SEND_INVALIDATE, Opcode.SEND_SE_INVALIDATE):
-            try:
-                self._regions.remote_invalidate(header.invalidate_stag)
-            except AccessRefused:
-                raise TerminateError(Fault.CANNOT_INVALIDATE) from None  # RFC 5040 section 5.3
-            invalidated = header.invalidate_stag
-            self.invalidations += 1
-        _, context = self.receives.popleft()
-        self.completions.append(Completion(Operation.RECEIVE, Status.OK, context, self._send_offset, invalidated))
-        self._send_offset = 0
-        self._send_msn = self._send_msn + 1 & MSN_MASK
-
-    def _read_request_done(self, header: UntaggedHeader, payload: int) -> None:
-        self._read_msn = self._read_msn + 1 & MSN_MASK
-        request = READ_REQUEST.unpack(self._control)
-        region: Region | None = None
-        memory = _EMPTY
-        if request.length:  # no checks apply to a zero-length Read, such as the Read RTR
-            try:
-                region, start = self._regions.find(
-                    request.source_stag, request.source_offset, request.length, Access.REMOTE_READ
-                )
-            except AccessRefused as error:
-                raise TerminateError(_fault(error, _READ_FAULTS, request.source_offset, request.length)) from None
-            memory = region.memory[start : start + request.length]
-        if self._on_read_request is not None:
-            self._on_read_request(request, region, memory)
-
-    def _terminate_done(self, header: UntaggedHeader, payload: int) -> None:
-        if self._on_terminate is not None:
-            self._on_terminate(self._control[:payload])
-
-
-_SENDS = (Opcode.SEND, Opcode.SEND_INVALIDATE, Opcode.SEND_SE, Opcode.SEND_SE_INVALIDATE)
-_TAGGED: dict[int, Callable[[Receiver, TaggedHeader, int], Sequence[memoryview]]] = {
-    Opcode.RDMA_WRITE: Receiver._write_targets,
-    Opcode.READ_RESPONSE: Receiver._response_targets,
-}
-_UNTAGGED: dict[int, Callable[[Receiver, UntaggedHeader, int], Sequence[memoryview]]] = {
-    **dict.fromkeys(_SENDS, Receiver._send_targets),
-    Opcode.READ_REQUEST: Receiver._read_request_targets,
-    Opcode.TERMINATE: Receiver._terminate_targets,
-}
-_DONE: dict[int, Callable[[Receiver, Any, int], None]] = {
-    Opcode.RDMA_WRITE: Receiver._write_done,
-    Opcode.READ_RESPONSE: Receiver._response_done,
-    **dict.fromkeys(_SENDS, Receiver._send_done),
-    Opcode.READ_REQUEST: Receiver._read_request_done,
-    Opcode.TERMINATE: Receiver._terminate_done,
-}

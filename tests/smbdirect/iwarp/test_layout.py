@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from smbdirect.providers.base import Access, Operation
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import TaggedHeader, UntaggedHeader
+from smbdirect.providers.iwarp.operations import Operations
 from smbdirect.providers.iwarp.placement import PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import Fault, Opcode, TerminateError
 from smbdirect.providers.iwarp.receiver import Receiver
@@ -39,12 +40,13 @@ class Peer:
         self.memory = bytearray([UNTOUCHED]) * region
         self.region = self.regions.register(memoryview(self.memory), Access.REMOTE_WRITE)
         self.done: list[PendingRead] = []
-        self.receiver = Receiver(self.regions, RingPool(), crc=crc, on_read_done=self.done.append)
+        self.operations = Operations(self.regions, on_read_done=self.done.append)
+        self.receiver = Receiver(self.operations, RingPool(), crc)
         self.sink = [memoryview(bytearray(size)) for size in sink]
-        self.receiver.reads.append(PendingRead(STAG, self.sink, sum(sink), BASE))
+        self.operations.reads.append(PendingRead(STAG, self.sink, sum(sink), BASE))
         self.buffers = [bytearray(4) for _ in range(1500)]
         for index, buffer in enumerate(self.buffers):
-            self.receiver.receives.append((memoryview(buffer), index))
+            self.operations.receives.append((memoryview(buffer), index))
 
     def pour(self, stream: bytes, sizes: Iterator[int]) -> Iterator[int]:
         """Let the next of ``sizes`` bytes of ``stream`` arrive, as ``recvmsg`` would place them, again and again. Yield
@@ -142,16 +144,18 @@ def test_response_cut_in_any_way(
         pass
     if not data:
         pieces = pieces[-1:]  # a response of nothing is one FPDU, which this stream has not
-        peer.receiver.reads.clear()
+        peer.operations.reads.clear()
     assert b"".join(peer.sink) == data
     assert len(peer.done) == bool(data)
-    receiver = peer.receiver
-    assert receiver.bytes_read == len(data) >= receiver.bytes_direct
-    assert receiver.fpdus == len(pieces)
-    assert [completion.length for completion in receiver.completions] == [4] * sum(piece.start < 0 for piece in pieces)
+    receiver, operations = peer.receiver, peer.operations
+    assert operations.bytes_read == len(data) >= receiver.bytes_direct
+    assert operations.fpdus == len(pieces)
+    assert [completion.length for completion in operations.completions] == [4] * sum(
+        piece.start < 0 for piece in pieces
+    )
     assert all(
         buffer[:4] == number.to_bytes(4, "big")
-        for number, buffer in enumerate(peer.buffers[: len(receiver.completions)], 1)
+        for number, buffer in enumerate(peer.buffers[: len(operations.completions)], 1)
     )
     assert receiver.at_boundary
     assert not receiver.midway
@@ -201,9 +205,9 @@ def test_write_touches_only_what_it_says(
         assert peer.memory[MARGIN : MARGIN + placed] == data[:placed]
         assert peer.memory.count(UNTOUCHED, MARGIN + reach) == len(peer.memory) - MARGIN - reach
     assert peer.memory[MARGIN : MARGIN + total] == data
-    assert peer.receiver.bytes_write == total >= peer.receiver.bytes_direct
-    assert peer.receiver.fpdus == len(pieces)
-    assert len(peer.receiver.completions) == sum(piece.start < 0 for piece in pieces)
+    assert peer.operations.bytes_write == total >= peer.receiver.bytes_direct
+    assert peer.operations.fpdus == len(pieces)
+    assert len(peer.operations.completions) == sum(piece.start < 0 for piece in pieces)
     assert peer.receiver.at_boundary
 
 
@@ -229,7 +233,7 @@ def test_a_broken_response_completes_no_read(payload: int, crc: bool, amounts: t
         for _ in peer.pour(bytes(stream), forever(rng, *amounts)):
             pass
     assert not peer.done
-    assert not peer.receiver.completions
+    assert not peer.operations.completions
     if crc:
         assert caught.value.fault is Fault.CRC
         assert peer.receiver.crc_errors == 1
@@ -267,11 +271,11 @@ def test_system_calls_of_a_long_message(opcode: int, crc: bool, calls: int) -> N
     for number in range(3):
         stream = message(1 << 19, opcode, crc, peer.region)
         if number:
-            peer.receiver.reads.append(PendingRead(STAG, peer.sink, 1 << 19, BASE))
-            peer.receiver._send_msn = ddp.FIRST_MSN
+            peer.operations.reads.append(PendingRead(STAG, peer.sink, 1 << 19, BASE))
+            peer.operations._send_msn = ddp.FIRST_MSN
         made = sum(1 for _ in peer.pour(stream, forever(random.Random(1), 1 << 20)))
         assert made <= calls
-        assert len(peer.receiver.completions) == number + 1
+        assert len(peer.operations.completions) == number + 1
 
 
 def test_a_response_that_stops_is_not_lost() -> None:
@@ -281,7 +285,7 @@ def test_a_response_that_stops_is_not_lost() -> None:
     stream = whole[0].data + whole[1].data + send(1, False)
     for _ in peer.pour(stream, iter([5000] * 99)):
         pass
-    assert len(peer.receiver.completions) == 1
+    assert len(peer.operations.completions) == 1
     assert not peer.done
     for _ in peer.pour(b"".join(piece.data for piece in whole[2:]), iter([100_000] * 99)):
         pass
