@@ -128,15 +128,14 @@ class Receiver:
             self._release_ring()
 
     def feed(self, data: Buffer) -> None:
-        """Process bytes that are in memory already (for tests and captures)."""
+        """Process bytes that are in memory already."""
         view = memoryview(data)
         while view:
-            for buffer in self.buffers():
-                part = view[: len(buffer)]
-                buffer[: len(part)] = part
-                view = view[len(part) :]
-                self.received(len(part))
-                break
+            buffer = self.buffers()[0]
+            count = min(len(buffer), len(view))
+            buffer[:count] = view[:count]
+            view = view[count:]
+            self.received(count)
 
     @property
     def at_boundary(self) -> bool:
@@ -192,7 +191,7 @@ class Receiver:
     def _parse(self, view: memoryview) -> None:
         """Process the FPDUs in the ring, as far as they are complete or may be received directly."""
         operations, tail = self._operations, self._tail
-        if self._pending is not None and not self._finish_direct():
+        if self._pending is not None and not self._finish_direct(*self._pending):
             return
         while True:
             head = self._head
@@ -243,16 +242,14 @@ class Receiver:
                 error.header = self._faulty_header(view, head, length)
                 raise
 
-    def _finish_direct(self) -> bool:
-        """Finish the FPDU whose payload was received directly. Return False if a part of it or its trailer is
-        missing."""
-        if self._pending is not None:
-            header, payload, trailer = self._pending
-            if self._direct_left or self._tail - self._head < trailer:
-                return False
-            self._head += trailer
-            self._pending = None
-            self._operations.done(header, payload)
+    def _finish_direct(self, header: TaggedHeader | UntaggedHeader, payload: int, trailer: int) -> bool:
+        """Finish the FPDU whose payload was received directly, unless a part of it or of its trailer is missing. Return
+        whether it is finished."""
+        if self._direct_left or self._tail - self._head < trailer:
+            return False
+        self._head += trailer
+        self._pending = None
+        self._operations.done(header, payload)
         return True
 
     def _run(self, view: memoryview, start: int, tail: int) -> int:
