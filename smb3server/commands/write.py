@@ -21,6 +21,7 @@ from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.read_write import (
+    LENGTH_AT,
     TAIL,
     WRITE_REQUEST,
     WRITE_RESPONSE,
@@ -226,7 +227,7 @@ def _look(
         return None
     if file.caching.holders and file.caching.is_broken_by_write(opened.caching):
         return None
-    return opened, partial(_write_now, connection, opened, file, handle, message[data_offset:end], offset)
+    return opened, partial(_write_now, connection, opened, file, handle, message[data_offset:end], offset), None
 
 
 def _write_now(
@@ -240,4 +241,4 @@ def _write_now(
     return WRITE_RESPONSE.pack_fields(17, 0, length, 0, 0, 0), None
 
 
-SHORT_FORMS[Command.WRITE] = ShortForm(write, _look)
+SHORT_FORMS[Command.WRITE] = ShortForm(write, _look, LENGTH_AT)
