@@ -247,10 +247,11 @@ class IwarpEndpoint:
             for work in works:
                 work.dropped = True  # flushed after the work that is still sent
             return
-        self._sender.post(*works)
+        self._sender.work.extend(works)
         if self.life is Life.OPEN and not self._writing:
             self._pump_out()
-            self._schedule_delivery()
+            if not self._delivering:
+                self._schedule_delivery()
 
     def disconnect(self) -> None:
         """See ``base.Endpoint.disconnect``. The connection ends after ``DRAIN_TIMEOUT`` at the latest."""

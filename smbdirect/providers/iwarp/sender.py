@@ -150,7 +150,8 @@ class Sender:
         self.bytes_write = 0
         self.bytes_read_response = 0
         self._reads = reads
-        self._work: deque[Work] = deque()
+        self.work: deque[Work] = deque()
+        """Work that was posted and not begun. The owner appends to it."""
         self._responses: deque[Response] = deque()
         self._current: _Outgoing | None = None
         """Invariant: its FPDUs so far are in ``_iov`` or ``_held``, or were sent; no FPDU of another message comes
@@ -180,7 +181,7 @@ class Sender:
     @property
     def idle(self) -> bool:
         """Whether nothing is waiting to be sent."""
-        return not self._iov and not self._held and self._current is None and not self._work and not self._responses
+        return not self._iov and not self._held and self._current is None and not self.work and not self._responses
 
     @property
     def responses(self) -> int:
@@ -191,18 +192,14 @@ class Sender:
             + sum(type(owner) is Response for _, owner in self._ends)
         )
 
-    def post(self, *works: Work) -> None:
-        """Queue ``works``, in their order, after the work posted before."""
-        self._work.extend(works)
-
     def ready_to_receive(self, rtr: Rtr) -> None:
         """Queue the initiator's first FPDU of a peer-to-peer set-up before everything else. [RFC 6581 section 4]"""
         if rtr is Rtr.SEND:
             self._emit(bytes(2), (), 0)
         elif rtr is Rtr.WRITE:
-            self._work.appendleft(Work(Operation.WRITE, (), 0, None, False, stag=1))
+            self.work.appendleft(Work(Operation.WRITE, (), 0, None, False, stag=1))
         else:
-            self._work.appendleft(Work(Operation.READ, (), 0, None, False, stag=1, read=PendingRead(1, (), 0)))
+            self.work.appendleft(Work(Operation.READ, (), 0, None, False, stag=1, read=PendingRead(1, (), 0)))
 
     def respond(self, response: Response) -> None:
         """Queue a Read Response."""
@@ -217,7 +214,7 @@ class Sender:
     def buffers(self) -> Sequence[Buffer]:
         """Return what to send next: at most ``IOV_MAX`` buffers, none if nothing can be sent now. After all of a batch
         was taken, the next one begins a new TCP segment (``MSG_EOR``)."""
-        if not self._iov and self.open and (self._held or self._current or self._work or self._responses):
+        if not self._iov and self.open and (self._held or self._current or self.work or self._responses):
             self._fill()
         return self._iov if len(self._iov) <= IOV_MAX else self._iov[:IOV_MAX]
 
@@ -269,7 +266,7 @@ class Sender:
     def close(self) -> None:
         """Drop everything that is queued, and with it every reference to memory of the owner."""
         self._current = None
-        for queue in (self._iov, self._held, self._ends, self._runs, self._work, self._responses):
+        for queue in (self._iov, self._held, self._ends, self._runs, self.work, self._responses):
             queue.clear()
 
     # -- segmentation -------------------------------------------------------------------------------------------
@@ -293,7 +290,7 @@ class Sender:
     def _begin_message(self) -> bool:
         """Cut the next message if it fits one untagged FPDU, else make it the current one. Return False if nothing may
         be sent. Messages of work requests and Read Responses alternate."""
-        stalled = not self._work or (self._work[0].read is not None and len(self._reads) >= self.max_reads)
+        stalled = not self.work or (self.work[0].read is not None and len(self._reads) >= self.max_reads)
         if self._responses and (stalled or not self._prefer_work):
             self._prefer_work = True
             response = self._responses.popleft()
@@ -305,7 +302,7 @@ class Sender:
         if stalled:
             return False
         self._prefer_work = False
-        work = self._work.popleft()
+        work = self.work.popleft()
         if work.operation is Operation.SEND:
             self._begin_send(work)
         elif work.read is not None:

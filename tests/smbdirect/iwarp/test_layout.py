@@ -248,11 +248,11 @@ def message(size: int, opcode: int, crc: bool, region: Region) -> bytes:
         sender.respond(Response(STAG, BASE, None, data))
     else:
         address = region.address
-        sender.post(Work(Operation.WRITE, [data], size, None, True, stag=region.token, remote_offset=address))
+        sender.work.append(Work(Operation.WRITE, [data], size, None, True, stag=region.token, remote_offset=address))
     first = b"".join(sender.buffers())
     sender.sent(len(first))
     assert not sender.buffers()
-    sender.post(Work(Operation.SEND, [memoryview(b"done")], 4, None, True))
+    sender.work.append(Work(Operation.SEND, [memoryview(b"done")], 4, None, True))
     return first + b"".join(sender.buffers())
 
 

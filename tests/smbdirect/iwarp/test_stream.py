@@ -379,13 +379,13 @@ def test_what_goes_in_comes_out(operations: list[tuple[str, list[int]]], crc: bo
                     remote_offset=peer.region.address + write_at,
                 )
             )
-            sender.post(sent[-1])
+            sender.work.append(sent[-1])
             expected_memory[write_at : write_at + len(data)] = data
             write_at += len(data)
         elif kind == "read":
             length = min(len(data), 1000)
             pending = PendingRead(99, [memoryview(bytearray(length))], length)
-            sender.post(
+            sender.work.append(
                 Work(
                     Operation.READ,
                     (),
@@ -411,7 +411,7 @@ def test_what_goes_in_comes_out(operations: list[tuple[str, list[int]]], crc: bo
             if kind == "invalidate":
                 token = peer.regions.register(memoryview(bytearray(1)), RIGHTS).token
             sent.append(Work(Operation.SEND, parts, len(data), None, True, invalidate=token))
-            sender.post(sent[-1])
+            sender.work.append(sent[-1])
             messages.append((data, token))
         posted += 1
     stream = drain(sender, rng)
@@ -457,7 +457,7 @@ def test_no_segment_ends_where_siw_cannot_take_it(operations: list[tuple[str, in
             continue
         operation = Operation[kind.upper()]
         read = PendingRead(1, [memoryview(bytearray(9))], 9) if kind == "read" else None
-        sender.post(Work(operation, [] if read else [data], 0 if read else length, None, True, read=read))
+        sender.work.append(Work(operation, [] if read else [data], 0 if read else length, None, True, read=read))
     opcodes: list[int] = []
     while buffers := sender.buffers():
         batch = b"".join(buffers)
@@ -480,7 +480,7 @@ def test_reads_beyond_the_limit_wait() -> None:
     sender = Sender(1442, False, 2, reads)
     sender.open = True
     for _ in range(3):
-        sender.post(Work(Operation.READ, (), 1, None, True, read=PendingRead(1, [memoryview(bytearray(1))], 1)))
+        sender.work.append(Work(Operation.READ, (), 1, None, True, read=PendingRead(1, [memoryview(bytearray(1))], 1)))
     assert len(list(iter_fpdus(drain(sender)))) == 2
     sender.respond(Response(5, 0, None, memoryview(b"not held up")))
     assert len(list(iter_fpdus(drain(sender)))) == 1
@@ -491,7 +491,7 @@ def test_reads_beyond_the_limit_wait() -> None:
 
 def test_closed_sender_keeps_silent() -> None:
     sender = Sender(1442, False, 2, deque())
-    sender.post(Work(Operation.SEND, (), 0, None, True))
+    sender.work.append(Work(Operation.SEND, (), 0, None, True))
     assert not sender.buffers()
 
 
@@ -507,13 +507,13 @@ def test_long_response_is_cut_only_as_it_goes_out() -> None:
 def test_terminate_follows_the_fpdu_under_way() -> None:
     sender = Sender(1442, False, 2, deque())
     sender.open = True
-    sender.post(Work(Operation.SEND, [memoryview(b"a" * 5000)], 5000, None, True))
+    sender.work.append(Work(Operation.SEND, [memoryview(b"a" * 5000)], 5000, None, True))
     whole = b"".join(sender.buffers())
     first = decode_fpdu(whole)
     for count in (0, 1, 20, 100, first.size - 1, first.size, first.size + 1):
         fresh = Sender(1442, False, 2, deque())
         fresh.open = True
-        fresh.post(Work(Operation.SEND, [memoryview(b"a" * 5000)], 5000, None, True))
+        fresh.work.append(Work(Operation.SEND, [memoryview(b"a" * 5000)], 5000, None, True))
         fresh.buffers()
         fresh.sent(count)
         stream = whole[:count] + fresh.rest_of_fpdu() + fresh.terminate_fpdu(b"\x12\x02\0\0")
@@ -565,8 +565,8 @@ def test_mutated_streams_end_in_a_terminate_or_wait_for_more(seed: int, crc: boo
     sender.open = True
     region = peer.region
     peer.operations.reads.append(PendingRead(7, [memoryview(bytearray(3000))], 3000))
-    sender.post(Work(Operation.SEND, [memoryview(b"s" * 2000)], 2000, None, True))
-    sender.post(
+    sender.work.append(Work(Operation.SEND, [memoryview(b"s" * 2000)], 2000, None, True))
+    sender.work.append(
         Work(
             Operation.WRITE,
             [memoryview(b"w" * 9000)],
@@ -578,7 +578,7 @@ def test_mutated_streams_end_in_a_terminate_or_wait_for_more(seed: int, crc: boo
         )
     )
     sender.respond(Response(7, 0, None, memoryview(b"r" * 3000)))
-    sender.post(Work(Operation.SEND, [memoryview(b"s")], 1, None, True, invalidate=region.token))
+    sender.work.append(Work(Operation.SEND, [memoryview(b"s")], 1, None, True, invalidate=region.token))
     stream = bytearray(drain(sender))
     for _ in range(rng.randint(1, 3)):
         position = rng.randrange(len(stream)) if rng.random() < 0.3 else rng.randrange(40)
