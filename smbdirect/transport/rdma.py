@@ -167,7 +167,7 @@ class Rdma:
         ``ValueError`` if the descriptors are too short."""
         check_descriptors(remote, total)
         work = self.work
-        if total and not work.stopped:
+        if total and work.stopped is None:
             return True
         self._loop.call_soon(on_done, work.lost() if total else None)
         return False
