@@ -29,6 +29,7 @@ from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.read_write import (
+    LENGTH_AT,
     TAIL,
     WRITE_REQUEST,
     WRITE_RESPONSE,
@@ -282,4 +283,4 @@ def _write_now(
     return WRITE_RESPONSE.pack_fields(17, 0, length, 0, 0, 0), None
 
 
-SHORT_FORMS[Command.WRITE] = ShortForm(write, _look)
+SHORT_FORMS[Command.WRITE] = ShortForm(write, _look, LENGTH_AT)

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from smb3server.crypto.encryption import TAG_SIZE
 from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
 from smb3server.dispatch.checks import CREDIT_SIZE, pays_for
@@ -30,6 +29,7 @@ from smb3server.dispatch.waiting import failure
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import SessionState
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, HeaderFlags
+from smb3server.wire.read_write import TAIL
 from smb3server.wire.status import StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
@@ -49,7 +49,7 @@ _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
 _VALID = SessionState.VALID
 _AUTHENTICATED = ConnectionLife.AUTHENTICATED
 _SMALLEST = HEADER_SIZE + 4
-LARGEST_DATA = 65535
+LARGEST_DATA = 65535  # so that two bytes of a length field are zero
 """Bytes of data of an ordinary READ or WRITE in the message. One credit pays for them, and they do not count in
 ``Usage.lent``."""
 _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
@@ -75,6 +75,9 @@ class ShortForm(NamedTuple):
     look: Callable[[Connection, Session, TreeConnect | None, int, memoryview], Found | None]
     """Takes connection, session, tree connect or None, ChannelSequence and message. Returns None if anything in the
     body is not ordinary. Changes nothing, as the signature is not verified yet."""
+    length_at: int = 0
+    """Offset in the message of a field of four bytes, the number of bytes to read or write. It is looked at first, so
+    that looking costs a long READ or WRITE as little as possible. 0: the command has no such field."""
 
 
 SHORT_FORMS: dict[int, ShortForm] = {}
@@ -116,7 +119,17 @@ def ordinary_remote(
 class FastLane:
     """Answers the ordinary messages of one connection."""
 
-    __slots__ = ("_connection", "_host", "_parking", "_requests", "_transport", "_watchdog", "_window", "_writer")
+    __slots__ = (
+        "_connection",
+        "_host",
+        "_parking",
+        "_requests",
+        "_short_only",
+        "_transport",
+        "_watchdog",
+        "_window",
+        "_writer",
+    )
 
     def __init__(
         self,
@@ -131,6 +144,8 @@ class FastLane:
         self._requests = requests
         self._connection = connection
         self._transport = connection.transport
+        self._short_only = connection.transport.rdma is None
+        """Data always goes in the message."""
         self._window = connection.command_sequence_window
         self._writer = writer
         self._parking = parking
@@ -146,6 +161,9 @@ class FastLane:
         # The low byte of the command. Most other messages cost no more than this look.
         form = SHORT_FORMS.get(view[12])
         if form is None:
+            return False
+        length_at = form.length_at
+        if length_at and self._short_only and (len(view) < TAIL or view[length_at + 2] or view[length_at + 3]):
             return False
         (
             protocol,
@@ -263,8 +281,8 @@ class FastLane:
             self._transport.send((message,), invalidate)
         elif cipher_session is not None and cipher_session.cipher is not None:
             segments = (header, fixed, data) if data is not None else (header, fixed)
-            buffer = self._writer.encrypted(segments, cipher_session.cipher)
-            self._transport.send((buffer.view[:-TAG_SIZE],), None, buffer.release)
+            sealed, release = self._writer.encrypted(segments, cipher_session.cipher)
+            self._transport.send((sealed,), None, release)
         elif data is not None:
             self._transport.send((header + fixed, data), invalidate)
         else:
