@@ -7,6 +7,8 @@ import asyncio
 import errno
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ from smb3server.wire.status import NtStatus
 from smbdirect.codec import Buffer
 from smbdirect.errors import ConnectionLost
 from smbdirect.message_transport import RemoteBuffer
+from smbdirect.providers.loopback import CAPABILITIES, LoopbackProvider
+from tests.lab import harness
 from tests.lab.harness import Lab, lab
 
 LONGEST_TURN = 5.0
@@ -417,6 +421,15 @@ CASES: dict[str, list[Step]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_special_requests_are_answered_alike(lanes: Lanes, name: str, protection: str) -> None:
     lanes.both(CASES[name], protection)
+
+
+@pytest.mark.parametrize("name", ["usual", "large", "cold", "end of file"])
+def test_fabrics_that_need_registered_memory(lanes: Lanes, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, data has to be read into a registered buffer."""
+    capabilities = replace(CAPABILITIES, requires_registration=True)
+    monkeypatch.setattr(harness, "LoopbackProvider", partial(LoopbackProvider, capabilities))
+    lanes.both(CASES[name])
+    assert lanes.taken
 
 
 @pytest.mark.parametrize(("protection", "taken"), [("none", 3), ("signed", 3), ("encrypted", 0)])
