@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from smb3server.backends.base import Described, DirectoryEntry, FileInfo, Handle, Path, Remembered, StreamInfo, User
 from smbdirect.codec import Buffer
-from smbdirect.message_transport import FileRange
+from smbdirect.message_transport import FileRange, Payload
 
 
 class DeferredHandle(Handle):
@@ -68,6 +68,9 @@ class DeferredHandle(Handle):
 
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
         return self.open().write_from(buffers, offset)
+
+    def take_in(self, payload: Payload, offset: int) -> None:
+        self.open().take_in(payload, offset)
 
     def flush(self) -> None:
         self.open().flush()
