@@ -73,11 +73,11 @@ class PayloadTaker(Protocol):
     head_size: int
     """Bytes of a message in front of its data."""
 
-    def wants(self, head: memoryview, length: int) -> bool:
-        """Return whether everything behind ``head``, in a message of ``length`` bytes, is data that may be taken."""
+    def wants_payload(self, head: memoryview, length: int) -> bool:
+        """Return whether everything behind ``head``, in a message of ``length`` bytes, is data that might be taken."""
         ...
 
-    def take(self, head: InboundMessage, payload: Payload) -> bool:
+    def take_payload(self, head: InboundMessage, payload: Payload) -> bool:
         """Take a message. Return False, with nothing changed, if it has to be received into memory and delivered as
         usual. ``payload`` must not be used after the return."""
         ...

@@ -199,8 +199,10 @@ class Handle(ABC):
         """Write all buffers at ``offset``. Return the number of bytes. Raises ENOSPC, EDQUOT, EFBIG."""
 
     def take_in(self, payload: Payload, offset: int) -> None:
-        """Write the data of a message that was not received into memory. Raises ``OSError`` as ``write_from`` does; part
-        of the data may be written then. A store whose files have no ``fileno`` cannot do that."""
+        """Write the data of a message that was not received into memory.
+
+        Raises ``OSError`` as ``write_from`` does, and part of the data may be written then. Stores without ``fileno``
+        cannot do that."""
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     @abstractmethod

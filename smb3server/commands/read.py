@@ -290,8 +290,7 @@ def _look(
 
 def _read_now(connection: Connection, opened: Open, offset: int, length: int, minimum: int) -> Body | None:
     """Return the response, or None if a disk has to be waited for. Raises ``StatusError`` and ``OSError``."""
-    if length > connection.largest_inline:
-        connection.largest_inline = length
+    connection.largest_inline = max(connection.largest_inline, length)
     data: Buffer | None
     if opened.may_block or opened.descriptor is None:
         data = _read_if_cached(opened, length, offset)

@@ -420,7 +420,7 @@ class TcpTransport:
         if taker is None or pipe is None:
             return False
         head_end = begin + taker.head_size
-        if head_end > end or not taker.wants(view[begin:head_end], length):
+        if head_end > end or not taker.wants_payload(view[begin:head_end], length):
             return False
         unread = begin + length - end
         if bytes_waiting(self._fd) < unread:
@@ -436,7 +436,7 @@ class TcpTransport:
         if self._awaiting:
             self._wait_for(1)
         payload = ArrivedPayload(view[head_end:end], self._fd, unread, pipe)
-        if not taker.take(_Small(memoryview(bytearray(view[begin:head_end]))), payload):
+        if not taker.take_payload(_Small(memoryview(bytearray(view[begin:head_end]))), payload):
             return False
         self._start = self._end = 0
         self._bytes_received += unread
