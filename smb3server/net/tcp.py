@@ -54,7 +54,7 @@ PAYLOAD_TO = (2 << 20) + 4096
 """Bytes of a message up to which it can wait in the socket. Linux lets half of the largest receive buffer wait, which
 is 3 MiB if net.ipv4.tcp_rmem has not been changed."""
 MAX_WOKEN_EARLY = 8
-"""How often the kernel may have no room for a message before it is not asked again on this connection."""
+"""How many messages in a row may find no room in the socket before none waits there again on this connection."""
 MAX_SEGMENTS = 512
 """Most segments per sendmsg; IOV_MAX is 1024."""
 MAX_FILES = 64
@@ -148,7 +148,7 @@ class TcpTransport:
         so, nothing is received, and the socket becomes readable when all of the data is there, or else when no more of
         it will come."""
         self._woken_early = 0
-        """How often the socket became readable before all of the data was there."""
+        """How often the socket became readable before all of the data was there, since the last time that it was."""
         self._head_only = False
         """Whether to receive no more than the next message's head: its data would have to be copied."""
         self._paused = False
@@ -435,6 +435,7 @@ class TcpTransport:
             return False
         if self._awaiting:
             self._wait_for(1)
+        self._woken_early = 0
         payload = ArrivedPayload(view[head_end:end], self._fd, unread, pipe)
         if not taker.take_payload(_Small(memoryview(bytearray(view[begin:head_end]))), payload):
             return False
