@@ -22,29 +22,40 @@ _ADD_FILE = int(Access.WRITE_DATA)
 _ADD_SUBDIRECTORY = int(Access.APPEND_DATA)
 _DELETE = int(Access.DELETE)
 _MAXIMUM_ALLOWED = int(Access.MAXIMUM_ALLOWED)
+_DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
 _BY_PARENT = int(Access.DELETE | Access.READ_ATTRIBUTES)
 _OVERWRITES = frozenset([CreateDisposition.SUPERSEDE, CreateDisposition.OVERWRITE, CreateDisposition.OVERWRITE_IF])
 
 
 class Wanted(NamedTuple):
-    """The parts of a CREATE request that its access checks need."""
+    """The parts of a CREATE request that its access checks need, made by ``wanted``."""
 
     access: int
     """DesiredAccess with generic rights mapped. It may still contain MAXIMUM_ALLOWED."""
-    disposition: int
-    options: int
-    attributes: int = 0
+    attributes: int
     """FileAttributes of the request."""
+    overwrites: bool
+    """The request replaces the data of an existing file."""
+    deletes: bool
+    """The request asks for deletion when the open is closed."""
+    implied: int
+    """Rights that overwriting needs beyond ``access``. They are checked, not granted."""
+    of_share: int
+    """Rights that the share must allow, whatever file it is."""
 
-    @property
-    def overwrites(self) -> bool:
-        """Whether the request replaces the data of an existing file."""
-        return self.disposition in _OVERWRITES
 
-    @property
-    def deletes(self) -> bool:
-        """Whether the request asks for deletion when the open is closed."""
-        return bool(self.options & CreateOptions.DELETE_ON_CLOSE)
+def wanted(access: int, disposition: int, options: int, attributes: int = 0) -> Wanted:
+    """Return what a CREATE with these fields wants. ``access`` has generic rights mapped."""
+    deletes = bool(options & _DELETE_ON_CLOSE)
+    implied = masks.implied_by(disposition)
+    of_share = access & ~_MAXIMUM_ALLOWED
+    if deletes:
+        of_share |= _DELETE
+    if disposition != CreateDisposition.OPEN_IF:
+        of_share |= implied
+    if disposition == CreateDisposition.CREATE:
+        of_share |= _ADD_FILE
+    return Wanted(access, attributes, disposition in _OVERWRITES, deletes, implied, of_share)
 
 
 # The object itself
@@ -73,14 +84,7 @@ def with_parent(own: int, parent: int) -> int:
 
 def check_share(wanted: Wanted, share: int) -> None:
     """Refuse access that the tree connect's MaximalAccess (``share``) rules out for every file. [MS-SMB2 3.3.5.9]"""
-    needed = wanted.access & ~_MAXIMUM_ALLOWED
-    if wanted.deletes:
-        needed |= _DELETE
-    if wanted.disposition != CreateDisposition.OPEN_IF:
-        needed |= masks.implied_by(wanted.disposition)
-    if wanted.disposition == CreateDisposition.CREATE:
-        needed |= _ADD_FILE
-    if needed & ~share:
+    if wanted.of_share & ~share:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
 
@@ -112,8 +116,8 @@ def grant_existing(wanted: Wanted, maximal: int, attributes: int) -> int:
     check_attributes(wanted, attributes)
     if attributes & attr.READONLY:
         maximal &= ~masks.WRITES_DATA
-    granted = masks.grant(wanted.access, maximal, masks.implied_by(wanted.disposition))
-    return _deletable(wanted, granted)
+    granted = masks.grant(wanted.access, maximal, wanted.implied)
+    return _deletable(wanted, granted) if wanted.deletes else granted
 
 
 def grant_new_stream(wanted: Wanted, maximal: int, attributes: int) -> int:

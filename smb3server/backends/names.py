@@ -43,6 +43,11 @@ _DISK_TO_WIRE.update({ord(char): 0xF020 + index for index, char in enumerate('"*
 _DISK_TO_WIRE.update({0xDC80 + index: 0xF780 + index for index in range(0x80)})
 _WIRE_TO_DISK = {wire: disk for disk, wire in _DISK_TO_WIRE.items()}
 _DISK_SPECIAL = frozenset(map(chr, _DISK_TO_WIRE))
+_PLAIN = r"(?!\.)[ !#-)+-.0-9;=@-\[\]-{}~]{1,255}(?<![ .])"
+"""Matches a component of ASCII characters that is the same on disk and on the wire, and neither relative nor
+private."""
+_PLAIN_NAME = re.compile(rf"{_PLAIN}(?:\\{_PLAIN})*")
+_PLAIN_PATH = re.compile(rf"{_PLAIN}(?:/{_PLAIN})*")
 _FINAL = {" ": "\uf028", ".": "\uf029"}
 _FINAL_BACK = {wire: disk for disk, wire in _FINAL.items()}
 
@@ -112,6 +117,15 @@ def split_path(name: str) -> tuple[Path, str, bool | None]:
     return tuple(components), stream, directory
 
 
+def split_plain(name: str) -> Path | None:
+    """Return the components of a name if it is nothing but plain ASCII components, as most names are. Otherwise return
+    None: ``split_path`` has to look closer."""
+    if len(name) > MAX_PATH_UNITS or not _PLAIN_NAME.fullmatch(name):
+        return None
+    path = tuple(name.split("\\"))
+    return path if len(path) <= MAX_DEPTH else None
+
+
 def _split_stream(last: str) -> tuple[str, str, bool | None]:
     """Split ``filename[:stream[:type]]`` as ``split_path`` does. [MS-FSCC 2.1.5]"""
     parts = last.split(":")
@@ -159,6 +173,15 @@ def to_disk_path(path: Path) -> list[str]:
     return [to_disk(component) for component in path]
 
 
+def plain_on_disk(path: Path) -> bytes | None:
+    """Return ``to_disk_path`` joined by slashes if none of the components needs a closer look, as with most paths: they
+    are the same on disk, and not private. Otherwise return None."""
+    joined = "/".join(path)
+    if _PLAIN_PATH.fullmatch(joined) and joined.count("/") == len(path) - 1:
+        return joined.encode()
+    return None
+
+
 def to_wire(disk: str) -> str:
     """Return the name that clients see for an on-disk name (as from ``os.fsdecode``)."""
     if not _DISK_SPECIAL.isdisjoint(disk):
@@ -194,10 +217,22 @@ _NOT_PLAIN = re.compile("[" + re.escape("".join(_DISK_SPECIAL)) + "]|[ .](?:\0|\
 """Matches the characters that ``to_wire`` changes, in on-disk names joined by NUL."""
 
 
+def _are_plain(joined: str) -> bool:
+    """Return whether on-disk names, joined by NUL, are ASCII and the same on the wire. There must be at least one."""
+    return joined.isascii() and not _NOT_PLAIN.search(joined)
+
+
+def to_wire_all(disk_names: Sequence[str]) -> Sequence[str]:
+    """Return ``to_wire`` of many names. This is much cheaper if all of them are plain ASCII."""
+    if disk_names and _are_plain("\0".join(disk_names)):
+        return disk_names
+    return [to_wire(name) for name in disk_names]
+
+
 def fold_all(disk_names: Sequence[str]) -> list[str]:
     """Return ``upcase(to_wire(name))`` of many names. This is much cheaper if all of them are plain ASCII."""
     joined = "\0".join(disk_names)
-    if disk_names and joined.isascii() and not _NOT_PLAIN.search(joined):
+    if disk_names and _are_plain(joined):
         return joined.upper().split("\0")
     return [upcase(to_wire(name)) for name in disk_names]
 

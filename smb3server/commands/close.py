@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smb3server.commands.info import presentation
-from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.lookup import find_open, fresh_of
 from smb3server.dispatch.request import Response, TreeRequest, handles
 from smb3server.state.opens import settle_write_time
 from smb3server.wire.close import CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request
@@ -17,8 +17,13 @@ def close(request: TreeRequest) -> Response:
     opened = find_open(request, (body.persistent, body.volatile))
     response = CloseResponse()
     if body.flags & POSTQUERY_ATTRIB and opened.handle is not None:
-        settle_write_time(opened)
-        info = presentation.shown(opened, opened.handle.info())
+        fresh = fresh_of(request, opened)
+        if fresh is None or (opened.file is not None and opened.file.write_time is not None):
+            settle_write_time(opened)
+            info = opened.handle.info()
+        else:
+            info = fresh.info
+        info = presentation.shown(opened, info)
         response = CloseResponse(
             flags=POSTQUERY_ATTRIB,
             creation_time=info.creation_time,

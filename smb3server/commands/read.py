@@ -28,6 +28,7 @@ from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.read_write import (
+    LENGTH_AT,
     READ_DATA_OFFSET,
     READ_REQUEST,
     READ_RESPONSE,
@@ -346,4 +347,4 @@ def _read_to_peer(
     return _fixed_for_peer(count), None
 
 
-SHORT_FORMS[Command.READ] = ShortForm(read, _look)
+SHORT_FORMS[Command.READ] = ShortForm(read, _look, LENGTH_AT)

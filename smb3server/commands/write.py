@@ -21,6 +21,7 @@ from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, HeaderFlags
 from smb3server.wire.read_write import (
+    LENGTH_AT,
     TAIL,
     WRITE_REQUEST,
     WRITE_RESPONSE,
@@ -276,4 +277,4 @@ def _write_now(
     return WRITE_RESPONSE.pack_fields(17, 0, length, 0, 0, 0), None
 
 
-SHORT_FORMS[Command.WRITE] = ShortForm(write, _look, _ends_with_payload, _look)
+SHORT_FORMS[Command.WRITE] = ShortForm(write, _look, LENGTH_AT, _ends_with_payload, _look)

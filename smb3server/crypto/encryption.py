@@ -87,19 +87,21 @@ class SessionCipher:
         """
         nonce = self._nonce
         self._nonce = nonce + 1
-        _TRANSFORM.pack_into(buffer, 0, TRANSFORM_PROTOCOL_ID, b"", nonce, 0, length, 0, ENCRYPTED, self._session_id)
+        header = _TRANSFORM.pack(TRANSFORM_PROTOCOL_ID, b"", nonce, 0, length, 0, ENCRYPTED, self._session_id)
+        buffer[:TRANSFORM_SIZE] = header
         position = TRANSFORM_SIZE
         for segment in segments:
             end = position + len(segment)
             buffer[position:end] = segment
             position = end
+        end = position + TAG_SIZE
         (self._encrypting or self._encryptor()).encrypt_into(
-            bytes(buffer[20 : 20 + self._nonce_size]),
+            header[20 : 20 + self._nonce_size],
             buffer[TRANSFORM_SIZE:position],
-            buffer[20:TRANSFORM_SIZE],
-            buffer[TRANSFORM_SIZE : position + TAG_SIZE],
+            header[20:],
+            buffer[TRANSFORM_SIZE:end],
         )
-        buffer[4:20] = buffer[position : position + TAG_SIZE]
+        buffer[4:20] = buffer[position:end]
 
     def decrypt(self, message: memoryview) -> memoryview | None:
         """Decrypt ``message`` in place and return the plain message, or None if it is not authentic.
@@ -108,9 +110,8 @@ class SessionCipher:
         """
         decrypting = self._decrypting or self._decryptor()
         text = message[TRANSFORM_SIZE:]
-        nonce = bytes(message[20 : 20 + self._nonce_size])
-        tag = bytes(message[4:20])
-        additional = bytes(message[20:TRANSFORM_SIZE])
+        header = bytes(message[:TRANSFORM_SIZE])
+        tag, nonce, additional = header[4:20], header[20 : 20 + self._nonce_size], header[20:]
         try:
             if self._gcm is not None and len(text) >= IN_PLACE_FROM:
                 state = GcmContext(self._gcm, GCM(nonce, tag)).decryptor()

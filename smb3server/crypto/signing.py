@@ -19,6 +19,7 @@ _MESSAGE_ID = struct.Struct("<Q")
 _GMAC_NONCE = struct.Struct("<QI")
 _ZEROS = bytes(16)
 
+_CANCEL = int(Command.CANCEL)
 _FROM_SERVER = 1
 _IS_CANCEL = 2
 
@@ -95,7 +96,7 @@ class GmacSigner(Signer):
         return state.tag
 
     def expect(self, message: memoryview) -> bytes:
-        role = _IS_CANCEL if message[12] == Command.CANCEL and message[13] == 0 else 0
+        role = _IS_CANCEL if message[12] == _CANCEL and message[13] == 0 else 0
         (message_id,) = _MESSAGE_ID.unpack_from(message, 24)
         return self._aead.encrypt(_GMAC_NONCE.pack(message_id, role), b"", message)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server.wire.status import NtStatus
 from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
+    from smb3server.backends.base import FileInfo, Path
     from smb3server.crypto.signing import Signer
-    from smb3server.state.objects import Session
+    from smb3server.state.objects import Open, Session
     from smb3server.wire.file_id import FileId
     from smbdirect.message_transport import FileRange, InboundMessage
 
@@ -37,6 +38,18 @@ class Reply:
     """Data behind the segments that is sent out of a file. The reply is sent alone, neither signed nor encrypted."""
 
 
+class Fresh(NamedTuple):
+    """What a CREATE has found out about its file, for the commands right behind it that only look at the file.
+
+    They came in the same message. So the time of the CREATE is a time at which they may look: the client cannot tell
+    the difference, and neither can others, as changes of theirs are not ordered with a message under way."""
+
+    opened: Open
+    info: FileInfo
+    path: Path | None
+    """The path on disk. None means that finding the file has not shown it."""
+
+
 @dataclass(slots=True)
 class Chain:
     """A message in progress: the position in it, the values that related commands inherit, and the unsent replies.
@@ -56,6 +69,8 @@ class Chain:
     """Inherited by a related command, as are the next three. [MS-SMB2 3.3.5.2.7.2]"""
     tree_id: int = 0
     file_id: FileId | None = None
+    fresh: Fresh | None = None
+    """Not inherited by way of a command that may change the file."""
     status: int = NtStatus.SUCCESS
     """The status of a failed CREATE. Related commands that follow and need its FileId fail with it, too."""
     last_command_seen: bool = False

@@ -88,7 +88,7 @@ CREDIT_SIZE = 65536
 
 def pays_for(charge: int, payload: int) -> bool:
     """Return whether CreditCharge ``charge`` pays for ``payload`` bytes. [MS-SMB2 3.3.5.2.5]"""
-    return payload <= CREDIT_SIZE or (payload - 1) // CREDIT_SIZE < (charge or 1)
+    return (payload - 1) // CREDIT_SIZE < (charge or 1)
 
 
 def check_body(request: Request) -> None:
@@ -109,7 +109,8 @@ def check_body(request: Request) -> None:
             sent += _U32.unpack_from(message, HEADER_SIZE + offset)[0]
         for offset in offsets[1]:
             requested += _U32.unpack_from(message, HEADER_SIZE + offset)[0]
-        if not pays_for(request.header.credit_charge, max(sent, requested)):
+        payload = max(sent, requested)
+        if payload > CREDIT_SIZE and not pays_for(request.header.credit_charge, payload):
             raise StatusError(NtStatus.INVALID_PARAMETER)
 
 

@@ -110,16 +110,16 @@ class Dispatcher:
             self.connection.disconnect("this node is fenced")
             return
         view = inbound.view
+        cipher_session: Session | None = None
         try:
-            if view[:4] == PROTOCOL_ID and len(view) >= HEADER_SIZE:
-                if self._fast_lane.take(inbound, view, None):
+            if len(view) >= HEADER_SIZE:
+                magic = view[:4]
+                if magic == TRANSFORM_PROTOCOL_ID:
+                    view, cipher_session = self._decrypt(view)
+                    magic = view[:4]
+                if magic == PROTOCOL_ID and self._fast_lane.take(inbound, view, cipher_session):
                     return
-                chain = Chain(inbound, view, None)
-            else:
-                chain = self._begin(inbound, view)
-                session = chain.cipher_session
-                if session is not None and self._fast_lane.take(inbound, chain.view, session):
-                    return
+            chain = self._begin(inbound, view, cipher_session)
         except Disconnect as reason:
             inbound.release()
             self.connection.disconnect(str(reason))
@@ -129,15 +129,15 @@ class Dispatcher:
         else:
             self._go_on(chain)
 
-    def _begin(self, inbound: InboundMessage, view: memoryview) -> Chain:
-        """Begin a message that is not plain SMB2: an encrypted one, or the first one of an SMB1 client."""
+    def _begin(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> Chain:
+        """Begin a message of one or more commands. ``view``: the commands, decrypted. Raises ``Disconnect``."""
         magic = view[:4]
         if magic == SMB1_PROTOCOL_ID:
             return self._answer_smb1(inbound, view)
         if len(view) < HEADER_SIZE:
             raise Disconnect("message shorter than a header")
-        if magic == TRANSFORM_PROTOCOL_ID:
-            return self._decrypt(inbound, view)
+        if magic == PROTOCOL_ID:
+            return Chain(inbound, view, cipher_session)
         # 3.3.5.2.13: compression is never negotiated, so a compressed message ends up here, too.
         raise Disconnect(f"unknown protocol identifier {bytes(magic).hex()}")
 
@@ -153,24 +153,25 @@ class Dispatcher:
         chain.offset = -1
         return chain
 
-    def _decrypt(self, inbound: InboundMessage, view: memoryview) -> Chain:
-        """Decrypt a message. [MS-SMB2 3.3.5.2.1.1]"""
-        header = TRANSFORM.unpack(view)
-        session = self.connection.session_table.get(header.session_id)
+    def _decrypt(self, view: memoryview) -> tuple[memoryview, Session]:
+        """Return the decrypted message, and the session whose key it was encrypted with. Raises ``Disconnect``.
+        [MS-SMB2 3.3.5.2.1.1]"""
+        _, _, _, size, _, flags, session_id = TRANSFORM.fields_from(view)
+        session = self.connection.session_table.get(session_id)
         if session is None or session.cipher is None:
             raise Disconnect("encrypted for a session that does not exist")
-        if header.flags != ENCRYPTED or header.original_message_size != len(view) - TRANSFORM_SIZE:
+        if flags != ENCRYPTED or size != len(view) - TRANSFORM_SIZE:
             raise Disconnect("bad transform header")
-        if header.original_message_size < HEADER_SIZE:
+        if size < HEADER_SIZE:
             raise Disconnect("encrypted message shorter than a header")
         plain = session.cipher.decrypt(view)
         if plain is None:
             raise Disconnect("encrypted message is not authentic")
         if plain[:4] != PROTOCOL_ID:
             raise Disconnect("encrypted message is not an SMB2 message")
-        if int.from_bytes(plain[40:48], "little") != header.session_id:
+        if int.from_bytes(plain[40:48], "little") != session_id:
             raise Disconnect("encrypted message of another session")
-        return Chain(inbound, plain, session)
+        return plain, session
 
     # Running
 
@@ -299,6 +300,7 @@ class Dispatcher:
     def _take(self, request: Request, chain: Chain, result: Response | StatusError) -> None:
         """Queue the reply of a command and remember the values that related commands inherit."""
         if isinstance(result, Response):
+            chain.fresh = result.fresh
             if result.file_id is not None:
                 chain.file_id = result.file_id
             command = request.header.command
@@ -306,9 +308,11 @@ class Dispatcher:
                 chain.tree_id = request.tree.tree_id
             elif command == _SESSION_SETUP and request.session is not None:
                 chain.session_id = request.session.session_id
-        elif request.header.command == _CREATE:
-            chain.status = result.status
-            chain.file_id = None
+        else:
+            chain.fresh = None
+            if request.header.command == _CREATE:
+                chain.status = result.status
+                chain.file_id = None
         reply = self.writer.reply(request, result)
         if chain.cipher_session is None and _is_secret(request):
             # It must not be sent together with replies that are not encrypted.

@@ -18,9 +18,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from smb3server.crypto.encryption import TAG_SIZE
 from smb3server.dispatch.chain import Chain
-from smb3server.dispatch.checks import pays_for
+from smb3server.dispatch.checks import CREDIT_SIZE, pays_for
 from smb3server.dispatch.data_channel import RemoteMemory, described
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
@@ -48,7 +47,7 @@ _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
 _VALID = SessionState.VALID
 _AUTHENTICATED = ConnectionLife.AUTHENTICATED
 _SMALLEST = HEADER_SIZE + 4
-LARGEST_DATA = 65535
+LARGEST_DATA = 65535  # so that two bytes of a length field are zero
 """Bytes of data of an ordinary READ or WRITE in the message. One credit pays for them, and they do not count in
 ``Usage.lent``."""
 _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
@@ -72,6 +71,9 @@ class ShortForm(NamedTuple):
     look: Callable[[Connection, Session, TreeConnect | None, int, memoryview], Found | None]
     """Takes connection, session, tree connect or None, ChannelSequence and message. Returns None if anything in the
     body is not ordinary. Changes nothing, as the signature is not verified yet."""
+    length_at: int = 0
+    """Offset in the message of a field of four bytes, the number of bytes to read or write. It is looked at first, so
+    that looking costs a long READ or WRITE as little as possible. 0: the command has no such field."""
     ends_with_payload: Callable[[memoryview, int], bool] = lambda head, length: False
     """Takes the head and the length of a message. Returns whether everything behind the head is data that the command
     can take from the transport."""
@@ -105,7 +107,11 @@ def ordinary_remote(
     connection: Connection, message: memoryview, channel: int, info_offset: int, info_length: int, length: int
 ) -> RemoteMemory | None:
     """Return the client's memory for ``length`` bytes. Return None if the general path would refuse the request."""
-    if connection.supports_multi_credit and not pays_for(_CHARGE.unpack_from(message, 6)[0], length):
+    if (
+        length > CREDIT_SIZE
+        and connection.supports_multi_credit
+        and not pays_for(_CHARGE.unpack_from(message, 6)[0], length)
+    ):
         return None
     try:
         return described(connection, message, channel, info_offset, info_length, length)
@@ -117,7 +123,7 @@ class FastLane:
     """Answers the ordinary messages of one connection. Implements ``message_transport.PayloadTaker``."""
 
     head_size = TAIL
-    __slots__ = ("_connection", "_host", "_parking", "_transport", "_watchdog", "_window", "_writer")
+    __slots__ = ("_connection", "_host", "_parking", "_short_only", "_transport", "_watchdog", "_window", "_writer")
 
     def __init__(
         self, host: Host, connection: Connection, writer: ReplyWriter, parking: Parking, watchdog: Watchdog | None
@@ -125,6 +131,8 @@ class FastLane:
         self._host = host
         self._connection = connection
         self._transport = connection.transport
+        self._short_only = connection.transport.rdma is None
+        """Data always goes in the message."""
         self._window = connection.command_sequence_window
         self._writer = writer
         self._parking = parking
@@ -156,6 +164,14 @@ class FastLane:
         # The low byte of the command. Most other messages cost no more than this look.
         form = SHORT_FORMS.get(view[12])
         if form is None:
+            return False
+        length_at = form.length_at
+        if (
+            length_at
+            and self._short_only
+            and payload is None
+            and (len(view) < TAIL or view[length_at + 2] or view[length_at + 3])
+        ):
             return False
         (
             protocol,
@@ -274,8 +290,8 @@ class FastLane:
             self._transport.send((message,), invalidate)
         elif cipher_session is not None and cipher_session.cipher is not None:
             segments = (header, fixed, data) if data is not None else (header, fixed)
-            buffer = self._writer.encrypted(segments, cipher_session.cipher)
-            self._transport.send((buffer.view[:-TAG_SIZE],), None, buffer.release)
+            sealed, release = self._writer.encrypted(segments, cipher_session.cipher)
+            self._transport.send((sealed,), None, release)
         elif data is not None:
             self._transport.send((header + fixed, data), invalidate)
         else:

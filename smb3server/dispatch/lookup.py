@@ -11,6 +11,7 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle
+    from smb3server.dispatch.chain import Fresh
     from smb3server.dispatch.request import Request, TreeRequest
     from smb3server.state.objects import Open
 
@@ -38,6 +39,12 @@ def find_open(request: TreeRequest, file_id: FileId) -> Open:
     if header.status != opened.channel_sequence or header.flags & _REPLAY:
         _check_sequence(request, opened)
     return opened
+
+
+def fresh_of(request: TreeRequest, opened: Open) -> Fresh | None:
+    """Return what the CREATE of ``opened`` has found, if this command came right behind it."""
+    fresh = request.chain.fresh
+    return fresh if fresh is not None and fresh.opened is opened else None
 
 
 def handle_of(opened: Open) -> Handle:

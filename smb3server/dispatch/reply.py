@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from smb3server.crypto.encryption import SessionCipher
     from smb3server.crypto.signing import Signer
     from smb3server.state.objects import Connection, Session
-    from smbdirect.message_transport import FileRange, PooledBuffer
+    from smbdirect.message_transport import FileRange
 
 REPLY_HEADER = struct.Struct("<4sHHIHHIIQQQ16x")
 """SMB2 packet header without a signature. AsyncId is one 64-bit field here, and so is the pair of Reserved and TreeId
@@ -32,6 +32,8 @@ _NO_MESSAGE_ID = 0xFFFFFFFFFFFFFFFF
 _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
 _ASYNC = int(HeaderFlags.ASYNC_COMMAND)
 _SIGNED = int(HeaderFlags.SIGNED)
+_OWN_MEMORY = 16384
+"""Bytes of an encrypted message up to which memory of its own costs less than a pooled buffer."""
 _WITHOUT_SESSION = (NtStatus.USER_SESSION_DELETED, NtStatus.INVALID_PARAMETER)
 """Statuses of a command whose session does not exist, and of a command related to it."""
 ECHOED_FLAGS = int(HeaderFlags.PRIORITY_MASK | HeaderFlags.RELATED_OPERATIONS)
@@ -192,21 +194,25 @@ class ReplyWriter:
         if encrypt_for is None or encrypt_for.cipher is None:
             transport.send(segments, invalidate, on_sent if then is None else _both(on_sent, then))
             return
-        buffer = self.encrypted(segments, encrypt_for.cipher)
+        message, release = self.encrypted(segments, encrypt_for.cipher)
         if on_sent is not None:
             on_sent()
-        transport.send(
-            (buffer.view[:-TAG_SIZE],),
-            invalidate,
-            buffer.release if then is None else _both(buffer.release, then),
-        )
+        transport.send((message,), invalidate, release if then is None else _both(release, then))
 
-    def encrypted(self, segments: Sequence[Buffer], cipher: SessionCipher) -> PooledBuffer:
-        """Return a buffer with the encrypted message and ``TAG_SIZE`` bytes behind it, which are not to be sent."""
+    def encrypted(
+        self, segments: Sequence[Buffer], cipher: SessionCipher
+    ) -> tuple[memoryview, Callable[[], None] | None]:
+        """Return the encrypted message, and what to call when it is sent. None: its memory need not be given back."""
         length = sum(map(len, segments))
-        buffer = self.connection.transport.acquire(TRANSFORM_SIZE + length + TAG_SIZE)
-        cipher.encrypt(segments, length, buffer.view)
-        return buffer
+        size = TRANSFORM_SIZE + length + TAG_SIZE
+        release: Callable[[], None] | None = None
+        if size <= _OWN_MEMORY:
+            memory = memoryview(bytearray(size))
+        else:
+            buffer = self.connection.transport.acquire(size)
+            memory, release = buffer.view, buffer.release
+        cipher.encrypt(segments, length, memory)
+        return memory[:-TAG_SIZE], release
 
     def _drop(self, replies: Sequence[Reply]) -> None:
         """Drop replies and disconnect, because another node may be answering by now."""

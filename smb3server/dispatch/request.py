@@ -18,7 +18,7 @@ from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
-    from smb3server.dispatch.chain import Chain
+    from smb3server.dispatch.chain import Chain, Fresh
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
     from smb3server.state.server_state import ServerState
     from smb3server.wire.file_id import FileId
@@ -39,6 +39,8 @@ class Response:
     """CREATE only: the FileId for related commands of the compound."""
     data: FileRange | None = None
     """Data behind the segments that is sent out of a file. Only if ``Host.may_send_file`` allows it."""
+    fresh: Fresh | None = None
+    """For the next command of the compound. A command that only looks at the file hands on what it was given."""
 
 
 class Interim(enum.Enum):

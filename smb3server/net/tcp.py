@@ -64,6 +64,9 @@ HIGH_WATER = 16 << 20
 HIGH_WATER_UNAUTHENTICATED = 16384
 READS_PER_TURN = 4
 """Most receive calls before other connections get their turn."""
+MESSAGES_PER_TURN = 64
+"""Most short messages that are delivered before other connections get their turn. A receive buffer has room for
+hundreds, and answering them takes milliseconds."""
 _JOINED = 256
 """A first segment of at most this many bytes is sent in one piece with the length before it: a copy costs less than a
 further buffer in the system call."""
@@ -159,8 +162,11 @@ class TcpTransport:
         self._reading = False
         """Whether the loop watches the socket for data. Invariant: True if and only if open and neither paused nor
         throttled."""
-        self._delivering = False
-        """Whether ``_deliver_buffered`` is on the stack: a nested call must not deliver messages."""
+        self._left = 0
+        """How many short messages may still be delivered in this turn."""
+        self._has_turn = False
+        """Whether ``_next_turn`` will be called soon. Invariant: if not, and the socket is watched for data, all
+        complete messages have been delivered, except during a turn."""
         # The send side. Invariant: _queue and the ranges and memory of _files, in their order, have the bytes from
         # _sent_position to _queued_position of the stream. These are pending_send_bytes.
         self._queue: deque[Buffer] = deque()
@@ -271,8 +277,8 @@ class TcpTransport:
     def resume_reading(self) -> None:
         self._paused = False
         self._update_reading()
-        if self._end > self._start and not self._delivering and not self._awaiting:
-            self._loop.call_soon(self._deliver_buffered)
+        if self._end > self._start and not self._awaiting:
+            self._ask_for_turn()
 
     def _update_reading(self) -> None:
         wanted = self._life is _OPEN and not self._paused and not self._throttled
@@ -282,14 +288,28 @@ class TcpTransport:
             self._loop.remove_reader(self._fd)
         self._reading = wanted
 
+    def _ask_for_turn(self) -> None:
+        """Go on with the received messages after other connections have had their turn."""
+        if not self._has_turn:
+            self._has_turn = True
+            self._loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._has_turn = False
+        if self._reading:
+            self._readable()
+
     def _readable(self) -> None:
+        """Deliver messages, first those that were received before, and send the answers."""
+        if self._has_turn:
+            return
         self._corked = True
+        self._left = MESSAGES_PER_TURN
         try:
             if self._end - self._start >= 4:
-                # Reading was paused before every message was delivered.
                 self._deliver_buffered()
             for _ in range(READS_PER_TURN):
-                if not self._reading or not self._receive():
+                if not self._reading or self._has_turn or not self._receive():
                     break
         except (BlockingIOError, InterruptedError):
             pass
@@ -368,16 +388,7 @@ class TcpTransport:
         self._start, self._end = 0, len(rest)
 
     def _deliver_buffered(self) -> None:
-        """Deliver the complete messages in the receive buffer."""
-        if self._delivering:
-            return
-        self._delivering = True
-        try:
-            self._parse()
-        finally:
-            self._delivering = False
-
-    def _parse(self) -> None:
+        """Deliver the complete messages in the receive buffer, as many as this turn may."""
         view, start, end = self._receive_view, self._start, self._end
         while end - start >= 4 and self._reading:
             (length,) = _LENGTH.unpack_from(view, start)
@@ -387,8 +398,12 @@ class TcpTransport:
                 return
             begin, follows = start + 4, start + 4 + length
             if follows <= end:
+                if not self._left:
+                    self._ask_for_turn()
+                    return
+                self._left -= 1
                 self._start = start = follows
-                # A copy, so that a request that waits for a long time keeps only its own bytes, not the receive buffer.
+                # A copy: a request that waits for a long time keeps only its own bytes, not the receive buffer.
                 self._on_message(_Small(memoryview(bytearray(view[begin:follows]))))
             elif self._trusted and length >= LARGE_MESSAGE:
                 if PAYLOAD_FROM <= length <= PAYLOAD_TO and self._offer(begin, end, length):
@@ -540,7 +555,7 @@ class TcpTransport:
             self._throttled = False
             self._update_reading()
             if self._end > self._start and not self._awaiting:
-                self._loop.call_soon(self._deliver_buffered)
+                self._ask_for_turn()
         if self._life is _CLOSING and not unsent:
             self._finish(None)
 

@@ -151,7 +151,7 @@ class Ceilings:
 
         First close opens of the user whose client is away: the section lets a server do that at any time. ``opens``:
         how many the server has in all. ``limit``: how many it can have."""
-        while opens >= limit or not self._within(usage.opens, opens, limit):
+        while opens >= limit or not (usage.opens < LEAST or self._within(usage.opens, opens, limit)):
             if not usage.away:
                 raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
             before = usage.opens

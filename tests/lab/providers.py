@@ -42,8 +42,8 @@ PROVIDERS: dict[str, Entry] = {
     "verbs": Entry(VerbsProvider, os.environ.get("VERBS_HOST", "127.0.0.1"), responder_knows=False),
     "roce": Entry(lambda: RoceProvider(free_port())),
     "roce-ipv6-mtu256": Entry(lambda: RoceProvider(free_port(), max_mtu=256), "::1"),
-    "roce-batches": Entry(lambda: RoceProvider(free_port(), max_mtu=1024, segmentation=True)),
-    "roce-unprivileged": Entry(lambda: RoceProvider(free_port(), check_icrc=False)),
+    "roce-single-packets": Entry(lambda: RoceProvider(free_port(), max_mtu=1024, segmentation=False)),
+    "roce-unprivileged": Entry(lambda: RoceProvider(free_port(), raw=False)),
 }
 
 

@@ -3,7 +3,7 @@
     python tools/bench/iwarp.py [--size BYTES] [--seconds S] [--crc] [--mss] [--depth N]
 
 Each operation is that of a server for one READ (RDMA Write + Send) or one WRITE (RDMA Read). The peer answers it before
-the next one starts (depth 1). One GB is 1e9 bytes.
+the next one starts (depth 1). One GB is 1e9 bytes. The processor time is that of one operation: ours and the peer's.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
+import os
 import socket
 import struct
 import sys
@@ -18,6 +19,7 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NamedTuple
 
 from smb3server.process import output
 
@@ -40,6 +42,36 @@ from smbdirect.providers.iwarp import IwarpProvider
 DESCRIPTOR = struct.Struct("<QII")
 
 
+class Result(NamedTuple):
+    """What one kind of operation cost."""
+
+    rate: float
+    """Bytes per second."""
+    ours: float
+    """Processor time of this process per operation, in seconds."""
+    theirs: float
+    """Processor time of the peer's process per operation, in seconds."""
+
+
+def processor_time(pid: int) -> float:
+    """Return the seconds that all threads of a process have run."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+class Meter:
+    """Measures the processor time of both sides from its making to ``result``."""
+
+    def __init__(self, peer: int) -> None:
+        """``peer`` is the process of the peer."""
+        self._pids = (os.getpid(), peer)
+        self._times = [processor_time(pid) for pid in self._pids]
+
+    def result(self, rate: float, operations: int) -> Result:
+        times = [processor_time(pid) - before for pid, before in zip(self._pids, self._times, strict=True)]
+        return Result(rate, times[0] / operations, times[1] / operations)
+
+
 def raw_peer(pipe: Connection, size: int) -> None:
     """Receive messages of ``size`` bytes and acknowledge each with one byte."""
     listener = socket.create_server(("127.0.0.1", 0))
@@ -57,23 +89,24 @@ def raw_peer(pipe: Connection, size: int) -> None:
         sock.sendall(b"x")
 
 
-def bench_raw(size: int, seconds: float) -> float:
-    """Return the bytes per second of plain sends, one outstanding."""
+def bench_raw(size: int, seconds: float) -> Result:
+    """Measure plain sends, one outstanding."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=raw_peer, args=(theirs, size), daemon=True)
     process.start()
     with socket.create_connection(("127.0.0.1", ours.recv())) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         data = memoryview(bytearray(size))
+        operations = 0
+        meter = Meter(process.pid or 0)
         start = time.perf_counter()
-        moved = 0
         while time.perf_counter() - start < seconds:
             sock.sendall(data)
             sock.recv(1)
-            moved += size
-        elapsed = time.perf_counter() - start
+            operations += 1
+        result = meter.result(operations * size / (time.perf_counter() - start), operations)
     process.join()
-    return moved / elapsed
+    return result
 
 
 class Peer:
@@ -186,8 +219,8 @@ class Bench:
         return self.operations * self.size / (time.perf_counter() - start)
 
 
-async def bench_iwarp(size: int, seconds: float, crc: bool, large: bool, depth: int) -> dict[str, float]:
-    """Return the bytes per second of each kind of operation."""
+async def bench_iwarp(size: int, seconds: float, crc: bool, large: bool, depth: int) -> dict[str, Result]:
+    """Measure each kind of operation."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=iwarp_peer, args=(theirs, size, crc, large), daemon=True)
     process.start()
@@ -201,7 +234,11 @@ async def bench_iwarp(size: int, seconds: float, crc: bool, large: bool, depth: 
     provider = IwarpProvider(crc=crc, large_fpdus=large)
     listener = await provider.listen("127.0.0.1", 0, on_request)
     ours.send(listener.address[1])
-    results = {kind: await bench.measure(kind) for kind in ("write", "read")}
+    results = {}
+    for kind in ("write", "read"):
+        meter = Meter(process.pid or 0)
+        rate = await bench.measure(kind)
+        results[kind] = meter.result(rate, bench.operations)
     bench.endpoint.disconnect()
     await listener.close()
     await asyncio.sleep(0.05)
@@ -219,9 +256,10 @@ def main() -> None:
     options = parser.parse_args()
     raw = bench_raw(options.size, options.seconds)
     results = asyncio.run(bench_iwarp(options.size, options.seconds, options.crc, not options.mss, options.depth))
-    print(f"raw TCP             {raw / 1e9:6.2f} GB/s")
-    print(f"RDMA Write + Send   {results['write'] / 1e9:6.2f} GB/s")
-    print(f"RDMA Read           {results['read'] / 1e9:6.2f} GB/s")
+    rows = {"raw TCP": raw, "RDMA Write + Send": results["write"], "RDMA Read": results["read"]}
+    for name, result in rows.items():
+        times = f"{result.ours * 1e6:6.0f} + {result.theirs * 1e6:.0f} us"
+        print(f"{name:18} {result.rate / 1e9:6.2f} GB/s {times:>16}   {result.rate / raw.rate:.2f} of raw TCP")
 
 
 if __name__ == "__main__":

@@ -21,14 +21,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.client import Client, ClientSession, RemoteFile, Tree, open_rdma, open_tcp
+from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.files import READ_WRITE
 from smb3server.commands import load
 from smb3server.process import output
@@ -36,51 +36,19 @@ from smb3server.server.server import Server
 from smb3server.settings.server import Settings
 from smb3server.state.share import Share
 from smb3server.wire.create import CreateDisposition
-from smb3server.wire.header import HEADER, SIGNATURE_OFFSET, Command, Header, HeaderFlags
-from smb3server.wire.read_write import (
-    READ_DATA_OFFSET,
-    READ_REQUEST,
-    TAIL,
-    WRITE_REQUEST,
-    Channel,
-    ReadRequest,
-    WriteRequest,
-    pack_descriptors,
-)
-from smb3server.wire.status import NtStatus
-from smbdirect.message_transport import InboundMessage, MessageTransport
+from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.base import Completion, ConnectionRequest, Endpoint, Operation, Provider, Send, Status
 from smbdirect.providers.iwarp import IwarpProvider
 from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.transport.listen import listen
+from tools.bench.smb_load import Case, Load, last_message_id, run
 from tools.support import own_user
 from tools.support.server_process import running
 
 KIB, MIB = 1024, 1024 * 1024
 FILE_SIZE = 16 * MIB
-_SIGNED = int(HeaderFlags.SIGNED)
-R = TypeVar("R")
 _PINGS = 16
 """Receives of each end of a ping-pong."""
-
-
-def run(main: Coroutine[None, None, R]) -> R:
-    """Run ``main`` on the kind of event loop that the server uses."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(main)
-    result: R = uvloop.run(main)
-    return result
-
-
-class Case(NamedTuple):
-    """One kind of request."""
-
-    write: bool
-    size: int
-    direct: bool
-    """Whether the server moves the data by RDMA."""
 
 
 CASES = {
@@ -106,105 +74,6 @@ class Figures(NamedTuple):
     elapsed: float
 
 
-class Load:
-    """Keeps requests of one kind in flight on a connection that a ``Client`` has set up."""
-
-    def __init__(self, client: Client, session: ClientSession, tree: Tree, file: RemoteFile, message_id: int) -> None:
-        self._transport: MessageTransport = client.transport
-        self._session = session
-        self._tree = tree
-        self._file = file
-        self._next_id = message_id
-        self._charge = 1
-        self._requests: list[bytearray] = []
-        self._slots: dict[int, int] = {}
-        """By MessageId: the number of the request in flight."""
-        self._left = 0
-        self._deadline = 0.0
-        self._done = asyncio.Event()
-        self.operations = 0
-
-    def request(self, case: Case, slot: int) -> bytearray:
-        """Return one request, without its MessageId and its signature."""
-        rdma = self._transport.rdma
-        offset = slot * case.size % FILE_SIZE
-        persistent, volatile = self._file.file_id
-        direct = rdma if case.direct else None
-        described = b"\0"
-        if direct is not None:
-            memory = memoryview(bytearray(case.size))
-            region = direct.register(memory, readable=case.write, writable=not case.write)
-            described = pack_descriptors(region.descriptors)
-        channel = Channel.RDMA_V1 if direct is not None else Channel.NONE
-        where = (TAIL, len(described)) if direct is not None else (0, 0)
-        body = READ_REQUEST.pack(
-            ReadRequest(49, READ_DATA_OFFSET, 0, case.size, offset, persistent, volatile, 0, channel, 0, *where)
-        )
-        if case.write:
-            length, remaining = (0, case.size) if direct is not None else (case.size, 0)
-            body = WRITE_REQUEST.pack(
-                WriteRequest(
-                    49, length and TAIL, length, offset, persistent, volatile, channel, remaining, *where, flags=0
-                )
-            )
-            described = described if direct is not None else bytes(case.size)
-        self._charge = max(1, (case.size - 1) // 65536 + 1)
-        signed = self._session.signer is not None and self._session.sign
-        header = Header(
-            credit_charge=self._charge,
-            command=Command.WRITE if case.write else Command.READ,
-            credits=self._charge,
-            flags=_SIGNED if signed else 0,
-            tree_id=self._tree.tree_id,
-            session_id=self._session.session_id,
-        )
-        return bytearray(HEADER.pack(header) + body + described)
-
-    async def run(self, case: Case, depth: int, seconds: float) -> float:
-        """Make requests for ``seconds``; return how many seconds it took. ``operations`` counts them."""
-        self._transport.start(self._received, self._lost)
-        self._requests = [self.request(case, slot) for slot in range(depth)]
-        self._left, self.operations = depth, 0
-        self._done.clear()
-        began = time.perf_counter()
-        self._deadline = began + seconds
-        for slot in range(depth):
-            self._send(slot)
-        await self._done.wait()
-        return time.perf_counter() - began
-
-    def _send(self, slot: int) -> None:
-        request, number = self._requests[slot], self._next_id
-        request[24:32] = number.to_bytes(8, "little")
-        if request[16] & _SIGNED and self._session.signer is not None:
-            request[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16] = bytes(16)
-            signature = self._session.signer.expect(memoryview(request))
-            request[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16] = signature
-        self._next_id += self._charge
-        self._slots[number] = slot
-        self._transport.send((request,))
-
-    def _received(self, inbound: InboundMessage) -> None:
-        header = HEADER.unpack(inbound.view)
-        inbound.release()
-        if header.status == NtStatus.PENDING:
-            return
-        if header.status != NtStatus.SUCCESS:
-            raise RuntimeError(f"status 0x{header.status:08X}")
-        slot = self._slots.pop(header.message_id)
-        self.operations += 1
-        if time.perf_counter() < self._deadline:
-            self._send(slot)
-            return
-        self._left -= 1
-        if not self._left:
-            self._done.set()
-
-    def _lost(self, error: BaseException | None) -> None:
-        if not self._done.is_set():
-            raise RuntimeError(f"the connection was lost: {error}")
-
-
 @contextlib.asynccontextmanager
 async def logged_on(transport: MessageTransport, sign: bool) -> AsyncIterator[Load]:
     """Log on, open the file and write it once."""
@@ -213,9 +82,7 @@ async def logged_on(transport: MessageTransport, sign: bool) -> AsyncIterator[Lo
     tree = await session.tree_connect("share")
     file = await tree.create("file", READ_WRITE, CreateDisposition.OPEN_IF)
     await tree.write(file, 0, bytes(FILE_SIZE))
-    (last := await client.start(Command.ECHO, [b"\4\0\0\0"])).future.add_done_callback(lambda done: None)
-    await client.finish(last)
-    yield Load(client, session, tree, file, last.header.message_id + 1)
+    yield Load(client, session, tree, file, await last_message_id(client) + 1, FILE_SIZE)
     transport.abort("measured")
 
 
@@ -312,13 +179,13 @@ async def ping(fabric: str, size: int, seconds: float) -> Figures:
 
 
 @contextlib.asynccontextmanager
-async def over_loopback(folder: Path) -> AsyncIterator[MessageTransport]:
-    """Serve the share in this process, and connect to it."""
+async def over_loopback(folder: Path, share: str, user: str, password: str) -> AsyncIterator[MessageTransport]:
+    """Serve ``folder`` in this process, and connect to it."""
     load()
     users = UserDatabase()
-    users.add(Account("u", nt_hash("pw")))
+    users.add(Account(user, nt_hash(password)))
     server = Server(Settings(), users)
-    server.add_share(Share("share", backend=LocalBackend(folder)))
+    server.add_share(Share(share, backend=LocalBackend(folder)))
     fabric = LoopbackProvider()
     listener = await listen(fabric, "127.0.0.1", 0, server.accept)
     yield await open_rdma(fabric, "127.0.0.1", listener.address[1])
@@ -341,7 +208,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> Found:
         loads: dict[str, Load] = {}
         for fabric in options.fabrics:
             if fabric == "loopback":
-                transport = await stack.enter_async_context(over_loopback(share))
+                transport = await stack.enter_async_context(over_loopback(share, "share", "u", "pw"))
             elif server is None:
                 continue
             elif fabric == "iwarp":

@@ -24,11 +24,12 @@ import os
 import secrets
 import stat as stat_module
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from smb3server.backends.base import MAX_DESCRIPTOR_BYTES, Described, FileInfo, FileKey, Kind
-from smb3server.backends.local import syscalls
+from smb3server.backends.local import kept_attributes, syscalls
+from smb3server.backends.local.kept_attributes import KeptAttributes
 from smb3server.backends.local.sidecar import SideCar
 from smb3server.backends.local.syscalls import Statx
 from smb3server.process import capabilities
@@ -170,6 +171,8 @@ class MetadataStore:
         self._sidecar = sidecar
         self._namespace = namespace
         self._meta = f"{namespace}.smb3.meta".encode() if namespace else None
+        self._names = {kind: f"{namespace}.smb3.{item}".encode() for kind, item in _ITEM.items()}
+        self.kept = KeptAttributes()
 
     # -- the small attribute
 
@@ -177,21 +180,31 @@ class MetadataStore:
         """Return the small attribute of a file. Raises ``OSError``."""
         if self._meta is not None:
             try:
-                if isinstance(reference, int):
-                    raw = syscalls.fgetxattr(reference, self._meta)
-                else:
-                    raw = syscalls.getxattr(reference, self._meta)
-                return unpack(raw, stat.ino)
+                return unpack(self._attribute(reference, stat, self._meta), stat.ino)
             except OSError as error:
                 if error.errno not in _UNSUPPORTED:
                     raise
         return self._load_beside(stat)
 
+    def _attribute(self, reference: Reference, stat: Statx, name: bytes) -> bytes | None:
+        """Return an extended attribute of a file; None if it is not set. Raises ``OSError``."""
+        kept = self.kept.of(stat)
+        if kept is not None and name in kept:
+            return kept[name]
+        if isinstance(reference, int):
+            value = syscalls.fgetxattr(reference, name)
+        else:
+            value = syscalls.getxattr(reference, name)
+        if kept is not None and (value is None or len(value) <= kept_attributes.MAX_BYTES):
+            kept[name] = value
+        return value
+
     def describe(self, reference: Reference, stat: Statx, data: Statx | None = None) -> Described:
         """Return metadata and security descriptor of a file. ``stat``: its own. ``data``: as in ``file_info``."""
         metadata = self.load(reference, stat)
-        info = file_info(stat, metadata, data)
-        return Described(info, self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR))
+        present = metadata.present & Blob.DESCRIPTOR
+        descriptor = self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR) if present else None
+        return Described(file_info(stat, metadata, data), descriptor)
 
     def begin(
         self, file: int, reference: Reference, stat: Statx, attributes: int, descriptor: bytes | None
@@ -210,6 +223,13 @@ class MetadataStore:
             self.save(reference, stat, metadata)
         # Storing has changed st_ctime, and may have allocated blocks.
         return Described(file_info(syscalls.statx(file), metadata), descriptor)
+
+    def ordinary_entries(self, directory: int, names: Sequence[str]) -> list[FileInfo | None]:
+        """Return the metadata of a directory's entries. None means that ``load_entry`` and ``file_info`` have to make
+        it."""
+        if self._meta is None:
+            return [None] * len(names)
+        return syscalls.ordinary_entries(directory, names, self._meta)
 
     def load_entry(self, directory: int, name: bytes, stat: Statx) -> Metadata:
         """Return the small attribute of a directory's entry, without opening the entry."""
@@ -295,10 +315,7 @@ class MetadataStore:
             return None
         if metadata.beside & kind:
             return self._sidecar.read(self.key(stat, metadata), _ITEM[kind], _MAX_BLOB)
-        name = f"{self._namespace}.smb3.{_ITEM[kind]}".encode()
-        if isinstance(reference, int):
-            return syscalls.fgetxattr(reference, name)
-        return syscalls.getxattr(reference, name)
+        return self._attribute(reference, stat, self._names[kind])
 
     def set_blob(
         self,

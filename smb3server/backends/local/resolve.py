@@ -15,6 +15,7 @@ import os
 import stat as stat_module
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from smb3server.backends import names
 from smb3server.backends.base import FolderNotRead, Path, PathNotFound
@@ -25,6 +26,8 @@ from smb3server.backends.local.syscalls import Statx
 _PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _STRICT = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_SYMLINKS
 _FOLLOWING = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
+_LOOK_CLOSER = frozenset((errno.ENOENT, errno.ELOOP, errno.ENOTDIR))
+"""Errors of a look-up by exact names without symlinks, after which others may succeed."""
 MAX_LINKS = 40
 """Symlinks that are followed in one path. The kernel has the same limit."""
 _MAX_BYTES = 4000
@@ -40,6 +43,18 @@ def _missing(path: Sequence[str], last: bool) -> FileNotFoundError:
     if last:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
     return PathNotFound(errno.ENOENT, "no such directory", name)
+
+
+class LookedUp(NamedTuple):
+    """A file that a path leads to."""
+
+    descriptor: int
+    """O_PATH. The caller closes it."""
+    stat: Statx
+    is_folder: bool = False
+    """The file is missing, and this is its folder."""
+    path: Path | None = None
+    """The path that it has on disk. None means that the look-up does not show it."""
 
 
 class Resolver:
@@ -122,46 +137,54 @@ class Resolver:
         if private is not None:
             raise _missing(path, private == len(disk) - 1)
         joined = os.fsencode("/".join(disk)) or b"."
+        missing = False
         if self.openat2 and len(joined) < _MAX_BYTES:
             try:
                 descriptor, stat = syscalls.openat2_stat(self._root, joined, _PATH_FLAGS, _STRICT)
             except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
+                if error.errno not in _LOOK_CLOSER:
                     raise
-                if error.errno == errno.ENOENT and len(disk) > 1:
-                    found = self._walk_last(disk, follow)
-                    if found is not None:
-                        return found
+                missing = error.errno == errno.ENOENT
             else:
                 if not (follow and stat_module.S_ISLNK(stat.mode)):
                     return descriptor, stat
                 os.close(descriptor)
-        return self._walk(disk, follow)
+        return self._search(disk, follow, missing)
 
-    def open_or_folder(self, path: Path, follow: bool) -> tuple[int, Statx, bool]:
-        """Return the result of ``open_path`` and False. If the file is missing, return that of its folder and True.
-
-        A file whose name differs in case may count as missing. Raises PathNotFound if the folder is missing as well."""
-        disk = names.to_disk_path(path)
-        joined = os.fsencode("/".join(disk))
-        if self.openat2 and 0 < len(joined) < _MAX_BYTES and names.private_at(disk) is None:
-            above = os.path.dirname(joined) or b"."
-            try:
-                place, descriptor, stat = syscalls.openat2_first(self._root, (joined, above), _PATH_FLAGS, _STRICT)
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
-                    raise
-            else:
-                self.lookups += 1
-                if stat_module.S_ISDIR(stat.mode) if place else not (follow and stat_module.S_ISLNK(stat.mode)):
-                    return descriptor, stat, bool(place)
-                os.close(descriptor)
+    def look_up(self, path: Path, follow: bool, or_folder: bool) -> LookedUp:
+        """Do ``open_path``. With ``or_folder``, return the folder of the file if the file is missing: then a file whose
+        name differs in case may count as missing. Raises PathNotFound if the folder is missing as well."""
+        joined = names.plain_on_disk(path)
+        if joined is None or len(joined) >= _MAX_BYTES or not self.openat2:
+            return self._look_closer(path, follow, or_folder)
+        self.lookups += 1
+        paths = (joined, os.path.dirname(joined) or b".") if or_folder else (joined,)
         try:
-            return *self.open_path(path, follow), False
+            place, descriptor, stat = syscalls.openat2_first(self._root, paths, _PATH_FLAGS, _STRICT)
+        except OSError as error:
+            if error.errno not in _LOOK_CLOSER:
+                raise
+            if not or_folder:
+                return LookedUp(*self._search(list(path), follow, error.errno == errno.ENOENT))
+        else:
+            if place:
+                if stat_module.S_ISDIR(stat.mode):
+                    return LookedUp(descriptor, stat, True)
+            elif not (follow and stat_module.S_ISLNK(stat.mode)):
+                return LookedUp(descriptor, stat, False, path)
+            os.close(descriptor)
+        return self._look_closer(path, follow, or_folder)
+
+    def _look_closer(self, path: Path, follow: bool, or_folder: bool) -> LookedUp:
+        """Do ``look_up`` for any path."""
+        try:
+            return LookedUp(*self.open_path(path, follow))
         except PathNotFound:
             raise
         except FileNotFoundError:
-            return *self.open_parent(path), True
+            if not or_folder:
+                raise
+            return LookedUp(*self.open_parent(path), True)
 
     def open_parent(self, path: Path) -> tuple[int, Statx]:
         """Return an O_PATH descriptor (the caller closes it) of the directory that ``path`` is or would be in, and its
@@ -188,6 +211,14 @@ class Resolver:
         if component in ("", ".", "..") or "/" in component:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), component)
         return os.open(component, _PATH_FLAGS, dir_fd=directory)
+
+    def _search(self, disk: list[str], follow: bool, missing: bool) -> tuple[int, Statx]:
+        """Find a file without regard to case, and follow symlinks. ``missing``: nothing has exactly this path."""
+        if missing and len(disk) > 1:
+            found = self._walk_last(disk, follow)
+            if found is not None:
+                return found
+        return self._walk(disk, follow)
 
     def _walk_last(self, disk: list[str], follow: bool) -> tuple[int, Statx] | None:
         """Do ``_walk`` in one step if the parent exists under exactly the given name. None means that it does not."""

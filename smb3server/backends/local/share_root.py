@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 
-from smb3server.backends.local import file_io, syscalls
+from smb3server.backends.local import file_io, kept_attributes, syscalls
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +107,10 @@ class ShareRoot:
             for descriptor in descriptors:
                 os.close(descriptor)
         return True
+
+    def keeps_change_times(self) -> bool:
+        """Return whether every change of an extended attribute shows in st_ctime at once."""
+        return syscalls.file_system_type(self.descriptor) in kept_attributes.RELIABLE
 
     def compresses(self) -> bool:
         """Return whether the file system compresses files. ext4 stores the flag as well, but compresses nothing."""

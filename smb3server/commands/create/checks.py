@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from smb3server.access import decide, masks
 from smb3server.backends import names
 from smb3server.backends.base import Path
-from smb3server.commands.create.contexts import CreateContexts
+from smb3server.commands.create.contexts import NOTHING, CreateContexts
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.status import NtStatus, StatusError
@@ -27,37 +28,40 @@ _MAY_DELETE = int(Access.DELETE | Access.GENERIC_ALL | Access.MAXIMUM_ALLOWED)
 _REPLACES = frozenset([CreateDisposition.SUPERSEDE, CreateDisposition.OVERWRITE, CreateDisposition.OVERWRITE_IF])
 
 
-def check_impersonation(body: CreateRequest) -> None:
+def check_impersonation(level: int) -> None:
     """Refuse an impersonation level that does not exist. [MS-SMB2 2.2.13]"""
-    if body.impersonation_level > _DELEGATION:
+    if level > _DELEGATION:
         raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
 
 
-def check_fields(body: CreateRequest) -> None:
-    """Refuse values that no request may have, and values that exclude each other. Raises ``StatusError``."""
-    check_impersonation(body)
-    options, desired = body.create_options, body.desired_access
-    if desired & masks.INVALID_BITS or desired == 0:
+@functools.lru_cache(maxsize=1024)
+def check_fields(
+    impersonation: int, access: int, attributes: int, share_access: int, disposition: int, options: int
+) -> tuple[decide.Wanted, bool | None]:
+    """Return what the fields ask for, and whether they require a directory (True), a file (False) or neither (None).
+    Refuse values that no request may have, and values that exclude each other. Raises ``StatusError``.
+
+    The answer depends on nothing else, and clients send few combinations again and again."""
+    check_impersonation(impersonation)
+    if access & masks.INVALID_BITS or access == 0:
         raise StatusError(NtStatus.ACCESS_DENIED)
     if options & _INVALID_OPTIONS:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if options & _UNSUPPORTED_OPTIONS:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    if (
-        body.share_access & ~7
-        or body.create_disposition > CreateDisposition.OVERWRITE_IF
-        or body.file_attributes & ~_VALID_ATTRIBUTES
-    ):
+    if share_access & ~7 or disposition > CreateDisposition.OVERWRITE_IF or attributes & ~_VALID_ATTRIBUTES:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if options & _DIRECTORY:
-        if options & _NO_DIRECTORY or body.file_attributes & attr.TEMPORARY:
+        if options & _NO_DIRECTORY or attributes & attr.TEMPORARY:
             raise StatusError(NtStatus.INVALID_PARAMETER)
-        if body.create_disposition in _REPLACES:
+        if disposition in _REPLACES:
             raise StatusError(NtStatus.INVALID_PARAMETER)
-    if options & _UNBUFFERED and desired & (_APPEND | _WRITE) == _APPEND:
+    if options & _UNBUFFERED and access & (_APPEND | _WRITE) == _APPEND:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if options & _DELETES and not desired & _MAY_DELETE:
+    if options & _DELETES and not access & _MAY_DELETE:
         raise StatusError(NtStatus.ACCESS_DENIED)
+    directory = True if options & _DIRECTORY else False if options & _NO_DIRECTORY else None
+    return decide.wanted(masks.map_generic(access), disposition, options, attributes), directory
 
 
 class Checked(NamedTuple):
@@ -75,13 +79,21 @@ def check(body: CreateRequest, name: str, asked: CreateContexts, share: int, str
 
     ``share``: the tree connect's MaximalAccess. ``streams``: whether the share has alternate streams. Raises
     ``StatusError``."""
-    check_fields(body)
-    path, stream, directory = _parse_name(body, name, asked, streams)
-    desired = masks.map_generic(body.desired_access)
-    if desired & _SYSTEM_SECURITY:
+    wanted, directory = check_fields(
+        body.impersonation_level,
+        body.desired_access,
+        body.file_attributes,
+        body.share_access,
+        body.create_disposition,
+        body.create_options,
+    )
+    stream = ""
+    path = names.split_plain(name) if asked is NOTHING else None
+    if path is None:
+        path, stream, directory = _parse_name(body, name, asked, streams)
+    if wanted.access & _SYSTEM_SECURITY:
         # This takes SeSecurityPrivilege, which no user of this server has.
         raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
-    wanted = decide.Wanted(desired, body.create_disposition, body.create_options, body.file_attributes)
     decide.check_share(wanted, share)
     return Checked(wanted, path, stream, directory)
 
@@ -92,7 +104,7 @@ def check_name(body: CreateRequest, name: str) -> Checked:
         path, stream, _ = names.split_path(name)
     except names.InvalidName:
         raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
-    return Checked(decide.Wanted(0, body.create_disposition, body.create_options), path, stream, None)
+    return Checked(decide.wanted(0, body.create_disposition, body.create_options), path, stream, None)
 
 
 def _parse_name(body: CreateRequest, name: str, asked: CreateContexts, streams: bool) -> tuple[Path, str, bool | None]:

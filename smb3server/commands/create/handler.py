@@ -15,6 +15,7 @@ from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.pipe import create_on_pipe
 from smb3server.commands.info import presentation
 from smb3server.commands.info.truncate import one_step
+from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.long_work import on_worker
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.reserving import reserve
@@ -35,6 +36,9 @@ from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
+# A name of a module costs less to look up than a member of an enumeration.
+_PIPE = ShareType.PIPE
+_NO_OPLOCK, _LEASE = int(OplockLevel.NONE), int(OplockLevel.LEASE)
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
 
 
@@ -46,13 +50,13 @@ def create(request: TreeRequest) -> Response | Pending:
     opens = server.opens
     if len(session.open_table) >= server.settings.max_opens:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
-    pipe = tree.share.type == ShareType.PIPE
+    pipe = tree.share.type is _PIPE
     asked = NOTHING if pipe or not raw_contexts else decode(raw_contexts, connection.dialect)
     if session.usage is not None and asked.reconnect is None:
         # An open to which a client reconnects is counted already. Dormant opens take no descriptor.
         server.ceilings.check_open(session.usage, len(opens.by_id) - opens.dormant, opens.limit)
     if pipe:
-        checks.check_impersonation(body)
+        checks.check_impersonation(body.impersonation_level)
         return create_on_pipe(request, body, name)
     opener = Opener(
         session,
@@ -94,7 +98,7 @@ def _opening(
         server.file_table,
         server.opens,
         server.accounts,
-        asked.lease if body.requested_oplock_level == OplockLevel.LEASE else None,
+        asked.lease if body.requested_oplock_level == _LEASE else None,
     )
 
 
@@ -250,7 +254,8 @@ def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
         key = replay.key_of(opener.client_guid, asked)
         if key is not None:
             opens.replays.remember(opened, Replayable(key, fields, answers))
-    return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
+    fresh = Fresh(opened, opening.info, opening.path_on_disk)
+    return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id, fresh=fresh)
 
 
 def _grant_caching(server: ServerState, opening: Opening, opened: Open) -> tuple[int, list[wire.RawContext]]:
@@ -259,7 +264,7 @@ def _grant_caching(server: ServerState, opening: Opening, opened: Open) -> tuple
     more: list[wire.RawContext] = []
     if wanted is None:
         level = opening.body.requested_oplock_level
-        if level != OplockLevel.NONE:
+        if level != _NO_OPLOCK:
             level = granting.grant_oplock(opened, level)
     elif opened.is_directory and not granting.may_lease_directories(
         wanted, opener.dialect, server.settings.directory_leases

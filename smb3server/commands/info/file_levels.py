@@ -18,6 +18,7 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo
+    from smb3server.dispatch.chain import Fresh
     from smb3server.state.objects import Open
 
 
@@ -34,7 +35,8 @@ MODE_BITS = (
 class FileLevel(NamedTuple):
     """An information level of files."""
 
-    encode: Callable[[Open], bytes]
+    encode: Callable[[Open, Fresh | None], bytes]
+    """Takes what is known of the file, or None if one has to look."""
     minimum_size: int
     """Bytes of the fixed part. A smaller buffer fails with INFO_LENGTH_MISMATCH."""
     access: int = 0
@@ -42,8 +44,8 @@ class FileLevel(NamedTuple):
     minimum_dialect: int = 0
 
 
-def _info(opened: Open) -> FileInfo:
-    return presentation.shown(opened, handle_of(opened).info())
+def _info(opened: Open, fresh: Fresh | None) -> FileInfo:
+    return presentation.shown(opened, handle_of(opened).info() if fresh is None else fresh.info)
 
 
 def delete_pending(opened: Open) -> bool:
@@ -65,23 +67,24 @@ def _position(opened: Open) -> int:
     return opened.position
 
 
-def name_of(opened: Open) -> str:
+def _name_of(opened: Open, fresh: Fresh | None) -> str:
     """Return the path from the root of the share, with a leading backslash and the name of the stream, if it has
     one."""
     handle = handle_of(opened)
-    name = "\\" + "\\".join(handle.path)
+    path = handle.path if fresh is None or fresh.path is None else fresh.path
+    name = "\\" + "\\".join(path)
     return f"{name}:{handle.stream}" if handle.stream else name
 
 
-def _basic(opened: Open) -> bytes:
-    i = _info(opened)
+def _basic(opened: Open, fresh: Fresh | None) -> bytes:
+    i = _info(opened, fresh)
     return wire.BASIC.pack(
         wire.BasicInformation(i.creation_time, i.last_access_time, i.last_write_time, i.change_time, i.attributes)
     )
 
 
-def _standard(opened: Open) -> bytes:
-    i = _info(opened)
+def _standard(opened: Open, fresh: Fresh | None) -> bytes:
+    i = _info(opened, fresh)
     return wire.STANDARD.pack(
         wire.StandardInformation(
             i.allocation_size,
@@ -93,8 +96,8 @@ def _standard(opened: Open) -> bytes:
     )
 
 
-def _all(opened: Open) -> bytes:
-    i = _info(opened)
+def _all(opened: Open, fresh: Fresh | None) -> bytes:
+    i = _info(opened, fresh)
     record = wire.AllFixed(
         creation_time=i.creation_time,
         last_access_time=i.last_access_time,
@@ -112,11 +115,11 @@ def _all(opened: Open) -> bytes:
         current_byte_offset=_position(opened),
         mode=_mode(opened),
     )
-    return wire.encode_all(record, name_of(opened)).ljust(104, b"\0")
+    return wire.encode_all(record, _name_of(opened, fresh)).ljust(104, b"\0")
 
 
-def _network_open(opened: Open) -> bytes:
-    i = _info(opened)
+def _network_open(opened: Open, fresh: Fresh | None) -> bytes:
+    i = _info(opened, fresh)
     return wire.NETWORK_OPEN.pack(
         wire.NetworkOpenInformation(
             i.creation_time,
@@ -130,67 +133,67 @@ def _network_open(opened: Open) -> bytes:
     )
 
 
-def _attribute_tag(opened: Open) -> bytes:
-    i = _info(opened)
+def _attribute_tag(opened: Open, fresh: Fresh | None) -> bytes:
+    i = _info(opened, fresh)
     tag = i.reparse_tag if i.attributes & attr.REPARSE_POINT else 0
     return wire.ATTRIBUTE_TAG.pack(wire.AttributeTagInformation(i.attributes, tag))
 
 
-def _internal(opened: Open) -> bytes:
+def _internal(opened: Open, fresh: Fresh | None) -> bytes:
     return wire.INTERNAL.pack(wire.InternalInformation(handle_of(opened).key.inode))
 
 
-def _ea(opened: Open) -> bytes:
-    return wire.EA.pack(wire.EaInformation(_info(opened).ea_size))
+def _ea(opened: Open, fresh: Fresh | None) -> bytes:
+    return wire.EA.pack(wire.EaInformation(_info(opened, fresh).ea_size))
 
 
-def _access(opened: Open) -> bytes:
+def _access(opened: Open, fresh: Fresh | None) -> bytes:
     return wire.ACCESS.pack(wire.AccessInformation(opened.granted_access))
 
 
-def _position_level(opened: Open) -> bytes:
+def _position_level(opened: Open, fresh: Fresh | None) -> bytes:
     return wire.POSITION.pack(wire.PositionInformation(_position(opened)))
 
 
-def _mode_level(opened: Open) -> bytes:
+def _mode_level(opened: Open, fresh: Fresh | None) -> bytes:
     return wire.MODE.pack(wire.ModeInformation(_mode(opened)))
 
 
-def _alignment(opened: Open) -> bytes:
+def _alignment(opened: Open, fresh: Fresh | None) -> bytes:
     return wire.ALIGNMENT.pack(wire.AlignmentInformation(0))
 
 
-def _name(opened: Open) -> bytes:
-    return wire.encode_name_information(name_of(opened))
+def _name(opened: Open, fresh: Fresh | None) -> bytes:
+    return wire.encode_name_information(_name_of(opened, fresh))
 
 
-def _normalized_name(opened: Open) -> bytes:
-    return wire.encode_name_information(name_of(opened)[1:])
+def _normalized_name(opened: Open, fresh: Fresh | None) -> bytes:
+    return wire.encode_name_information(_name_of(opened, fresh)[1:])
 
 
-def _alternate_name(opened: Open) -> bytes:
+def _alternate_name(opened: Open, fresh: Fresh | None) -> bytes:
     path = handle_of(opened).path
     if not path:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     return wire.encode_name_information(short_name(path[-1]) or path[-1].upper())
 
 
-def _streams(opened: Open) -> bytes:
+def _streams(opened: Open, fresh: Fresh | None) -> bytes:
     entries = [
         wire.StreamEntry(f":{name}:$DATA", size, allocation) for name, size, allocation in handle_of(opened).streams()
     ]
     return b"".join(wire.encode_streams(entries))
 
 
-def _compression(opened: Open) -> bytes:
-    i = _info(opened)
+def _compression(opened: Open, fresh: Fresh | None) -> bytes:
+    i = _info(opened, fresh)
     if i.attributes & attr.COMPRESSED:
         return wire.COMPRESSION.pack(wire.CompressionInformation(i.allocation_size, CompressionFormat.LZNT1))
     return wire.COMPRESSION.pack(wire.CompressionInformation(i.end_of_file))
 
 
-def _standard_link(opened: Open) -> bytes:
-    i = _info(opened)
+def _standard_link(opened: Open, fresh: Fresh | None) -> bytes:
+    i = _info(opened, fresh)
     return wire.STANDARD_LINK.pack(
         wire.StandardLinkInformation(
             _links(opened, i), i.link_count, delete_pending(opened), bool(i.attributes & attr.DIRECTORY)
@@ -198,7 +201,7 @@ def _standard_link(opened: Open) -> bytes:
     )
 
 
-def _id(opened: Open) -> bytes:
+def _id(opened: Open, fresh: Fresh | None) -> bytes:
     backend = opened.tree.share.backend
     serial = backend.volume_serial if backend is not None else 0
     return wire.ID.pack(wire.IdInformation(serial & 0xFFFFFFFFFFFFFFFF, handle_of(opened).key.inode))
@@ -229,11 +232,11 @@ FILE_LEVELS: dict[int, FileLevel] = {
 }
 
 
-def _pipe(opened: Open) -> bytes:
+def _pipe(opened: Open, fresh: Fresh | None) -> bytes:
     return wire.PIPE.pack(wire.PipeInformation(read_mode=1))
 
 
-def _pipe_local(opened: Open) -> bytes:
+def _pipe_local(opened: Open, fresh: Fresh | None) -> bytes:
     record = wire.PipeLocalInformation(
         named_pipe_type=1,
         named_pipe_configuration=2,
@@ -248,7 +251,7 @@ def _pipe_local(opened: Open) -> bytes:
     return wire.PIPE_LOCAL.pack(record)
 
 
-def _pipe_standard(opened: Open) -> bytes:
+def _pipe_standard(opened: Open, fresh: Fresh | None) -> bytes:
     return wire.STANDARD.pack(wire.StandardInformation(4096, 0, 1, 1, 0))
 
 

@@ -9,7 +9,7 @@ from smb3server.access import required
 from smb3server.access.of_handle import query_security
 from smb3server.commands.info.file_levels import FILE_LEVELS, PIPE_LEVELS
 from smb3server.commands.info.fs_levels import FS_LEVELS
-from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.lookup import find_open, fresh_of
 from smb3server.dispatch.request import Response, TreeRequest, handles
 from smb3server.state.objects import Open
 from smb3server.wire.create import Access
@@ -71,7 +71,10 @@ def _query_file(request: TreeRequest, opened: Open, body: QueryInfoRequest, data
         raise StatusError(NtStatus.ACCESS_DENIED)
     if body.output_buffer_length < level.minimum_size:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
-    return _reply(level.encode(opened), body.output_buffer_length)
+    fresh = fresh_of(request, opened)
+    response = _reply(level.encode(opened, fresh), body.output_buffer_length)
+    response.fresh = fresh
+    return response
 
 
 def _query_ea(opened: Open, body: QueryInfoRequest, data: memoryview) -> Response:

@@ -1,4 +1,4 @@
-"""The cases of the bench: their names, and the options that make the client (tools/labgen.c) run them."""
+"""The cases of the bench: their names, and the options that make the client (labgen.c) run them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 FILES = 2000
 """Number of files in the folder that is listed and whose files are opened."""
-_PROTECTIONS = {"": (), "GMAC": ("-S", "gmac"), "CMAC": ("-S", "cmac"), "AES-128-GCM": ("-E", "gcm128")}
+PROTECTIONS = {"": (), "GMAC": ("-S", "gmac"), "CMAC": ("-S", "cmac"), "AES-128-GCM": ("-E", "gcm128")}
 
 
 class Case(NamedTuple):
@@ -18,22 +18,39 @@ class Case(NamedTuple):
     """Unit of the rate: MB/s, or operations per second."""
 
 
-def _bulk(test: str, depth: int, protection: str) -> Case:
-    options = ("-t", test, "-b", "1048576", "-q", str(depth), *_PROTECTIONS[protection])
-    return Case(" ".join(filter(None, (f"{test} 1 MiB q{depth}", protection))), options, "MB/s")
+def size_name(size: int) -> str:
+    """Return 4 KiB for 4096, and so on."""
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
+
+
+def bulk(test: str, size: int, depth: int, protection: str = "") -> Case:
+    """Return the case that reads or writes blocks of ``size`` bytes in order, ``depth`` at a time."""
+    options = ("-t", test, "-b", str(size), "-q", str(depth), *PROTECTIONS[protection])
+    return Case(" ".join(filter(None, (f"{test} {size_name(size)} q{depth}", protection))), options, "MB/s")
+
+
+def small(depth: int) -> Case:
+    """Return the case that reads 4 KiB anywhere in the file, ``depth`` at a time."""
+    return Case(f"4 KiB random read q{depth}", ("-t", "randread", "-b", "4096", "-q", str(depth)))
+
+
+def crowd(case: Case, connections: int) -> Case:
+    """Return ``case`` for several connections at once."""
+    many = f"{connections} connection{'s' if connections > 1 else ''}"
+    return case._replace(name=f"{case.name}, {many}", options=(*case.options, "-connections", str(connections)))
 
 
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
         *(
-            _bulk(test, depth, protection)
-            for protection in _PROTECTIONS
+            bulk(test, 1 << 20, depth, protection)
+            for protection in PROTECTIONS
             for test in ("read", "write")
             for depth in (1, 4)
         ),
-        Case("4 KiB random read q1", ("-t", "randread", "-b", "4096", "-q", "1")),
-        Case("4 KiB random read q32", ("-t", "randread", "-b", "4096", "-q", "32")),
+        small(1),
+        small(32),
         Case("echo q1", ("-t", "echo", "-q", "1")),
         Case("echo q32", ("-t", "echo", "-q", "32")),
         # -K: created files stay, so that the time for removing them does not count as time for creating them.
@@ -44,5 +61,13 @@ CASES: dict[str, Case] = {
         Case("connect + NTLM + tree", ("-t", "sess")),
     )
 }
+CROWDS: dict[str, Case] = {
+    case.name: case
+    for case in (
+        crowd(one, connections) for one in (bulk("read", 1 << 20, 4), small(8)) for connections in (1, 4, 16, 64)
+    )
+}
+"""Cases that show how connections share a server."""
+ALL = CASES | CROWDS
 CREATED = "c[0-9]*-[0-9]*-[0-9]*"
 """Pattern of the files that "create + close" leaves in the share."""

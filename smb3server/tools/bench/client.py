@@ -10,21 +10,21 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
-from smb3server.tools.bench.accounting import Reading, others_share, read_machine, server_seconds
+from smb3server.tools.bench.accounting import others_share, read_machine, server_seconds
 from smb3server.tools.bench.cases import CREATED, Case
 from smb3server.tools.bench.errors import BenchError
-from smb3server.tools.bench.figures import Sample
+from smb3server.tools.bench.figures import Sample, fairness
 
 USER, PASSWORD, SHARE = "games", "Passw0rd", "perf"
 _SOURCE = Path(__file__).parent / "labgen.c"
 _GRACE = 60.0
 """Seconds that a client may take in addition to those of the measurement."""
 _STARTED = "START"
-"""Line that labgen prints when its connections are established and it begins to count."""
+"""Line that labgen prints when its connections are established; it begins to count when it gets a line."""
 
 
 class Target(NamedTuple):
@@ -32,10 +32,17 @@ class Target(NamedTuple):
 
     name: str
     process: int
+    """Its process; 0 if it has none of its own, and its processor time is not counted."""
     host: str
     port: int
     folder: Path
     """The folder that it shares."""
+    options: tuple[str, ...] = ()
+    """What the client needs to speak with it."""
+    generator: tuple[str, ...] = ()
+    """A command that takes labgen's options and makes the load in its place."""
+    ports: Mapping[str, int] = {}
+    """Its ports by the kind of transport."""
 
 
 def build(folder: Path) -> Path:
@@ -57,7 +64,7 @@ class Client:
 
     def __init__(self, program: Path, seconds: float, megabytes: int, prefix: Sequence[str], roots: list[int]) -> None:
         self._program = program
-        self._seconds = seconds
+        self.seconds = seconds
         self._megabytes = megabytes
         self._prefix = prefix
         self._roots = roots
@@ -66,49 +73,112 @@ class Client:
 
     def measure(self, target: Target, case: Case) -> Sample:
         """Run ``case`` once. Raises ``BenchError`` if the client fails or the server refuses a request."""
-        command = [*self._prefix, str(self._program), "-h", target.host, "-p", str(target.port), "-s", SHARE]
-        command += ["-u", USER, "-w", PASSWORD, "-T", str(self._seconds), "-z", str(self._megabytes), *case.options]
         try:
-            found, cost, before = self._run(target, command)
+            with self.connected(target, (*case.options, "-T", str(self.seconds))) as running:
+                before = read_machine(self._roots)
+                spent = server_seconds(target.process) if target.process else 0.0
+                found = running.count()
+                # The connections were there before and are still there: connecting and closing are not counted.
+                spent = server_seconds(target.process) - spent if target.process else 0.0
         except BenchError as error:
             raise BenchError(f"{target.name}: {case.name}: {error}") from None
         finally:
-            for left in target.folder.glob(CREATED):
-                left.unlink(missing_ok=True)
+            self.tidy(target)
         if found["errs"] or not found["ops"]:
             raise BenchError(f"{target.name}: {case.name}: {found['errs']} errors in {found['ops']} operations")
         others = others_share(before, read_machine(self._roots), self._processors)
         rate = found["MB_s"] if case.unit == "MB/s" else found["ops_s"]
-        return Sample(float(rate), cost / found["ops"] * 1e6, others)
+        each = found["each"]
+        return Sample(
+            float(rate),
+            spent / found["ops"] * 1e6,
+            others,
+            found["p50_us"],
+            found["p99_us"],
+            fairness(each),
+            min(each) / max(each),
+            found["bs"],
+        )
 
-    def _run(self, target: Target, command: list[str]) -> tuple[dict[str, Any], float, Reading]:
-        """Return the client's output, the server's processor time while the client counted, and the reading before."""
+    def tidy(self, target: Target) -> None:
+        """Remove the files that "create + close" left behind."""
+        for left in target.folder.glob(CREATED):
+            left.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def holding(self, target: Target, connections: int) -> Iterator[None]:
+        """Keep ``connections`` logged on and idle during a ``with`` block. Raises ``BenchError`` if one is refused."""
+        with self.connected(target, ("-t", "idle", "-N", str(connections), "-T", "0")) as running:
+            running.count()
+            yield
+
+    @contextlib.contextmanager
+    def connected(self, target: Target, options: Sequence[str]) -> Iterator[Running]:
+        """Start a client and yield it once all its connections are there; it ends with the ``with`` block."""
+        command = [*self._prefix, *(target.generator or (str(self._program),)), *target.options]
+        command += ["-h", target.host, "-p", str(target.port), "-s", SHARE, "-u", USER, "-w", PASSWORD]
+        command += ["-z", str(self._megabytes), *options]
         with tempfile.TemporaryFile("w+", errors="replace") as errors:
             process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
                 start_new_session=True,
             )
-            watchdog = threading.Timer(self._seconds + _GRACE, process.kill)
+            watchdog = threading.Timer(self.seconds + _GRACE, process.kill)
             watchdog.start()
+            running = Running(process, errors)
             try:
-                assert process.stdout is not None
-                lines = [process.stdout.readline()]
-                spent, before = server_seconds(target.process, 0), read_machine(self._roots)
-                lines += process.stdout
-                status = process.wait()
+                running.expect(_STARTED)
+                yield running
+                running.end()
             finally:
                 watchdog.cancel()
                 with contextlib.suppress(ProcessLookupError):
                     # Ends the client's children, too, if it was stopped early.
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                if process.stdout is not None:
-                    process.stdout.close()
-            if status or lines[0].strip() != _STARTED or not lines[-1].startswith("{"):
-                errors.seek(0)
-                raise BenchError(errors.read().strip().replace("\n", " | ") or f"the client ended with status {status}")
-        return json.loads(lines[-1]), server_seconds(target.process) - spent, before
+                for pipe in (process.stdin, process.stdout):
+                    if pipe is not None:
+                        with contextlib.suppress(BrokenPipeError):
+                            pipe.close()
+
+
+class Running:
+    """A client that is connected."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
+        self._process = process
+        self._errors = errors
+
+    def expect(self, beginning: str) -> str:
+        """Return the client's next line. Raises ``BenchError``, with what the client said, if it is another one."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.startswith(beginning):
+            raise self._failure()
+        return line
+
+    def count(self) -> dict[str, Any]:
+        """Let the client do its work and return what it found."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # It has failed, and ``expect`` tells why.
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        found: dict[str, Any] = json.loads(self.expect("{"))
+        return found
+
+    def end(self) -> None:
+        """Let the client close its connections. Raises ``BenchError`` if it did not end well."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        if self._process.wait():
+            raise self._failure()
+
+    def _failure(self) -> BenchError:
+        status = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().strip().replace("\n", " | ")
+        return BenchError(said or f"the client ended with status {status}")

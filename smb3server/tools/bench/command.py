@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
-import platform
-import shutil
-import signal
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-from smb3server.tools.bench import interpreter, page
-from smb3server.tools.bench.cases import CASES, Case
+from smb3server.tools.bench import interpreter, machine, page
+from smb3server.tools.bench.cases import ALL, CASES, CROWDS, Case
 from smb3server.tools.bench.client import Client, Target, build
 from smb3server.tools.bench.errors import BenchError
-from smb3server.tools.bench.figures import BUSY, ROUNDS_FOR_VERDICT, Sample
+from smb3server.tools.bench.figures import ROUNDS_FOR_VERDICT, Sample
+from smb3server.tools.bench.interruption import interruptible
 from smb3server.tools.bench.servers import ROOT, ours, samba, samba_version
 
 _SPARE = 64
 """Mebibytes that a run needs in addition to its large files."""
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -39,7 +33,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS_FOR_VERDICT, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=2.0, help="per round, case and server; default: %(default)s")
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME")
+    parser.add_argument("--cases", nargs="+", choices=list(ALL), default=list(CASES), metavar="NAME")
+    parser.add_argument(
+        "--crowds", action="store_const", dest="cases", const=list(CROWDS), help="1 to 64 connections instead of one"
+    )
     parser.add_argument(
         "--no-samba", action="store_true", help="measure our server alone: needs neither root nor Samba"
     )
@@ -77,110 +74,51 @@ def run(client: Client, targets: list[Target], cases: list[Case], rounds: int) -
     return [page.Row(*row) for row in zip(cases, sides[0], theirs, strict=True)]
 
 
-@contextlib.contextmanager
-def workplace(folder: Path, megabytes: int) -> Iterator[Path]:
-    """Make a folder for the run inside ``folder``.
-
-    At the end everything is removed that did not exist before. Raises ``BenchError`` if there is too little space.
-    """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            free = shutil.disk_usage(folder).free >> 20
-            place = tempfile.TemporaryDirectory(prefix="bench-", dir=folder)
-        except OSError as error:
-            raise BenchError(f"--folder {folder}: {error.strerror}") from None
-        with place as name:
-            if free < megabytes:
-                raise BenchError(f"{folder} has {free} MiB, a run takes {megabytes}: --folder, or a smaller --size")
-            Path(name).chmod(0o755)
-            yield Path(name)
-    finally:
-        for path in made:
-            with contextlib.suppress(OSError):  # Not empty: another program uses it by now.
-                path.rmdir()
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-def _file_system(folder: Path) -> str:
-    """Return the type of the file system that holds ``folder``."""
-    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    above = [(len(fields[1]), fields[2]) for fields in mounts if folder.resolve().is_relative_to(fields[1])]
-    return max(above)[1] if above else "unknown"
-
-
-def _load() -> str:
-    return f"{os.getloadavg()[0]:.2f}"
-
-
 def measure(options: argparse.Namespace) -> tuple[dict[str, str], list[page.Row]]:
     """Do a whole run; return its circumstances and the rows of figures. Raises ``BenchError``."""
-    cases = [CASES[name] for name in options.cases]
+    cases = [ALL[name] for name in options.cases]
     version = "" if options.no_samba else samba_version()
     python = interpreter.prepare(options.python, ROOT)
     found = interpreter.identify(python)
     if found.warning:
         print(f"bench: {found.warning}", file=sys.stderr)
     prefix = ("taskset", "-c", "0") if options.pin else ()
-    started, load = datetime.datetime.now(datetime.UTC), _load()
+    began = machine.Beginning.now()
     with contextlib.ExitStack() as stack:
         files = options.size * (1 if options.no_samba else 2)
-        root = stack.enter_context(workplace(options.folder, files + _SPARE))
+        root = stack.enter_context(machine.workplace(options.folder, files + _SPARE))
         program = build(root)
-        kind = _file_system(root)
+        kind = machine.file_system(root)
         targets = [stack.enter_context(ours(root / "ours", python, prefix, options.size))]
         if version:
             targets.append(stack.enter_context(samba(root / "samba", prefix, options.size)))
         roots = [os.getpid(), *(target.process for target in targets)]
         rows = run(Client(program, options.seconds, options.size, prefix, roots), targets, cases, options.rounds)
-    system = platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
-    others = [sample.others for row in rows for sample in (*row.ours, *row.theirs)]
-    busy = sum(share > BUSY for share in others)
-    circumstances = {
-        "Measured": f"{started:%Y-%m-%d %H:%M} UTC, {options.rounds} rounds of {options.seconds:g} s"
+    samples = [sample for row in rows for sample in (*row.ours, *row.theirs)]
+    circumstances = machine.describe(
+        began,
+        f"{options.rounds} rounds of {options.seconds:g} s"
         + (", clients and servers on one core" if options.pin else ""),
-        "Machine": f"{_processor()}, {len(os.sched_getaffinity(0))} processors, {system}, Linux {platform.release()}; "
         f"data on {kind}, {options.size} MiB",
-        "Ours": str(found),
-        **({"Samba": version} if version else {}),
-        "Load": f"average {load} before the run and {_load()} after it, the run itself included; other programs took "
-        f"{sum(others) / len(others):.1%} of the processors on average, {max(others):.1%} at most, "
-        f"more than {BUSY:.0%} in {busy} of {len(others)} measurements",
-    }
+        {"Ours": str(found), **({"Samba": version} if version else {})},
+        samples,
+    )
     return circumstances, rows
-
-
-def _interrupt(number: int, _frame: object) -> None:
-    """End the run and clean up its servers, addresses and folders; ignore further signals meanwhile."""
-    for ignored in _ENDING:
-        signal.signal(ignored, signal.SIG_IGN)
-    print("bench: interrupted", file=sys.stderr)
-    raise SystemExit(128 + number)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return the exit status."""
     options = parse(arguments)
-    before = {number: signal.signal(number, _interrupt) for number in _ENDING}
-    try:
-        if options.markdown:
-            page.check_page(options.markdown)
-        circumstances, rows = measure(options)
-        text = page.document(circumstances, rows)
-        if options.markdown:
-            page.rewrite(options.markdown, text)
-    except (BenchError, OSError) as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with interruptible():
+        try:
+            if options.markdown:
+                page.check_page(options.markdown)
+            circumstances, rows = measure(options)
+            text = page.document(circumstances, rows)
+            if options.markdown:
+                page.rewrite(options.markdown, text)
+        except (BenchError, OSError) as error:
+            print(f"bench: {error}", file=sys.stderr)
+            return 2
     print(json.dumps(page.as_json(circumstances, rows), indent=2) if options.json else text)
     return 0

@@ -23,6 +23,27 @@ class Sample(NamedTuple):
     """The server's processor time per operation, in microseconds."""
     others: float
     """Share of the machine's processor time that programs outside the run used."""
+    middle: float = 0.0
+    """Median of the time from a request to its answer, in microseconds."""
+    late: float = 0.0
+    """99th percentile of it."""
+    fairness: float = 1.0
+    """Jain's index of the connections' operations: 1 if all got the same, 1/n if one of n got everything."""
+    least: float = 1.0
+    """What the slowest connection got, as a share of what the fastest got."""
+    size: int = 0
+    """Bytes of one request: those of the case's block, or what the server takes at most."""
+
+
+def fairness(shares: Sequence[float]) -> float:
+    """Return Jain's index of fairness. [DEC-TR-301]"""
+    squares = len(shares) * sum(share * share for share in shares)
+    return sum(shares) ** 2 / squares if squares else 1.0
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the value that ``share`` of the ``ordered`` values do not reach; 0 if there are none."""
+    return ordered[int(len(ordered) * share)] if ordered else 0.0
 
 
 class Spread(NamedTuple):

@@ -19,9 +19,32 @@ from smb3server.tools.bench.client import PASSWORD, SHARE, USER, Target
 from smb3server.tools.bench.errors import BenchError
 
 ROOT = Path(__file__).resolve().parents[3]
+OUR_ADDRESS = "127.0.0.44"
+"""An address of its own: RoCEv2 is served on one fixed UDP port, which the client on this machine needs as well."""
 SAMBA_ADDRESS, SAMBA_PORT = "127.0.0.43", 445
+IMPACKET_ADDRESS = "127.0.0.45"
+SECOND_ADDRESS = "127.0.0.46"
+"""For a second server of ours."""
 _START_SECONDS = 30.0
 _STOP_SECONDS = 20.0
+_LIMITS = """# One user has all connections of a run.
+[limits]
+max_connections = 16384
+max_sessions_per_user = 16384
+max_user_share = 1.0
+"""
+_IMPACKET = """
+import sys
+from impacket.ntlm import compute_lmhash, compute_nthash
+from impacket.smbserver import SimpleSMBServer
+address, share, folder, user, password = sys.argv[1:]
+server = SimpleSMBServer(address, 0)
+server.addShare(share, folder)
+server.setSMB2Support(True)
+server.addCredential(user, 0, compute_lmhash(password).hex(), compute_nthash(password).hex())
+print(server.getServer().server_address[1], flush=True)
+server.start()
+"""
 _SMB_CONF = """[global]
 workgroup = LAB
 netbios name = LABSMB
@@ -88,13 +111,26 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 @contextlib.contextmanager
-def ours(root: Path, python: str, prefix: Sequence[str], megabytes: int) -> Iterator[Target]:
-    """Run this project's server on the interpreter ``python``. Raises ``BenchError`` if it does not start."""
+def ours(
+    root: Path,
+    python: str,
+    prefix: Sequence[str],
+    megabytes: int,
+    rdma: str = "off",
+    module: str = "smb3server",
+    address: str = OUR_ADDRESS,
+) -> Iterator[Target]:
+    """Run this project's server on the interpreter ``python``, also on the fabrics ``rdma``.
+
+    ``module`` is what Python runs, with the server's options. Raises ``BenchError`` if it does not start.
+    """
     root.mkdir()
     folder = root / SHARE
     furnish(folder, megabytes)
-    command = [*prefix, python, "-m", "smb3server", "--share", f"{SHARE}={folder}", "--user", f"{USER}:{PASSWORD}"]
-    command += ["--listen", "127.0.0.1", "--port", "0", "--log-level", "error"]
+    command = [*prefix, python, "-m", module, "--share", f"{SHARE}={folder}", "--user", f"{USER}:{PASSWORD}"]
+    command += ["--listen", address, "--port", "0", "--rdma", rdma, "--rdma-port", "0", "--log-level", "error"]
+    (root / "limits.toml").write_text(_LIMITS)
+    command += ["--config", str(root / "limits.toml")]
     with (root / "log").open("w") as log:
         process = subprocess.Popen(
             command,
@@ -109,17 +145,49 @@ def ours(root: Path, python: str, prefix: Sequence[str], megabytes: int) -> Iter
     try:
         watchdog = threading.Timer(_START_SECONDS, process.kill)
         watchdog.start()
-        found = None
+        ports: dict[str, int] = {}
         try:
             for line in process.stdout or ():
-                found = re.match(r"ready tcp [^ ]*:(\d+)", line)
-                if found:
+                if line.startswith("ready "):
+                    ports = {kind: int(port) for kind, port in re.findall(r"(\w+) [^ ]*:(\d+)", line)}
                     break
         finally:
             watchdog.cancel()
-        if found is None:
+        if not ports:
             raise BenchError(f"our server does not start: {(root / 'log').read_text(errors='replace').strip()}")
-        yield Target("smb3server", process.pid, "127.0.0.1", int(found[1]), folder)
+        yield Target("smb3server", process.pid, address, ports["tcp"], folder, ports=ports)
+    finally:
+        _stop(process)
+
+
+@contextlib.contextmanager
+def impacket(root: Path, python: str, prefix: Sequence[str], megabytes: int) -> Iterator[Target]:
+    """Run impacket's server, which speaks SMB 2.0.2 alone: 64 KiB at a time at most, neither signed nor encrypted.
+
+    Raises ``BenchError`` if it does not start.
+    """
+    root.mkdir()
+    folder = root / SHARE
+    furnish(folder, megabytes)
+    with (root / "log").open("w") as log:
+        process = subprocess.Popen(
+            [*prefix, python, "-c", _IMPACKET, IMPACKET_ADDRESS, SHARE, str(folder), USER, PASSWORD],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+    try:
+        watchdog = threading.Timer(_START_SECONDS, process.kill)
+        watchdog.start()
+        try:
+            line = process.stdout.readline() if process.stdout is not None else ""
+        finally:
+            watchdog.cancel()
+        if not line.strip().isdigit():
+            raise BenchError(f"impacket's server does not start: {(root / 'log').read_text(errors='replace').strip()}")
+        yield Target("impacket", process.pid, IMPACKET_ADDRESS, int(line), folder, ("-d", "202"))
     finally:
         _stop(process)
 

@@ -40,6 +40,14 @@ class TaggedHeader(NamedTuple):
     tagged_offset: Annotated[int, Int64ub]
 
 
+class TaggedWords(NamedTuple):
+    """The bytes of a ``TaggedHeader`` as two numbers, for messages of many segments: ``kind`` has everything but the
+    offset. It is the same in all segments of a message that are equally long and not the last."""
+
+    kind: Annotated[int, Int64ub]
+    tagged_offset: Annotated[int, Int64ub]
+
+
 class UntaggedHeader(NamedTuple):
     """ULPDU_Length and the header of an untagged segment. [RFC 5041 section 4.3]"""
 
@@ -53,4 +61,10 @@ class UntaggedHeader(NamedTuple):
 
 
 TAGGED_HEADER = Codec(TaggedHeader)
+TAGGED_WORDS = Codec(TaggedWords)
 UNTAGGED_HEADER = Codec(UntaggedHeader)
+
+
+def tagged_kind(length: int, control: int, rdmap_control: int, stag: int) -> int:
+    """Return ``TaggedWords.kind`` of a segment with these fields. ``length`` is ULPDU_Length."""
+    return length << 48 | control << 40 | rdmap_control << 32 | stag

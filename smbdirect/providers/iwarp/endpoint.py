@@ -133,6 +133,10 @@ class IwarpEndpoint:
         for."""
         self._delivery_scheduled = False
         """Invariant: True if and only if ``_deliver_scheduled`` is among the loop's next calls."""
+        self._delivering = False
+        """Whether ``_deliver`` is on the stack. Invariant: it alone calls ``on_completions``, so ``post`` never does,
+        and no call begins within another. What completes during a call is delivered after it, in the same turn of the
+        loop."""
         self._deferred: TerminateError | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
         self._terminates_sent = 0
@@ -309,7 +313,13 @@ class IwarpEndpoint:
             read.owner.done = True
 
     def _schedule_delivery(self) -> None:
-        if not self._delivery_scheduled:
+        """Have finished work reported: after the present delivery if there is one, else in a turn of its own."""
+        if self._delivering or self._delivery_scheduled:
+            return
+        queue = self._queue
+        while queue and queue[0].done and not queue[0].signalled:
+            queue.popleft()
+        if self._receiver.completions or (queue and queue[0].done):
             self._delivery_scheduled = True
             self._loop.call_soon(self._deliver_scheduled)
 
@@ -319,15 +329,22 @@ class IwarpEndpoint:
 
     def _deliver(self) -> None:
         """Report finished work to the owner, in posting order."""
-        completions = self._receiver.completions
         queue = self._queue
-        while queue and queue[0].done:
-            work = queue.popleft()
-            if work.signalled:
-                completions.append(Completion(work.operation, Status.OK, work.context))
-        if completions:
-            self._receiver.completions = []
-            self.on_completions(completions)
+        self._delivering = True
+        try:
+            for _ in range(_TURNS):
+                completions = self._receiver.completions
+                while queue and queue[0].done:
+                    work = queue.popleft()
+                    if work.signalled:
+                        completions.append(Completion(work.operation, Status.OK, work.context))
+                if not completions:
+                    break
+                self._receiver.completions = []
+                self.on_completions(completions)
+        finally:
+            self._delivering = False
+            self._schedule_delivery()
         if self.life is Life.CLOSING:
             self._finish_if_drained()
 
@@ -340,7 +357,6 @@ class IwarpEndpoint:
         try:
             for _ in range(_TURNS):
                 buffers = receiver.buffers()
-                room = sum(map(len, buffers))
                 try:
                     count = sock.recv_into(buffers[0]) if len(buffers) == 1 else sock.recvmsg_into(buffers)[0]
                 except BlockingIOError:
@@ -354,7 +370,7 @@ class IwarpEndpoint:
                 receiver.received(count)
                 if self._deferred is not None:
                     raise self._deferred
-                if count < room or receiver.fpdus > enough:
+                if receiver.fpdus > enough or (count < receiver.room and not receiver.midway):
                     break
         except TerminateError as error:
             self._die(CloseReason(error.fault.cause, str(error)), graceful=True, terminate=error)
@@ -394,7 +410,11 @@ class IwarpEndpoint:
                     if self._writing:
                         self._watch_writable(False)
                     return
-                if not sender.sent(sock.sendmsg(buffers, (), socket.MSG_EOR)):
+                if len(buffers) == 1:
+                    count = sock.send(buffers[0], socket.MSG_EOR)
+                else:
+                    count = sock.sendmsg(buffers, (), socket.MSG_EOR)
+                if not sender.sent(count):
                     break
         except BlockingIOError:
             pass  # the rest follows when the socket has room again

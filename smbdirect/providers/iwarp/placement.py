@@ -31,7 +31,7 @@ class RingPool:
 class PendingRead:
     """One RDMA Read of ours whose response is outstanding. Its sink token is valid only for that response."""
 
-    __slots__ = ("base", "owner", "passed", "received", "segments", "stag", "total")
+    __slots__ = ("base", "irregular", "owner", "passed", "received", "segments", "stag", "total")
 
     def __init__(self, stag: int, segments: Sequence[memoryview], total: int, base: int = 0) -> None:
         self.stag = stag
@@ -42,6 +42,8 @@ class PendingRead:
         self.received = 0
         self.passed = 0
         """Bytes of the segments that are full, which were removed from ``segments``."""
+        self.irregular = False
+        """Whether the response was not as a ``Layout`` expected it."""
         self.owner: object = None
 
     def targets(self, length: int) -> Sequence[memoryview]:

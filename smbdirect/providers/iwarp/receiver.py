@@ -3,8 +3,9 @@
 
 The owner calls ``buffers()`` to learn where to receive, receives, and reports the number of bytes with ``received()``.
 Small FPDUs are parsed in a ring. Only the first part of a large payload passes through the ring: the rest is received
-directly into the registered memory or receive buffer, after the header has passed every check. If CRC is on, a payload
-is placed only after its checksum was verified, so everything passes through the ring.
+directly into the registered memory or receive buffer, after the header has passed every check. The FPDUs of a long
+tagged message are received by a ``Layout``, and do not pass through the ring at all. If CRC is on, a payload is placed
+only after its checksum was verified, so everything but the Layout of a Read Response passes through the ring.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from crc32c import crc32c
 from smbdirect.codec import Buffer
 from smbdirect.providers.base import Access, Completion, Operation, Status
 from smbdirect.providers.iwarp import ddp, rdmap
-from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader
+from smbdirect.providers.iwarp.ddp import (
+    MSN_MASK,
+    TAGGED_HEADER,
+    TAGGED_WORDS,
+    UNTAGGED_HEADER,
+    TaggedHeader,
+    UntaggedHeader,
+)
+from smbdirect.providers.iwarp.layout import AHEAD, Layout
 from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size
 from smbdirect.providers.iwarp.placement import RING_SIZE, RINGS_KEPT, PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Fault, Opcode, ReadRequest, TerminateError
@@ -32,9 +41,13 @@ _MAX_STASH = 16 * 1024
 _MIN_DIRECT = 16 * 1024
 """If at least this many bytes of a payload are missing, a second system call costs less than a copy."""
 _BULK_WINDOW = 16 * 1024
-"""Bytes of the ring that are offered while large payloads arrive: room for the next header and small messages."""
+"""Bytes of the ring that are offered while large payloads arrive: room for the end of a message and small messages."""
+_MIN_LAYOUT = 4096
+"""Smallest payload per FPDU of a Read Response by a ``Layout``. Many small ones cost less in the ring."""
 _MIDDLE = ddp.TAGGED | ddp.VERSION
 """DDP control byte of a tagged segment that is not the last of its message."""
+_WRITE = rdmap.CONTROL | Opcode.RDMA_WRITE
+_RESPONSE = rdmap.CONTROL | Opcode.READ_RESPONSE
 _TAGGED_FIELDS = TAGGED_HEADER.fields_from
 _UNTAGGED_FIELDS = UNTAGGED_HEADER.fields_from
 _EMPTY = memoryview(bytearray())
@@ -61,8 +74,9 @@ def _fault(error: AccessRefused, faults: Mapping[Refusal, Fault], offset: int, l
 
 
 class Receiver:
-    """The inbound half of one stream. ``received`` raises ``TerminateError`` if the peer breaks a rule: nothing of the
-    offending FPDU has been placed then, and the receiver must not be used again."""
+    """The inbound half of one stream. ``received`` raises ``TerminateError`` if the peer breaks a rule: the receiver
+    must not be used again, and nothing of the offending FPDU has been placed, except perhaps in the sink of a Read that
+    was under way, which counts for nothing then."""
 
     def __init__(
         self,
@@ -98,7 +112,8 @@ class Receiver:
         self._stash = b""
         self._head = 0
         self._tail = 0
-        self._room = 0
+        self.room = 0
+        """Bytes in the latest ``buffers()``."""
         # Set while large payloads arrive: only little of the next receive should pass through the ring.
         self._bulk = False
         # The payload that is received directly into its place, and its FPDU. Invariant: _direct_left is the number of
@@ -107,6 +122,10 @@ class Receiver:
         self._direct_left = 0
         self._direct_region: int | None = None
         self._pending: tuple[TaggedHeader | UntaggedHeader, int, int] | None = None
+        # The message that is received by its expected layout, and its region if it is a Write. Invariant: while there
+        # is one, neither _direct nor _pending is used, and nothing in the ring is unparsed.
+        self._layout: Layout | None = None
+        self._layout_region: Region | None = None
         # The untagged queues (RFC 5041 section 4.3).
         self._send_msn = ddp.FIRST_MSN
         self._send_offset = 0
@@ -118,6 +137,10 @@ class Receiver:
 
     def buffers(self) -> list[memoryview]:
         """Return the memory for the next bytes of the stream, in order."""
+        layout = self._layout
+        if layout is not None and layout.continues:
+            self.room = layout.left
+            return layout.buffers
         if self._ring is None:
             free = self._rings.free
             self._ring = free.pop() if free else self._rings.make()
@@ -131,7 +154,10 @@ class Receiver:
             self._view[:left] = bytes(self._view[self._head : self._tail])
             self._head, self._tail = 0, left
         window = self._view[self._tail : self._tail + _BULK_WINDOW] if self._bulk else self._view[self._tail :]
-        self._room = self._direct_left + len(window)
+        if layout is not None:
+            self.room = layout.left + len(window)
+            return [*layout.buffers, window]
+        self.room = self._direct_left + len(window)
         if self._direct_left:
             return [*self._direct, window]
         return [window]
@@ -139,20 +165,24 @@ class Receiver:
     def received(self, count: int) -> None:
         """Process ``count`` bytes that were received into ``buffers()``. Raise ``TerminateError`` if the peer breaks a
         rule."""
-        full = count == self._room
-        if self._direct_left:
-            taken = min(count, self._direct_left)
-            count -= taken
-            self._direct_left -= taken
-            self.bytes_direct += taken
-            if self._direct_left:
-                self._drop_direct(taken)
-            else:
-                self._direct.clear()
-        self._tail += count
-        if full:
-            self._bulk = False
+        full = count == self.room
         try:
+            if self._layout is not None:
+                count = self._follow(self._layout, count)
+                if self._layout is not None:
+                    return
+            elif self._direct_left:
+                taken = min(count, self._direct_left)
+                count -= taken
+                self._direct_left -= taken
+                self.bytes_direct += taken
+                if self._direct_left:
+                    self._drop_direct(taken)
+                else:
+                    self._direct.clear()
+            self._tail += count
+            if full:
+                self._bulk = False
             self._parse()
         finally:
             self._release_ring()
@@ -171,13 +201,19 @@ class Receiver:
     @property
     def at_boundary(self) -> bool:
         """Whether no FPDU is partly received."""
-        return not self._stash and self._tail == self._head and self._pending is None
+        return not self._stash and self._tail == self._head and self._pending is None and self._layout is None
+
+    @property
+    def midway(self) -> bool:
+        """Whether a large payload is partly received: the peer is sending the rest of it."""
+        return self._layout is not None or self._direct_left > 0
 
     def close(self) -> None:
         """Drop every reference to memory of the owner and of the peer's operations, and give the ring back."""
         self._direct.clear()
         self._direct_left = 0
         self._pending = None
+        self._layout = self._layout_region = None
         self.reads.clear()
         self._tail = self._head
         self._stash = b""
@@ -185,6 +221,8 @@ class Receiver:
 
     def uses(self, region: Region) -> bool:
         """Return whether a payload is being received directly into ``region``."""
+        if self._layout is not None:
+            return self._layout_region is region
         return self._direct_left > 0 and self._direct_region == region.token
 
     def _drop_direct(self, taken: int) -> None:
@@ -198,7 +236,7 @@ class Receiver:
             del self._direct[0]
 
     def _release_ring(self) -> None:
-        """Give the ring back, unless it holds a large part of an FPDU."""
+        """Give the ring back, unless there is none or it holds a large part of an FPDU."""
         left = self._tail - self._head
         if self._ring is None or left > _MAX_STASH:
             return
@@ -249,6 +287,8 @@ class Receiver:
             start = head + (16 if tagged else 20)
             size = length + 9 & ~3
             if available < size:
+                if view[head + 2] == _MIDDLE and self._expect_layout(head, payload):
+                    return
                 if not self.crc and start + payload - tail >= _MIN_DIRECT:
                     self._go_direct(header, targets, start, payload, size - length - 2)
                 return
@@ -272,7 +312,7 @@ class Receiver:
         general path checks it. Return whether there was at least one."""
         view = self._view
         _, _, kind, token, offset = _TAGGED_FIELDS(view, head)
-        if kind == rdmap.CONTROL | Opcode.RDMA_WRITE:
+        if kind == _WRITE:
             region = self._regions.get(token)
             if region is not None and not region.access & Access.REMOTE_WRITE:
                 region = None
@@ -280,7 +320,7 @@ class Receiver:
                 return False
             memory, base, limit = region.memory, region.address, region.length
             expected = offset
-        elif kind == rdmap.CONTROL | Opcode.READ_RESPONSE and self.reads and self.reads[0].segments:
+        elif kind == _RESPONSE and self.reads and self.reads[0].segments:
             read = self.reads[0]
             if token != read.stag:
                 return False
@@ -316,7 +356,7 @@ class Receiver:
             return False
         self._head = start
         self.fpdus += count
-        if kind == rdmap.CONTROL | Opcode.RDMA_WRITE:
+        if kind == _WRITE:
             self.bytes_write += moved
         else:
             self.bytes_read += moved
@@ -382,6 +422,72 @@ class Receiver:
         self._pending = (header, payload, trailer)
         self._head = self._tail
         self._bulk = True
+
+    def _expect_layout(self, head: int, payload: int) -> bool:
+        """Have the message of the FPDU at ``head`` received by a layout if enough of it is missing. The FPDU is
+        incomplete, and its header is valid. Return whether there is a layout now."""
+        view = self._view
+        start = head + TAGGED_HEADER.size
+        here = self._tail - start
+        if here >= payload:
+            return False
+        _, _, operation, stag, offset = _TAGGED_FIELDS(view, head)
+        region = None
+        if operation == _RESPONSE:
+            read = self.reads[0]
+            if read.irregular or payload < _MIN_LAYOUT:
+                return False
+            memory, position = read.segments[0], read.received - read.passed
+            # The last byte comes with the last FPDU.
+            end = min(len(memory), position + read.total - read.received - 1)
+            ahead = AHEAD
+        else:
+            region = self._regions.get(stag)
+            if region is None or payload < _MIN_DIRECT or self.crc:
+                return False
+            memory, position, end = region.memory, offset - region.address, region.length
+            ahead = 1
+        if end - position < 2 * payload or end - position - here < _MIN_DIRECT:
+            return False
+        layout = Layout(memory, position, end, TAGGED_WORDS.fields_from(view, head), payload, ahead, self.crc)
+        here = self._tail - start
+        if here:
+            memory[position : position + here] = view[start : self._tail]
+            layout.received(here)
+            self.bytes_direct -= here
+        self._layout, self._layout_region = layout, region
+        self._head = self._tail
+        self._bulk = True
+        return True
+
+    def _follow(self, layout: Layout, count: int) -> int:
+        """Process ``count`` bytes, of which the first were received by ``layout``. Return how many of them are in the
+        ring."""
+        taken = min(count, layout.left)
+        count -= taken
+        try:
+            expected = layout.received(taken)
+        except TerminateError:
+            self.crc_errors += 1
+            raise
+        if expected and layout.left:
+            return 0
+        self._layout = None
+        self.fpdus += layout.fpdus
+        self.bytes_direct += layout.bytes_done
+        if self._layout_region is not None:
+            self._layout_region = None
+            self.bytes_write += layout.bytes_done
+        else:
+            self.bytes_read += layout.bytes_done
+            read = self.reads[0]
+            read.advance(layout.bytes_done)
+            read.irregular = not expected
+        if expected:
+            return count
+        # The bytes behind belong elsewhere: they are read once more, from a copy.
+        self.feed(layout.behind() + self._view[self._tail : self._tail + count])
+        return 0
 
     def _checksum_known_good(self, head: int, length: int) -> bool:
         """Return False, and count an error, if the FPDU at ``head`` is complete and its CRC wrong. An incomplete FPDU

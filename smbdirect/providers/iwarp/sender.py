@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from typing import NamedTuple
 
 from crc32c import crc32c
 
 from smbdirect.codec import Buffer
 from smbdirect.providers.base import Operation
 from smbdirect.providers.iwarp import ddp, rdmap
-from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, UNTAGGED_HEADER, UntaggedHeader
-from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, Rtr, trailer
+from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS, UNTAGGED_HEADER, tagged_kind
+from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size, trailer
 from smbdirect.providers.iwarp.placement import PendingRead
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
 from smbdirect.providers.memory import Region
@@ -25,6 +25,10 @@ IOV_MAX = 1024
 """Most buffers per ``sendmsg`` (Linux UIO_MAXIOV)."""
 _BATCH_BUFFERS = IOV_MAX - 8
 _BATCH_BYTES = 1 << 20
+_SMALL = 512
+"""An FPDU of up to this many bytes is joined in one buffer: for the system call, that costs less than several."""
+_MIDDLE = ddp.TAGGED | ddp.VERSION
+_LAST = ddp.LAST | ddp.VERSION
 
 
 @dataclass(slots=True, eq=False)
@@ -61,58 +65,30 @@ class Response:
 
 
 class _Outgoing:
-    """One message of which some FPDUs are still to be cut."""
+    """One message of which some FPDUs are still to be cut. All bytes of it come from ``segments``."""
 
-    __slots__ = (
-        "control",
-        "index",
-        "invalidate",
-        "msn",
-        "offset",
-        "owner",
-        "queue",
-        "request",
-        "segments",
-        "start",
-        "stag",
-        "tagged_offset",
-        "total",
-    )
+    __slots__ = ("control", "index", "msn", "offset", "owner", "segments", "stag", "start", "tagged_offset", "total")
 
     def __init__(
-        self,
-        opcode: Opcode,
-        segments: Sequence[memoryview],
-        total: int,
-        owner: Work | Response | None,
-        *,
-        stag: int = 0,
-        tagged_offset: int = 0,
-        queue: int | None = None,
-        msn: int = 0,
-        invalidate: int = 0,
-        request: bytes = b"",
+        self, control: int, owner: Work | Response, segments: Sequence[memoryview], stag: int, tagged_offset: int | None
     ) -> None:
-        """``total`` counts the bytes in ``segments`` and in ``request``, the RDMAP header of a Read Request. ``owner``
-        is done when the last byte was taken; None means that another event completes it. ``queue`` is that of an
-        untagged message; None means a tagged message to ``stag`` from ``tagged_offset`` on."""
-        self.control = rdmap.CONTROL | opcode
-        self.segments = segments
-        self.total = total
+        """``tagged_offset`` is where the message begins at the peer; None means an untagged message on the queue of
+        Sends. ``owner`` is done when the last byte was taken."""
+        self.control = control
         self.owner = owner
+        self.segments = segments
         self.stag = stag
         self.tagged_offset = tagged_offset
-        self.queue = queue
-        self.msn = msn
-        self.invalidate = invalidate
-        self.request = request
+        self.total = owner.total
+        self.msn = 0
         self.offset = 0
         """Bytes that were cut off. Invariant: ``segments[index][start:]`` begins with the next byte."""
         self.index = 0
         self.start = 0
 
     def take(self, size: int) -> Sequence[memoryview]:
-        """Return the next ``size`` bytes. The caller advances ``offset``."""
+        """Return the next ``size`` bytes, which are cut off by that."""
+        self.offset += size
         parts: list[memoryview] = []
         while size:
             segment = self.segments[self.index]
@@ -125,6 +101,15 @@ class _Outgoing:
                 self.index += 1
                 self.start = 0
         return parts
+
+
+class _Run(NamedTuple):
+    """Consecutive FPDUs of one size in the stream, by their positions in it."""
+
+    start: int
+    size: int
+    """Bytes of each FPDU."""
+    end: int
 
 
 class Sender:
@@ -154,13 +139,15 @@ class Sender:
         """Invariant: its FPDUs so far are in ``_iov`` or ``_held``, or were sent; no FPDU of another message comes
         between."""
         self._prefer_work = True
-        self._iov: deque[Buffer] = deque()
-        """The batch, which ``buffers`` returns. Invariant: whole FPDUs, except that the first may be partly sent; the
-        next batch begins when all of it was taken."""
-        self._held: deque[Buffer] = deque()
+        self._iov: list[Buffer] = []
+        """What is unsent of the batch, which ``buffers`` returns. Invariant: whole FPDUs, except that the first may be
+        partly sent; the next batch begins when all of it was taken."""
+        self._held: list[Buffer] = []
         """The first FPDU of the next batch. Invariant: while there is one, nothing is added to ``_iov``."""
-        self._batch_bytes = 0
-        """Bytes of the batch, whether sent or not."""
+        self._batch_start = 0
+        """Stream position of the first byte of the batch."""
+        self._batch_end = 0
+        """Stream position after the last byte of the batch."""
         self._produced = 0
         """Stream position after the last FPDU that was cut."""
         self._sent = 0
@@ -168,9 +155,8 @@ class Sender:
         here to ``_produced``."""
         self._ends: deque[tuple[int, Work | Response]] = deque()
         """(stream position of a message's end, the message), for ends after ``_sent``."""
-        self._fpdu_ends: deque[int] = deque()
-        self._boundary = 0
-        """Stream position of the end of the last FPDU that was sent completely."""
+        self._runs: deque[_Run] = deque()
+        """Where the FPDUs lie that were cut and not completely sent."""
         self._send_msn = ddp.FIRST_MSN
         self._read_msn = ddp.FIRST_MSN
 
@@ -216,36 +202,37 @@ class Sender:
         was taken, the next one begins a new TCP segment (``MSG_EOR``)."""
         if not self._iov and self.open and (self._held or self._current or self._work or self._responses):
             self._fill()
-        return self._iov if len(self._iov) <= IOV_MAX else list(islice(self._iov, IOV_MAX))
+        return self._iov if len(self._iov) <= IOV_MAX else self._iov[:IOV_MAX]
 
     def sent(self, count: int) -> bool:
-        """Note that ``count`` bytes of ``buffers()`` were taken. Return whether that was all of them."""
+        """Note that ``count`` bytes of ``buffers()`` were taken. Return whether the batch was sent completely."""
         iov = self._iov
         self._sent += count
-        while iov:
-            first = iov[0]
-            size = len(first)
-            if size > count:
-                if count:
-                    iov[0] = memoryview(first)[count:]
-                break
-            count -= size
-            iov.popleft()
+        if self._sent == self._batch_end:
+            iov.clear()
+        else:
+            taken = 0
+            while len(iov[taken]) <= count:
+                count -= len(iov[taken])
+                taken += 1
+            iov[taken] = memoryview(iov[taken])[count:]
+            del iov[:taken]
         ends = self._ends
         while ends and ends[0][0] <= self._sent:
             owner = ends.popleft()[1]
             if type(owner) is Work:
                 owner.done = True
-        fpdu_ends = self._fpdu_ends
-        while fpdu_ends and fpdu_ends[0] <= self._sent:
-            self._boundary = fpdu_ends.popleft()
+        runs = self._runs
+        while runs and runs[0].end <= self._sent:
+            runs.popleft()
         return not iov
 
     def rest_of_fpdu(self) -> bytes:
         """Return a copy of the unsent rest of a partly sent FPDU: a Terminate message can only follow it."""
-        if self._sent == self._boundary:
+        if not self._runs or self._sent <= self._runs[0].start:
             return b""
-        left = self._fpdu_ends[0] - self._sent
+        run = self._runs[0]
+        left = (run.start - self._sent) % run.size
         rest = bytearray()
         for buffer in self._iov:
             rest += memoryview(buffer)[: left - len(rest)]
@@ -256,16 +243,8 @@ class Sender:
     def terminate_fpdu(self, payload: bytes) -> bytes:
         """Return a whole Terminate FPDU: queue 2, first message. [RFC 5040 section 4.8]"""
         length = ddp.UNTAGGED_HEADER_SIZE + len(payload)
-        header = UNTAGGED_HEADER.pack(
-            UntaggedHeader(
-                length,
-                ddp.LAST | ddp.VERSION,
-                rdmap.CONTROL | Opcode.TERMINATE,
-                0,
-                ddp.TERMINATE_QUEUE,
-                ddp.FIRST_MSN,
-                0,
-            )
+        header = UNTAGGED_HEADER.pack_fields(
+            length, _LAST, rdmap.CONTROL | Opcode.TERMINATE, 0, ddp.TERMINATE_QUEUE, ddp.FIRST_MSN, 0
         )
         data = header + payload
         return data + trailer(length, crc32c(data) if self.crc else None)
@@ -273,7 +252,7 @@ class Sender:
     def close(self) -> None:
         """Drop everything that is queued, and with it every reference to memory of the owner."""
         self._current = None
-        for queue in (self._iov, self._held, self._ends, self._fpdu_ends, self._work, self._responses):
+        for queue in (self._iov, self._held, self._ends, self._runs, self._work, self._responses):
             queue.clear()
 
     # -- segmentation -------------------------------------------------------------------------------------------
@@ -281,84 +260,136 @@ class Sender:
     def _fill(self) -> None:
         """Cut FPDUs until the batch is full or nothing more may be sent."""
         self._iov, self._held = self._held, self._iov
-        iov, held = self._iov, self._held
-        self._batch_bytes = sum(map(len, iov))
-        while len(iov) < _BATCH_BUFFERS and self._batch_bytes < _BATCH_BYTES and not held:
+        iov = self._iov
+        self._batch_start = self._sent
+        self._batch_end = self._produced
+        while len(iov) < _BATCH_BUFFERS and self._batch_end - self._batch_start < _BATCH_BYTES and not self._held:
             message = self._current
             if message is None:
-                if not self._work and not self._responses:
+                if not self._begin_message():
                     return
-                message = self._current = self._next_message()
-                if message is None:
-                    return
-            self._cut_fpdu(message)
+            elif message.tagged_offset is None:
+                self._cut_send(message)
+            else:
+                self._cut_tagged(message, message.tagged_offset)
 
-    def _next_message(self) -> _Outgoing | None:
-        """Begin the next message and return it, or None if nothing may be sent. Messages of work requests and Read
-        Responses alternate."""
+    def _begin_message(self) -> bool:
+        """Cut the next message if it fits one untagged FPDU, else make it the current one. Return False if nothing may
+        be sent. Messages of work requests and Read Responses alternate."""
         stalled = not self._work or (self._work[0].read is not None and len(self._reads) >= self.max_reads)
         if self._responses and (stalled or not self._prefer_work):
             self._prefer_work = True
             response = self._responses.popleft()
-            total = response.total
-            self.bytes_read_response += total
-            return _Outgoing(
-                Opcode.READ_RESPONSE,
-                (response.memory,),
-                total,
-                response,
-                stag=response.stag,
-                tagged_offset=response.start,
+            self.bytes_read_response += response.total
+            self._current = _Outgoing(
+                rdmap.CONTROL | Opcode.READ_RESPONSE, response, (response.memory,), response.stag, response.start
             )
+            return True
         if stalled:
-            return None
+            return False
         self._prefer_work = False
         work = self._work.popleft()
-        total = work.total
-        if work.operation is Operation.WRITE:
-            self.bytes_write += total
-            return _Outgoing(
-                Opcode.RDMA_WRITE, work.segments, total, work, stag=work.stag, tagged_offset=work.remote_offset
+        if work.operation is Operation.SEND:
+            self._begin_send(work)
+        elif work.read is not None:
+            self._request_read(work, work.read)
+        else:
+            self.bytes_write += work.total
+            self._current = _Outgoing(
+                rdmap.CONTROL | Opcode.RDMA_WRITE, work, work.segments, work.stag, work.remote_offset
             )
-        if work.read is not None:
-            return self._read_request(work, work.read)
-        self.bytes_send += total
-        msn, self._send_msn = self._send_msn, self._send_msn + 1 & MSN_MASK
-        opcode, token = Opcode.SEND, work.invalidate
-        if token is not None:
-            opcode = Opcode.SEND_INVALIDATE
-        return _Outgoing(opcode, work.segments, total, work, queue=ddp.SEND_QUEUE, msn=msn, invalidate=token or 0)
+        return True
 
-    def _read_request(self, work: Work, read: PendingRead) -> _Outgoing:
+    def _begin_send(self, work: Work) -> None:
+        total, token = work.total, work.invalidate
+        self.bytes_send += total
+        control, stag = rdmap.CONTROL | Opcode.SEND, 0
+        if token is not None:
+            control, stag = rdmap.CONTROL | Opcode.SEND_INVALIDATE, token
+        msn, self._send_msn = self._send_msn, self._send_msn + 1 & MSN_MASK
+        length = ddp.UNTAGGED_HEADER_SIZE + total
+        if length <= self.max_ulpdu:
+            header = UNTAGGED_HEADER.pack_fields(length, _LAST, control, stag, ddp.SEND_QUEUE, msn, 0)
+            self._emit(header, work.segments, length, work)
+            return
+        message = self._current = _Outgoing(control, work, work.segments, stag, None)
+        message.msn = msn
+
+    def _request_read(self, work: Work, read: PendingRead) -> None:
+        """Cut a Read Request. The Read is done by the response. [RFC 5040 section 4.4]"""
         self._reads.append(read)
         msn, self._read_msn = self._read_msn, self._read_msn + 1 & MSN_MASK
+        length = ddp.UNTAGGED_HEADER_SIZE + READ_REQUEST.size
+        header = UNTAGGED_HEADER.pack_fields(
+            length, _LAST, rdmap.CONTROL | Opcode.READ_REQUEST, 0, ddp.READ_QUEUE, msn, 0
+        )
         request = READ_REQUEST.pack(ReadRequest(read.stag, read.base, read.total, work.stag, work.remote_offset))
-        return _Outgoing(Opcode.READ_REQUEST, (), len(request), None, queue=ddp.READ_QUEUE, msn=msn, request=request)
+        self._emit(header + request, (), length)
 
-    def _cut_fpdu(self, message: _Outgoing) -> None:
-        """Queue the next FPDU of ``message``, which is no longer the current message after its last FPDU."""
-        queue, offset, total = message.queue, message.offset, message.total
-        headers = ddp.TAGGED_HEADER_SIZE if queue is None else ddp.UNTAGGED_HEADER_SIZE
-        size = min(self.max_ulpdu - headers, total - offset)
-        payload = message.segments if size == total else message.take(size)
-        message.offset = offset + size
-        length = headers + size
-        flags = ddp.VERSION
-        if message.offset == total:
-            flags |= ddp.LAST
+    def _cut_send(self, message: _Outgoing) -> None:
+        """Cut the next FPDU of a Send that needs several."""
+        offset = message.offset
+        size = min(self.max_ulpdu - ddp.UNTAGGED_HEADER_SIZE, message.total - offset)
+        payload = message.take(size)
+        length = ddp.UNTAGGED_HEADER_SIZE + size
+        owner, control = None, ddp.VERSION
+        if message.offset == message.total:
+            owner, control = message.owner, _LAST
             self._current = None
-            if message.owner is not None:
-                self._ends.append((self._produced + (length + 9 & ~3), message.owner))
-        if queue is None:
-            header = TAGGED_HEADER.pack_fields(
-                length, flags | ddp.TAGGED, message.control, message.stag, message.tagged_offset + offset
-            )
-        else:
-            header = UNTAGGED_HEADER.pack_fields(
-                length, flags, message.control, message.invalidate, queue, message.msn, offset
-            )
-            header += message.request
-        self._emit(header, payload, length)
+        header = UNTAGGED_HEADER.pack_fields(
+            length, control, message.control, message.stag, ddp.SEND_QUEUE, message.msn, offset
+        )
+        self._emit(header, payload, length, owner)
+
+    def _cut_tagged(self, message: _Outgoing, tagged_offset: int) -> None:
+        """Cut as many FPDUs of a tagged message as the batch has room for, in one pass: the headers of all but the last
+        differ in one number. The trailer of one and the header of the next are one buffer."""
+        iov, crc = self._iov, self.crc
+        room = self.max_ulpdu - ddp.TAGGED_HEADER_SIZE
+        size = fpdu_size(self.max_ulpdu)
+        kind = tagged_kind(self.max_ulpdu, _MIDDLE, message.control, message.stag)
+        batch_left = _BATCH_BYTES - (self._batch_end - self._batch_start)
+        more = max(0, (message.total - message.offset - 1) // room)
+        cut = 0
+        before = b""
+        zero_trailer = trailer(self.max_ulpdu, None)
+        while cut < more and cut * size < batch_left and len(iov) < _BATCH_BUFFERS:
+            header = TAGGED_WORDS.pack_fields(kind, tagged_offset + message.offset)
+            iov.append(before + header)
+            start, segment = message.start, message.segments[message.index]
+            if start + room <= len(segment):
+                # The usual case, without a list of parts.
+                payload: Sequence[memoryview] = (segment[start : start + room],)
+                message.start += room
+                message.offset += room
+            else:
+                payload = message.take(room)
+            iov.extend(payload)
+            before = trailer(self.max_ulpdu, _crc(header, payload)) if crc else zero_trailer
+            cut += 1
+        if cut:
+            self._cut(size, cut)
+        if cut < more or cut * size >= batch_left or len(iov) >= _BATCH_BUFFERS:
+            iov.append(before)
+            return
+        self._current = None
+        length = ddp.TAGGED_HEADER_SIZE + message.total - message.offset
+        header = TAGGED_WORDS.pack_fields(
+            tagged_kind(length, _MIDDLE | ddp.LAST, message.control, message.stag), tagged_offset + message.offset
+        )
+        payload = message.take(message.total - message.offset)
+        iov.append(before + header)
+        iov.extend(payload)
+        iov.append(trailer(length, _crc(header, payload) if crc else None))
+        self._cut(fpdu_size(length), 1)
+        self._ends.append((self._produced, message.owner))
+
+    def _cut(self, size: int, count: int) -> None:
+        """Note that ``count`` FPDUs of ``size`` bytes each were added to the batch."""
+        start = self._produced
+        self._produced = self._batch_end = start + size * count
+        self._runs.append(_Run(start, size, self._produced))
+        self.fpdus += count
 
     def _needs_segment(self, size: int, header: int) -> bool:
         """Return whether an untagged FPDU must wait for the next batch, which begins a new TCP segment.
@@ -372,27 +403,36 @@ class Sender:
         """
         if not self.segment or not self._iov:
             return False
-        start = self._batch_bytes
+        start = self._batch_end - self._batch_start
         if header > UNTAGGED_HEADER.size:
             return start + size > self.segment
         return TAGGED_HEADER.size < self.segment - start % self.segment < header
 
-    def _emit(self, header: bytes, payload: Sequence[Buffer], length: int) -> None:
-        """Queue an FPDU. ``header`` contains all of its headers; ``length`` is its ULPDU_Length."""
-        size = length + 9 & ~3
-        iov = self._iov
-        if len(header) > TAGGED_HEADER.size and self._needs_segment(size, len(header)):
-            iov = self._held
-        iov.append(header)
-        iov.extend(payload)
-        if self.crc:
-            crc = crc32c(header)
-            for part in payload:
-                crc = crc32c(part, crc)
-            iov.append(trailer(length, crc))
+    def _emit(
+        self, header: bytes, payload: Sequence[memoryview], length: int, owner: Work | Response | None = None
+    ) -> None:
+        """Queue an untagged FPDU. ``header`` contains all of its headers; ``length`` is its ULPDU_Length. It is the
+        last of ``owner``."""
+        size = fpdu_size(length)
+        waits = self._needs_segment(size, len(header))
+        end = trailer(length, _crc(header, payload) if self.crc else None)
+        parts: list[Buffer] = [header, *payload, end]
+        iov = self._held if waits else self._iov
+        if size <= _SMALL:
+            iov.append(b"".join(parts))
         else:
-            iov.append(ZERO_TRAILERS[-(length + 2) & 3])
-        self._produced += size
-        self._batch_bytes += size
-        self._fpdu_ends.append(self._produced)
-        self.fpdus += 1
+            iov.extend(parts)
+        batch_end = self._batch_end
+        self._cut(size, 1)
+        if waits:
+            self._batch_end = batch_end
+        if owner is not None:
+            self._ends.append((self._produced, owner))
+
+
+def _crc(header: bytes, payload: Sequence[Buffer]) -> int:
+    """Return the checksum of a length field and ULPDU."""
+    crc = crc32c(header)
+    for part in payload:
+        crc = crc32c(part, crc)
+    return int(crc)

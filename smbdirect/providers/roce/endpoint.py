@@ -24,9 +24,9 @@ from smbdirect.providers.base import (
 )
 from smbdirect.providers.memory import Region, as_bytes_view
 from smbdirect.providers.roce.cm import Connection
+from smbdirect.providers.roce.path import PacketPath
 from smbdirect.providers.roce.queue_pair import QueuePair
 from smbdirect.providers.roce.requester import Work
-from smbdirect.providers.roce.sockets import PacketPath
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +157,10 @@ class RoceEndpoint:
         self.end(reason or CloseReason(CloseCause.LOCAL))
 
     # -- the provider's side ---------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Return the time of the queue pair's clock."""
+        return self._loop.time()
 
     def established(self) -> None:
         """Allow sending: the peer is ready."""

@@ -138,6 +138,8 @@ MAD = Codec(Mad)
 
 BTH_STRUCT = struct.Struct(">BBHII")
 """The layout of ``BTH`` for the packet paths, where even the time for a NamedTuple matters."""
+HEAD = struct.Struct(">BBHI")
+"""The part of a BTH in front of the word with the PSN. It is the same in all middle packets of a message."""
 
 EXTENSION_LENGTH: dict[int, int] = {
     Opcode.SEND_FIRST: 0,

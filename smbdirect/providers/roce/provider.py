@@ -21,6 +21,7 @@ from smbdirect.providers.base import (
     Provider,
     ignore_change,
 )
+from smbdirect.providers.roce.arrival import Run
 from smbdirect.providers.roce.cm import (
     MAX_PRIVATE_DATA,
     QUEUE_KEY,
@@ -47,16 +48,9 @@ from smbdirect.providers.roce.headers import (
     Opcode,
     path_mtu,
 )
+from smbdirect.providers.roce.path import PacketPath, send_single
 from smbdirect.providers.roce.responder import MAX_PENDING_READS
-from smbdirect.providers.roce.sockets import (
-    LOCAL_MTU,
-    PacketPath,
-    Port,
-    Route,
-    look_up,
-    send_single,
-    unpack_address,
-)
+from smbdirect.providers.roce.sockets import Port, Route, look_up, unpack_address
 
 log = logging.getLogger(__name__)
 
@@ -139,18 +133,17 @@ class RoceListener:
 class RoceProvider(Provider):
     """Software RoCEv2. Implements ``base.Provider``.
 
-    ``udp_port`` is for tests. With ``check_icrc=False`` the ICRC of received packets is not checked. ``max_mtu`` limits
-    the payload of a packet in bytes. ``segmentation`` sends packets in UDP_SEGMENT batches; None does so on all paths
-    except through interfaces with a larger MTU than ``LOCAL_MTU`` (peers on this host).
+    ``udp_port`` is for tests. ``max_mtu`` limits the payload of a packet in bytes. ``raw`` and ``segmentation`` say
+    whether raw sockets and UDP_SEGMENT batches are used where the kernel allows it.
     """
 
     def __init__(
         self,
         udp_port: int = UDP_PORT,
-        check_icrc: bool = True,
         capabilities: Capabilities = CAPABILITIES,
         max_mtu: int = 4096,
-        segmentation: bool | None = None,
+        raw: bool = True,
+        segmentation: bool = True,
     ) -> None:
         if max_mtu not in PATH_MTUS.values():
             raise ProviderError(f"{max_mtu} is not an InfiniBand MTU")
@@ -160,8 +153,8 @@ class RoceProvider(Provider):
         self.endpoints: dict[int, RoceEndpoint] = {}
         """By queue pair number."""
         self._udp_port = udp_port
-        self._check_icrc = check_icrc
         self._max_mtu = max_mtu
+        self._raw = raw
         self._segmentation = segmentation
         self._ports: dict[bytes, Port] = {}
         self._listeners: dict[tuple[Port, int], RoceListener] = {}
@@ -267,7 +260,7 @@ class RoceProvider(Provider):
             endpoint.end(gone)
             raise ConnectionLost(gone)
         connection.owner, endpoint.connection = endpoint, connection
-        self._start(connection, route, endpoint, info.mtu)
+        self._start(connection, route, endpoint)
         await self._until_established(connection, route, endpoint, None)
 
     async def _until_established(
@@ -305,14 +298,13 @@ class RoceProvider(Provider):
             rnr_retry=RNR_RETRY,
         )
 
-    def _start(self, connection: Connection, route: Route, endpoint: RoceEndpoint, interface_mtu: int) -> None:
+    def _start(self, connection: Connection, route: Route, endpoint: RoceEndpoint) -> None:
         """Have the queue pair accept packets, now that the parameters of both ends are known."""
         peer, own = connection.peer, connection.parameters
         assert peer is not None and own is not None
         mtu = PATH_MTUS[own.mtu_code]
         endpoint.peer = route.peer
-        segment = interface_mtu <= LOCAL_MTU if self._segmentation is None else self._segmentation
-        endpoint.path = PacketPath(route, peer.queue_pair, mtu, segment, endpoint.counters)
+        endpoint.path = PacketPath(route, peer.queue_pair, mtu, self._segmentation, endpoint.counters)
         reads = min(own.initiator_depth, peer.responder_resources)
         endpoint.capabilities = replace(self.capabilities, max_outstanding_reads=reads)
         endpoint.queue_pair.start(peer.psn, own.psn, mtu, reads, peer.rnr_retry)
@@ -353,12 +345,11 @@ class RoceProvider(Provider):
         if there are none."""
         port = self._ports.get(local) or self._ports.get(bytes(len(local)))
         if port is None:
-            port = Port(unpack_address(local), self._udp_port, self._check_icrc, self._on_packet, self._on_damaged)
-            port.on_unblocked = self._unblocked
-            self._ports[local] = port
-            if not port.checks_icrc and self._check_icrc and not self._notices:
+            port = self._ports[local] = Port(unpack_address(local), self._udp_port, self._raw, self)
+            if not port.sees_identification and not self._notices:
                 self._notices.append(
-                    "RoCEv2: the ICRC of received IPv4 packets is not checked: that needs the capability CAP_NET_RAW"
+                    "RoCEv2: the ICRC of received IPv4 packets is checked for any IP identification, so that one"
+                    " damaged packet in 65,536 passes: seeing the identification needs the capability CAP_NET_RAW"
                 )
                 log.warning("%s", self._notices[0])
         return port
@@ -387,31 +378,48 @@ class RoceProvider(Provider):
                 del self._ports[local]
                 port.close()
 
-    def _unblocked(self) -> None:
+    def on_unblocked(self) -> None:
+        """See ``sockets.Arrivals``."""
         for endpoint in list(self.endpoints.values()):
             endpoint.pump()
 
     # -- packets in ------------------------------------------------------------------------------------------------
 
-    def _on_packet(self, route: Route, packet: memoryview, marked: bool) -> None:
+    def on_packet(self, route: Route, packet: memoryview, marked: bool) -> None:
+        """See ``sockets.Arrivals``."""
         number = packet[5] << 16 | packet[6] << 8 | packet[7]
-        endpoint = self.endpoints.get(number)
-        if endpoint is not None and endpoint.peer == route.peer:
-            now = endpoint._loop.time()
-            if marked:
-                endpoint.queue_pair.congestion_seen(now)
-            endpoint.queue_pair.receive(packet, now)
-            if not endpoint.dirty:
-                endpoint.dirty = True
-                if not self._dirty:
-                    endpoint._loop.call_soon(self._pump_dirty)
-                self._dirty.append(endpoint)
+        endpoint = self._receiver(number, route, marked)
+        if endpoint is not None:
+            endpoint.queue_pair.receive(packet, endpoint.now())
         elif number == 1:
             self._on_datagram(route, packet)
         else:
             self.counters["unknown_queue_pair"] += 1
 
-    def _pump_dirty(self) -> None:
+    def on_run(self, route: Route, run: Run, marked: bool) -> None:
+        """See ``sockets.Arrivals``."""
+        endpoint = self._receiver(int.from_bytes(run.head[5:], "big"), route, marked)
+        if endpoint is not None:
+            endpoint.queue_pair.receive_run(run, endpoint.now())
+        else:
+            for packet in run.split():
+                self.on_packet(route, packet, marked)
+
+    def _receiver(self, number: int, route: Route, marked: bool) -> RoceEndpoint | None:
+        """Return the endpoint with this queue pair whose peer sent a packet by ``route``, and have it pumped by
+        ``on_pause``; None if there is none."""
+        endpoint = self.endpoints.get(number)
+        if endpoint is None or endpoint.peer != route.peer:
+            return None
+        if marked:
+            endpoint.queue_pair.congestion_seen(endpoint.now())
+        if not endpoint.dirty:
+            endpoint.dirty = True
+            self._dirty.append(endpoint)
+        return endpoint
+
+    def on_pause(self) -> None:
+        """See ``sockets.Arrivals``."""
         dirty, self._dirty = self._dirty, []
         for endpoint in dirty:
             if not endpoint.queue_pair.ready_to_send:
@@ -425,7 +433,8 @@ class RoceProvider(Provider):
             self._manager.established(connection)
             self._after_manager()
 
-    def _on_damaged(self, port: Port, packet: memoryview, source: bytes) -> None:
+    def on_damaged(self, port: Port, packet: memoryview, source: bytes) -> None:
+        """See ``sockets.Arrivals``."""
         endpoint = self.endpoints.get(packet[5] << 16 | packet[6] << 8 | packet[7])
         if endpoint is not None and endpoint.peer == source:
             endpoint.counters["crc_errors"] += 1
@@ -531,10 +540,5 @@ class RoceProvider(Provider):
     def _established(self, connection: Connection, route: Route, endpoint: RoceEndpoint) -> None:
         if endpoint.path is None:
             endpoint.private_data = connection.private_data
-            try:
-                info = look_up(unpack_address(route.peer), unpack_address(route.local))
-            except ProviderError as error:
-                endpoint.end(CloseReason(CloseCause.DEVICE, str(error)))
-                return
-            self._start(connection, route, endpoint, info.mtu)
+            self._start(connection, route, endpoint)
         endpoint.established()

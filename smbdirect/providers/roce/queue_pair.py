@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from smbdirect.providers.base import CloseReason, Completion
 from smbdirect.providers.memory import RegionTable
+from smbdirect.providers.roce.arrival import Run
 from smbdirect.providers.roce.headers import (
     ACK_REQUEST,
     BTH_STRUCT,
     EXTENSION_LENGTH,
+    HEAD,
     ICRC_LENGTH,
+    MIGRATED,
     PSN_MASK,
     Opcode,
 )
@@ -91,6 +94,22 @@ class QueuePair:
             self.requester.congested(now)
         else:
             self.counters["malformed"] += 1
+
+    def receive_run(self, run: Run, now: float) -> None:
+        """Process several packets. Those in the middle of the message that is expected are placed in one pass; anything
+        else is processed packet by packet."""
+        opcode, flags, pkey, _ = HEAD.unpack(run.head)
+        if self.ready_to_receive and self.failure is None and flags == MIGRATED and pkey & 0x7FFF == 0x7FFF:
+            placed = False
+            if opcode == Opcode.WRITE_MIDDLE:
+                placed = self.responder.on_write_run(run)
+            elif opcode == Opcode.READ_RESPONSE_MIDDLE:
+                placed = self.requester.on_read_run(run, now)
+            if placed:
+                self.counters["packets_received"] += run.number
+                return
+        for packet in run.split():
+            self.receive(packet, now)
 
     def congestion_seen(self, now: float) -> None:
         """Have the sender notified of a packet that arrived with the IP header's congestion mark. [IBTA A17.9.3]"""

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from smbdirect.codec import Buffer
 from smbdirect.providers.base import CloseCause, CloseReason, Completion, Operation, Status
+from smbdirect.providers.roce.arrival import Run
 from smbdirect.providers.roce.headers import (
     IETH,
     PSN_MASK,
@@ -26,11 +27,12 @@ from smbdirect.providers.roce.headers import (
 )
 from smbdirect.providers.roce.retry import MAX_WINDOW, RetryTimer, Window
 
-READ_CHUNK = 16
-"""Packets requested by one RDMA Read request, few enough that several requests are in flight within the window.
-Requests begin and end at multiples of it, so that a repeated request never reaches beyond the first one that the peer
-saw."""
-ACK_EVERY = 16
+READ_PACKETS = 64
+"""Most packets requested by one RDMA Read request, few enough that several requests are in flight within the window."""
+READ_UNIT = 16
+"""Packets requested by a repeated RDMA Read request. All requests begin and end at multiples of it, so that a repeated
+request never reaches beyond the first one that the peer saw."""
+ACK_EVERY = 32
 """At least every so many packets request an acknowledgement."""
 REORDER_DELAY = 0.002
 """Seconds that a missing packet may be late before it counts as lost. Networks with several paths reorder packets, and
@@ -150,6 +152,15 @@ def cut(segments: Sequence[memoryview], offset: int, size: int) -> list[memoryvi
     return pieces
 
 
+def locate(segments: Sequence[memoryview], offset: int) -> tuple[memoryview, int] | None:
+    """Return the segment with the byte at ``offset`` of the concatenated ``segments``, and where that byte is in it."""
+    for segment in segments:
+        if offset < len(segment):
+            return segment, offset
+        offset -= len(segment)
+    return None
+
+
 def _ignore(reason: CloseReason) -> None:
     """Do nothing: the connection is already over."""
 
@@ -254,7 +265,10 @@ class Requester:
             self._break(Status.LOCAL_ERROR, CloseReason(CloseCause.PROTOCOL, "the peer accepts no RDMA Reads"))
             return False
         position = self._next - work.first
-        count = min(work.last + 1 - self._next, READ_CHUNK - position % READ_CHUNK)
+        count = READ_UNIT - position % READ_UNIT
+        if self._next == self._high:
+            count = max(count, min(READ_PACKETS - position % READ_PACKETS, room // READ_UNIT * READ_UNIT))
+        count = min(count, work.last + 1 - self._next)
         if count > room or len(self._reads) >= self.max_reads:
             return False
         offset = position * self.mtu
@@ -287,17 +301,21 @@ class Requester:
         if psn < self._high:
             self._counters["retransmissions"] += min(end, self._high) - psn
             self._since_ack = quarter
-        whole = work.segments[0] if len(work.segments) == 1 else None
         while psn < end:
             middles = min(end, last) - psn
-            if whole is not None and middles > 1 and psn != work.first:
-                offset = (psn - work.first) * self.mtu
-                memory = whole[offset : offset + middles * self.mtu]
-                sent = self._send_middles(path, work.opcodes[False, False], psn, memory, middles, quarter, now)
-                psn += sent
-                if sent < middles:
-                    break
-                continue
+            if middles > 1 and psn != work.first:
+                # Those whose payload lies in one segment are sent together.
+                found = locate(work.segments, (psn - work.first) * self.mtu)
+                if found is not None:
+                    segment, offset = found
+                    middles = min(middles, (len(segment) - offset) // self.mtu)
+                    if middles > 1:
+                        memory = segment[offset : offset + middles * self.mtu]
+                        sent = self._send_middles(path, work.opcodes[False, False], psn, memory, middles, quarter, now)
+                        psn += sent
+                        if sent < middles:
+                            break
+                        continue
             self._send_packet(path, work, psn, quarter, now)
             psn += 1
             if not path.ready:
@@ -435,6 +453,33 @@ class Requester:
             self._advance(self._acknowledged, now)
         if self._early:
             self._early = {key: value for key, value in self._early.items() if key > self._una}
+
+    def on_read_run(self, run: Run, now: float) -> bool:
+        """Place several middle packets of a read response at once, if they are the expected ones. Return False, and do
+        nothing, if anything is unusual."""
+        work = self._sent[0] if self._sent else None
+        before, count, size = self._una, run.number, run.payload_length()
+        if (
+            extend_psn(run.psn, before) != before
+            or work is None
+            or not work.is_read
+            or before < work.first
+            or before + count > min(work.last, self._high)
+            or size != self.mtu
+            or self._early
+        ):
+            return False
+        found = locate(work.segments, (before - work.first) * size)
+        if found is None or len(found[0]) - found[1] < size * count:
+            return False
+        run.place(*found)
+        self._counters["bytes_read"] += size * count
+        self._una = before + count
+        self._gap_deadline = None
+        self._progressed(before, now)
+        if self._acknowledged > self._una:
+            self._advance(self._acknowledged, now)
+        return True
 
     def _place(self, payload: memoryview | bytes) -> bool:
         """Place the next packet of the oldest work request. Return False if that is not an RDMA Read or the packet does

@@ -11,7 +11,18 @@ from collections.abc import Callable
 
 from smbdirect.providers.base import Access, CloseCause, CloseReason, Completion, Operation, Status
 from smbdirect.providers.memory import AccessRefused, Region, RegionTable
-from smbdirect.providers.roce.headers import AETH, IETH, PSN_MASK, RETH, Aeth, Opcode, Syndrome, extend_psn
+from smbdirect.providers.roce.arrival import Run
+from smbdirect.providers.roce.headers import (
+    ACK_REQUEST,
+    AETH,
+    IETH,
+    PSN_MASK,
+    RETH,
+    Aeth,
+    Opcode,
+    Syndrome,
+    extend_psn,
+)
 from smbdirect.providers.roce.requester import REORDER_DELAY, Path
 
 MAX_PENDING_READS = 16
@@ -147,6 +158,31 @@ class Responder:
             self._early = {key: value for key, value in self._early.items() if key > self._expected}
         if done:
             self.deadline = now + REORDER_DELAY if self._early else None
+
+    def on_write_run(self, run: Run) -> bool:
+        """Carry out several middle packets of an RDMA Write at once, if they are the expected ones. Return False, and
+        do nothing, if anything is unusual."""
+        number, size = extend_psn(run.psn, self._expected), run.payload_length()
+        region, total = self._region, size * run.number
+        if (
+            number != self._expected
+            or self._message != _WRITE
+            or self._early
+            or region is None
+            or not region.valid
+            or size != self.mtu
+            or total >= self._left
+        ):
+            return False
+        run.place(region.memory, self._position)
+        self._position += total
+        self._left -= total
+        self._counters["bytes_placed"] += total
+        self._expected += run.number
+        self._nak = self._nak_sent = None
+        if run.words & ACK_REQUEST:
+            self._acknowledge = True
+        return True
 
     def _carry_out(self, opcode: int, ack_request: bool, packet: memoryview, end: int, now: float) -> bool:
         """Carry out the request with the expected number. Return False if that was not possible."""

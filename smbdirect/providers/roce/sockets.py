@@ -1,9 +1,13 @@
 """The sockets of RoCEv2 on Linux, and the packets to and from them.
 
 One unconnected UDP socket per local address sends. With path MTU discovery on, the kernel sends IP ID 0 with DF, so the
-ICRC can be computed in advance. The check of an IPv4 packet's ICRC needs its IP header, which only a raw socket shows
-(CAP_NET_RAW); a filter then drops the UDP socket's own copy. A UDP socket shows everything in an IPv6 header that the
-ICRC covers.
+ICRC can be computed in advance.
+
+The ICRC of an IPv4 packet covers its identification, which only a raw socket shows (CAP_NET_RAW). Two filters divide
+the packets by their UDP checksum. Devices send none (0) [IBTA A17.5.2]: their packets have any identification, and come
+through the raw socket, one by one. Our own and other user-space senders have a checksum: their packets come through the
+UDP socket, many at once (UDP_GRO), and their identification counts from 0. Without the capability, everything comes
+through the UDP socket. IPv6 headers have no identification, and a UDP socket shows all of them that the ICRC covers.
 """
 
 from __future__ import annotations
@@ -17,14 +21,14 @@ import socket
 import struct
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
-from zlib import crc32
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, cast
 
 from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
 from smbdirect.providers.roce import icrc
-from smbdirect.providers.roce.headers import ACK_REQUEST, BTH_STRUCT, DEFAULT_PKEY, MIGRATED, PSN_MASK
+from smbdirect.providers.roce.arrival import MIN_PACKET, Run, is_intact, runs
+from smbdirect.providers.roce.raw import SLOTS, Slots
 
 _IP_PKTINFO = 8
 _IP_MTU_DISCOVER = 10
@@ -36,30 +40,43 @@ _PMTUDISC_DO = 2
 _SO_ATTACH_FILTER = 26
 _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
-_UDP_SEGMENT = 103
+UDP_SEGMENT = 103
+_UDP_GRO = 104
 _ECT0 = 2
 _CE = 3
 RECEIVE_BUFFER = 16 << 20
 SEND_BUFFER = 4 << 20
-BATCH = 64
-"""Packets read from a socket before other work of the event loop gets its turn."""
-MAX_SEGMENTS = 60
-"""Most packets in one UDP_SEGMENT send (the kernel accepts 64)."""
-MAX_BATCH_BYTES = 60_000
-MAX_BATCH_BUFFERS = 1024 - 32
-"""``sendmsg`` accepts 1024 buffers; a packet adds its segments and two more."""
-LOCAL_MTU = 60_000
-"""An interface with an MTU above this is the loopback interface: both ends are on this host."""
-_LENGTH_OFFSET = 8
-_MIN_PACKET = 16
-"""BTH and ICRC."""
-_MAX_SINGLE = 20 + 8 + 12 + 16 + 4096 + 4
-"""Bytes of the longest IPv4 packet that is not a batch: BTH, RETH, the largest MTU, ICRC."""
-_PADDING = (b"", b"\0", b"\0\0", b"\0\0\0")
-_U16 = struct.Struct("=H")
+TURN_BYTES = 256 << 10
+"""Bytes read from a socket before other work of the event loop gets its turn. A packet counts as ``TURN_PACKET`` at
+least."""
+TURN_PACKET = 4096
+_INT = struct.Struct("=i")
+_MAX_FLOWS = 512
+"""Most senders whose addresses and CRC states are kept."""
 
-OnPacket = Callable[["Route", memoryview, bool], None]
-OnDamaged = Callable[["Port", memoryview, bytes], None]
+
+class Arrivals(Protocol):
+    """What takes the packets that arrive. Each has been checked."""
+
+    def on_packet(self, route: Route, packet: memoryview, marked: bool) -> None:
+        """Process a packet, from BTH to ICRC. ``marked`` says whether its IP header has the congestion mark."""
+        ...
+
+    def on_run(self, route: Route, run: Run, marked: bool) -> None:
+        """Process several packets."""
+        ...
+
+    def on_damaged(self, port: Port, packet: memoryview, source: bytes) -> None:
+        """Count a packet of at least ``MIN_PACKET`` bytes whose ICRC is wrong."""
+        ...
+
+    def on_pause(self) -> None:
+        """Answer: all that has arrived, or enough for one turn, was handed over."""
+        ...
+
+    def on_unblocked(self) -> None:
+        """Send what waits: a socket accepts packets again."""
+        ...
 
 
 class Route(NamedTuple):
@@ -69,6 +86,13 @@ class Route(NamedTuple):
     local: bytes
     peer: bytes
     scope: int = 0
+
+
+class _Sender(NamedTuple):
+    """One UDP port that packets come from."""
+
+    route: Route
+    flow: icrc.Flow
 
 
 class RouteInfo(NamedTuple):
@@ -134,40 +158,35 @@ def _close_all(sockets: Sequence[socket.socket]) -> None:
 class Port:
     """The sockets of one local address (or of all: ``0.0.0.0``, ``::``), registered with the event loop."""
 
-    def __init__(self, host: str, udp_port: int, check_icrc: bool, on_packet: OnPacket, on_damaged: OnDamaged) -> None:
-        """Open the sockets. Raise ``ProviderError`` if the address is not available."""
+    def __init__(self, host: str, udp_port: int, raw: bool, arrivals: Arrivals) -> None:
+        """Open the sockets, among them a raw one if ``raw`` is set and the process may do so. Raise ``ProviderError``
+        if the address is not available."""
         self.local = pack_address(host)
         self.udp_port = udp_port
         self.wildcard = not any(self.local)
         self.ipv6 = len(self.local) == 16
         self.blocked = False
         self.segmentation = True
-        self.on_unblocked: Callable[[], None] = lambda: None
         self.counters = dict.fromkeys(("send_errors", "crc_errors", "malformed"), 0)
-        self._on_packet = on_packet
-        self._on_damaged = on_damaged
+        self._arrivals = arrivals
         self._pending: deque[tuple[bytes, list[tuple[int, int, bytes]], tuple[str, int]]] = deque()
         """Datagrams that the socket has not accepted. Invariant: empty unless ``blocked``."""
         self._loop = asyncio.get_running_loop()
-        self._buffer = bytearray(icrc.ONES) + bytearray(65536)
-        self._view = memoryview(self._buffer)
-        self._body = self._view[8:]
+        self._body = memoryview(bytearray(65536))
         self._routes: dict[tuple[bytes, bytes], Route] = {}
-        self._prefixes: dict[tuple[bytes, bytes, int, int, int], int] = {}
-        self._batch_sizes: dict[bytes, int] = {}
-        """Bytes of the packets in the last batch from each address."""
+        self._senders: dict[tuple[object, bytes], _Sender] = {}
+        """By the socket address of the sender and our own packed address."""
         self.socket = self._open_udp(host)
-        self._raw: socket.socket | None = None
-        if check_icrc and not self.ipv6:
-            self._raw = self._open_raw(host)
+        self._raw = self._open_raw(host) if raw and not self.ipv6 else None
+        self._slots = Slots() if self._raw is not None else None
+        self.sees_identification = self.ipv6 or self._raw is not None
+        """Whether nothing that the ICRC covers is hidden."""
         # Closes the sockets even if the event loop ends before the last answers were sent.
         sockets = [sock for sock in (self.socket, self._raw) if sock is not None]
         weakref.finalize(self, _close_all, sockets)
-        self.checks_icrc = check_icrc and (self.ipv6 or self._raw is not None)
+        self._loop.add_reader(self.socket, self._udp_readable)
         if self._raw is not None:
             self._loop.add_reader(self._raw, self._raw_readable)
-        else:
-            self._loop.add_reader(self.socket, self._udp_readable)
 
     def _open_udp(self, host: str) -> socket.socket:
         sock = socket.socket(socket.AF_INET6 if self.ipv6 else socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -185,6 +204,9 @@ class Port:
                 sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, int(self.wildcard))
             _enlarge(sock, _SO_SNDBUFFORCE, socket.SO_SNDBUF, SEND_BUFFER)
             _enlarge(sock, _SO_RCVBUFFORCE, socket.SO_RCVBUF, RECEIVE_BUFFER)
+            with contextlib.suppress(OSError):
+                # A kernel without UDP_GRO delivers packets one by one.
+                sock.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
             sock.bind((host, self.udp_port))
         except OSError as error:
             sock.close()
@@ -205,12 +227,14 @@ class Port:
         except PermissionError:
             return None
         try:
-            # ldxb 4*([0]&0xf); ldh [x+2]; jeq port; ret all; ret 0
-            wanted = [(0xB1, 0, 0, 0), (0x48, 0, 0, 2), (0x15, 0, 1, self.udp_port), (6, 0, 0, 0x40000), (6, 0, 0, 0)]
-            _attach_filter(raw, wanted)
+            everything, nothing = (6, 0, 0, 0x40000), (6, 0, 0, 0)
+            # ldxb 4*([0]&0xf); ldh [x+2]; jeq port; ldh [x+6]; jeq 0
+            to_port = [(0xB1, 0, 0, 0), (0x48, 0, 0, 2), (0x15, 0, 3, self.udp_port)]
+            _attach_filter(raw, [*to_port, (0x48, 0, 0, 6), (0x15, 0, 1, 0), everything, nothing])
             _enlarge(raw, _SO_RCVBUFFORCE, socket.SO_RCVBUF, RECEIVE_BUFFER)
             raw.bind((host, 0))
-            _attach_filter(self.socket, [(6, 0, 0, 0)])
+            # ldh [6]; jeq 0
+            _attach_filter(self.socket, [(0x28, 0, 0, 6), (0x15, 0, 1, 0), nothing, everything])
         except OSError as error:
             raw.close()
             self.socket.close()
@@ -237,97 +261,57 @@ class Port:
         return route
 
     def _raw_readable(self) -> None:
-        buffer, view, body, raw = self._buffer, self._view, self._body, self._raw
-        assert raw is not None
-        for _ in range(BATCH):
+        assert self._raw is not None and self._slots is not None
+        left = TURN_BYTES
+        while left > 0:
+            left -= SLOTS * TURN_PACKET
             try:
-                size = raw.recv_into(body)
-            except BlockingIOError:
-                return
+                found = self._slots.receive(self._raw)
             except OSError:
                 # The kernel reports an error of an earlier packet; nothing was received.
                 self.counters["send_errors"] += 1
                 continue
-            end = 8 + size
-            if buffer[8] != 0x45 or size < 28 + _MIN_PACKET or (buffer[32] << 8 | buffer[33]) != size - 20:
-                self.counters["malformed"] += 1
-                continue
-            marked = buffer[9] & 3 == _CE
-            source = bytes(view[20:24])
-            # A longer packet is a batch: it has no single ICRC.
-            if size <= _MAX_SINGLE and icrc.check_ipv4(buffer, view, end):
-                self._on_packet(self._route(bytes(view[24:28]), source), view[36:end], marked)
-            elif not self._unfold(source, end, marked):
-                self.counters["crc_errors"] += 1
-                self._on_damaged(self, view[36:end], source)
-
-    def _unfold(self, source: bytes, end: int, marked: bool) -> bool:
-        """Split a batch of the sender (UDP_SEGMENT), which arrives in one piece on loopback and virtual links, and
-        process its packets. They have one size, except for the last: find it by the ICRC of the first packet, which
-        also covers the lengths. Return False if no size fits."""
-        buffer, view = self._buffer, self._view
-        ip_id = buffer[12] << 8 | buffer[13]
-        source_port = buffer[28] << 8 | buffer[29]
-        local = bytes(view[24:28])
-        buffer[36 + icrc.BTH_MASKED_BYTE] = 0xFF
-        usual = self._batch_sizes.get(source, 0)
-        sizes = segment_sizes(end - 36)
-        for size in [usual, *sizes] if usual in sizes else sizes:
-            state = self._prefix(source, local, source_port, size, ip_id)
-            first_end = 36 + size
-            if crc32(view[36 : first_end - 4], state) == int.from_bytes(view[first_end - 4 : first_end], "little"):
+            if found is None:
                 break
-        else:
-            return False
-        if size != usual:
-            if len(self._batch_sizes) > 4096:
-                self._batch_sizes.clear()
-            self._batch_sizes[source] = size
-        route = self._route(local, source)
-        for index, start in enumerate(range(36, end, size)):
-            stop = min(start + size, end)
-            packet = view[start:stop]
-            if stop - start < _MIN_PACKET:
-                self.counters["crc_errors"] += 1
-                continue
-            if index:  # the ICRC of the first one is known to be right
-                buffer[start + icrc.BTH_MASKED_BYTE] = 0xFF
-                state = self._prefix(source, local, source_port, stop - start, ip_id + index & 0xFFFF)
-                if crc32(view[start : stop - 4], state) != int.from_bytes(view[stop - 4 : stop], "little"):
-                    self.counters["crc_errors"] += 1
-                    self._on_damaged(self, packet, source)
-                    continue
-            self._on_packet(route, packet, marked)
-        return True
+            for arrived in found:
+                if arrived is None:
+                    self.counters["malformed"] += 1
+                else:
+                    self._hand_over(arrived.run, self._route(arrived.local, arrived.source), arrived.marked)
+        self._arrivals.on_pause()
 
-    def _prefix(self, source: bytes, local: bytes, source_port: int, length: int, ip_id: int) -> int:
-        """Return ``icrc.prefix`` of an arriving packet from a cache: peers use few lengths and number their batches in
-        the same way."""
-        key = source, local, source_port, length, ip_id
-        state = self._prefixes.get(key)
-        if state is None:
-            if len(self._prefixes) >= 4096:
-                self._prefixes.clear()
-            state = icrc.prefix(source, local, source_port, self.udp_port, length, ip_id)
-            self._prefixes[key] = state
-        return state
+    def _hand_over(self, run: Run, route: Route, marked: bool) -> None:
+        if not run.intact:
+            self._damaged(run.packets, route.peer)
+        elif run.number == 1:
+            self._arrivals.on_packet(route, run.packets, marked)
+        else:
+            self._arrivals.on_run(route, run, marked)
+
+    def _damaged(self, packet: memoryview, source: bytes) -> None:
+        self.counters["crc_errors"] += 1
+        if len(packet) >= MIN_PACKET:
+            self._arrivals.on_damaged(self, packet, source)
 
     def _udp_readable(self) -> None:
-        buffer, view, body, sock = self._buffer, self._view, self._body, self.socket
-        for _ in range(BATCH):
+        body, receive, buffers = self._body, self.socket.recvmsg_into, [self._body]
+        left = TURN_BYTES
+        while left > 0:
             try:
-                size, ancillary, _, address = sock.recvmsg_into([body], 128)
+                length, ancillary, _, address = receive(buffers, 128)
             except BlockingIOError:
-                return
+                break
             except OSError:
+                # The kernel reports an error of an earlier packet; nothing was received.
                 self.counters["send_errors"] += 1
+                left -= TURN_PACKET
                 continue
-            if size < _MIN_PACKET:
-                self.counters["malformed"] += 1
-                continue
-            local, marked = self.local, False
+            left -= max(length, TURN_PACKET)
+            size, local, marked = length, self.local, False
             for level, kind, data in ancillary:
-                if level == socket.IPPROTO_IP:
+                if kind == _UDP_GRO and level == socket.IPPROTO_UDP:
+                    size = _INT.unpack(data)[0]
+                elif level == socket.IPPROTO_IP:
                     if kind == socket.IP_TOS:
                         marked = data[0] & 3 == _CE
                     elif kind == _IP_PKTINFO:
@@ -337,16 +321,29 @@ class Port:
                         marked = data[0] & 3 == _CE
                     elif kind == socket.IPV6_PKTINFO:
                         local = data[:16]
-            source = pack_address(address[0])
-            packet = view[8 : 8 + size]
-            if self.checks_icrc:
-                state = self._prefix(source, local, address[1], size, 0)
-                buffer[8 + icrc.BTH_MASKED_BYTE] = 0xFF
-                if crc32(packet[:-4], state) != int.from_bytes(packet[-4:], "little"):
-                    self.counters["crc_errors"] += 1
-                    self._on_damaged(self, packet, source)
-                    continue
-            self._on_packet(self._route(local, source, address[3] if self.ipv6 else 0), packet, marked)
+            if not MIN_PACKET <= size <= length:
+                self.counters["malformed"] += 1
+                continue
+            sender = self._senders.get((address, local)) or self._new_sender(address, local)
+            if size == length:
+                packet = body[:length]
+                if is_intact(packet, sender.flow):
+                    self._arrivals.on_packet(sender.route, packet, marked)
+                else:
+                    self._damaged(packet, sender.route.peer)
+            else:
+                for run in runs(body[:length], size, sender.flow):
+                    self._hand_over(run, sender.route, marked)
+        self._arrivals.on_pause()
+
+    def _new_sender(self, address: tuple[Any, ...], local: bytes) -> _Sender:
+        if len(self._senders) >= _MAX_FLOWS:
+            self._senders.clear()
+        source = pack_address(address[0])
+        route = self._route(local, source, address[3] if self.ipv6 else 0)
+        sender = _Sender(route, icrc.Flow(source, local, address[1], self.udp_port))
+        self._senders[address, local] = sender
+        return sender
 
     # -- out -----------------------------------------------------------------------------------------------------
 
@@ -386,7 +383,7 @@ class Port:
     def _failed(self, error: OSError, control: list[tuple[int, int, bytes]]) -> None:
         """Count a packet that was lost, as on the network: the requester sends it again."""
         self.counters["send_errors"] += 1
-        if any(kind == _UDP_SEGMENT for _, kind, _ in control) and error.errno in (
+        if any(kind == UDP_SEGMENT for _, kind, _ in control) and error.errno in (
             errno.EIO,
             errno.EINVAL,
             errno.EOPNOTSUPP,
@@ -406,155 +403,4 @@ class Port:
             self._pending.popleft()
         self._loop.remove_writer(self.socket)
         self.blocked = False
-        self.on_unblocked()
-
-
-def segment_sizes(total: int) -> list[int]:
-    """Return the sizes that the equal packets of a batch of ``total`` bytes can have: full packets, with or without an
-    extension header."""
-    sizes = (12 + extension + mtu + 4 for mtu in (4096, 2048, 1024, 512, 256) for extension in (0, 4, 16))
-    return [size for size in sizes if size < total]
-
-
-class PacketPath:
-    """The outgoing packets of one connection. Implements ``requester.Path``.
-
-    Packets of equal size are collected in one UDP_SEGMENT batch, which ``flush`` sends. The kernel numbers their IP
-    headers 0, 1, 2, ..., which the ICRC takes into account. ``segment`` allows batches on this path.
-    """
-
-    def __init__(self, route: Route, queue_pair: int, mtu: int, segment: bool, counters: dict[str, int]) -> None:
-        self._route = route
-        self._mtu = mtu
-        self._port = route.port
-        self._destination = queue_pair
-        self._masked_destination = queue_pair | 0xFF000000
-        self._counters = counters
-        self._address = route.port.address_of(route)
-        self._control = route.port.source_control(route)
-        self._segment = segment
-        self._prefixes: dict[int, int] = {}
-        self._batch: list[Buffer] = []
-        self._count = 0
-        self._length = 0
-
-    @property
-    def ready(self) -> bool:
-        return not self._port.blocked
-
-    def _prefix(self, length: int, index: int) -> int:
-        key = length << 8 | index
-        state = self._prefixes.get(key)
-        if state is None:
-            if len(self._prefixes) >= 4096:
-                self._prefixes.clear()
-            route = self._route
-            port = self._port.udp_port
-            # Only IPv4 headers have an identification.
-            state = self._prefixes[key] = icrc.prefix(route.local, route.peer, port, port, length, index)
-        return state
-
-    def send(
-        self,
-        opcode: int,
-        flags: int,
-        psn: int,
-        ack_request: bool,
-        extension: bytes,
-        segments: Sequence[Buffer],
-        size: int,
-    ) -> None:
-        pad = -size & 3
-        flags |= MIGRATED | pad << 4
-        if ack_request:
-            psn |= ACK_REQUEST
-        length = 16 + len(extension) + size + pad
-        count = self._count
-        if count and (
-            length > self._length
-            or count >= MAX_SEGMENTS
-            or len(self._batch) > MAX_BATCH_BUFFERS
-            or (count + 1) * self._length > MAX_BATCH_BYTES
-        ):
-            self.flush()
-            count = 0
-        masked = BTH_STRUCT.pack(opcode, flags, DEFAULT_PKEY, self._masked_destination, psn)
-        state = crc32(masked + extension, self._prefix(length, count))
-        for segment in segments:
-            state = crc32(segment, state)
-        trailer = _PADDING[pad]
-        if pad:
-            state = crc32(trailer, state)
-        header = BTH_STRUCT.pack(opcode, flags, DEFAULT_PKEY, self._destination, psn) + extension
-        self._counters["packets_sent"] += 1
-        buffers = [header, *segments, trailer + state.to_bytes(4, "little")]
-        if not count:
-            # Only full packets begin a batch: a receiver on a virtual link can determine their size (``_unfold``).
-            if size != self._mtu or not self._segment or not self._port.segmentation:
-                if not self._port.transmit(buffers, self._control, self._address):
-                    self._counters["allocations"] += 1
-                return
-            self._length = length
-        self._batch += buffers
-        self._count = count + 1
-        if length < self._length:
-            self.flush()
-
-    def send_middles(
-        self, opcode: int, psn: int, memory: memoryview, count: int, countdown: int = 0, ask_every: int = 0
-    ) -> int:
-        """See ``requester.Path``. This is ``send`` for many similar packets in one loop."""
-        mtu, port = self._mtu, self._port
-        length = 16 + mtu
-        batched = self._segment and port.segmentation
-        limit = min(MAX_SEGMENTS, MAX_BATCH_BYTES // length)
-        pack, masked, destination = BTH_STRUCT.pack, self._masked_destination, self._destination
-        flags = MIGRATED
-        for index in range(count):
-            if port.blocked:
-                return index
-            ask = index + 1 == countdown
-            if ask:
-                countdown += ask_every
-            piece = memory[index * mtu : index * mtu + mtu]
-            if self._count and self._length != length:
-                self.send(opcode, 0, psn + index & PSN_MASK, ask, b"", (piece,), mtu)
-                continue
-            number = self._count
-            word = psn + index & PSN_MASK
-            if ask:
-                word |= ACK_REQUEST
-            state = crc32(pack(opcode, flags, DEFAULT_PKEY, masked, word), self._prefix(length, number))
-            header = pack(opcode, flags, DEFAULT_PKEY, destination, word)
-            trailer = crc32(piece, state).to_bytes(4, "little")
-            self._counters["packets_sent"] += 1
-            if not batched:
-                if not port.transmit([header, piece, trailer], self._control, self._address):
-                    self._counters["allocations"] += 1
-                continue
-            self._batch += (header, piece, trailer)
-            self._length = length
-            self._count = number + 1
-            if number + 1 >= limit or len(self._batch) > MAX_BATCH_BUFFERS:
-                self.flush()
-        return count
-
-    def flush(self) -> None:
-        """Send the batch."""
-        count, self._count = self._count, 0
-        if not count:
-            return
-        batch, self._batch = self._batch, []
-        control = self._control
-        if count > 1:
-            control = [*control, (socket.IPPROTO_UDP, _UDP_SEGMENT, _U16.pack(self._length))]
-        if not self._port.transmit(batch, control, self._address):
-            self._counters["allocations"] += 1
-
-
-def send_single(route: Route, packet: bytes) -> None:
-    """Send one packet for which no ``PacketPath`` exists. ``packet`` has no ICRC yet."""
-    port = route.port
-    state = icrc.prefix(route.local, route.peer, port.udp_port, port.udp_port, len(packet) + 4)
-    with contextlib.suppress(OSError):
-        port.transmit([packet, icrc.of_payload(packet, state)], port.source_control(route), port.address_of(route))
+        self._arrivals.on_unblocked()

@@ -500,7 +500,7 @@ def test_long_response_is_cut_only_as_it_goes_out() -> None:
     sender.open = True
     sender.respond(Response(5, 0, None, memoryview(bytes(10_000_000))))
     assert len(sender.buffers()) <= IOV_MAX
-    assert len(sender._fpdu_ends) <= IOV_MAX
+    assert sender.fpdus <= IOV_MAX
     assert sender.responses == 1
 
 

@@ -163,7 +163,7 @@ def test_a_turn_of_the_event_loop_takes_few_datagrams() -> None:
 
         def arrive(peer: int) -> None:
             route = Route(None, b"\x7f\0\0\1", bytes((10, 0, 0, peer)), 0)  # type: ignore[arg-type]
-            provider._on_packet(route, memoryview(packet), False)
+            provider.on_packet(route, memoryview(packet), False)
 
         for _ in range(1000):
             arrive(1)

@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from smbdirect.providers.roce.headers import PSN_MASK, Opcode
+from smbdirect.providers.roce.path import PacketPath
 from smbdirect.providers.roce.queue_pair import COUNTERS
-from smbdirect.providers.roce.sockets import PacketPath, Port, Route
+from smbdirect.providers.roce.sockets import Port, Route
 
 MTU = 256
 

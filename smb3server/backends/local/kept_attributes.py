@@ -1,0 +1,63 @@
+"""Keeps extended attributes of files in memory while st_ctime shows that they have not changed.
+
+On the file systems in ``RELIABLE`` every change of an attribute, by any program, sets st_ctime to the kernel's time.
+That time moves in ticks of at most some milliseconds. An attribute is therefore kept only if st_ctime was older than
+that when the file was looked at: a later change then shows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+
+from smb3server.backends.local.syscalls import Statx
+
+RELIABLE = frozenset((0xEF53, 0x58465342, 0x9123683E, 0x01021994))
+"""File systems of one machine: ext2 to ext4, XFS, Btrfs and tmpfs (linux/magic.h). A file system of the network may
+show an old st_ctime."""
+RACY_NS = 50_000_000
+"""Nanoseconds. Longer than a tick, which is 10 ms or less."""
+MAX_FILES = 8192
+MAX_BYTES = 1024
+"""Bytes of the longest value that is kept."""
+
+
+class _File:
+    """The attributes of one file, as of the times of a stat."""
+
+    __slots__ = ("btime", "ctime", "values")
+
+    def __init__(self, stat: Statx) -> None:
+        self.ctime = stat.ctime
+        self.btime = stat.btime
+        self.values: dict[bytes, bytes | None] = {}
+
+
+class KeptAttributes:
+    """Attributes by file. None is the value of one that the file does not have."""
+
+    def __init__(self) -> None:
+        self.device: int | None = None
+        """The file system (st_dev) whose attributes are kept. None means that nothing is kept."""
+        # Invariant: at most MAX_FILES entries, the oldest first.
+        self._files: OrderedDict[tuple[int, int], _File] = OrderedDict()
+
+    def of(self, stat: Statx) -> dict[bytes, bytes | None] | None:
+        """Return the attributes that are known of a file, by name. The caller adds what it reads after ``stat`` was
+        taken, except for values longer than ``MAX_BYTES``.
+
+        None means that none may be kept."""
+        if stat.dev != self.device:
+            return None
+        key = stat.dev, stat.ino
+        file = self._files.get(key)
+        if file is not None and file.ctime == stat.ctime and file.btime == stat.btime:
+            return file.values
+        if time.time_ns() - stat.ctime < RACY_NS:
+            return None
+        file = _File(stat)
+        self._files.pop(key, None)
+        self._files[key] = file
+        if len(self._files) > MAX_FILES:
+            self._files.popitem(last=False)
+        return file.values

@@ -1,0 +1,156 @@
+"""What leaves: the packets of one connection, in batches, with their ICRCs.
+
+The kernel cuts a batch into packets (UDP_SEGMENT), which costs one system call for many. All packets of a batch have
+the same length, except for the last one, which may be shorter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Sequence
+
+from smbdirect.codec import Buffer
+from smbdirect.providers.roce import icrc
+from smbdirect.providers.roce.headers import ACK_REQUEST, DEFAULT_PKEY, HEAD, MIGRATED, PSN_MASK
+from smbdirect.providers.roce.icrc import crc32
+from smbdirect.providers.roce.sockets import UDP_SEGMENT, Route
+
+MAX_SEGMENTS = 60
+"""Most packets in one UDP_SEGMENT send (the kernel accepts 64)."""
+MAX_BATCH_BYTES = 62_000
+MAX_BATCH_BUFFERS = 1024 - 32
+"""``sendmsg`` accepts 1024 buffers; a packet adds its segments and two more."""
+_PADDING = (b"", b"\0", b"\0\0", b"\0\0\0")
+_U16 = struct.Struct("=H")
+
+
+class PacketPath:
+    """The outgoing packets of one connection. Implements ``requester.Path``.
+
+    Packets of equal size are collected in one batch, which ``flush`` sends. The kernel numbers their IP headers 0, 1,
+    2, ..., which the ICRC takes into account. With ``segment=False`` each packet leaves by itself.
+    """
+
+    def __init__(self, route: Route, queue_pair: int, mtu: int, segment: bool, counters: dict[str, int]) -> None:
+        port = route.port
+        self._mtu = mtu
+        self._port = port
+        self._destination = queue_pair
+        self._counters = counters
+        self._address = port.address_of(route)
+        self._control = port.source_control(route)
+        self._segment = segment
+        self._flow = icrc.Flow(route.local, route.peer, port.udp_port, port.udp_port)
+        self._batch: list[Buffer] = []
+        self._count = 0
+        """Packets in the batch."""
+        self._length = 0
+        """Bytes of each packet in the batch."""
+        self._capacity = 0
+        """Most packets of that length in one batch."""
+
+    @property
+    def ready(self) -> bool:
+        return not self._port.blocked
+
+    def send(
+        self,
+        opcode: int,
+        flags: int,
+        psn: int,
+        ack_request: bool,
+        extension: bytes,
+        segments: Sequence[Buffer],
+        size: int,
+    ) -> None:
+        pad = -size & 3
+        if ack_request:
+            psn |= ACK_REQUEST
+        length = 16 + len(extension) + size + pad
+        if self._count and (length > self._length or len(self._batch) > MAX_BATCH_BUFFERS):
+            self.flush()
+        head = HEAD.pack(opcode, flags | MIGRATED | pad << 4, DEFAULT_PKEY, self._destination)
+        rest = psn.to_bytes(4, "big") + extension
+        flow, number = self._flow, self._count
+        state = crc32(rest, flow.states(length, head)[number] if number else flow.state(length, head))
+        for segment in segments:
+            state = crc32(segment, state)
+        trailer = _PADDING[pad]
+        if pad:
+            state = crc32(trailer, state)
+        self._counters["packets_sent"] += 1
+        self._batch += (head + rest, *segments, trailer + state.to_bytes(4, "little"))
+        if not self._count:
+            self._begin(length)
+        self._count += 1
+        if length < self._length or self._count >= self._capacity:
+            self.flush()
+
+    def _begin(self, length: int) -> None:
+        """Begin a batch of packets of ``length`` bytes."""
+        self._length = length
+        batches = self._segment and self._port.segmentation
+        self._capacity = min(MAX_SEGMENTS, MAX_BATCH_BYTES // length) if batches else 1
+
+    def send_middles(
+        self, opcode: int, psn: int, memory: memoryview, count: int, countdown: int = 0, ask_every: int = 0
+    ) -> int:
+        """See ``requester.Path``. This is ``send`` for many similar packets in one loop."""
+        mtu, port = self._mtu, self._port
+        length = 16 + mtu
+        head = HEAD.pack(opcode, MIGRATED, DEFAULT_PKEY, self._destination)
+        states = self._flow.states(length, head)
+        done = 0
+        while done < count and not port.blocked:
+            if self._count and (self._length != length or len(self._batch) > MAX_BATCH_BUFFERS):
+                # One shorter packet may end a batch.
+                ask = done + 1 == countdown
+                if ask:
+                    countdown += ask_every
+                piece = memory[done * mtu : done * mtu + mtu]
+                self.send(opcode, 0, psn + done & PSN_MASK, ask, b"", (piece,), mtu)
+                done += 1
+                continue
+            if not self._count:
+                self._begin(length)
+            number = min(count - done, self._capacity - self._count)
+            words = [word & PSN_MASK for word in range(psn + done, psn + done + number)]
+            while done < countdown <= done + number:
+                words[countdown - done - 1] |= ACK_REQUEST
+                countdown += ask_every
+            rests = [word.to_bytes(4, "big") for word in words]
+            pieces = [memory[start : start + mtu] for start in range(done * mtu, (done + number) * mtu, mtu)]
+            icrcs = map(crc32, pieces, map(crc32, rests, states[self._count : self._count + number]))
+            buffers: list[Buffer] = [b""] * (3 * number)
+            buffers[::3] = [head + rest for rest in rests]
+            buffers[1::3] = pieces
+            buffers[2::3] = [its_icrc.to_bytes(4, "little") for its_icrc in icrcs]
+            self._batch += buffers
+            self._counters["packets_sent"] += number
+            self._count += number
+            done += number
+            if self._count >= self._capacity:
+                self.flush()
+        return done
+
+    def flush(self) -> None:
+        """Send the batch."""
+        count, self._count = self._count, 0
+        if not count:
+            return
+        batch, self._batch = self._batch, []
+        control = self._control
+        if count > 1:
+            control = [*control, (socket.IPPROTO_UDP, UDP_SEGMENT, _U16.pack(self._length))]
+        if not self._port.transmit(batch, control, self._address):
+            self._counters["allocations"] += 1
+
+
+def send_single(route: Route, packet: bytes) -> None:
+    """Send one packet for which no ``PacketPath`` exists. ``packet`` has no ICRC yet."""
+    port = route.port
+    state = icrc.prefix(route.local, route.peer, port.udp_port, port.udp_port, len(packet) + 4)
+    with contextlib.suppress(OSError):
+        port.transmit([packet, icrc.of_payload(packet, state)], port.source_control(route), port.address_of(route))

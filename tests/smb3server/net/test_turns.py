@@ -1,0 +1,145 @@
+"""How connections over TCP share the event loop: who has sent many messages does not keep the others waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from smb3server.net.tcp import MESSAGES_PER_TURN, TcpTransport
+from smbdirect.message_transport import InboundMessage
+from smbdirect.transport.pool import BufferPool
+
+MANY = 5 * MESSAGES_PER_TURN + 7
+
+
+def framed(message: bytes) -> bytes:
+    return len(message).to_bytes(4, "big") + message
+
+
+class Lines:
+    """Connections that note what they receive in one list, and answer each message with the same bytes."""
+
+    def __init__(self) -> None:
+        self.received: list[tuple[int, bytes]] = []
+        self.peers: list[socket.socket] = []
+        self.transports: list[TcpTransport] = []
+        self.ended: list[BaseException | None] = []
+        self.pool = BufferPool()
+
+    def add(self, *messages: bytes) -> TcpTransport:
+        """Make a connection whose peer has sent ``messages`` before the loop looks at it."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            peer = socket.create_connection(listener.getsockname())
+            accepted, _ = listener.accept()
+        peer.sendall(b"".join(map(framed, messages)))
+        number = len(self.peers)
+        self.peers.append(peer)
+        transport = TcpTransport(accepted, self.pool, 4096)
+        transport.trust(65536)
+        self.transports.append(transport)
+
+        def take(inbound: InboundMessage) -> None:
+            message = bytes(inbound.view)
+            self.received.append((number, message))
+            transport.send((message,))
+            inbound.release()
+
+        transport.start(take, self.ended.append)
+        return transport
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0)
+
+    def close(self) -> None:
+        for transport in self.transports:
+            transport.abort()
+        for peer in self.peers:
+            peer.close()
+
+
+def play(test: Callable[[Lines], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        lines = Lines()
+        try:
+            await test(lines)
+        finally:
+            lines.close()
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+NUMBERED = [b"message %d" % number for number in range(MANY)]
+
+
+@pytest.mark.parametrize("busy", [1, 3])
+def test_a_single_message_does_not_wait_for_all_messages_of_others(busy: int) -> None:
+    async def test(lines: Lines) -> None:
+        for _ in range(busy):
+            lines.add(*NUMBERED)
+        lines.add(b"alone")
+        await lines.until(lambda: len(lines.received) == busy * MANY + 1)
+        assert lines.received.index((busy, b"alone")) <= busy * MESSAGES_PER_TURN
+        for number in range(busy):
+            assert [message for line, message in lines.received if line == number] == NUMBERED
+
+    play(test)
+
+
+def test_the_answers_of_a_turn_are_sent_before_the_next_turn() -> None:
+    async def test(lines: Lines) -> None:
+        transport = lines.add(*NUMBERED)
+        await lines.until(lambda: len(lines.received) >= MESSAGES_PER_TURN)
+        assert len(lines.received) == MESSAGES_PER_TURN
+        assert transport.pending_send_bytes == 0
+        expected = b"".join(map(framed, NUMBERED[:MESSAGES_PER_TURN]))
+        assert lines.peers[0].recv(len(expected), socket.MSG_WAITALL) == expected
+
+    play(test)
+
+
+def test_a_connection_that_is_paused_between_turns_goes_on_where_it_stopped() -> None:
+    async def test(lines: Lines) -> None:
+        transport = lines.add(*NUMBERED)
+        await lines.until(lambda: len(lines.received) >= MESSAGES_PER_TURN)
+        transport.pause_reading()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(lines.received) == MESSAGES_PER_TURN
+        transport.resume_reading()
+        await lines.until(lambda: len(lines.received) == MANY)
+        assert [message for _, message in lines.received] == NUMBERED
+
+    play(test)
+
+
+@pytest.mark.parametrize("end", ["abort", "close", "gone"])
+def test_nothing_is_delivered_after_an_end_between_turns(end: str) -> None:
+    async def test(lines: Lines) -> None:
+        transport = lines.add(*NUMBERED)
+        await lines.until(lambda: len(lines.received) >= MESSAGES_PER_TURN)
+        if end == "gone":
+            lines.peers[0].close()
+            # What it had sent is delivered, and then its end.
+            await lines.until(lambda: bool(lines.ended))
+            return
+        getattr(transport, end)()
+        await lines.until(lambda: bool(lines.ended))
+        assert len(lines.received) == MESSAGES_PER_TURN
+
+    play(test)
+
+
+def test_a_long_message_behind_many_short_ones_arrives_after_them() -> None:
+    async def test(lines: Lines) -> None:
+        lines.add(*NUMBERED, b"x" * 40000, b"last")
+        await lines.until(lambda: len(lines.received) == MANY + 2)
+        assert [message for _, message in lines.received] == [*NUMBERED, b"x" * 40000, b"last"]
+
+    play(test)
