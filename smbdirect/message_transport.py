@@ -118,6 +118,8 @@ class RdmaOperations(Protocol):
 
     fabric: str
     """Provider name: iwarp, roce, verbs, loopback."""
+    takes_any_memory: bool
+    """Whether ``write_to_peer`` sends from any memory as it is. If not, it copies what is not from ``acquire``."""
 
     @property
     def regions_invalidatable(self) -> bool:
@@ -130,11 +132,15 @@ class RdmaOperations(Protocol):
         ...
 
     def write_to_peer(
-        self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: Callable[[BaseException | None], None]
+        self,
+        remote: Sequence[RemoteBuffer],
+        local: Sequence[Buffer],
+        on_done: Callable[[BaseException | None], None] | None,
     ) -> None:
         """Post RDMA Writes. The peer receives a message passed to ``send`` afterwards only after the data is placed, so
         the response need not wait. ``on_done(None)`` is called once the local buffers may be reused, or
-        ``on_done(error)`` if the connection failed first: exactly one call, and not before this function returns."""
+        ``on_done(error)`` if the connection failed first: exactly one call, and not before this function returns.
+        None: nobody waits for that."""
         ...
 
     def read_from_peer(

@@ -8,9 +8,17 @@ from smb3server.access import required
 from smb3server.backends.base import Handle
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
-from smb3server.dispatch.fast_lane import LARGEST_DATA, SHORT_FORMS, Body, Found, ShortForm, ordinary_open
+from smb3server.dispatch.fast_lane import (
+    LARGEST_DATA,
+    SHORT_FORMS,
+    Body,
+    Found,
+    ShortForm,
+    ordinary_open,
+    ordinary_remote,
+)
 from smb3server.dispatch.lookup import find_open
-from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
+from smb3server.dispatch.request import Interim, Pending, Request, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
 from smb3server.files.file import File
@@ -85,7 +93,7 @@ def _check(opened: Open, offset: int, length: int) -> None:
 
 
 def _store(
-    request: TreeRequest, body: WriteRequest, opened: Open, data: memoryview, remote: RemoteMemory | None = None
+    request: Request, body: WriteRequest, opened: Open, data: memoryview, remote: RemoteMemory | None = None
 ) -> Response | Pending:
     """Write data to the page cache, and to stable storage before the reply if that is requested."""
     file, handle = opened.file, opened.handle
@@ -149,7 +157,7 @@ class PeerWrite:
 
     __slots__ = ("_body", "_buffer", "_caching", "_opened", "_pending", "_remote", "_request")
 
-    def __init__(self, request: TreeRequest, body: WriteRequest, opened: Open, remote: RemoteMemory) -> None:
+    def __init__(self, request: Request, body: WriteRequest, opened: Open, remote: RemoteMemory) -> None:
         self._request = request
         self._body = body
         self._opened = opened
@@ -226,18 +234,21 @@ def _look(
     message: memoryview,
     payload: Payload | None = None,
 ) -> Found | None:
-    """Return what answers a WRITE to a file that ``write`` would not refuse.
+    """Return what answers a WRITE to a file that ``write`` would not refuse, or what begins one by RDMA.
 
-    It has a few kilobytes in the message, or data of any length that is still with the transport.
-
-    It concerns the client alone: it is not the open's first WRITE, which watchers are notified of, and it breaks
-    nobody's caching rights. Its data need not be on stable storage."""
+    The former has a few kilobytes in the message, or data of any length that is still with the transport. It concerns
+    the client alone: it is not the open's first WRITE, which watchers are notified of, and it breaks nobody's caching
+    rights. Its data need not be on stable storage. The latter is examined again when its data has come
+    (``PeerWrite``)."""
     if len(message) < TAIL:
         return None
-    size, data_offset, length, offset, persistent, volatile, channel, _, _, _, flags = WRITE_REQUEST.fields_from(
-        message, HEADER_SIZE
-    )
-    if size != 49 or channel or flags & _THROUGH or not 0 < length <= connection.max_write_size:
+    fields = WRITE_REQUEST.fields_from(message, HEADER_SIZE)
+    size, data_offset, length, offset, persistent, volatile, channel, _, _, _, flags = fields
+    if channel:
+        if payload is not None:
+            return None
+        return _look_at_peer_write(connection, session, tree, sequence, message, WRITE_REQUEST.make(fields))
+    if size != 49 or flags & _THROUGH or not 0 < length <= connection.max_write_size:
         return None
     data: memoryview | Payload
     if payload is not None:
@@ -259,6 +270,37 @@ def _look(
     if payload is not None and (opened.descriptor is None or length != payload.length):
         return None
     return opened, partial(_write_now, connection, opened, file, handle, data, offset, length), None
+
+
+def _look_at_peer_write(
+    connection: Connection,
+    session: Session,
+    tree: TreeConnect | None,
+    sequence: int,
+    message: memoryview,
+    body: WriteRequest,
+) -> Found | None:
+    """Return what begins a WRITE by RDMA that ``write`` would not refuse."""
+    length = body.remaining_bytes
+    if body.structure_size != 49 or body.length or body.data_offset or not 0 < length <= connection.max_write_size:
+        return None
+    opened = ordinary_open(session, tree, sequence, body.persistent, body.volatile)
+    if opened is None or opened.pipe is not None:
+        return None
+    try:
+        _check(opened, body.offset, length)
+    except (StatusError, OSError):
+        return None
+    remote = ordinary_remote(
+        connection, message, body.channel, body.channel_info_offset, body.channel_info_length, length
+    )
+    if remote is None:
+        return None
+
+    def begin(request: Request) -> Pending:
+        return PeerWrite(request, body, opened, remote).start()
+
+    return opened, lambda: begin, remote
 
 
 def _write_now(

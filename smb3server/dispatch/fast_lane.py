@@ -18,12 +18,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
 from smb3server.dispatch.checks import CREDIT_SIZE, pays_for
 from smb3server.dispatch.data_channel import RemoteMemory, described
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
-from smb3server.dispatch.request import Handler, Host, Request
+from smb3server.dispatch.request import KINDS, Handler, Host, Pending, Request
 from smb3server.dispatch.waiting import failure
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import SessionState
@@ -36,6 +37,7 @@ from smbdirect.errors import DecodeError
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
     from smb3server.dispatch.parking import Parking
+    from smb3server.dispatch.pending import PendingRequests
     from smb3server.dispatch.watchdog import Watchdog
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
     from smbdirect.message_transport import InboundMessage, Payload
@@ -55,9 +57,11 @@ _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
 
 Body = tuple[bytes, Buffer | None]
 """The fixed part of a response, and the data behind it or None."""
-Answer = Callable[[], Body | None]
-"""Does what the request asks for and returns the response. None: nothing was done, and the general path has to do it.
-An exception becomes the status of the response, as in a handler."""
+Begin = Callable[[Request], Pending]
+"""Begins what the request asks for, and returns what a handler returns that cannot answer at once."""
+Answer = Callable[[], Body | Begin | None]
+"""Does what the request asks for and returns the response, or returns what begins it. None: nothing was done, and the
+general path has to do it. An exception becomes the status of the response, as in a handler."""
 Found = tuple["Open | None", Answer, RemoteMemory | None]
 """The open that a request works on or None, what answers the request, and the client's memory if the data goes by
 RDMA."""
@@ -123,12 +127,29 @@ class FastLane:
     """Answers the ordinary messages of one connection. Implements ``message_transport.PayloadTaker``."""
 
     head_size = TAIL
-    __slots__ = ("_connection", "_host", "_parking", "_short_only", "_transport", "_watchdog", "_window", "_writer")
+    __slots__ = (
+        "_connection",
+        "_host",
+        "_parking",
+        "_requests",
+        "_short_only",
+        "_transport",
+        "_watchdog",
+        "_window",
+        "_writer",
+    )
 
     def __init__(
-        self, host: Host, connection: Connection, writer: ReplyWriter, parking: Parking, watchdog: Watchdog | None
+        self,
+        host: Host,
+        connection: Connection,
+        writer: ReplyWriter,
+        parking: Parking,
+        requests: PendingRequests,
+        watchdog: Watchdog | None,
     ) -> None:
         self._host = host
+        self._requests = requests
         self._connection = connection
         self._transport = connection.transport
         self._short_only = connection.transport.rdma is None
@@ -232,7 +253,7 @@ class FastLane:
             return False
         watchdog = self._watchdog
         began, processor = (time.monotonic(), time.thread_time()) if watchdog is not None else (0.0, 0.0)
-        body: Body | Exception | None
+        body: Body | Begin | Exception | None
         try:
             body = answer()
         except Exception as error:
@@ -241,14 +262,18 @@ class FastLane:
             view[SIGNATURE_OFFSET:HEADER_SIZE] = signature
             return False
         window.consume(message_id, cost)
-        if watchdog is not None or isinstance(body, Exception):
-            request = self._request(Chain(inbound, view, cipher_session), session, opened, signer)
+        if type(body) is not tuple or watchdog is not None:
+            request = self._request(Chain(inbound, view, cipher_session, -1), session, tree, opened, signer)
+            if not isinstance(body, (tuple, Exception)):
+                body = self._begin(body, request)
             if watchdog is not None:
                 watchdog.finished(request, began, processor)
             if isinstance(body, Exception):
                 result = remote.failure(request, body) if remote is not None else failure(request, body)
                 self._writer.send([self._writer.reply(request, result)], cipher_session)
                 inbound.release()
+                return True
+            if body is None:
                 return True
         packed = REPLY_HEADER.pack(
             PROTOCOL_ID,
@@ -297,8 +322,31 @@ class FastLane:
         else:
             self._transport.send((header + fixed,), invalidate)
 
-    def _request(self, chain: Chain, session: Session, opened: Open | None, signer: Signer | None) -> Request:
+    def _begin(self, begin: Begin, request: Request) -> Exception | None:
+        """Begin a request that is answered later: as any other that pends (``Dispatcher.finish``). Return the error if
+        it cannot be begun."""
+        try:
+            pending = begin(request)
+        except Exception as error:
+            return error
+        lookup.begin(request)
+        self._requests.add(request, pending)
+        early = pending.handler_returned()
+        if early is not None:
+            self._host.finish(request, early)
+        return None
+
+    def _request(
+        self,
+        chain: Chain,
+        session: Session,
+        tree: TreeConnect | None,
+        opened: Open | None,
+        signer: Signer | None,
+    ) -> Request:
         """Return the request that the general path would have by now."""
-        request = Request(self._host, self._connection, HEADER.unpack(chain.view), chain.view, chain, session)
+        header = HEADER.unpack(chain.view)
+        kind = KINDS.get(header.command, Request)
+        request = kind(self._host, self._connection, header, chain.view, chain, session, tree)
         request.encrypted, request.signed, request.open = chain.cipher_session is not None, signer is not None, opened
         return request

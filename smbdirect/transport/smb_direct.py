@@ -409,7 +409,7 @@ class SmbDirectTransport:
             or self.life is Life.CLOSING
         ):
             self._pump()
-        elif work.waiting:
+        elif work.waiting and self.life < Life.DEAD:
             try:
                 self._post()
             except ProviderError as error:
