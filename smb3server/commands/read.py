@@ -119,10 +119,10 @@ class FileRead:
             response = self._out_of_file()
             if response is not None:
                 return response
-        usage = opened.usage if length >= LENT_FROM else None
-        if usage is not None and usage.lent and not usage.may_lend(length):
-            return self._wait_for_buffer(usage)
         size = length + _BEFORE_DATA + TAG_SIZE if self._in_frame else length
+        usage = opened.usage if length >= LENT_FROM else None
+        if usage is not None and usage.lent and not usage.may_lend(size):
+            return self._wait_for_buffer(usage)
         buffer = self.request.connection.transport.acquire(size)
         if usage is not None:
             # A large buffer is counted for its user until it is released.
