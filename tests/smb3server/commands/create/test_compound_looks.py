@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.access.descriptor import EVERYONE, Ace, AceType, Acl, Control, SecurityDescriptor
 from smb3server.backends.base import Backend
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.state.share import Share
 from smb3server.wire import attributes as attr
-from smb3server.wire import create, file_info
+from smb3server.wire import create, create_contexts, file_info
 from smb3server.wire.close import CLOSE_RESPONSE, parse_response
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command
@@ -257,6 +258,22 @@ def test_a_write_before_leaves_a_time_of_its_own(backend: Backend) -> None:
         assert shown == file_info.BASIC.unpack(before).last_write_time
         # The first open still writes: its write shows at its own close, and not at that of another.
         assert parse_response(memoryview(closed.message)).last_write_time >= shown
+
+    drive(backend, test)
+
+
+def test_rights_that_are_set_last(backend: Backend) -> None:
+    """The descriptor that comes with a new file changes the mode on the host, and so the change time."""
+    aces = Acl((Ace(AceType.ALLOWED, 0, 0x001F01FF, EVERYONE),))
+    descriptor = SecurityDescriptor(dacl=aces, control=int(Control.DACL_PRESENT)).pack()
+
+    async def test(client: Client) -> None:
+        contexts = [create_contexts.RawContext(create_contexts.SD_BUFFER, descriptor)]
+        created, looked = await chain(
+            client, request("file", contexts), (Command.QUERY_INFO, query(FileInfoClass.BASIC))
+        )
+        alone = await client.call(Command.QUERY_INFO, query(FileInfoClass.BASIC, created.body[64:80]))
+        assert output(looked) == output(alone)
 
     drive(backend, test)
 
