@@ -93,10 +93,11 @@ class Dispatcher:
         """The handlers of the connection's commands, by command."""
         self.requests = PendingRequests(server.settings, self.connection.loop, self._send_interim)
         self.parking = Parking(server, self.connection, self._go_on)
-        self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, watchdog)
+        self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, self.requests, watchdog)
 
     def start(self) -> None:
         """Serve the messages that the transport delivers."""
+        self.connection.transport.offer_payloads(self._fast_lane)
         self.connection.transport.start(self.receive, self._closed)
 
     # Receiving
@@ -179,7 +180,7 @@ class Dispatcher:
         try:
             self._advance(chain)
         except Disconnect as reason:
-            chain.inbound.release()
+            chain.end()
             self.connection.disconnect(str(reason))
 
     def _advance(self, chain: Chain) -> None:
@@ -214,7 +215,7 @@ class Dispatcher:
                 return
             self._take(request, chain, result)
         self._flush(chain)
-        chain.inbound.release()
+        chain.end()
 
     def _must_drain(self, chain: Chain) -> bool:
         """Return whether so many bytes of replies are unsent that the next command of the chain has to wait."""
@@ -361,7 +362,7 @@ class Dispatcher:
         if connection.closed:
             if isinstance(result, Response) and result.on_sent is not None:
                 result.on_sent()
-            chain.inbound.release()
+            chain.end()
             return
         self._take(request, chain, result)
         if request.async_id:

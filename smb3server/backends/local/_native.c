@@ -425,35 +425,6 @@ static PyObject *getxattr_at(PyObject *module, PyObject *const *arguments, Py_ss
     return attribute(&from, name);
 }
 
-/* -- credentials of the thread */
-
-static int id_of(PyObject *argument, unsigned int *number)
-{
-    unsigned long value = PyLong_AsUnsignedLong(argument);
-
-    if (value == (unsigned long)-1 && PyErr_Occurred())
-        return -1;
-    if (value > UINT32_MAX) {
-        PyErr_SetString(PyExc_OverflowError, "no id");
-        return -1;
-    }
-    *number = (unsigned int)value;
-    return 0;
-}
-
-/* Both calls are as quick as giving up the interpreter's lock would be. */
-static PyObject *switch_ids(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
-{
-    unsigned int uid, gid;
-
-    (void)module;
-    if (expect(count, 2, 2) || id_of(arguments[0], &uid) || id_of(arguments[1], &gid))
-        return NULL;
-    uid = (unsigned int)setfsuid(uid);
-    gid = (unsigned int)setfsgid(gid);
-    return Py_BuildValue("(II)", uid, gid);
-}
-
 /* -- entries of a directory */
 
 /* Values of smb3server/wire/attributes.py. */
@@ -662,6 +633,35 @@ static PyObject *ordinary_entries(PyObject *module, PyObject *const *arguments, 
     Py_XDECREF(raw);
     Py_DECREF(names);
     return result;
+}
+
+/* -- credentials of the thread */
+
+static int id_of(PyObject *argument, unsigned int *number)
+{
+    unsigned long value = PyLong_AsUnsignedLong(argument);
+
+    if (value == (unsigned long)-1 && PyErr_Occurred())
+        return -1;
+    if (value > UINT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "no id");
+        return -1;
+    }
+    *number = (unsigned int)value;
+    return 0;
+}
+
+/* Both calls are as quick as giving up the interpreter's lock would be. */
+static PyObject *switch_ids(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    unsigned int uid, gid;
+
+    (void)module;
+    if (expect(count, 2, 2) || id_of(arguments[0], &uid) || id_of(arguments[1], &gid))
+        return NULL;
+    uid = (unsigned int)setfsuid(uid);
+    gid = (unsigned int)setfsgid(gid);
+    return Py_BuildValue("(II)", uid, gid);
 }
 
 /* -- the module */

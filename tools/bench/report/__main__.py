@@ -23,7 +23,7 @@ from smb3server.tools.bench.figures import ROUNDS_FOR_VERDICT
 from smb3server.tools.bench.interruption import interruptible
 from smb3server.tools.bench.servers import ROOT, samba_version
 from tools.bench.report import plots, run, text
-from tools.bench.report.plan import IMPACKET, SAMBA, TCP, Section, sections
+from tools.bench.report.plan import IMPACKET, SAMBA, SIZES, TCP, Section, sections
 from tools.bench.report.store import Results, read, save
 
 _SPARE = 64
@@ -41,6 +41,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", metavar="TEXT", help="sections or cases whose name contains one of these")
     parser.add_argument(
         "--without", nargs="+", default=[], metavar="SERVER", help="leave out Samba, impacket, iWARP ..."
+    )
+    parser.add_argument(
+        "--lab", action="store_true", help="also boot the kernel lab, for ksmbd and Linux's client: ten minutes more"
     )
     parser.add_argument("--python", default=sys.executable, metavar="PATH", help="interpreter that runs our server")
     parser.add_argument(
@@ -60,8 +63,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.quick:
         options.rounds, options.seconds = 1, 0.2
-    if options.rounds < 1 or options.seconds <= 0 or options.size < 1:
-        parser.error("--rounds, --seconds and --size must be positive")
+    if options.rounds < 1 or options.seconds <= 0 or options.size < SIZES[-1] >> 20:
+        parser.error(f"--rounds and --seconds must be positive, --size {SIZES[-1] >> 20} at least: the longest block")
     return options
 
 
@@ -104,10 +107,13 @@ def measure(options: argparse.Namespace, results: Results) -> None:
             run.measure(client, targets, plan, options.rounds, options.seconds, results, options.results)
             if not options.cases or any(word in "idle" for word in options.cases):
                 run.measure_idle(client, targets, results)
+            if options.lab:
+                results.lab = run.measure_lab(options.results.with_name("lab.json"), results)
         finally:
             samples = [sample for found in results.samples.values() for sample in found]
             extent = f"{options.rounds} rounds of {options.seconds:g} s"
-            results.circumstances = machine.describe(began, extent, data, {"Ours": str(found), **versions}, samples)
+            ours = f"{found}; {interpreter.modules_in_c(python, ROOT)}"
+            results.circumstances = machine.describe(began, extent, data, {"Ours": ours, **versions}, samples)
             save(results, options.results)
 
 
