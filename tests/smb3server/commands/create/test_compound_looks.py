@@ -4,14 +4,18 @@ the same as if they had looked themselves."""
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
+import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from smb3server.access.descriptor import EVERYONE, Ace, AceType, Acl, Control, SecurityDescriptor
-from smb3server.backends.base import Backend
+from smb3server.backends.base import Backend, User
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.memory.backend import MemoryBackend
@@ -59,10 +63,10 @@ async def chain(client: Client, first: bytes, *others: tuple[int, bytes]) -> lis
     return replies
 
 
-def drive(backend: Backend, test: Callable[[Client], Awaitable[None]]) -> None:
+def drive(backend: Backend, test: Callable[[Client], Awaitable[None]], user: User | None = None) -> None:
     async def body() -> None:
         async with running() as harness:
-            harness.server.add_share(Share("local", backend=backend))
+            harness.server.add_share(Share("local", backend=backend, user=user))
             client = await harness.connect()
             await client.login(share="local")
             await test(client)
@@ -262,10 +266,20 @@ def test_a_write_before_leaves_a_time_of_its_own(backend: Backend) -> None:
     drive(backend, test)
 
 
-def test_rights_that_are_set_last(backend: Backend) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")
+@pytest.mark.root
+def test_rights_that_are_set_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """The descriptor that comes with a new file changes the mode on the host, and so the change time."""
     aces = Acl((Ace(AceType.ALLOWED, 0, 0x001F01FF, EVERYONE),))
     descriptor = SecurityDescriptor(dacl=aces, control=int(Control.DACL_PRESENT)).pack()
+    call = LocalHandle.set_permissions
+
+    def slowly(self: LocalHandle, *arguments: Any) -> None:
+        # Longer than a tick of the kernel's clock.
+        time.sleep(0.03)
+        call(self, *arguments)
+
+    monkeypatch.setattr(LocalHandle, "set_permissions", slowly)
 
     async def test(client: Client) -> None:
         contexts = [create_contexts.RawContext(create_contexts.SD_BUFFER, descriptor)]
@@ -275,7 +289,9 @@ def test_rights_that_are_set_last(backend: Backend) -> None:
         alone = await client.call(Command.QUERY_INFO, query(FileInfoClass.BASIC, created.body[64:80]))
         assert output(looked) == output(alone)
 
-    drive(backend, test)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        os.chmod(folder, 0o777)
+        drive(LocalBackend(folder), test, User(12345, 12345))
 
 
 def test_a_failed_create_leaves_nothing_behind(backend: Backend) -> None:
