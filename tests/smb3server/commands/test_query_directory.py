@@ -330,5 +330,5 @@ def test_one_turn_reads_a_bounded_number_of_entries(store: Backend, monkeypatch:
         assert len(await folder.rest()) == 1002
 
     drive(store, test)
-    assert max(asked) <= 128
+    assert max(asked) <= 64
     assert len(asked) <= 40
