@@ -115,9 +115,10 @@ class PacketPath:
                 self._begin(length)
             number = min(count - done, self._capacity - self._count)
             words = [word & PSN_MASK for word in range(psn + done, psn + done + number)]
-            while done < countdown <= done + number:
-                words[countdown - done - 1] |= ACK_REQUEST
-                countdown += ask_every
+            if ask_every:
+                for place in range(countdown - done - 1, number, ask_every):
+                    words[place] |= ACK_REQUEST
+                    countdown += ask_every
             rests = [word.to_bytes(4, "big") for word in words]
             pieces = [memory[start : start + mtu] for start in range(done * mtu, (done + number) * mtu, mtu)]
             icrcs = map(crc32, pieces, map(crc32, rests, states[self._count : self._count + number]))

@@ -50,8 +50,8 @@ TURN_BYTES = 256 << 10
 least."""
 TURN_PACKET = 4096
 _INT = struct.Struct("=i")
-_MAX_FLOWS = 512
-"""Most senders whose addresses and CRC states are kept."""
+_MAX_SENDERS = 4096
+"""Most senders whose routes are kept."""
 
 
 class Arrivals(Protocol):
@@ -336,7 +336,7 @@ class Port:
         self._arrivals.on_pause()
 
     def _new_sender(self, address: tuple[Any, ...], local: bytes) -> _Sender:
-        if len(self._senders) >= _MAX_FLOWS:
+        if len(self._senders) >= _MAX_SENDERS:
             self._senders.clear()
         source = pack_address(address[0])
         route = self._route(local, source, address[3] if self.ipv6 else 0)
