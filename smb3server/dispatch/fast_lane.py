@@ -18,12 +18,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
 from smb3server.dispatch.checks import CREDIT_SIZE, pays_for
 from smb3server.dispatch.data_channel import RemoteMemory, described
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
-from smb3server.dispatch.request import Handler, Host, Request
+from smb3server.dispatch.request import KINDS, Handler, Host, Pending, Request
 from smb3server.dispatch.waiting import failure
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import SessionState
@@ -36,9 +37,10 @@ from smbdirect.errors import DecodeError
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
     from smb3server.dispatch.parking import Parking
+    from smb3server.dispatch.pending import PendingRequests
     from smb3server.dispatch.watchdog import Watchdog
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
-    from smbdirect.message_transport import InboundMessage
+    from smbdirect.message_transport import InboundMessage, Payload
 
 _CHARGE = struct.Struct("<H")
 _SIGNED = int(HeaderFlags.SIGNED)
@@ -55,9 +57,11 @@ _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
 
 Body = tuple[bytes, Buffer | None]
 """The fixed part of a response, and the data behind it or None."""
-Answer = Callable[[], Body | None]
-"""Does what the request asks for and returns the response. None: nothing was done, and the general path has to do it.
-An exception becomes the status of the response, as in a handler."""
+Begin = Callable[[Request], Pending]
+"""Begins what the request asks for, and returns what a handler returns that cannot answer at once."""
+Answer = Callable[[], Body | Begin | None]
+"""Does what the request asks for and returns the response, or returns what begins it. None: nothing was done, and the
+general path has to do it. An exception becomes the status of the response, as in a handler."""
 Found = tuple["Open | None", Answer, RemoteMemory | None]
 """The open that a request works on or None, what answers the request, and the client's memory if the data goes by
 RDMA."""
@@ -74,6 +78,13 @@ class ShortForm(NamedTuple):
     length_at: int = 0
     """Offset in the message of a field of four bytes, the number of bytes to read or write. It is looked at first, so
     that looking costs a long READ or WRITE as little as possible. 0: the command has no such field."""
+    ends_with_payload: Callable[[memoryview, int], bool] = lambda head, length: False
+    """Takes the head and the length of a message. Returns whether everything behind the head is data that the command
+    can take from the transport."""
+    look_at_payload: Callable[[Connection, Session, TreeConnect | None, int, memoryview, Payload], Found | None] = (
+        lambda *_: None
+    )
+    """As ``look``. The message ends with its head, and its data is in the payload."""
 
 
 SHORT_FORMS: dict[int, ShortForm] = {}
@@ -113,14 +124,32 @@ def ordinary_remote(
 
 
 class FastLane:
-    """Answers the ordinary messages of one connection."""
+    """Answers the ordinary messages of one connection. Implements ``message_transport.PayloadTaker``."""
 
-    __slots__ = ("_connection", "_host", "_parking", "_short_only", "_transport", "_watchdog", "_window", "_writer")
+    head_size = TAIL
+    __slots__ = (
+        "_connection",
+        "_host",
+        "_parking",
+        "_requests",
+        "_short_only",
+        "_transport",
+        "_watchdog",
+        "_window",
+        "_writer",
+    )
 
     def __init__(
-        self, host: Host, connection: Connection, writer: ReplyWriter, parking: Parking, watchdog: Watchdog | None
+        self,
+        host: Host,
+        connection: Connection,
+        writer: ReplyWriter,
+        parking: Parking,
+        requests: PendingRequests,
+        watchdog: Watchdog | None,
     ) -> None:
         self._host = host
+        self._requests = requests
         self._connection = connection
         self._transport = connection.transport
         self._short_only = connection.transport.rdma is None
@@ -130,11 +159,27 @@ class FastLane:
         self._parking = parking
         self._watchdog = watchdog
 
-    def take(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> bool:
+    def wants_payload(self, head: memoryview, length: int) -> bool:
+        """See ``PayloadTaker``."""
+        form = SHORT_FORMS.get(head[12])
+        return form is not None and form.ends_with_payload(head, length)
+
+    def take_payload(self, head: InboundMessage, payload: Payload) -> bool:
+        """See ``PayloadTaker``."""
+        return not self._host.server.is_fenced(self._connection) and self.take(head, head.view, None, payload)
+
+    def take(
+        self,
+        inbound: InboundMessage,
+        view: memoryview,
+        cipher_session: Session | None,
+        payload: Payload | None = None,
+    ) -> bool:
         """Answer an ordinary message and release it. Return False, with nothing changed, for any other.
 
         ``view``: its commands, decrypted if it was encrypted. ``cipher_session``: the session whose key encrypted it;
-        None in the clear. The caller has asked the fence."""
+        None in the clear. ``payload``: the end of the message, if that is not in ``view``. The caller has asked the
+        fence."""
         if len(view) < _SMALLEST:
             return False
         # The low byte of the command. Most other messages cost no more than this look.
@@ -142,7 +187,12 @@ class FastLane:
         if form is None:
             return False
         length_at = form.length_at
-        if length_at and self._short_only and (len(view) < TAIL or view[length_at + 2] or view[length_at + 3]):
+        if (
+            length_at
+            and self._short_only
+            and payload is None
+            and (len(view) < TAIL or view[length_at + 2] or view[length_at + 3])
+        ):
             return False
         (
             protocol,
@@ -187,7 +237,12 @@ class FastLane:
                 return False
         elif session.signing_required:
             return False
-        found = form.look(connection, session, tree, sequence, view)
+        if payload is None:
+            found = form.look(connection, session, tree, sequence, view)
+        elif pays_for(cost, payload.length):
+            found = form.look_at_payload(connection, session, tree, sequence, view, payload)
+        else:
+            return False
         if found is None:
             return False
         opened, answer, remote = found
@@ -198,7 +253,7 @@ class FastLane:
             return False
         watchdog = self._watchdog
         began, processor = (time.monotonic(), time.thread_time()) if watchdog is not None else (0.0, 0.0)
-        body: Body | Exception | None
+        body: Body | Begin | Exception | None
         try:
             body = answer()
         except Exception as error:
@@ -207,14 +262,18 @@ class FastLane:
             view[SIGNATURE_OFFSET:HEADER_SIZE] = signature
             return False
         window.consume(message_id, cost)
-        if watchdog is not None or isinstance(body, Exception):
-            request = self._request(Chain(inbound, view, cipher_session), session, opened, signer)
+        if type(body) is not tuple or watchdog is not None:
+            request = self._request(Chain(inbound, view, cipher_session, -1), session, tree, opened, signer)
+            if not isinstance(body, (tuple, Exception)):
+                body = self._begin(body, request)
             if watchdog is not None:
                 watchdog.finished(request, began, processor)
             if isinstance(body, Exception):
                 result = remote.failure(request, body) if remote is not None else failure(request, body)
                 self._writer.send([self._writer.reply(request, result)], cipher_session)
                 inbound.release()
+                return True
+            if body is None:
                 return True
         packed = REPLY_HEADER.pack(
             PROTOCOL_ID,
@@ -263,8 +322,31 @@ class FastLane:
         else:
             self._transport.send((header + fixed,), invalidate)
 
-    def _request(self, chain: Chain, session: Session, opened: Open | None, signer: Signer | None) -> Request:
+    def _begin(self, begin: Begin, request: Request) -> Exception | None:
+        """Begin a request that is answered later: as any other that pends (``Dispatcher.finish``). Return the error if
+        it cannot be begun."""
+        try:
+            pending = begin(request)
+        except Exception as error:
+            return error
+        lookup.begin(request)
+        self._requests.add(request, pending)
+        early = pending.handler_returned()
+        if early is not None:
+            self._host.finish(request, early)
+        return None
+
+    def _request(
+        self,
+        chain: Chain,
+        session: Session,
+        tree: TreeConnect | None,
+        opened: Open | None,
+        signer: Signer | None,
+    ) -> Request:
         """Return the request that the general path would have by now."""
-        request = Request(self._host, self._connection, HEADER.unpack(chain.view), chain.view, chain, session)
+        header = HEADER.unpack(chain.view)
+        kind = KINDS.get(header.command, Request)
+        request = kind(self._host, self._connection, header, chain.view, chain, session, tree)
         request.encrypted, request.signed, request.open = chain.cipher_session is not None, signer is not None, opened
         return request
