@@ -104,8 +104,7 @@ class ActAs:
 
     def _take(self, user: User) -> None:
         """Take the user's ids. Raises PermissionError if the kernel refuses them."""
-        syscalls.set_fsgid(user.gid)
-        syscalls.set_fsuid(user.uid)
+        syscalls.set_ids(user.uid, user.gid)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -116,14 +115,13 @@ class ActAs:
     @staticmethod
     def _restore(own: _Own, user: User) -> tuple[int, int]:
         """Become the server again, which no kernel refuses. Return uid and gid as they were before."""
-        uid = syscalls.switch_fsuid(own.uid)
+        before = syscalls.switch_ids(own.uid, own.gid)
         if own.restore is not None:
             # After the uid is restored: changing the uid from 0 would remove capabilities again.
             own.restore.make()
-        gid = syscalls.switch_fsgid(own.gid)
         if user.groups != own.groups:
             syscalls.set_thread_groups(own.groups)
-        return uid, gid
+        return before
 
 
 class LookAs(ActAs):
@@ -133,8 +131,7 @@ class LookAs(ActAs):
     __slots__ = ()
 
     def _take(self, user: User) -> None:
-        syscalls.switch_fsgid(user.gid)
-        syscalls.switch_fsuid(user.uid)
+        syscalls.switch_ids(user.uid, user.gid)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -171,12 +168,12 @@ class SpaceOf:
         if found is None:
             return
         own, uid = found
-        syscalls.switch_fsuid(uid)
+        syscalls.switch_ids(uid, syscalls.KEEP_ID)
         if own.lower is not None and uid != 0:
             try:
                 own.lower.make()
             except BaseException:
-                syscalls.set_fsuid(own.uid)
+                syscalls.switch_ids(own.uid, syscalls.KEEP_ID)
                 raise
 
     def __exit__(
@@ -186,7 +183,7 @@ class SpaceOf:
         if found is None:
             return
         own, uid = found
-        was = syscalls.switch_fsuid(own.uid)
+        was, _ = syscalls.switch_ids(own.uid, syscalls.KEEP_ID)
         if own.restore is not None:
             own.restore.make()
         if was != uid:
