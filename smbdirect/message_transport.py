@@ -57,6 +57,32 @@ class FileRange(NamedTuple):
         return FileRange(self.descriptor, self.offset + count, self.length - count)
 
 
+class Payload(Protocol):
+    """The data at the end of an inbound message. All of it has arrived, but it was not received into memory."""
+
+    length: int
+
+    def move_to(self, descriptor: int, offset: int) -> None:
+        """Write the data to a file. Call this once. If it raises ``OSError`` part of the data may be written."""
+        ...
+
+
+class PayloadTaker(Protocol):
+    """Takes messages whose data need not be received into memory."""
+
+    head_size: int
+    """Bytes of a message in front of its data."""
+
+    def wants_payload(self, head: memoryview, length: int) -> bool:
+        """Return whether everything behind ``head``, in a message of ``length`` bytes, is data that might be taken."""
+        ...
+
+    def take_payload(self, head: InboundMessage, payload: Payload) -> bool:
+        """Take a message. Return False, with nothing changed, if it has to be received into memory and delivered as
+        usual. ``payload`` must not be used after the return."""
+        ...
+
+
 class RemoteBuffer(NamedTuple):
     """The values of a SMB_DIRECT_BUFFER_DESCRIPTOR_V1: ``offset`` is opaque, not zero-based. [MS-SMBD 2.2.3.1]"""
 
@@ -218,6 +244,11 @@ class MessageTransport(Protocol):
     ) -> None:
         """Begin delivery. ``on_closed`` is called exactly once, as the last call; its argument is None after a clean
         end."""
+        ...
+
+    def offer_payloads(self, taker: PayloadTaker) -> None:
+        """Offer ``taker`` those messages whose data the transport need not receive into memory. It may offer none. Call
+        this before ``start``."""
         ...
 
     def send(

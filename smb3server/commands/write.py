@@ -27,7 +27,7 @@ from smb3server.state.objects import Connection, Open, Session, TreeConnect
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
-from smb3server.wire.header import HEADER_SIZE, Command
+from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, HeaderFlags
 from smb3server.wire.read_write import (
     LENGTH_AT,
     TAIL,
@@ -39,6 +39,7 @@ from smb3server.wire.read_write import (
     parse_write_request,
 )
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.message_transport import Payload
 
 _WRITES = required.WRITE
 _WRITE_DATA = int(Access.WRITE_DATA)
@@ -120,12 +121,15 @@ def _store(
     return pending
 
 
-def _put(file: File[Open], handle: Handle, data: memoryview, offset: int) -> None:
+def _put(file: File[Open], handle: Handle, data: memoryview | Payload, offset: int) -> None:
     """Write to the page cache, and note when, for the last write time. Raises ``OSError``."""
     times = file.write_time
     if (times is None or not times.dirty) and not file.stream:
         write_times.of(file).writing(handle)
-    handle.write_from([data], offset)
+    if isinstance(data, memoryview):
+        handle.write_from([data], offset)
+    else:
+        handle.take_in(data, offset)
 
 
 def _write_from_peer(request: TreeRequest, body: WriteRequest, remote: RemoteMemory) -> Response | Pending:
@@ -208,25 +212,50 @@ class PeerWrite:
 # The fast lane
 
 
-def _look(
-    connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
-) -> Found | None:
-    """Return what answers a WRITE of a few kilobytes of a file, in the message, that ``write`` would not refuse, or
-    what begins one by RDMA.
+def _ends_with_payload(head: memoryview, length: int) -> bool:
+    """Return whether a message is one WRITE, neither signed nor encrypted, whose data is all that follows ``head``."""
+    header = HEADER.fields_from(head)
+    fields = WRITE_REQUEST.fields_from(head, HEADER_SIZE)
+    return (
+        header[0] == PROTOCOL_ID
+        and header[4] == Command.WRITE
+        and not header[6] & HeaderFlags.SIGNED
+        and not header[7]
+        and fields[1] == TAIL
+        and fields[2] == length - TAIL
+    )
 
-    The data of the former concerns the client alone: it is not the open's first WRITE, which watchers are notified of,
-    and it breaks nobody's caching rights. It need not be on stable storage. The latter is examined again when its data
-    has come (``PeerWrite``)."""
-    if len(message) <= TAIL:
+
+def _look(
+    connection: Connection,
+    session: Session,
+    tree: TreeConnect | None,
+    sequence: int,
+    message: memoryview,
+    payload: Payload | None = None,
+) -> Found | None:
+    """Return what answers a WRITE to a file that ``write`` would not refuse, or what begins one by RDMA.
+
+    The former has a few kilobytes in the message, or data of any length that is still with the transport. It concerns
+    the client alone: it is not the open's first WRITE, which watchers are notified of, and it breaks nobody's caching
+    rights. Its data need not be on stable storage. The latter is examined again when its data has come
+    (``PeerWrite``)."""
+    if len(message) < TAIL:
         return None
     fields = WRITE_REQUEST.fields_from(message, HEADER_SIZE)
     size, data_offset, length, offset, persistent, volatile, channel, _, _, _, flags = fields
     if channel:
+        if payload is not None:
+            return None
         return _look_at_peer_write(connection, session, tree, sequence, message, WRITE_REQUEST.make(fields))
-    if size != 49 or flags & _THROUGH or not 0 < length <= LARGEST_DATA:
+    if size != 49 or flags & _THROUGH or not 0 < length <= connection.max_write_size:
         return None
-    end = data_offset + length
-    if not TAIL <= data_offset <= 0x100 or end > len(message) or length > connection.max_write_size:
+    data: memoryview | Payload
+    if payload is not None:
+        data = payload
+    elif length <= LARGEST_DATA and TAIL <= data_offset <= 0x100 and data_offset + length <= len(message):
+        data = message[data_offset : data_offset + length]
+    else:
         return None
     opened = ordinary_open(session, tree, sequence, persistent, volatile)
     if opened is None or not opened.wrote or opened.write_through or opened.create_options & _OPTION_THROUGH:
@@ -238,7 +267,9 @@ def _look(
         return None
     if file.caching.holders and file.caching.is_broken_by_write(opened.caching):
         return None
-    return opened, partial(_write_now, connection, opened, file, handle, message[data_offset:end], offset), None
+    if payload is not None and (opened.descriptor is None or length != payload.length):
+        return None
+    return opened, partial(_write_now, connection, opened, file, handle, data, offset, length), None
 
 
 def _look_at_peer_write(
@@ -273,14 +304,19 @@ def _look_at_peer_write(
 
 
 def _write_now(
-    connection: Connection, opened: Open, file: File[Open], handle: Handle, data: memoryview, offset: int
+    connection: Connection,
+    opened: Open,
+    file: File[Open],
+    handle: Handle,
+    data: memoryview | Payload,
+    offset: int,
+    length: int,
 ) -> Body:
     """Write to the page cache and return the response. Raises ``OSError``."""
-    length = len(data)
     connection.largest_inline = max(connection.largest_inline, length)
     _put(file, handle, data, offset)
     opened.position = offset + length
     return WRITE_RESPONSE.pack_fields(17, 0, length, 0, 0, 0), None
 
 
-SHORT_FORMS[Command.WRITE] = ShortForm(write, _look, LENGTH_AT)
+SHORT_FORMS[Command.WRITE] = ShortForm(write, _look, LENGTH_AT, _ends_with_payload, _look)

@@ -97,6 +97,7 @@ class Dispatcher:
 
     def start(self) -> None:
         """Serve the messages that the transport delivers."""
+        self.connection.transport.offer_payloads(self._fast_lane)
         self.connection.transport.start(self.receive, self._closed)
 
     # Receiving

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from smb3server.dispatch.pending import PendingRequests
     from smb3server.dispatch.watchdog import Watchdog
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
-    from smbdirect.message_transport import InboundMessage
+    from smbdirect.message_transport import InboundMessage, Payload
 
 _CHARGE = struct.Struct("<H")
 _SIGNED = int(HeaderFlags.SIGNED)
@@ -78,6 +78,13 @@ class ShortForm(NamedTuple):
     length_at: int = 0
     """Offset in the message of a field of four bytes, the number of bytes to read or write. It is looked at first, so
     that looking costs a long READ or WRITE as little as possible. 0: the command has no such field."""
+    ends_with_payload: Callable[[memoryview, int], bool] = lambda head, length: False
+    """Takes the head and the length of a message. Returns whether everything behind the head is data that the command
+    can take from the transport."""
+    look_at_payload: Callable[[Connection, Session, TreeConnect | None, int, memoryview, Payload], Found | None] = (
+        lambda *_: None
+    )
+    """As ``look``. The message ends with its head, and its data is in the payload."""
 
 
 SHORT_FORMS: dict[int, ShortForm] = {}
@@ -117,8 +124,9 @@ def ordinary_remote(
 
 
 class FastLane:
-    """Answers the ordinary messages of one connection."""
+    """Answers the ordinary messages of one connection. Implements ``message_transport.PayloadTaker``."""
 
+    head_size = TAIL
     __slots__ = (
         "_connection",
         "_host",
@@ -151,11 +159,27 @@ class FastLane:
         self._parking = parking
         self._watchdog = watchdog
 
-    def take(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> bool:
+    def wants_payload(self, head: memoryview, length: int) -> bool:
+        """See ``PayloadTaker``."""
+        form = SHORT_FORMS.get(head[12])
+        return form is not None and form.ends_with_payload(head, length)
+
+    def take_payload(self, head: InboundMessage, payload: Payload) -> bool:
+        """See ``PayloadTaker``."""
+        return not self._host.server.is_fenced(self._connection) and self.take(head, head.view, None, payload)
+
+    def take(
+        self,
+        inbound: InboundMessage,
+        view: memoryview,
+        cipher_session: Session | None,
+        payload: Payload | None = None,
+    ) -> bool:
         """Answer an ordinary message and release it. Return False, with nothing changed, for any other.
 
         ``view``: its commands, decrypted if it was encrypted. ``cipher_session``: the session whose key encrypted it;
-        None in the clear. The caller has asked the fence."""
+        None in the clear. ``payload``: the end of the message, if that is not in ``view``. The caller has asked the
+        fence."""
         if len(view) < _SMALLEST:
             return False
         # The low byte of the command. Most other messages cost no more than this look.
@@ -163,7 +187,12 @@ class FastLane:
         if form is None:
             return False
         length_at = form.length_at
-        if length_at and self._short_only and (len(view) < TAIL or view[length_at + 2] or view[length_at + 3]):
+        if (
+            length_at
+            and self._short_only
+            and payload is None
+            and (len(view) < TAIL or view[length_at + 2] or view[length_at + 3])
+        ):
             return False
         (
             protocol,
@@ -208,7 +237,12 @@ class FastLane:
                 return False
         elif session.signing_required:
             return False
-        found = form.look(connection, session, tree, sequence, view)
+        if payload is None:
+            found = form.look(connection, session, tree, sequence, view)
+        elif pays_for(cost, payload.length):
+            found = form.look_at_payload(connection, session, tree, sequence, view, payload)
+        else:
+            return False
         if found is None:
             return False
         opened, answer, remote = found

@@ -22,7 +22,7 @@ from smbdirect.core.events import Established, MessageReceived, NegotiationFaile
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.life import Life, change
-from smbdirect.message_transport import FileRange, InboundMessage, Limits, PooledBuffer, Traffic
+from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, PooledBuffer, Traffic
 from smbdirect.providers.base import (
     Capabilities,
     CloseCause,
@@ -273,6 +273,9 @@ class SmbDirectTransport:
             self.loop.call_soon(self._report_end)
         elif self._backlog:
             self.loop.call_soon(self._deliver_backlog)
+
+    def offer_payloads(self, taker: PayloadTaker) -> None:
+        """Offer none: SMB Direct receives into registered memory."""
 
     def send(
         self,
