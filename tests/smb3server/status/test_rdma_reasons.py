@@ -250,7 +250,7 @@ FABRICS = {
 
 
 WARM_UP = 12
-"""Buffers of Sends and Writes that nobody waits for come back in batches: so many rounds until the pool has them all."""
+"""Buffers of Sends and Writes that nobody waits for come back in batches: so many rounds until the pool has all."""
 
 
 @pytest.fixture(params=list(FABRICS))
