@@ -114,10 +114,15 @@ def _store(
 
 def _put(file: File[Open], handle: Handle, data: memoryview, offset: int) -> None:
     """Write to the page cache, and note when, for the last write time. Raises ``OSError``."""
-    times = file.write_time
-    if (times is None or not times.dirty) and not file.stream:
+    if _shows_time(file):
         write_times.of(file).writing(handle)
     handle.write_from([data], offset)
+
+
+def _shows_time(file: File[Open]) -> bool:
+    """Return whether clients see the last write time of the store, which a write changes."""
+    times = file.write_time
+    return (times is None or not times.dirty) and not file.stream
 
 
 def _write_from_peer(request: TreeRequest, body: WriteRequest, remote: RemoteMemory) -> Response | Pending:
@@ -206,7 +211,7 @@ def _look(
     """Return what answers a WRITE of a few kilobytes of a file, in the message, that ``write`` would not refuse.
 
     It concerns the client alone: it is not the open's first WRITE, which watchers are notified of, and it breaks
-    nobody's caching rights. Its data need not be on stable storage."""
+    nobody's caching rights. The last write time has been noted before, and its data need not be on stable storage."""
     if len(message) <= TAIL:
         return None
     size, data_offset, length, offset, persistent, volatile, channel, _, _, _, flags = WRITE_REQUEST.fields_from(
@@ -223,22 +228,22 @@ def _look(
     if opened.is_directory or not opened.granted_access & _WRITE_DATA or offset + length > opened.max_offset:
         return None
     file, handle = opened.file, opened.handle
-    if file is None or handle is None or (file.locks.locks and file.locks.denies_write(opened, offset, length)):
+    if file is None or handle is None or opened.descriptor is None or _shows_time(file):
+        return None
+    if file.locks.locks and file.locks.denies_write(opened, offset, length):
         return None
     if file.caching.holders and file.caching.is_broken_by_write(opened.caching):
         return None
-    return opened, partial(_write_now, connection, opened, file, handle, message[data_offset:end], offset)
+    return opened, partial(_write_now, connection, opened, handle, message[data_offset:end], offset)
 
 
-def _write_now(
-    connection: Connection, opened: Open, file: File[Open], handle: Handle, data: memoryview, offset: int
-) -> Body:
+def _write_now(connection: Connection, opened: Open, handle: Handle, data: memoryview, offset: int) -> Body:
     """Write to the page cache and return the response. Raises ``OSError``."""
     length = len(data)
     connection.largest_inline = max(connection.largest_inline, length)
-    _put(file, handle, data, offset)
+    handle.write_from([data], offset)
     opened.position = offset + length
     return WRITE_RESPONSE.pack_fields(17, 0, length, 0, 0, 0), None
 
 
-SHORT_FORMS[Command.WRITE] = ShortForm(write, _look, LENGTH_AT)
+SHORT_FORMS[Command.WRITE] = ShortForm(write, _look, LENGTH_AT, writes=True)

@@ -118,6 +118,7 @@ class Dispatcher:
                     magic = view[:4]
                 if magic == PROTOCOL_ID and self._fast_lane.take(inbound, view, cipher_session):
                     return
+            self._fast_lane.end_row()
             chain = self._begin(inbound, view, cipher_session)
         except Disconnect as reason:
             inbound.release()

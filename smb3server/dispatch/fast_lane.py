@@ -8,6 +8,9 @@ of the general path (``dispatcher``, ``checks``, ``reply``), and the same state 
 it came and before any state has changed. So the lane refuses nothing: it knows only requests that the general path
 would serve at once.
 
+Consecutive WRITEs of one user are a row (``impersonate.begin_row``). It ends with the turn of the transport, and before
+anything but the lane itself goes on.
+
 The part that differs between commands is their ``ShortForm``. It lies beside the command's handler in ``commands``.
 """
 
@@ -17,6 +20,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from smb3server.backends.local.impersonate import begin_row, end_row
 from smb3server.dispatch.chain import Chain
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
@@ -66,6 +70,8 @@ class ShortForm(NamedTuple):
     length_at: int = 0
     """Offset in the message of a field of four bytes, the number of bytes to read or write. It is looked at first, so
     that looking costs a long READ or WRITE as little as possible. 0: the command has no such field."""
+    writes: bool = False
+    """Whether ``Answer`` writes to a descriptor as the user whose space that takes, and does nothing else to files."""
 
 
 SHORT_FORMS: dict[int, ShortForm] = {}
@@ -91,7 +97,17 @@ def ordinary_open(
 class FastLane:
     """Answers the ordinary messages of one connection."""
 
-    __slots__ = ("_connection", "_host", "_parking", "_short_only", "_transport", "_watchdog", "_window", "_writer")
+    __slots__ = (
+        "_connection",
+        "_host",
+        "_in_row",
+        "_parking",
+        "_short_only",
+        "_transport",
+        "_watchdog",
+        "_window",
+        "_writer",
+    )
 
     def __init__(
         self, host: Host, connection: Connection, writer: ReplyWriter, parking: Parking, watchdog: Watchdog | None
@@ -105,6 +121,8 @@ class FastLane:
         self._writer = writer
         self._parking = parking
         self._watchdog = watchdog
+        self._in_row = False
+        """Whether the thread is in a row of writes, begun here."""
 
     def take(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> bool:
         """Answer an ordinary message and release it. Return False, with nothing changed, for any other.
@@ -172,6 +190,9 @@ class FastLane:
         opened, answer = found
         watchdog = self._watchdog
         began, processor = (time.monotonic(), time.thread_time()) if watchdog is not None else (0.0, 0.0)
+        if form.writes and not self._in_row and self._transport.at_end_of_turn(self.end_row):
+            self._in_row = True
+            begin_row()
         body: Body | Exception | None
         try:
             body = answer()
@@ -181,6 +202,8 @@ class FastLane:
             view[SIGNATURE_OFFSET:HEADER_SIZE] = signature
             return False
         window.consume(message_id, cost)
+        if isinstance(body, Exception):
+            self.end_row()
         if watchdog is not None or isinstance(body, Exception):
             request = self._request(Chain(inbound, view, cipher_session), session, opened, signer)
             if watchdog is not None:
@@ -205,6 +228,12 @@ class FastLane:
         self._send(packed, body, signer, message_id, cipher_session)
         inbound.release()
         return True
+
+    def end_row(self) -> None:
+        """End the row of writes that is under way here, if there is one."""
+        if self._in_row:
+            self._in_row = False
+            end_row()
 
     def _send(
         self, header: bytes, body: Body, signer: Signer | None, message_id: int, cipher_session: Session | None

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from smb3server.backends.base import User
 from smb3server.backends.local import file_io
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.client.files import READ_WRITE
@@ -46,6 +47,8 @@ EXAMPLES = 20
 """Random scenarios for each protection."""
 PENDING = 0x103
 NOTIFICATION = (1 << 64) - 1
+USER = User(54321, 54321) if os.geteuid() == 0 else None
+"""Whose files these are: the server has to become this user to write."""
 NO_SPACE_FROM = 100_000
 """Where the disk of these tests ends."""
 
@@ -419,9 +422,12 @@ async def run(steps: Sequence[Step], protection: str) -> list[Any]:
         for number, file in enumerate(("a", "b")):
             (folder / file).write_bytes(bytes(range(number, 250)) * 100)
             os.truncate(folder / file, FILE_SIZE)
+        if USER is not None:
+            for path in (folder, *folder.iterdir()):
+                os.chown(path, USER.uid, USER.gid)
         async with running() as harness:
             harness.server.settings.interim_delay = 60.0
-            harness.server.add_share(Share("local", backend=LocalBackend(folder)))
+            harness.server.add_share(Share("local", backend=LocalBackend(folder), user=USER))
             clients = [await harness.connect() for _ in range(2)]
             signing = {"hmac": 0, "cmac": 1, "gmac": 2}.get(protection, 2)
             for client in clients:
