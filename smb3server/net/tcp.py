@@ -293,7 +293,8 @@ class TcpTransport:
             return
         finally:
             self._corked = False
-            self._end_turn()
+            if self._at_end is not None:
+                self._end_turn()
         self._flush()
 
     def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
