@@ -10,7 +10,7 @@ TESTS_AT_ONCE := $(shell n=$$(nproc); [ $$n -le 7 ] || n=7; echo $$((n + 1)))
 # Tests of a module stay together (they share servers) until a worker has nothing left to do.
 WORKERS = $(if $(filter -s --capture=no --pdb --trace,$(PYTEST_ARGS)),0,$(TESTS_AT_ONCE) --dist worksteal)
 
-.PHONY: serve test lint format kernel-test torture torture-variants clean
+.PHONY: serve test lint format kernel-test bench bench-quick torture torture-variants clean
 
 serve: .venv/.installed
 	tools/serve_demo.sh $(SERVE_ARGS)
@@ -32,6 +32,15 @@ format: .venv/.installed-dev
 kernel-test: .venv/.installed-dev
 	tools/setup.sh kernel-lab
 	$(VENV_PYTHON) -m tools.kernel_lab $(LAB_ARGS) $(CASES)
+
+# Samba needs root. BENCH_ARGS="--quick" is one short round; --cases "sizes" narrows it.
+bench: .venv/.installed-dev
+	tools/setup.sh test-tools
+	$(VENV_PYTHON) -m tools.bench.report --page docs/performance.md $(BENCH_ARGS)
+
+# What became dearer than the record says; BENCH_ARGS=--update makes this run the record.
+bench-quick: .venv/.installed-dev
+	$(VENV_PYTHON) -m tools.bench.quick $(BENCH_ARGS)
 
 torture: .venv/.installed
 	tools/setup.sh test-tools

@@ -117,7 +117,7 @@ def grant_existing(wanted: Wanted, maximal: int, attributes: int) -> int:
     if attributes & attr.READONLY:
         maximal &= ~masks.WRITES_DATA
     granted = masks.grant(wanted.access, maximal, wanted.implied)
-    return _deletable(wanted, granted)
+    return _deletable(wanted, granted) if wanted.deletes else granted
 
 
 def grant_new_stream(wanted: Wanted, maximal: int, attributes: int) -> int:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import enum
 import errno
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from smb3server.wire.attributes import MAX_OFFSET
 from smbdirect.codec import Buffer
@@ -109,6 +110,66 @@ class DirectoryEntry(NamedTuple):
     info: FileInfo
 
 
+class Search(ABC):
+    """A search of one directory, which has the entries "." and ".." and then the others in the store's own order.
+
+    It reads the directory lazily, in bounded memory. An entry that vanishes before it is looked at is left out."""
+
+    @abstractmethod
+    def read(self, most: int) -> Sequence[DirectoryEntry] | None:
+        """Return the next entries, as they are now, and at most ``most``. None means that there are no more.
+
+        There may be none for now: each call looks at a bounded number of names, so that a search in a large directory
+        can be interrupted. A call that raises ``FolderNotRead`` can be repeated."""
+
+    @abstractmethod
+    def unread(self, count: int) -> None:
+        """Take back the last ``count`` (at least one) of the entries that the last call of ``read`` returned.
+
+        The next call looks at them again."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the search. From now on ``read`` returns None."""
+
+
+class ListedSearch(Search):
+    """A search of entries that an iterator gives."""
+
+    def __init__(self, entries: Iterator[DirectoryEntry], matches: Callable[[str], bool]) -> None:
+        self._entries = entries
+        self._matches = matches
+        self._last: list[DirectoryEntry] = []
+        self._again: list[DirectoryEntry] = []
+
+    def read(self, most: int) -> Sequence[DirectoryEntry] | None:
+        if self._again:
+            self._last, self._again = self._again[:most], self._again[most:]
+            return self._last
+        found = list(itertools.islice(self._entries, most))
+        self._last = [entry for entry in found if self._matches(entry.name)]
+        return self._last if found else None
+
+    def unread(self, count: int) -> None:
+        self._again[:0] = self._last[-count:]
+
+    def close(self) -> None:
+        self._entries = iter(())
+        self._again = []
+
+
+_A_FEW = 16
+"""Entries that ``Handle.scan`` reads at a time: some callers want to know whether there is any."""
+
+
+def _each(search: Search) -> Iterator[DirectoryEntry]:
+    try:
+        while (found := search.read(_A_FEW)) is not None:
+            yield from found
+    finally:
+        search.close()
+
+
 class Disposition(enum.IntEnum):
     """Whether a file is opened, created, or either.
 
@@ -154,6 +215,8 @@ class Handle(ABC):
 
     __slots__ = ()
 
+    dormant: ClassVar[bool] = False
+    """Whether it takes no descriptor, because the file is opened when it is first needed."""
     key: FileKey
     stream: str
     kind: Kind
@@ -325,14 +388,14 @@ class Handle(ABC):
         """Store a REPARSE_DATA_BUFFER. None removes it. Raises EINVAL if it is malformed."""
 
     @abstractmethod
-    def scan(self) -> Iterator[DirectoryEntry]:
-        """Return the entries of this directory lazily, in bounded memory, "." and ".." first. Files of the store itself
-        never appear."""
+    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Search:
+        """Search this directory for the entries whose names match. Files of the store itself never appear.
 
-    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Iterator[DirectoryEntry | None]:
-        """Return the entries whose names match, in the order of ``scan``, and None for each other entry: so a search
-        without matches can be interrupted. ``only``: the one name that matches, in any case."""
-        return (entry if matches(entry.name) else None for entry in self.scan())
+        ``only``: the one name that matches, in any case."""
+
+    def scan(self) -> Iterator[DirectoryEntry]:
+        """Return all entries of this directory, as ``search`` finds them."""
+        return _each(self.search(lambda _: True))
 
     @abstractmethod
     def close(self) -> None:

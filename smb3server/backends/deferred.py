@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from smb3server.backends.base import Described, DirectoryEntry, FileInfo, Handle, Path, Remembered, StreamInfo, User
+from smb3server.backends.base import (
+    Described,
+    DirectoryEntry,
+    FileInfo,
+    Handle,
+    Path,
+    Remembered,
+    Search,
+    StreamInfo,
+    User,
+)
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import FileRange
 
@@ -18,6 +28,7 @@ class DeferredHandle(Handle):
     """
 
     __slots__ = ("_handle", "_open", "_remembered", "created", "file_created", "key", "kind", "stream")
+    dormant = True
 
     def __init__(self, remembered: Remembered, open_now: Callable[[Remembered], Handle]) -> None:
         """Create a handle for ``remembered``. ``open_now`` opens that file; it is called again only if it raised."""
@@ -161,5 +172,5 @@ class DeferredHandle(Handle):
     def scan(self) -> Iterator[DirectoryEntry]:
         return self.open().scan()
 
-    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Iterator[DirectoryEntry | None]:
+    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Search:
         return self.open().search(matches, only)

@@ -100,8 +100,6 @@ def split_path(name: str) -> tuple[Path, str, bool | None]:
         return (), "", None
     if len(name) > MAX_PATH_UNITS:
         raise InvalidName(name[:64], "path too long")
-    if _PLAIN_NAME.fullmatch(name) and name.count("\\") < MAX_DEPTH:
-        return tuple(name.split("\\")), "", None
     head, _, last = name.rpartition("\\")
     components = head.split("\\") if head else []
     if name.startswith("\\"):
@@ -117,6 +115,15 @@ def split_path(name: str) -> tuple[Path, str, bool | None]:
     for component in components:
         check_component(component)
     return tuple(components), stream, directory
+
+
+def split_plain(name: str) -> Path | None:
+    """Return the components of a name if it is nothing but plain ASCII components, as most names are. Otherwise return
+    None: ``split_path`` has to look closer."""
+    if len(name) > MAX_PATH_UNITS or not _PLAIN_NAME.fullmatch(name):
+        return None
+    path = tuple(name.split("\\"))
+    return path if len(path) <= MAX_DEPTH else None
 
 
 def _split_stream(last: str) -> tuple[str, str, bool | None]:
@@ -210,10 +217,22 @@ _NOT_PLAIN = re.compile("[" + re.escape("".join(_DISK_SPECIAL)) + "]|[ .](?:\0|\
 """Matches the characters that ``to_wire`` changes, in on-disk names joined by NUL."""
 
 
+def _are_plain(joined: str) -> bool:
+    """Return whether on-disk names, joined by NUL, are ASCII and the same on the wire. There must be at least one."""
+    return joined.isascii() and not _NOT_PLAIN.search(joined)
+
+
+def to_wire_all(disk_names: Sequence[str]) -> Sequence[str]:
+    """Return ``to_wire`` of many names. This is much cheaper if all of them are plain ASCII."""
+    if disk_names and _are_plain("\0".join(disk_names)):
+        return disk_names
+    return [to_wire(name) for name in disk_names]
+
+
 def fold_all(disk_names: Sequence[str]) -> list[str]:
     """Return ``upcase(to_wire(name))`` of many names. This is much cheaper if all of them are plain ASCII."""
     joined = "\0".join(disk_names)
-    if disk_names and joined.isascii() and not _NOT_PLAIN.search(joined):
+    if disk_names and _are_plain(joined):
         return joined.upper().split("\0")
     return [upcase(to_wire(name)) for name in disk_names]
 

@@ -180,8 +180,8 @@ def _rights(host: Host) -> Iterator[Finding]:
         yield Finding(
             Verdict.WARNING,
             "CAP_NET_RAW",
-            "missing: software RoCEv2 serves, but cannot check the ICRC of IPv4 packets; a node of a cluster cannot"
-            " announce addresses that it takes over, nor notify clients that their connections are gone",
+            "missing: software RoCEv2 serves, but cannot check the ICRC of IPv4 packets in full; a node of a cluster"
+            " cannot announce addresses that it takes over, nor notify clients that their connections are gone",
             "run as root, or give the service the capability (AmbientCapabilities=CAP_NET_RAW in a unit file)",
         )
     if host.memlock == resource.RLIM_INFINITY or host.memlock >= MEMLOCK_WANTED:

@@ -16,6 +16,10 @@ MAX_MESSAGE_SIZE = (8 << 20) + (1 << 16)
 """Largest response accepted, in bytes."""
 
 
+RECEIVE_SIZE = 8192
+"""MaxReceiveSize of a client, as on Windows: servers may then send as much in one piece. [MS-SMBD 3.1.4.1]"""
+
+
 async def open_tcp(host: str, port: int = 445, timeout: float = 5.0) -> MessageTransport:
     """Connect over TCP. Raises ``OSError``, and ``TimeoutError`` after ``timeout`` seconds."""
     loop = asyncio.get_running_loop()
@@ -37,6 +41,7 @@ async def open_rdma(
     provider: Provider, host: str, port: int = 5445, settings: Settings | None = None, timeout: float = 5.0
 ) -> MessageTransport:
     """Connect with SMB Direct over ``provider``. Raises ``ConnectionLost`` or ``ProtocolError``."""
+    settings = settings or Settings(max_receive_size=RECEIVE_SIZE)
     transport = await connect(provider, host, port, settings, timeout=timeout)
     transport.trust(MAX_MESSAGE_SIZE)
     return transport

@@ -36,7 +36,7 @@ def _echo_now() -> Body:
 
 _STRUCTURE_SIZE = _EMPTY[:2]
 _BODY: Body = (_EMPTY, None)
-_FOUND: Found = (None, _echo_now)
+_FOUND: Found = (None, _echo_now, None)
 
 
 SHORT_FORMS[Command.ECHO] = ShortForm(echo, _look)

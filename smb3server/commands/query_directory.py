@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from smb3server.access import tokens
 from smb3server.access.masks import FILE_GENERIC_READ
-from smb3server.backends.base import FolderNotRead, OpenRequest
+from smb3server.backends.base import DirectoryEntry, FolderNotRead, OpenRequest
 from smb3server.backends.names import short_name
 from smb3server.commands.info.presentation import NameTest, hidden
 from smb3server.dispatch import waiting
@@ -29,7 +29,7 @@ from smb3server.wire.query_info import build_output_response
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import DirectoryEntry, Handle
+    from smb3server.backends.base import Handle
 
 _REWIND = int(QueryDirectoryFlags.RESTART_SCANS | QueryDirectoryFlags.REOPEN)
 _REOPEN = int(QueryDirectoryFlags.REOPEN)
@@ -37,8 +37,12 @@ _ONE = int(QueryDirectoryFlags.RETURN_SINGLE_ENTRY)
 _DOCUMENTED = frozenset(FileInfoClass)
 TURN = 0.01
 """Seconds of listing before other requests get their turn: in a large directory a pattern may match no entry."""
-_ENTRIES_PER_LOOK = 64
-"""Number of entries between two readings of the clock."""
+_ENTRIES_PER_LOOK = 128
+"""Number of entries that are looked at between two readings of the clock."""
+_OPENED_PER_LOOK = 16
+"""The same if each of them is opened, too."""
+_USUAL_SIZE = 160
+"""Bytes of an entry with a name of some 25 characters."""
 
 
 @handles(Command.QUERY_DIRECTORY, TreeRequest)
@@ -60,7 +64,7 @@ def query_directory(request: TreeRequest) -> Response | Pending:
     if body.output_buffer_length < level.layout.size + 2:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
     enumeration = _enumeration(opened, opened.handle, body.flags, pattern)
-    packer = Packer(body.info_class, body.output_buffer_length)
+    packer = Packer(body.info_class, body.output_buffer_length, short_name)
     listing = _Listing(packer, enumeration, bool(body.flags & _ONE), _visible(request, opened), opened.tree.share.hides)
     if not enumeration.unfinished and listing.go_on():
         return listing.response()
@@ -135,59 +139,47 @@ class _Listing:
         self.single = single
         self.visible = visible
         self.hides = hides
+        self.overflows = False
+        """Whether the next entry is larger than the whole buffer."""
         self.unread: FolderNotRead | None = None
         """The directory that has to be read before a search for one name can continue."""
 
     def go_on(self) -> bool:
         """List entries. Return True when the buffer is full or the search ends, False to continue in a later turn."""
-        enumeration, visible = self.enumeration, self.visible
-        entries = enumeration.entries
-        by_name = enumeration.only is not None
-        entry, enumeration.held = enumeration.held, None
         end = time.monotonic() + TURN
-        count = 0
         while True:
-            if entry is None:
-                count += 1
-                if not count % _ENTRIES_PER_LOOK and time.monotonic() > end:
-                    return False
-                try:
-                    entry = self._find(entries) if by_name else next(entries)
-                except StopIteration:
-                    return True
-                except FolderNotRead as unread:
-                    self.unread = unread
-                    enumeration.begin_again()
-                    return False
-                if entry is None or (visible is not None and not visible(entry.name)):
-                    entry = None
-                    continue
-            if not self._add(entry):
-                enumeration.held = entry
+            try:
+                entries = self.enumeration.read(self._most())
+            except FolderNotRead as unread:
+                self.unread = unread
+                return False
+            if entries is None:
                 return True
-            entry = None
-            if self.single:
+            visible = self.visible
+            seen = entries if visible is None else [entry for entry in entries if visible(entry.name)]
+            added = self.packer.add(seen if self.hides is None else self._with_hidden(seen, self.hides))
+            if added < len(seen):
+                first = next(index for index, entry in enumerate(entries) if entry is seen[added])
+                self.enumeration.unread(len(entries) - first)
+                self.overflows = not self.packer.count
                 return True
+            if self.single and added:
+                return True
+            if time.monotonic() > end:
+                return False
 
-    def _find(self, entries: Iterator[DirectoryEntry | None]) -> DirectoryEntry | None:
-        """Return the next entry of a search for one name. Raises ``FolderNotRead`` and ``StopIteration``."""
-        backend = self.enumeration.backend
-        if backend is None:
-            return next(entries)
-        backend.defer_reading = True
-        try:
-            return next(entries)
-        finally:
-            backend.defer_reading = False
-
-    def _add(self, entry: DirectoryEntry) -> bool:
-        """Add an entry to the response. Return False if it does not fit."""
-        name, info = entry
-        if self.hides is not None and self.hides(name):
-            info = hidden(info)
+    def _most(self) -> int:
+        """Return for how many entries to ask. Those that do not fit are looked at again for the next response."""
+        if self.single:
+            return 1
+        if self.visible is not None:
+            return _OPENED_PER_LOOK
         packer = self.packer
-        short = short_name(name).encode("utf-16-le") if packer.has_short_names else b""
-        return packer.add(info, name.encode("utf-16-le", "surrogatepass"), info.key.inode, short)
+        return max(1, min(_ENTRIES_PER_LOOK, (packer.limit - len(packer.buffer)) // _USUAL_SIZE))
+
+    @staticmethod
+    def _with_hidden(entries: Sequence[DirectoryEntry], hides: NameTest) -> Sequence[DirectoryEntry]:
+        return [DirectoryEntry(name, hidden(info) if hides(name) else info) for name, info in entries]
 
     def response(self) -> Response:
         """Return the response with the entries so far. Raises ``StatusError``, e.g. FILE_CLOSED if the open was closed
@@ -196,8 +188,8 @@ class _Listing:
         if not packer.count:
             if enumeration.closed:
                 raise StatusError(NtStatus.FILE_CLOSED)
-            if enumeration.held is not None:
-                # The first entry is larger than the whole buffer. It is kept for a request with a larger one.
+            if self.overflows:
+                # The entry is kept for a request with a larger buffer.
                 raise StatusError(NtStatus.BUFFER_OVERFLOW)
             raise StatusError(NtStatus.NO_MORE_FILES if enumeration.started else NtStatus.NO_SUCH_FILE)
         enumeration.started = True

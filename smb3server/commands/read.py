@@ -10,7 +10,15 @@ from functools import partial
 
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
-from smb3server.dispatch.fast_lane import LARGEST_DATA, SHORT_FORMS, Body, Found, ShortForm, ordinary_open
+from smb3server.dispatch.fast_lane import (
+    LARGEST_DATA,
+    SHORT_FORMS,
+    Body,
+    Found,
+    ShortForm,
+    ordinary_open,
+    ordinary_remote,
+)
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.read_size import fits_message
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
@@ -109,7 +117,7 @@ class FileRead:
             if response is not None:
                 return response
         usage = opened.usage if length >= LENT_FROM else None
-        if usage is not None and usage.lent and not self.request.server.ceilings.may_lend(usage, length):
+        if usage is not None and usage.lent and not usage.may_lend(length):
             return self._wait_for_buffer(usage)
         buffer = self.request.connection.transport.acquire(length)
         if usage is not None:
@@ -158,10 +166,8 @@ class FileRead:
         data = buffer.view[:count]
         if remote is None:
             return Response([_FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0), data], on_sent=buffer.release)
-        # The peer receives the response after the data has been placed, so the response need not wait.
         remote.rdma.write_to_peer(remote.buffers, [data], lambda error: buffer.release())
-        # Linux 6.12: reads these 16 bytes of body and takes a 17th for the start of the next message.
-        return Response([_FIXED(17, READ_DATA_OFFSET, 0, 0, count, 0)], invalidate=remote.invalidate)
+        return Response([_fixed_for_peer(count)], invalidate=remote.invalidate)
 
     # Waiting for a buffer
 
@@ -220,6 +226,13 @@ class FileRead:
         pending.complete(response)
 
 
+def _fixed_for_peer(count: int) -> bytes:
+    """Return the response to a READ whose data goes by RDMA. The peer receives it after the data has been placed, so it
+    need not wait for that."""
+    # Linux 6.12: reads these 16 bytes of body and takes a 17th for the start of the next message.
+    return _FIXED(17, READ_DATA_OFFSET, 0, 0, count, 0)
+
+
 def _read_cached(opened: Open, view: memoryview, offset: int) -> int:
     """Read without waiting for a disk. Return the number of bytes, or -1 if a worker thread has to read."""
     handle = opened.handle
@@ -248,15 +261,16 @@ def _read_cached(opened: Open, view: memoryview, offset: int) -> int:
 def _look(
     connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
 ) -> Found | None:
-    """Return what answers a READ of a few kilobytes of a file, in the message, that ``read`` would not refuse."""
+    """Return what answers a READ of a file that ``read`` would not refuse: of a few kilobytes in the message, or of any
+    length by RDMA."""
     if len(message) < TAIL:
         return None
-    size, _, _, length, offset, persistent, volatile, minimum, channel, _, _, _ = READ_REQUEST.fields_from(
-        message, HEADER_SIZE
+    size, _, _, length, offset, persistent, volatile, minimum, channel, _, info_offset, info_length = (
+        READ_REQUEST.fields_from(message, HEADER_SIZE)
     )
-    if size != 49 or channel or not 0 < length <= LARGEST_DATA or offset + length > MAX_OFFSET:
+    if size != 49 or not 0 < length <= connection.max_read_size or offset + length > MAX_OFFSET:
         return None
-    if length > connection.max_read_size or length > connection.max_transact_size:
+    if not channel and (length > LARGEST_DATA or length > connection.max_transact_size):
         return None
     opened = ordinary_open(session, tree, sequence, persistent, volatile)
     if opened is None or opened.descriptor is None or opened.is_directory or not opened.granted_access & _READS:
@@ -264,7 +278,15 @@ def _look(
     file = opened.file
     if file is None or (file.locks.locks and file.locks.denies_read(opened, offset, length)):
         return None
-    return opened, partial(_read_now, connection, opened, offset, length, minimum)
+    if not channel:
+        return opened, partial(_read_now, connection, opened, offset, length, minimum), None
+    remote = ordinary_remote(connection, message, channel, info_offset, info_length, length)
+    if remote is None:
+        return None
+    usage = opened.usage if length >= LENT_FROM else None
+    if usage is not None and usage.lent and not usage.may_lend(length):
+        return None
+    return opened, partial(_read_to_peer, connection, opened, remote, usage, offset, length, minimum), remote
 
 
 def _read_now(connection: Connection, opened: Open, offset: int, length: int, minimum: int) -> Body | None:
@@ -292,6 +314,37 @@ def _read_if_cached(opened: Open, length: int, offset: int) -> Buffer | None:
         return None
     # What is short is copied: an unsent answer takes no more memory than it counts for.
     return view if count == length else bytes(view[:count])
+
+
+def _read_to_peer(
+    connection: Connection,
+    opened: Open,
+    remote: RemoteMemory,
+    usage: Usage | None,
+    offset: int,
+    length: int,
+    minimum: int,
+) -> Body | None:
+    """Send the data by RDMA and return the response, or None if a disk has to be waited for. Raises ``StatusError`` and
+    ``OSError``."""
+    buffer = connection.transport.acquire(length)
+    if usage is not None:
+        usage.lent += length
+        buffer.on_release = usage.give_back
+    sent = False
+    try:
+        count = _read_cached(opened, buffer.view, offset)
+        if count < 0:
+            return None
+        if count == 0 or count < minimum:
+            raise StatusError(NtStatus.END_OF_FILE)
+        remote.rdma.write_to_peer(remote.buffers, [buffer.view[:count]], lambda error: buffer.release())
+        sent = True
+    finally:
+        if not sent:
+            buffer.release()
+    opened.position = offset + count
+    return _fixed_for_peer(count), None
 
 
 SHORT_FORMS[Command.READ] = ShortForm(read, _look, LENGTH_AT)

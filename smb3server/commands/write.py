@@ -234,7 +234,7 @@ def _look(
         return None
     if file.caching.holders and file.caching.is_broken_by_write(opened.caching):
         return None
-    return opened, partial(_write_now, connection, opened, handle, message[data_offset:end], offset)
+    return opened, partial(_write_now, connection, opened, handle, message[data_offset:end], offset), None
 
 
 def _write_now(connection: Connection, opened: Open, handle: Handle, data: memoryview, offset: int) -> Body:

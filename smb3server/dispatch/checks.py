@@ -86,6 +86,11 @@ CREDIT_SIZE = 65536
 """Payload bytes that one credit pays for. [MS-SMB2 3.1.5.2]"""
 
 
+def pays_for(charge: int, payload: int) -> bool:
+    """Return whether CreditCharge ``charge`` pays for ``payload`` bytes. [MS-SMB2 3.3.5.2.5]"""
+    return (payload - 1) // CREDIT_SIZE < (charge or 1)
+
+
 def check_body(request: Request) -> None:
     """Check the size of the fixed part and its StructureSize, and that the credits pay for the payload.
 
@@ -105,7 +110,7 @@ def check_body(request: Request) -> None:
         for offset in offsets[1]:
             requested += _U32.unpack_from(message, HEADER_SIZE + offset)[0]
         payload = max(sent, requested)
-        if payload > CREDIT_SIZE and (payload - 1) // CREDIT_SIZE >= (request.header.credit_charge or 1):
+        if payload > CREDIT_SIZE and not pays_for(request.header.credit_charge, payload):
             raise StatusError(NtStatus.INVALID_PARAMETER)
 
 

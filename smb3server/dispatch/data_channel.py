@@ -13,6 +13,7 @@ from typing import NamedTuple
 from smb3server.dispatch import waiting
 from smb3server.dispatch.request import Pending, Request, Response
 from smb3server.dispatch.waiting import failure
+from smb3server.state.objects import Connection
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.read_write import Channel, ReadRequest, WriteRequest, descriptors
 from smb3server.wire.status import NtStatus, StatusError
@@ -22,6 +23,8 @@ ERROR_BODY = struct.pack("<HBBIB", 9, 0, 0, 0, 0)
 """SMB2 ERROR Response without data. [MS-SMB2 2.2.2]"""
 
 
+_NONE, _RDMA_V1, _RDMA_V1_INVALIDATE = map(int, (Channel.NONE, Channel.RDMA_V1, Channel.RDMA_V1_INVALIDATE))
+_SMB_3_0, _SMB_3_0_2 = int(Dialect.SMB_3_0), int(Dialect.SMB_3_0_2)
 ADDRESS_SPACE = 1 << 64
 """Number of bytes that Offset and Length of a descriptor can address. [MS-SMBD 2.2.3.1]"""
 
@@ -50,25 +53,34 @@ def fail(pending: Pending, error: BaseException, remote: RemoteMemory | None) ->
 def remote_buffers(request: Request, body: ReadRequest | WriteRequest, length: int) -> RemoteMemory | None:
     """Return the buffers for data by RDMA, or None for data in the message. [MS-SMB2 3.3.5.12, 3.3.5.13]
 
-    Channel is valid from dialect 3.0 on. Raises ``StatusError``, INVALID_PARAMETER, for an unknown Channel, for one
-    that needs RDMA on a connection without it, and for descriptors that are malformed, leave the address space or cover
-    less than ``length`` bytes.
+    Raises ``StatusError``, INVALID_PARAMETER, as ``described`` does, and where data is to be encrypted. Without the
+    transforms of 2.2.43, which this server does not negotiate, data by RDMA would not be encrypted. Clients do not
+    request it there (3.2.4.6, 3.2.4.7)."""
+    where = body.channel_info_offset, body.channel_info_length
+    remote = described(request.connection, request.message, body.channel, *where, length)
+    if remote is not None:
+        session, tree = request.session, request.tree
+        by_session = session is not None and session.encrypt_data
+        if request.encrypted or by_session or (tree is not None and tree.encrypt_data):
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+    return remote
 
-    Descriptors fail, too, where data is to be encrypted. Without the transforms of 2.2.43, which this server does not
-    negotiate, data by RDMA would not be encrypted. Clients do not request it there (3.2.4.6, 3.2.4.7)."""
-    connection, message = request.connection, request.message
-    if body.channel == Channel.NONE or connection.dialect < Dialect.SMB_3_0:
+
+def described(
+    connection: Connection, message: memoryview, channel: int, info_offset: int, info_length: int, length: int
+) -> RemoteMemory | None:
+    """Return the buffers that a request describes, or None if it describes none. [MS-SMB2 3.3.5.12, 3.3.5.13]
+
+    Channel is valid from dialect 3.0 on. Raises ``StatusError``, INVALID_PARAMETER, for an unknown Channel, for one
+    that needs RDMA on a connection without it, and for descriptors that leave the address space or cover less than
+    ``length`` bytes, and ``DecodeError`` for malformed ones."""
+    if channel == _NONE or connection.dialect < _SMB_3_0:
         return None
     rdma = connection.transport.rdma
-    if rdma is None:
+    invalidate = channel == _RDMA_V1_INVALIDATE and connection.dialect >= _SMB_3_0_2
+    if rdma is None or (channel != _RDMA_V1 and not invalidate):
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    invalidate = body.channel == Channel.RDMA_V1_INVALIDATE and connection.dialect >= Dialect.SMB_3_0_2
-    if body.channel != Channel.RDMA_V1 and not invalidate:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
-    session, tree = request.session, request.tree
-    if request.encrypted or (session is not None and session.encrypt_data) or (tree is not None and tree.encrypt_data):
-        raise StatusError(NtStatus.INVALID_PARAMETER)
-    buffers = descriptors(message, body.channel_info_offset, body.channel_info_length)
+    buffers = descriptors(message, info_offset, info_length)
     covered = 0
     for buffer in buffers:
         if buffer.offset + buffer.length > ADDRESS_SPACE:

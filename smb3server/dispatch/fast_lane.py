@@ -16,12 +16,15 @@ The part that differs between commands is their ``ShortForm``. It lies beside th
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server.backends.local.impersonate import begin_row, end_row
 from smb3server.dispatch.chain import Chain
+from smb3server.dispatch.checks import CREDIT_SIZE, pays_for
+from smb3server.dispatch.data_channel import RemoteMemory, described
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
 from smb3server.dispatch.request import Handler, Host, Request
@@ -30,7 +33,9 @@ from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import SessionState
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, HeaderFlags
 from smb3server.wire.read_write import TAIL
+from smb3server.wire.status import StatusError
 from smbdirect.codec import Buffer
+from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
     from smbdirect.message_transport import InboundMessage
 
+_CHARGE = struct.Struct("<H")
 _SIGNED = int(HeaderFlags.SIGNED)
 _KNOWN_FLAGS = int(HeaderFlags.PRIORITY_MASK) | _SIGNED
 _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
@@ -46,7 +52,8 @@ _VALID = SessionState.VALID
 _AUTHENTICATED = ConnectionLife.AUTHENTICATED
 _SMALLEST = HEADER_SIZE + 4
 LARGEST_DATA = 65535  # so that two bytes of a length field are zero
-"""Bytes of data of an ordinary READ or WRITE. One credit pays for them, and they do not count in ``Usage.lent``."""
+"""Bytes of data of an ordinary READ or WRITE in the message. One credit pays for them, and they do not count in
+``Usage.lent``."""
 _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
 """Bytes of unsent replies up to which one more does not have to report that it is sent (``Dispatcher._flush``)."""
 
@@ -55,8 +62,9 @@ Body = tuple[bytes, Buffer | None]
 Answer = Callable[[], Body | None]
 """Does what the request asks for and returns the response. None: nothing was done, and the general path has to do it.
 An exception becomes the status of the response, as in a handler."""
-Found = tuple["Open | None", Answer]
-"""The open that a request works on or None, and what answers the request."""
+Found = tuple["Open | None", Answer, RemoteMemory | None]
+"""The open that a request works on or None, what answers the request, and the client's memory if the data goes by
+RDMA."""
 
 
 class ShortForm(NamedTuple):
@@ -92,6 +100,22 @@ def ordinary_open(
     ):
         return None
     return found
+
+
+def ordinary_remote(
+    connection: Connection, message: memoryview, channel: int, info_offset: int, info_length: int, length: int
+) -> RemoteMemory | None:
+    """Return the client's memory for ``length`` bytes. Return None if the general path would refuse the request."""
+    if (
+        length > CREDIT_SIZE
+        and connection.supports_multi_credit
+        and not pays_for(_CHARGE.unpack_from(message, 6)[0], length)
+    ):
+        return None
+    try:
+        return described(connection, message, channel, info_offset, info_length, length)
+    except (StatusError, DecodeError):
+        return None
 
 
 class FastLane:
@@ -184,10 +208,12 @@ class FastLane:
         found = form.look(connection, session, tree, sequence, view)
         if found is None:
             return False
+        opened, answer, remote = found
+        if remote is not None and cipher_session is not None:
+            return False  # data by RDMA would not be encrypted
         if signer is not None and not signer.verify(view):
             view[SIGNATURE_OFFSET:HEADER_SIZE] = signature
             return False
-        opened, answer = found
         watchdog = self._watchdog
         began, processor = (time.monotonic(), time.thread_time()) if watchdog is not None else (0.0, 0.0)
         if form.writes and not self._in_row and self._transport.at_end_of_turn(self.end_row):
@@ -209,7 +235,8 @@ class FastLane:
             if watchdog is not None:
                 watchdog.finished(request, began, processor)
             if isinstance(body, Exception):
-                self._writer.send([self._writer.reply(request, failure(request, body))], cipher_session)
+                result = remote.failure(request, body) if remote is not None else failure(request, body)
+                self._writer.send([self._writer.reply(request, result)], cipher_session)
                 inbound.release()
                 return True
         packed = REPLY_HEADER.pack(
@@ -225,7 +252,8 @@ class FastLane:
             tree_id << 32,
             session_id,
         )
-        self._send(packed, body, signer, message_id, cipher_session)
+        invalidate = remote.invalidate if remote is not None else None
+        self._send(packed, body, signer, message_id, cipher_session, invalidate)
         inbound.release()
         return True
 
@@ -236,7 +264,13 @@ class FastLane:
             end_row()
 
     def _send(
-        self, header: bytes, body: Body, signer: Signer | None, message_id: int, cipher_session: Session | None
+        self,
+        header: bytes,
+        body: Body,
+        signer: Signer | None,
+        message_id: int,
+        cipher_session: Session | None,
+        invalidate: int | None,
     ) -> None:
         """Sign or encrypt the reply and send it, unless another node may be answering by now."""
         connection = self._connection
@@ -248,15 +282,15 @@ class FastLane:
             # Copying a small message into one segment costs less than signing several segments.
             message = bytearray().join((header, fixed, data) if data is not None else (header, fixed))
             message[SIGNATURE_OFFSET:HEADER_SIZE] = signer.sign((message,), message_id)
-            self._transport.send((message,))
+            self._transport.send((message,), invalidate)
         elif cipher_session is not None and cipher_session.cipher is not None:
             segments = (header, fixed, data) if data is not None else (header, fixed)
             sealed, release = self._writer.encrypted(segments, cipher_session.cipher)
             self._transport.send((sealed,), None, release)
         elif data is not None:
-            self._transport.send((header + fixed, data))
+            self._transport.send((header + fixed, data), invalidate)
         else:
-            self._transport.send((header + fixed,))
+            self._transport.send((header + fixed,), invalidate)
 
     def _request(self, chain: Chain, session: Session, opened: Open | None, signer: Signer | None) -> Request:
         """Return the request that the general path would have by now."""

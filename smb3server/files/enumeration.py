@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from smb3server.backends.names import has_wildcards
@@ -14,21 +14,17 @@ if TYPE_CHECKING:
 
 
 class Enumeration:
-    """The search of one open directory: Open.EnumerationLocation and Open.EnumerationSearchPattern. It has the store's
-    lazy search, and the one entry from it that did not fit the last response."""
+    """The search of one open directory: Open.EnumerationLocation and Open.EnumerationSearchPattern."""
 
-    __slots__ = ("_handle", "backend", "closed", "entries", "held", "only", "pattern", "started", "turn", "unfinished")
+    __slots__ = ("_search", "backend", "closed", "only", "pattern", "started", "turn", "unfinished")
 
     def __init__(self, handle: Handle, pattern: str, backend: Backend | None = None) -> None:
         """``backend`` is the store of ``handle``. Give it if a search for one name can wait for the folder to be
         read."""
         self.pattern = pattern
         self.backend = backend
-        self._handle = handle
         self.only = None if has_wildcards(pattern) else pattern
-        self.entries = self._search()
-        self.held: DirectoryEntry | None = None
-        """The entry that did not fit the last response."""
+        self._search = handle.search(compile_expression(pattern), self.only)
         self.started = False
         """True once an entry was returned. From then on the end is NO_MORE_FILES instead of NO_SUCH_FILE."""
         self.turn = asyncio.Lock()
@@ -37,17 +33,21 @@ class Enumeration:
         """Number of requests that list over several turns and are not answered yet."""
         self.closed = False
 
-    def _search(self) -> Iterator[DirectoryEntry | None]:
-        return self._handle.search(compile_expression(self.pattern), self.only)
+    def read(self, most: int) -> Sequence[DirectoryEntry] | None:
+        """Return the next entries, as ``Search.read`` does."""
+        if self.only is None or self.backend is None:
+            return self._search.read(most)
+        self.backend.defer_reading = True
+        try:
+            return self._search.read(most)
+        finally:
+            self.backend.defer_reading = False
 
-    def begin_again(self) -> None:
-        """Restart the search for one name after it ended with ``FolderNotRead``."""
-        if not self.closed:
-            self.entries = self._search()
+    def unread(self, count: int) -> None:
+        """Take back the last entries that ``read`` returned, as ``Search.unread`` does."""
+        self._search.unread(count)
 
     def close(self) -> None:
         """Release the store's resources of the search."""
         self.closed = True
-        close = getattr(self.entries, "close", None)
-        if close is not None:
-            close()
+        self._search.close()

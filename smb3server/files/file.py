@@ -121,8 +121,8 @@ class File(Generic[Opened]):
         """Return whether an open with ``access`` and ``share`` violates the sharing of the file's other opens.
 
         DELETE on the unnamed stream must be shared by the opens of the file's other streams, too."""
-        opens = [opened for opened in self.opens if opened is not exclude]
-        if share_modes.conflicts(opens, access, share):
+        opens = self.opens if exclude is None else [opened for opened in self.opens if opened is not exclude]
+        if opens and share_modes.conflicts(opens, access, share):
             return True
         if not self.stream and access & Access.DELETE:
             for other in self.table.streams(self.key):

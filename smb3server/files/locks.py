@@ -167,6 +167,8 @@ class LockTable(Generic[Owner]):
 
     def release_owner(self, owner: Owner) -> None:
         """Release all locks of an open that is closed, and end its waiting requests with ``on_closed``."""
+        if not (self.locks or self.waiters or self._granted):
+            return
         gone = [waiter for waiter in self.waiters if waiter.lock.owner is owner]
         if gone:
             self.waiters = [waiter for waiter in self.waiters if waiter.lock.owner is not owner]

@@ -31,7 +31,12 @@ def token_of(session: Session, user: User | None, accounts: Accounts) -> Token:
 
 
 def caller_of(session: Session, tree: TreeConnect, accounts: Accounts) -> Caller:
-    """Return the user of a session, with the credentials and the maximal access of a tree connect."""
+    """Return the user of a session, with the credentials and the maximal access of a tree connect, which caches it."""
     identity = session.identity
     user = tree.share.acting_user(identity.user if identity is not None else None)
-    return Caller(token_of(session, user, accounts), user, tree.maximal_access)
+    known = tree.caller
+    if known is not None and known[0] is identity and known[1].user is user:
+        return known[1]
+    caller = Caller(token_of(session, user, accounts), user, tree.maximal_access)
+    tree.caller = identity, caller
+    return caller

@@ -43,6 +43,7 @@ class Usage:
         "connections",
         "lent",
         "locks",
+        "max_lent",
         "name",
         "opens",
         "reserved",
@@ -51,8 +52,10 @@ class Usage:
         "watchers",
     )
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, max_lent: int) -> None:
         self.name = name
+        self.max_lent = max_lent
+        """Most bytes that ``lent`` should count."""
         self.connections = 0
         self.sessions = 0
         self.opens = 0
@@ -74,6 +77,10 @@ class Usage:
     def idle(self) -> bool:
         """Whether the user has no connection, session, open or buffer."""
         return not (self.connections or self.sessions or self.opens or self.lent)
+
+    def may_lend(self, size: int) -> bool:
+        """Return whether the user may have a buffer of ``size`` bytes now. A user without any may always have one."""
+        return not self.lent or self.lent + size <= self.max_lent
 
     def give_back(self, size: int) -> None:
         """Stop counting a buffer of ``size`` bytes that is free again, and let the next waiting request try."""
@@ -111,7 +118,7 @@ class Ceilings:
         usage = self._users.get(name)
         if usage is None:
             self._tidy()
-            usage = self._users[name] = Usage(name)
+            usage = self._users[name] = Usage(name, self._settings.max_lent_per_user)
         return usage
 
     def _tidy(self) -> None:
@@ -144,7 +151,7 @@ class Ceilings:
 
         First close opens of the user whose client is away: the section lets a server do that at any time. ``opens``:
         how many the server has in all. ``limit``: how many it can have."""
-        while opens >= limit or not self._within(usage.opens, opens, limit):
+        while opens >= limit or not (usage.opens < LEAST or self._within(usage.opens, opens, limit)):
             if not usage.away:
                 raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
             before = usage.opens
@@ -162,10 +169,6 @@ class Ceilings:
         """Raise INSUFFICIENT_RESOURCES if the user may have no further watcher."""
         if usage.watchers >= self._settings.max_watchers_per_user:
             raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
-
-    def may_lend(self, usage: Usage, size: int) -> bool:
-        """Return whether the user may have a buffer of ``size`` bytes now. A user without any may always have one."""
-        return not usage.lent or usage.lent + size <= self._settings.max_lent_per_user
 
     def room_to_reserve(self, usage: Usage) -> int:
         """Return how many more bytes the user may reserve."""

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from smb3server.backends.deferred import DeferredHandle
 from smb3server.files.caching import Lease, Oplock
 from smb3server.settings.server import Settings
 from smb3server.state.life import ConnectionLife, change
@@ -24,6 +23,7 @@ from smb3server.wire.header import Command
 from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
+    from smb3server.access.caller import Caller
     from smb3server.access.check import Token
     from smb3server.access.identity import Identity
     from smb3server.auth.acceptor import Acceptor
@@ -321,7 +321,7 @@ class Session:
 class TreeConnect:
     """A session's use of a share. [MS-SMB2 3.3.1.9]"""
 
-    __slots__ = ("creation_time", "encrypt_data", "maximal_access", "session", "share", "tree_id")
+    __slots__ = ("caller", "creation_time", "encrypt_data", "maximal_access", "session", "share", "tree_id")
 
     def __init__(self, tree_id: int, session: Session, share: Share) -> None:
         self.tree_id = tree_id
@@ -330,6 +330,8 @@ class TreeConnect:
         self.maximal_access = share.maximal_access(session.identity)
         self.encrypt_data = share.encrypt_data
         self.creation_time = time.time()
+        self.caller: tuple[Identity | None, Caller] | None = None
+        """The latest result of ``caller.caller_of``, with the identity that it was made for."""
 
     @property
     def user(self) -> User | None:
@@ -509,12 +511,12 @@ class Open:
     @property
     def is_dormant(self) -> bool:
         """Whether it takes no descriptor, because its client has not come back since it was restored."""
-        return isinstance(self.handle, DeferredHandle)
+        return self.handle is not None and self.handle.dormant
 
     def use_handle(self, handle: Handle) -> None:
         """Set the handle, and its descriptor if the open has one."""
         self.handle = handle
-        self.descriptor = None if self.is_directory or self.is_dormant else handle.fileno()
+        self.descriptor = None if self.is_directory or handle.dormant else handle.fileno()
 
     def close_handle(self) -> None:
         """Take the handle off the open, and close it when nothing in flight uses it any longer."""

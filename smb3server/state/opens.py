@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import struct
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,9 @@ from smb3server.state.replays import Replays
 from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
+
+_NUMBER = struct.Struct("<Q")
+_MAX_ID = (1 << 63) - 1
 
 
 class OpenTable:
@@ -44,14 +48,19 @@ class OpenTable:
         self.dormant = 0
         """Number of restored opens whose client is not back yet; they take no descriptor."""
         self.counts = HandleCounts()
+        self._random: list[int] = []
+        """Random numbers for the next FileIds, each used once. One system call yields many."""
+        # Invariant: between calls their number is even.
 
     def new_file_id(self) -> tuple[int, int]:
         """Return an unused (persistent, volatile) FileId; never all zeros or all ones."""
         while True:
             # Unpredictable: a client that guesses a persistent id could try to take over a durable open.
-            persistent = secrets.randbits(63) or 1
+            if not self._random:
+                self._random = [number & _MAX_ID or 1 for (number,) in _NUMBER.iter_unpack(secrets.token_bytes(512))]
+            persistent, volatile = self._random.pop(), self._random.pop()
             if persistent not in self.by_id:
-                return persistent, secrets.randbits(63) or 1
+                return persistent, volatile
 
     def add(self, opened: Open) -> None:
         """Enter a new open of a connected client."""

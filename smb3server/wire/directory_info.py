@@ -1,13 +1,12 @@
 """Directory information levels: one encoder per level, made for long listings. [MS-FSCC 2.4.8 to 2.4.34]
 
-Encoders set NextEntryOffset to 0. ``Packer`` pads an entry to 8 bytes and sets the field as soon as another entry
-follows.
+Each entry but the last is padded to 8 bytes, and its NextEntryOffset leads to the next one.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from smb3server.wire import attributes as attr
@@ -25,10 +24,20 @@ _NAMES = struct.Struct("<III")
 _ID_EXTD = struct.Struct("<IIqqqqqqIIIIQQ")
 _ID_EXTD_BOTH = struct.Struct("<IIqqqqqqIIIIQQBB24s")
 _NEXT = struct.Struct("<I")
+_ID = struct.Struct("<IQ")
+"""Reserved and FileId."""
+_SHORT = struct.Struct("<BB24s")
+"""ShortNameLength, Reserved and ShortName."""
+_EXTD = struct.Struct("<IIQQ")
+"""EaSize, ReparsePointTag, and FileId in 128 bits."""
 
 
 class Metadata(Protocol):
     """The metadata of a file that the levels contain. Times are FILETIMEs, sizes are bytes."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The volume, and the file's number on it."""
 
     @property
     def creation_time(self) -> int: ...
@@ -58,8 +67,8 @@ class Metadata(Protocol):
     def reparse_tag(self) -> int: ...
 
 
-Encoder = Callable[[Metadata, bytes, int], bytes]
-"""Takes metadata, name in UTF-16LE and FileId. Returns the entry's fixed part."""
+Encoder = Callable[[int, Metadata, int, bytes], bytes]
+"""Takes NextEntryOffset, metadata, the length of the name and the 8.3 name. Returns the entry's fixed part."""
 
 
 def _ea_size(info: Metadata) -> int:
@@ -68,28 +77,9 @@ def _ea_size(info: Metadata) -> int:
     return info.reparse_tag if info.attributes & attr.REPARSE_POINT else info.ea_size
 
 
-def _directory(i: Metadata, name: bytes, file_id: int) -> bytes:
+def _directory(following: int, i: Metadata, length: int, short: bytes) -> bytes:
     return _DIRECTORY.pack(
-        0,
-        0,
-        i.creation_time,
-        i.last_access_time,
-        i.last_write_time,
-        i.change_time,
-        i.end_of_file,
-        i.allocation_size,
-        i.attributes,
-        len(name),
-    )
-
-
-def _full(i: Metadata, name: bytes, file_id: int) -> bytes:
-    return _directory(i, name, file_id) + _NEXT.pack(_ea_size(i))
-
-
-def _id_full(i: Metadata, name: bytes, file_id: int) -> bytes:
-    return _ID_FULL.pack(
-        0,
+        following,
         0,
         i.creation_time,
         i.last_access_time,
@@ -98,60 +88,26 @@ def _id_full(i: Metadata, name: bytes, file_id: int) -> bytes:
         i.end_of_file,
         i.allocation_size,
         i.attributes,
-        len(name),
-        _ea_size(i),
-        0,
-        file_id,
+        length,
     )
 
 
-def _both(i: Metadata, name: bytes, file_id: int) -> bytes:
-    return _BOTH.pack(
-        0,
-        0,
-        i.creation_time,
-        i.last_access_time,
-        i.last_write_time,
-        i.change_time,
-        i.end_of_file,
-        i.allocation_size,
-        i.attributes,
-        len(name),
-        _ea_size(i),
-        0,
-        0,
-        b"",
-    )
+def _full(following: int, i: Metadata, length: int, short: bytes) -> bytes:
+    return _directory(following, i, length, short) + _NEXT.pack(_ea_size(i))
 
 
-def _id_both(i: Metadata, name: bytes, file_id: int) -> bytes:
+def _id_full(following: int, i: Metadata, length: int, short: bytes) -> bytes:
+    return _full(following, i, length, short) + _ID.pack(0, i.key[1])
+
+
+def _both(following: int, i: Metadata, length: int, short: bytes) -> bytes:
+    return _full(following, i, length, short) + _SHORT.pack(len(short), 0, short)
+
+
+def _id_both(following: int, i: Metadata, length: int, short: bytes) -> bytes:
+    # Most clients ask for this level.
     return _ID_BOTH.pack(
-        0,
-        0,
-        i.creation_time,
-        i.last_access_time,
-        i.last_write_time,
-        i.change_time,
-        i.end_of_file,
-        i.allocation_size,
-        i.attributes,
-        len(name),
-        _ea_size(i),
-        0,
-        0,
-        b"",
-        0,
-        file_id,
-    )
-
-
-def _names(i: Metadata, name: bytes, file_id: int) -> bytes:
-    return _NAMES.pack(0, 0, len(name))
-
-
-def _id_extd(i: Metadata, name: bytes, file_id: int) -> bytes:
-    return _ID_EXTD.pack(
-        0,
+        following,
         0,
         i.creation_time,
         i.last_access_time,
@@ -160,16 +116,26 @@ def _id_extd(i: Metadata, name: bytes, file_id: int) -> bytes:
         i.end_of_file,
         i.allocation_size,
         i.attributes,
-        len(name),
-        i.ea_size,
-        i.reparse_tag,
-        file_id,
+        length,
+        i.reparse_tag if i.attributes & attr.REPARSE_POINT else i.ea_size,
+        len(short),
         0,
+        short,
+        0,
+        i.key[1],
     )
 
 
-def _id_extd_both(i: Metadata, name: bytes, file_id: int) -> bytes:
-    return _id_extd(i, name, file_id) + struct.pack("<BB24s", 0, 0, b"")
+def _names(following: int, i: Metadata, length: int, short: bytes) -> bytes:
+    return _NAMES.pack(following, 0, length)
+
+
+def _id_extd(following: int, i: Metadata, length: int, short: bytes) -> bytes:
+    return _directory(following, i, length, short) + _EXTD.pack(i.ea_size, i.reparse_tag, i.key[1], 0)
+
+
+def _id_extd_both(following: int, i: Metadata, length: int, short: bytes) -> bytes:
+    return _id_extd(following, i, length, short) + _SHORT.pack(len(short), 0, short)
 
 
 class Level(NamedTuple):
@@ -191,54 +157,60 @@ LEVELS: dict[int, Level] = {
     FileInfoClass.ID_EXTD_DIRECTORY: Level(_id_extd, _ID_EXTD, 9),
     FileInfoClass.ID_EXTD_BOTH_DIRECTORY: Level(_id_extd_both, _ID_EXTD_BOTH, 9),
 }
-
-
-_SHORT = struct.Struct("<BB24s")
-"""Layout of ShortNameLength, Reserved and ShortName."""
-_SHORT_AT: dict[int, int] = {
-    FileInfoClass.BOTH_DIRECTORY: 68,
-    FileInfoClass.ID_BOTH_DIRECTORY: 68,
-    FileInfoClass.ID_EXTD_BOTH_DIRECTORY: _ID_EXTD.size,
-}
+_WITH_SHORT_NAMES = frozenset(
+    {FileInfoClass.BOTH_DIRECTORY, FileInfoClass.ID_BOTH_DIRECTORY, FileInfoClass.ID_EXTD_BOTH_DIRECTORY}
+)
+_PADDING = tuple(bytes(size) for size in range(8))
 
 
 class Packer:
-    """One QUERY_DIRECTORY response of at most ``limit`` bytes, filled entry by entry."""
+    """One QUERY_DIRECTORY response of at most ``limit`` bytes, filled by entries."""
 
-    __slots__ = ("_encode", "_last", "_short_at", "buffer", "count", "has_short_names", "limit")
+    __slots__ = ("_encode", "_fixed", "_last", "_short_name", "buffer", "count", "limit")
 
-    def __init__(self, info_class: int, limit: int) -> None:
-        self._encode = LEVELS[info_class].encode
-        self._short_at = _SHORT_AT.get(info_class, 0)
+    def __init__(self, info_class: int, limit: int, short_name: Callable[[str], str]) -> None:
+        """``short_name`` returns the 8.3 name of a name, or ''. It is called for levels with short names only."""
+        level = LEVELS[info_class]
+        self._encode = level.encode
+        self._fixed = level.layout.size
+        self._short_name = short_name if info_class in _WITH_SHORT_NAMES else None
         self.buffer = bytearray()
         self.limit = limit
         self.count = 0
-        self.has_short_names = self._short_at > 0
         # Invariant: offset of the last entry in the buffer; 0 if there is none.
         self._last = 0
 
-    def add(self, info: Metadata, name: bytes, file_id: int, short: bytes = b"") -> bool:
-        """Append an entry. Return False, with nothing changed, if it does not fit.
-
-        ``name`` and ``short`` are in UTF-16LE. ``short`` is for levels with short names only.
-        """
-        buffer = self.buffer
-        size = len(buffer)
-        start = (size + 7) & ~7
-        entry = self._encode(info, name, file_id)
-        if short:
-            entry = entry[: self._short_at] + _SHORT.pack(len(short), 0, short) + entry[self._short_at + _SHORT.size :]
-        if start + len(entry) + len(name) > self.limit:
-            return False
-        if self.count:
-            if start != size:
-                buffer += bytes(start - size)
-            _NEXT.pack_into(buffer, self._last, start - self._last)
-        buffer += entry
-        buffer += name
-        self._last = start
-        self.count += 1
-        return True
+    def add(self, entries: Iterable[tuple[str, Metadata]]) -> int:
+        """Append entries (name and metadata), up to the first that does not fit. Return how many were appended."""
+        encode, fixed, short_name, limit = self._encode, self._fixed, self._short_name, self.limit
+        end = len(self.buffer)
+        start, last = end + 7 & ~7, self._last
+        parts = [_PADDING[start - end]]
+        added = 0
+        short = b""
+        for name, info in entries:
+            encoded = name.encode("utf-16-le", "surrogatepass")
+            length = len(encoded)
+            end = start + fixed + length
+            if end > limit:
+                break
+            if short_name is not None:
+                short = short_name(name).encode("utf-16-le")
+            # As if another entry followed: the last one is put right below.
+            following = end + 7 & ~7
+            parts += encode(following - start, info, length, short), encoded, _PADDING[following - end]
+            last, start = start, following
+            added += 1
+        if added:
+            if self.count:
+                first = len(self.buffer) + 7 & ~7
+                _NEXT.pack_into(self.buffer, self._last, first - self._last)
+            parts.pop()
+            self.buffer += b"".join(parts)
+            _NEXT.pack_into(self.buffer, last, 0)
+            self._last = last
+            self.count += added
+        return added
 
 
 class ListedEntry(NamedTuple):

@@ -7,6 +7,7 @@ dispatcher answers INVALID_PARAMETER (MS-SMB2 3.3.5.2.x).
 
 from __future__ import annotations
 
+import codecs
 from typing import Any, TypeVar
 
 from smb3server.wire.header import HEADER_SIZE
@@ -54,7 +55,7 @@ def decode_name(data: Buffer) -> str:
     """
     if len(data) % 2:
         raise DecodeError("name with an odd number of bytes")
-    return bytes(data).decode("utf-16-le", "surrogatepass")
+    return codecs.utf_16_le_decode(data, "surrogatepass", True)[0]
 
 
 def encode_name(name: str) -> bytes:

@@ -111,7 +111,7 @@ class Connection:
         self.role: Role = role
         self.protocol = 0
         self.credits = Credits(settings.receive_credit_max, settings.send_credit_target)
-        self.credits.receive_credit_target = 1
+        self.credits.resize(target=1)
         self.max_send_size = settings.max_send_size
         self.max_receive_size = settings.max_receive_size
         self.max_fragmented_send_size = 0
@@ -179,6 +179,39 @@ class Connection:
             raise ValueError(f"{length} bytes exceed the peer's MaxFragmentedSize {self.max_fragmented_send_size}")
         self.send_queue.append(_Message(segments, length, invalidate, context))
         return length
+
+    def whole_message(self, segments: Sequence[Buffer], length: int) -> list[Buffer] | None:
+        """Return the one Send that carries a message of ``length`` bytes, and spend its credit. Return None, with
+        nothing changed, if the message needs several Sends or has to wait: then call ``send_message``.
+        [MS-SMBD 3.1.5.4]
+
+        This is a short way for most messages: nothing is queued before them, and there are more credits than the last
+        one, which needs a grant."""
+        state = self.credits
+        if (
+            not 0 < length <= self.max_send_size - DATA_OFFSET
+            or len(segments) >= self.settings.max_send_segments
+            or state.send_credits <= 1
+            or self.send_queue
+            or self.send_immediate
+            or self.role is not Role.ESTABLISHED
+        ):
+            return None
+        granted = state.spend()
+        return [
+            DATA_TRANSFER_PADDED.pack_fields(state.send_credit_target, granted, 0, 0, 0, DATA_OFFSET, length, 0),
+            *segments,
+        ]
+
+    @property
+    def has_to_send(self) -> bool:
+        """Whether ``pending_sends`` may have something to send."""
+        return (
+            bool(self.send_queue)
+            or self.send_immediate
+            or self.credits.peer_runs_low
+            or self._negotiate_to_send is not None
+        )
 
     def pending_sends(self, now: float) -> list[OutgoingSend]:
         """Return everything that may go out now, spend its send credits and grant receive credits. [MS-SMBD 3.1.5.1]"""
@@ -250,7 +283,7 @@ class Connection:
         if self._respond:
             self._respond = False
             granted = self.credits.grant()
-            self.credits.minimum = 2
+            self.credits.resize(minimum=2)
             if granted == 0:
                 # 3.1.5.6: no receive could be posted. ``role`` shows that to the caller.
                 self._refuse_negotiation(constants.STATUS_INSUFFICIENT_RESOURCES, "")
@@ -339,7 +372,7 @@ class Connection:
         self._adopt_sizes(response)
         self.max_read_write_size = min(self.settings.max_read_write_size, response.max_read_write_size)
         self.credits.send_credits = response.credits_granted
-        self.credits.minimum = 2
+        self.credits.resize(minimum=2)
         return self._establish(now)
 
     def _check_sizes(self, max_receive_size: int, max_fragmented_size: int, rule: str) -> None:
@@ -350,7 +383,7 @@ class Connection:
 
     def _adopt_sizes(self, peer: NegotiateRequest | NegotiateResponse) -> None:
         self.protocol = VERSION_1_0
-        self.credits.receive_credit_target = peer.credits_requested
+        self.credits.resize(target=peer.credits_requested)
         self.max_receive_size = max(min(self.max_receive_size, peer.preferred_send_size), constants.MIN_RECEIVE_SIZE)
         self.max_send_size = min(self.max_send_size, peer.max_receive_size)
         self.max_fragmented_send_size = peer.max_fragmented_size
@@ -367,8 +400,19 @@ class Connection:
         header = _DATA_FIELDS(view) if length >= DATA_TRANSFER.size else DATA_TRANSFER.unpack(view)
         requested, granted, flags, _, remaining, offset, data_length = header
         state = self.credits
-        self._check_data(header, length)
-        data = view[offset : offset + data_length]
+        end = offset + data_length
+        if (
+            state.receive_credits <= 0
+            or length > self.max_receive_size
+            or requested == 0
+            or offset % DATA_ALIGNMENT
+            or end > length
+            or (data_length and offset < DATA_TRANSFER.size)
+            or data_length + remaining > self.max_fragmented_receive_size
+            or data_length + remaining > self.max_message_size
+        ):
+            raise self._fault(header, length)
+        data = view[offset:end]
         # An empty message between fragments only carries credits or a keepalive. It does not end the upper-layer
         # message.
         carries_data = data_length or remaining
@@ -376,7 +420,8 @@ class Connection:
         if carries_data and (remaining or self._reassembler.active):
             buffer = self._reassembler.append(data, remaining)
         state.receive_credits -= 1
-        state.receive_credit_target = requested
+        if requested != state.receive_credit_target:
+            state.resize(target=requested)
         state.send_credits += granted
         self._idle_deadline = now + self.keepalive_interval
         self.keepalive_requested = Keepalive.NONE
@@ -391,29 +436,29 @@ class Connection:
         token, self.invalidated_token = self.invalidated_token, None
         return MessageReceived(data if buffer is None else buffer.view, buffer, token)
 
-    def _check_data(self, header: tuple[int, ...], length: int) -> None:
+    def _fault(self, header: tuple[int, ...], length: int) -> ProtocolError:
+        """Return the error for a message of ``length`` bytes, which breaks at least one rule. [MS-SMBD 3.1.5.8]"""
         requested, _, _, _, remaining, offset, data_length = header
         if self.credits.receive_credits <= 0:
-            raise ProtocolError("message without a credit", _RECEIVING_DATA)
+            return ProtocolError("message without a credit", _RECEIVING_DATA)
         if length > self.max_receive_size:
-            raise ProtocolError(f"{length} bytes exceed MaxReceiveSize {self.max_receive_size}", "MS-SMBD 3.1.5.4")
+            return ProtocolError(f"{length} bytes exceed MaxReceiveSize {self.max_receive_size}", "MS-SMBD 3.1.5.4")
         if requested == 0:
-            raise ProtocolError("CreditsRequested is 0", _RECEIVING_DATA)
+            return ProtocolError("CreditsRequested is 0", _RECEIVING_DATA)
         if offset % DATA_ALIGNMENT:
-            raise ProtocolError(f"DataOffset {offset} is not aligned", _RECEIVING_DATA)
+            return ProtocolError(f"DataOffset {offset} is not aligned", _RECEIVING_DATA)
         if offset + data_length > length:
-            raise ProtocolError(f"payload {offset}+{data_length} exceeds message of {length}", _RECEIVING_DATA)
+            return ProtocolError(f"payload {offset}+{data_length} exceeds message of {length}", _RECEIVING_DATA)
         if data_length and offset < DATA_TRANSFER.size:
-            raise DecodeError(f"DataOffset {offset} lies in the header", "MS-SMBD 2.2.3")
+            return DecodeError(f"DataOffset {offset} lies in the header", "MS-SMBD 2.2.3")
         if data_length + remaining > self.max_fragmented_receive_size:
-            raise ProtocolError(
+            return ProtocolError(
                 f"message of {data_length}+{remaining} bytes exceeds {self.max_fragmented_receive_size}",
                 _RECEIVING_DATA,
             )
-        if data_length + remaining > self.max_message_size:
-            raise ProtocolError(
-                f"message of {data_length + remaining} bytes exceeds local limit {self.max_message_size}", "local"
-            )
+        return ProtocolError(
+            f"message of {data_length + remaining} bytes exceeds local limit {self.max_message_size}", "local"
+        )
 
     # -- timers and the end --------------------------------------------------------------------------------------
 

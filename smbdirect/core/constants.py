@@ -31,12 +31,13 @@ DATA_OFFSET = 24
 DEFAULT_CREDITS = 255
 """ReceiveCreditMax and SendCreditTarget (appendix B <3>, <8>)."""
 
-DEFAULT_SEND_SIZE = 1364
-"""MaxSendSize (appendix B <3>, <8>)."""
+DEFAULT_SEND_SIZE = 8192
+"""MaxSendSize. The smaller of this and the peer's MaxReceiveSize applies, which is 8192 on Windows and 1364 on Linux.
+(Windows and Linux send 1364 at most: appendix B <3>, <8>.)"""
 
 DEFAULT_RECEIVE_SIZE = 1364
-"""MaxReceiveSize. Windows posts 8192, Linux 1364. The smaller of this and the peer's MaxSendSize applies, which is 1364
-on both, so larger buffers would only cost memory."""
+"""MaxReceiveSize. The smaller of this and the peer's MaxSendSize applies, which is 1364 on Windows and Linux, so larger
+buffers would only cost memory."""
 
 DEFAULT_FRAGMENTED_SIZE = 1_048_576 + 4096
 """MaxFragmentedRecvSize: the 1 MiB of appendix B <3> and <8>, and room for headers. An upper layer that accepts longer

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from smbdirect.core.constants import EXTRA_RECEIVES
 
+_SHARES = 16
+"""Receives are posted again when one of this many parts of the window has been used up. Posting and granting many at
+once costs no more than one, and the peer always holds nearly all of its credits, or gets them with the next message."""
+
 
 class Credits:
     """The credit variables of one connection, and the number of receives in the provider's queue. [MS-SMBD 3.1.1.1]"""
 
     __slots__ = (
+        "low",
         "minimum",
         "receive_credit_max",
         "receive_credit_target",
@@ -21,6 +26,7 @@ class Credits:
         "receives_posted",
         "send_credit_target",
         "send_credits",
+        "window",
     )
 
     def __init__(self, receive_credit_max: int, send_credit_target: int) -> None:
@@ -35,21 +41,33 @@ class Credits:
         self.minimum = 1
         """Smallest window we give, even if the peer requested less; 2 once negotiated (see ``peer_runs_low``). Not in
         spec."""
+        self.window = 0
+        """How many credits the peer should hold. Not in spec."""
+        self.low = 0
+        """How few posted receives are a reason to post more. Not in spec."""
+        self.resize()
 
-    @property
-    def window(self) -> int:
-        """How many credits the peer should hold."""
-        window = self.receive_credit_target
-        window = min(window, self.receive_credit_max)
-        return window if window > self.minimum else self.minimum
+    def resize(self, *, target: int | None = None, maximum: int | None = None, minimum: int | None = None) -> None:
+        """Change the values that determine the window; None leaves a value as it is."""
+        if target is not None:
+            self.receive_credit_target = target
+        if maximum is not None:
+            self.receive_credit_max = maximum
+        if minimum is not None:
+            self.minimum = minimum
+        self.window = max(min(self.receive_credit_target, self.receive_credit_max), self.minimum)
+        self.low = self.window - max(self.window // _SHARES, 1)
 
     def receives_wanted(self, waiting: bool) -> int:
         """Return how many more receives to post. ``waiting`` means that queued messages need credits to go out."""
         desired = self.window
-        if waiting and self.send_credits == 1 and self.receive_credits >= desired:
+        if waiting and self.send_credits == 1:
             # 3.1.5.9: the last send credit may only be spent together with a grant, so there must be a receive to
             # grant.
-            desired = min(self.receive_credits + 1, self.receive_credit_max + EXTRA_RECEIVES)
+            if self.receive_credits >= desired:
+                desired = min(self.receive_credits + 1, self.receive_credit_max + EXTRA_RECEIVES)
+        elif self.receives_posted > self.low:
+            return 0
         wanted = desired - self.receives_posted
         return wanted if wanted > 0 else 0
 

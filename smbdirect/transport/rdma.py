@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from smbdirect.codec import Buffer
 from smbdirect.core.connection import Connection
 from smbdirect.errors import ProviderError
-from smbdirect.message_transport import RemoteBuffer
+from smbdirect.message_transport import PooledBuffer, RemoteBuffer
 from smbdirect.providers.base import Access, Endpoint, MemoryRegion, Read, RemoteSegment, WorkRequest, Write
 from smbdirect.transport.pool import BufferPool
 from smbdirect.transport.registrations import Counters, RegistrationCache
-from smbdirect.transport.work_queue import OnDone, Transfer, WorkQueue
+from smbdirect.transport.work_queue import OnDone, WorkQueue
 
 B = TypeVar("B", bound=Buffer)
 
@@ -120,14 +121,13 @@ class Rdma:
     def write_to_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: OnDone) -> None:
         """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
         total = sum(map(len, local))
-        transfer = self._begin(remote, total, on_done)
-        if transfer is None:
+        if not self._begin(remote, total, on_done):
             return
         if self.cache.needed:
             try:
-                local = self._registered_sources(local, transfer)
+                local, on_done = self._registered_sources(local, on_done)
             except ProviderError as error:
-                self._loop.call_soon(transfer.finish, error)
+                self._loop.call_soon(on_done, error)
                 return
         capabilities = self._endpoint.capabilities
         requests: list[WorkRequest]
@@ -138,50 +138,56 @@ class Rdma:
             requests = [Write(segments, segment, signalled=False) for segment, segments in pieces]
         self._counters["bytes_rdma_written"] += total
         self._counters["rdma_writes"] += len(requests)
-        self.work.add(requests, transfer)
+        self.work.add(requests, on_done)
 
     def read_from_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[memoryview], on_done: OnDone) -> None:
         """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
         total = sum(map(len, local))
-        transfer = self._begin(remote, total, on_done)
-        if transfer is None:
+        if not self._begin(remote, total, on_done):
             return
         try:
             for view in local:
                 self.cache.add(view)
         except ProviderError as error:
-            self._loop.call_soon(transfer.finish, error)
+            self._loop.call_soon(on_done, error)
             return
         capabilities = self._endpoint.capabilities
-        pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_read_sge)
-        requests: list[WorkRequest] = [Read(segments, segment) for segment, segments in pieces]
+        requests: list[WorkRequest]
+        if total <= remote[0].length and total <= capabilities.max_transfer and len(local) <= capabilities.max_read_sge:
+            requests = [Read(local, RemoteSegment(remote[0].token, remote[0].offset, total))]
+        else:
+            pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_read_sge)
+            requests = [Read(segments, segment) for segment, segments in pieces]
         self._counters["bytes_rdma_read"] += total
         self._counters["rdma_reads"] += len(requests)
-        self.work.add(requests, transfer)
+        self.work.add(requests, on_done)
 
-    def _begin(self, remote: Sequence[RemoteBuffer], total: int, on_done: OnDone) -> Transfer | None:
-        """Check a transfer. Return None if there is nothing to post; ``on_done`` is then called soon. Raise
+    def _begin(self, remote: Sequence[RemoteBuffer], total: int, on_done: OnDone) -> bool:
+        """Check a transfer. Return whether there is anything to post; if not, ``on_done`` is called soon. Raise
         ``ValueError`` if the descriptors are too short."""
         check_descriptors(remote, total)
-        transfer = Transfer(on_done)
         work = self.work
         if total and not work.stopped:
-            return transfer
-        self._loop.call_soon(transfer.finish, work.lost() if total else None)
-        return None
+            return True
+        self._loop.call_soon(on_done, work.lost() if total else None)
+        return False
 
-    def _registered_sources(self, local: Sequence[Buffer], transfer: Transfer) -> Sequence[Buffer]:
-        """Replace unregistered segments by registered copies, which ``transfer`` keeps. Raise ``ProviderError`` if the
-        device refuses to register memory."""
+    def _registered_sources(self, local: Sequence[Buffer], on_done: OnDone) -> tuple[Sequence[Buffer], OnDone]:
+        """Replace unregistered segments by registered copies. Return the segments, and what to call at the end, which
+        releases the copies. Raise ``ProviderError`` if the device refuses to register memory."""
         sources: list[Buffer] = []
-        for segment in local:
-            if self.cache.covers(segment):
-                sources.append(segment)
-                continue
-            buffer = self.cache.gathered((segment,), len(segment))
-            transfer.keep(buffer)
-            sources.append(buffer.view)
-        return sources
+        copies: list[PooledBuffer] = []
+        try:
+            for segment in local:
+                if self.cache.covers(segment):
+                    sources.append(segment)
+                    continue
+                copies.append(self.cache.gathered((segment,), len(segment)))
+                sources.append(copies[-1].view)
+        except ProviderError:
+            _release(copies)
+            raise
+        return sources, partial(_end_with, copies, on_done) if copies else on_done
 
     def register(self, view: memoryview, *, readable: bool = False, writable: bool = False) -> RegisteredBuffer:
         """See ``RdmaOperations``. [MS-SMBD 3.1.4.3]"""
@@ -193,3 +199,14 @@ class Rdma:
         buffer = RegisteredBuffer(self._endpoint, view, access, self._endpoint.capabilities.max_transfer)
         self._counters["registrations"] += len(buffer.descriptors)
         return buffer
+
+
+def _release(buffers: Sequence[PooledBuffer]) -> None:
+    for buffer in buffers:
+        buffer.release()
+
+
+def _end_with(copies: Sequence[PooledBuffer], on_done: OnDone, error: BaseException | None) -> None:
+    """End a transfer that had copies of its own."""
+    _release(copies)
+    on_done(error)

@@ -12,6 +12,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 from smbdirect.codec import Buffer
 from smbdirect.core import constants
@@ -35,7 +37,7 @@ from smbdirect.transport.pool import BufferPool, PoolBuffer
 from smbdirect.transport.rdma import Rdma
 from smbdirect.transport.receives import ReceiveBuffer, ReceivePool
 from smbdirect.transport.registrations import Counters
-from smbdirect.transport.work_queue import Sent
+from smbdirect.transport.work_queue import OnDone
 from smbdirect.unauthenticated import Allowance
 
 _log = logging.getLogger(__name__)
@@ -76,6 +78,25 @@ _ERRORS = (
     "dropped_requests",
 )
 """Provider counters that count as errors if their names end in these words."""
+
+
+class _Queued(NamedTuple):
+    """The context of a message that waits in the core: its last Send ends it."""
+
+    on_done: OnDone | None
+    length: int
+
+
+def _sent(on_sent: Callable[[], None], error: BaseException | None) -> None:
+    """End a message. A lost one is handled like a sent one."""
+    on_sent()
+
+
+def _sent_by(bounce: PooledBuffer, on_done: OnDone | None, error: BaseException | None) -> None:
+    """End a message that was sent from a copy."""
+    bounce.release()
+    if on_done is not None:
+        on_done(error)
 
 
 class Message:
@@ -171,7 +192,7 @@ class SmbDirectTransport:
         self._pump_scheduled = False
         """Invariant: True if and only if ``_scheduled_pump`` is among the loop's next calls."""
         self._pump_wanted = False
-        """Set when a receive was processed since the last pump: it may have to be posted again, or credits granted."""
+        """Set when there may be more to do at the end of a batch than ``_completed`` sees."""
         self._timer: asyncio.TimerHandle | None = None
         """Invariant: it fires no later than ``connection.next_deadline()`` while the connection is not dead."""
         self._close_timer: asyncio.TimerHandle | None = None
@@ -183,9 +204,8 @@ class SmbDirectTransport:
         )
         if role is Role.PASSIVE:
             self.connection.max_message_size = constants.UNAUTHENTICATED_MESSAGE_SIZE
-            self.connection.credits.receive_credit_max = min(
-                self.settings.receive_credit_max, constants.UNAUTHENTICATED_CREDITS
-            )
+            maximum = min(self.settings.receive_credit_max, constants.UNAUTHENTICATED_CREDITS)
+            self.connection.credits.resize(maximum=maximum)
         endpoint.on_completions = self._completed
         endpoint.on_closed = self._endpoint_closed
         self._post_receives()
@@ -209,7 +229,7 @@ class SmbDirectTransport:
         """See ``MessageTransport``. A trusted peer gets its full number of credits."""
         self.max_message_size = max_message_size
         self._trusted = True
-        self.connection.credits.receive_credit_max = self.settings.receive_credit_max
+        self.connection.credits.resize(maximum=self.settings.receive_credit_max)
         self._allowance.give_back()
         self._pump_wanted = True
         if not self._work.corked:
@@ -270,13 +290,27 @@ class SmbDirectTransport:
             return
         if invalidate is not None and not self.endpoint.capabilities.remote_invalidation:
             invalidate = None
-        sent = Sent(self, on_sent)
-        sent.length = length = self.connection.send_message(segments, invalidate, sent)
+        on_done = None if on_sent is None else partial(_sent, on_sent)
+        length = sum(map(len, segments))
+        credits = self.connection.credits
+        before = credits.receive_credits
+        whole = self.connection.whole_message(segments, length)
+        if whole is None:
+            self.connection.send_message(segments, invalidate, _Queued(on_done, length))
+        else:
+            self.counters["credits_granted"] += credits.receive_credits - before
         self.pending_send_bytes += length
         self.counters["messages_sent"] += 1
         self.counters["bytes_sent_inline"] += length
-        if not self._work.corked:
-            self._pump()
+        try:
+            if whole is not None:
+                self._queue_send(whole, invalidate, on_done, length)
+                if not self._work.corked:
+                    self._post()
+            elif not self._work.corked:
+                self._pump()
+        except ProviderError as error:
+            self._terminate(error)
 
     def is_stalled(self) -> bool:
         return self.life < Life.DEAD and self.endpoint.is_stalled()
@@ -340,10 +374,10 @@ class SmbDirectTransport:
     def receive_released(self, buffer: ReceiveBuffer) -> None:
         """Take a receive buffer back, and have it posted and granted again if the peer needs it."""
         self._receives.free.append(buffer)
-        if self._work.corked:
-            self._pump_wanted = True
-        elif self.connection.receives_wanted:
-            self._wake()
+        if not self._work.corked:
+            connection, credits = self.connection, self.connection.credits
+            if credits.receives_posted <= credits.low or connection.has_to_send:
+                self._wake()
 
     def _wake(self) -> None:
         """Schedule ``_pump``, for changes outside a batch."""
@@ -364,12 +398,22 @@ class SmbDirectTransport:
                 if completion.operation is Operation.RECEIVE:
                     self._received(completion)
                 else:
-                    work.completed(completion)
+                    self.pending_send_bytes -= work.completed(completion)
         finally:
             work.corked = False
-        # A batch of only finished Sends leaves nothing to do.
-        if self._pump_wanted or work.waiting or self.connection.send_queue or self.life is Life.CLOSING:
+        connection, credits = self.connection, self.connection.credits
+        if (
+            self._pump_wanted
+            or connection.has_to_send
+            or credits.receives_posted <= credits.low
+            or self.life is Life.CLOSING
+        ):
             self._pump()
+        elif work.waiting:
+            try:
+                self._post()
+            except ProviderError as error:
+                self._terminate(error)
 
     def _received(self, completion: Completion) -> None:
         """Process one completed receive."""
@@ -378,7 +422,6 @@ class SmbDirectTransport:
         if completion.status is not Status.OK or self.life >= Life.DEAD:
             self._receives.free.append(buffer)
             return
-        self._pump_wanted = True
         counters = self.counters
         counters["receives"] += 1
         credits = self.connection.credits
@@ -389,7 +432,10 @@ class SmbDirectTransport:
             event = self.connection.receive_message(
                 buffer.view[: completion.length], self.loop.time(), completion.invalidated
             )
-        except ProtocolError as error:
+            if credits.receives_posted <= credits.low:
+                # Before the message is handled: its reply can then grant them.
+                self._post_receives()
+        except (ProtocolError, ProviderError) as error:
             self._receives.free.append(buffer)
             self._terminate(error)
             return
@@ -411,11 +457,13 @@ class SmbDirectTransport:
             return
         self._receives.free.append(buffer)
         if type(event) is Established:
+            self._pump_wanted = True
             if self.life is Life.OPENING:
                 self.life = change(self.life, Life.OPEN)
             if self.on_established is not None:
                 self.on_established(self)
         elif type(event) is NegotiationFailed:
+            self._pump_wanted = True
             self._error = ProtocolError(event.detail, "MS-SMBD 3.1.5.6")
 
     def _hand_up(self, message: Message) -> None:
@@ -459,7 +507,7 @@ class SmbDirectTransport:
             self.counters["credits_granted"] += credits.receive_credits - before
             self._arm_timer()
             if self._work.waiting:
-                self._work.post()
+                self._post()
         except ProviderError as error:
             self._terminate(error)
             return
@@ -488,31 +536,42 @@ class SmbDirectTransport:
         return len(buffers)
 
     def _queue_sends(self, sends: Sequence[OutgoingSend]) -> None:
-        """Queue Sends of the core. The context of each is the ``Sent`` of the message that it ends, or None. Raise
-        ``ProviderError`` if the device refuses to register more memory; all are queued even then, so that each ``Sent``
-        is finished."""
-        cache, waiting, counters = self.rdma.cache, self._work.waiting, self.counters
+        """Queue Sends of the core. The context of each is the ``_Queued`` of the message that it ends, or None. Raise
+        ``ProviderError`` if the device refuses to register more memory; all are queued even then, so that each message
+        is ended."""
         refused: ProviderError | None = None
         for segments, invalidate, context in sends:
-            counters["sends"] += 1
-            if invalidate is not None:
-                counters["remote_invalidations_sent"] += 1
-            sent = context if isinstance(context, Sent) else None
-            if cache.needed and refused is None:
-                # Copy the segments to one registered buffer: at least the header is not registered.
-                length = sum(map(len, segments))
-                if length > self.endpoint.capabilities.max_inline:
-                    try:
-                        bounce = cache.gathered(segments, length)
-                    except ProviderError as error:
-                        refused = error
-                    else:
-                        sent = sent or Sent(self, None)
-                        sent.bounce = bounce
-                        segments = [bounce.view]
-            waiting.append((Send(segments, None, invalidate, False), sent))
+            on_done, length = context if isinstance(context, _Queued) else (None, 0)
+            try:
+                self._queue_send(segments, invalidate, on_done, length)
+            except ProviderError as error:
+                refused = error
         if refused is not None:
             raise refused
+
+    def _queue_send(
+        self, segments: Sequence[Buffer], invalidate: int | None, on_done: OnDone | None, length: int
+    ) -> None:
+        """Queue one Send, which ends a message of ``length`` bytes if that is not 0. Raise ``ProviderError`` if the
+        device refuses to register more memory; the Send is queued even then."""
+        self.counters["sends"] += 1
+        if invalidate is not None:
+            self.counters["remote_invalidations_sent"] += 1
+        try:
+            cache = self.rdma.cache
+            if cache.needed:
+                # Copy the segments to one registered buffer: at least the header is not registered.
+                size = sum(map(len, segments))
+                if size > self.endpoint.capabilities.max_inline:
+                    bounce = cache.gathered(segments, size)
+                    segments = [bounce.view]
+                    on_done = partial(_sent_by, bounce, on_done)
+        finally:
+            self._work.waiting.append((Send(segments, None, invalidate, False), on_done, length))
+
+    def _post(self) -> None:
+        """Post the work that waits. Raise ``ProviderError`` if the connection is to be aborted."""
+        self.pending_send_bytes -= self._work.post()
 
     # -- timers --------------------------------------------------------------------------------------------------
 
@@ -595,10 +654,11 @@ class SmbDirectTransport:
         elif reason.cause not in (CloseCause.PEER, CloseCause.LOCAL):
             self._end = ConnectionLost(reason)
         self._work.stop(self._error or self._end or "the connection ended")
-        for sent in self.connection.unsent():
-            if isinstance(sent, Sent):
-                sent.finish(None)
+        for queued in self.connection.unsent():
+            if isinstance(queued, _Queued) and queued.on_done is not None:
+                queued.on_done(None)
         self._work.fail(ConnectionLost(reason))
+        self.pending_send_bytes = 0
         while self._backlog:
             self._backlog.popleft().release()
         self.rdma.cache.clear()

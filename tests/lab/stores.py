@@ -6,7 +6,10 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from smb3server.backends.base import Backend, Disposition, Handle, OpenRequest, Path
+import pytest
+
+from smb3server.backends.base import Backend, DirectoryEntry, Disposition, Handle, OpenRequest, Path, Search
+from smb3server.backends.local import file_calls, syscalls
 
 CREATE, OPEN, OPEN_IF = Disposition.CREATE, Disposition.OPEN, Disposition.OPEN_IF
 
@@ -42,6 +45,22 @@ def listing(backend: Backend, *path: str) -> list[str]:
         found = [entry.name for entry in handle.scan()]
     assert found[:2] == [".", ".."]
     return sorted(found[2:])
+
+
+def every_entry(search: Search, most: int = 7) -> list[DirectoryEntry]:
+    """Return what a search finds, ``most`` entries at a time."""
+    found: list[DirectoryEntry] = []
+    while (some := search.read(most)) is not None:
+        assert len(some) <= most
+        found += some
+    assert search.read(most) is None
+    return found
+
+
+def without_native_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the local store make its system calls in Python."""
+    for name in syscalls.__all__:
+        monkeypatch.setattr(syscalls, name, getattr(file_calls, name))
 
 
 def exists(backend: Backend, path: Path) -> bool:

@@ -32,6 +32,7 @@ from smb3server.tools.bench.figures import BUSY, Sample, ratios, spread, verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 ECHO = CASES["echo q1"]
+BEGIN, END = page.BEGIN.format(page.TABLE), page.END.format(page.TABLE)
 
 
 def test_spread() -> None:
@@ -118,15 +119,13 @@ def test_document_of_ours_alone() -> None:
 
 def test_page_is_rewritten_between_its_markers(tmp_path: Path) -> None:
     file = tmp_path / "page.md"
-    file.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+    file.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     page.rewrite(file, "new")
     page.rewrite(file, "newer")
-    assert file.read_text() == f"before\n{page.BEGIN}\nnewer\n{page.END}\nafter\n"
+    assert file.read_text() == f"before\n{BEGIN}\nnewer\n{END}\nafter\n"
 
 
-@pytest.mark.parametrize(
-    "content", [None, "no markers", f"{page.END}\n{page.BEGIN}\n", f"{page.BEGIN}\n" * 2 + page.END]
-)
+@pytest.mark.parametrize("content", [None, "no markers", f"{END}\n{BEGIN}\n", f"{BEGIN}\n" * 2 + END])
 def test_page_without_markers_is_refused(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "page.md"
     if content is not None:

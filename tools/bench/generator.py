@@ -63,7 +63,7 @@ async def measure(options: argparse.Namespace) -> None:
         await asyncio.to_thread(sys.stdin.readline)
         used = time.process_time()
         case, depth = Case(write, piece, piece >= RDMA_THRESHOLD), options.depth * -(-options.block // piece)
-        elapsed = await load.run(case, depth, options.seconds)
+        elapsed = await load.run(case, depth, options.seconds, options.most)
         used, latencies = time.process_time() - used, sorted(load.latencies)
         found = {
             "test": options.test,
@@ -98,6 +98,7 @@ def main() -> None:
     parser.add_argument("-t", dest="test", choices=("read", "write", "randread"), default="read")
     parser.add_argument("-b", dest="block", type=int, default=1 << 20, help="bytes")
     parser.add_argument("-q", dest="depth", type=int, default=1)
+    parser.add_argument("-c", dest="most", type=int, default=sys.maxsize, help="operations")
     parser.add_argument("-T", dest="seconds", type=float, default=5.0)
     parser.add_argument("-z", dest="megabytes", type=int, default=256, help="size of the file")
     parser.add_argument("-R", dest="touch", action="store_true", help="copy the data read out of its buffer")

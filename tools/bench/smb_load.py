@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import Coroutine
 from typing import NamedTuple, TypeVar
@@ -76,7 +77,7 @@ class Load:
         self.touch = False
         self._block = -1
         self._case = Case(False, 0, False)
-        self._left = 0
+        self._left = self._most = 0
         self._deadline = 0.0
         self._done = asyncio.Event()
         self.operations = 0
@@ -118,8 +119,13 @@ class Load:
         )
         return bytearray(HEADER.pack(header) + body + described)
 
-    async def run(self, case: Case, depth: int, seconds: float) -> float:
-        """Make requests for ``seconds``; return how many seconds it took. ``operations`` counts them."""
+    async def run(self, case: Case, depth: int, seconds: float, most: int = sys.maxsize) -> float:
+        """Make requests for ``seconds``, but ``most`` of them; return how many seconds it took.
+
+        ``operations`` counts them.
+        """
+        depth = min(depth, most)
+        self._most = most
         self._transport.start(self._received, self._lost)
         self._case, self._memories, self._sent, self.latencies = case, [], {}, []
         self._requests = [self.request(case) for _ in range(depth)]
@@ -163,7 +169,7 @@ class Load:
         self.latencies.append(now - self._sent.pop(header.message_id))
         if self.touch and self._case.direct and not self._case.write:
             bytes(self._memories[slot])
-        if now < self._deadline:
+        if now < self._deadline and self.operations + len(self._slots) < self._most:
             self._send(slot)
             return
         self._left -= 1

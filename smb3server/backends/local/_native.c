@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
@@ -34,9 +35,10 @@ struct value {
     uint32_t size, flags;
 };
 
-/* The type of the results: a NamedTuple of Python, imported when this module is. */
+/* What belongs to this module: types of the results (NamedTuples of Python), and what the kernel can do. */
 struct state {
-    PyTypeObject *statx_type;
+    PyTypeObject *statx_type, *info_type, *key_type;
+    PyObject *file, *directory; /* members of the enumeration Kind */
     int have_getxattrat;
 };
 
@@ -97,9 +99,56 @@ static PyObject *failed(const char *name)
 
 /* -- statx */
 
+/* Whether nanoseconds since 1970 are a number of 64 bits: until the year 2262. */
+static int is_near(const struct statx_timestamp *time)
+{
+    return time->tv_sec > -9223372036LL && time->tv_sec < 9223372036LL;
+}
+
+static int64_t near_nanoseconds(const struct statx_timestamp *time)
+{
+    return time->tv_sec * 1000000000LL + time->tv_nsec;
+}
+
 static PyObject *nanoseconds(const struct statx_timestamp *time)
 {
-    return PyLong_FromLongLong((long long)time->tv_sec * 1000000000LL + time->tv_nsec);
+    PyObject *seconds, *billion, *product = NULL, *rest, *sum = NULL;
+
+    if (is_near(time))
+        return PyLong_FromLongLong(near_nanoseconds(time));
+    seconds = PyLong_FromLongLong(time->tv_sec);
+    billion = PyLong_FromLong(1000000000);
+    rest = PyLong_FromUnsignedLong(time->tv_nsec);
+    if (seconds != NULL && billion != NULL && rest != NULL)
+        product = PyNumber_Multiply(seconds, billion);
+    if (product != NULL)
+        sum = PyNumber_Add(product, rest);
+    Py_XDECREF(seconds);
+    Py_XDECREF(billion);
+    Py_XDECREF(rest);
+    Py_XDECREF(product);
+    return sum;
+}
+
+/* Make a NamedTuple of objects, any of which may be NULL with an exception set. It takes them over, also if it fails. */
+static PyObject *new_record(PyTypeObject *type, PyObject *const *fields, Py_ssize_t count)
+{
+    /* As tuple.__new__ does it for a subclass, but the result is filled here. */
+    PyObject *result = ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, count);
+    Py_ssize_t i;
+
+    for (i = 0; i < count; i++)
+        if (fields[i] == NULL || result == NULL)
+            break;
+    if (i < count) {
+        for (i = 0; i < count; i++)
+            Py_XDECREF(fields[i]);
+        Py_XDECREF(result);
+        return NULL;
+    }
+    for (i = 0; i < count; i++)
+        PyTuple_SetItem(result, i, fields[i]);
+    return result;
 }
 
 static PyObject *new_statx(PyTypeObject *type, const struct statx *found)
@@ -120,23 +169,7 @@ static PyObject *new_statx(PyTypeObject *type, const struct statx *found)
         nanoseconds(&found->stx_mtime),
         PyBool_FromLong((found->stx_attributes & STATX_ATTR_COMPRESSED) != 0),
     };
-    const Py_ssize_t count = sizeof fields / sizeof *fields;
-    /* A new tuple of a subclass, as tuple.__new__ makes it, but to be filled here. */
-    PyObject *result = ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, count);
-    Py_ssize_t i;
-
-    for (i = 0; i < count; i++)
-        if (fields[i] == NULL || result == NULL)
-            break;
-    if (i < count) {
-        for (i = 0; i < count; i++)
-            Py_XDECREF(fields[i]);
-        Py_XDECREF(result);
-        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-    }
-    for (i = 0; i < count; i++)
-        PyTuple_SetItem(result, i, fields[i]);
-    return result;
+    return new_record(type, fields, sizeof fields / sizeof *fields);
 }
 
 static PyObject *statx_of(PyObject *module, PyObject *argument)
@@ -391,19 +424,244 @@ static PyObject *getxattr_at(PyObject *module, PyObject *const *arguments, Py_ss
     return attribute(&from, name);
 }
 
+/* -- entries of a directory */
+
+/* Values of smb3server/wire/attributes.py. */
+enum {
+    READONLY = 0x1,
+    DIRECTORY = 0x10,
+    ARCHIVE = 0x20,
+    NORMAL = 0x80,
+    SPARSE = 0x200,
+    REPARSE_POINT = 0x400,
+    COMPRESSED = 0x800,
+    SETTABLE = 0x3327,
+};
+
+#define FILETIME_OF_1970 116444736000000000LL
+
+/* The small attribute of a file, as metadata.py packs it. Two items follow, if ``flags`` says so: a key of 16 bytes,
+   which listings do not need, and a struct change. */
+struct __attribute__((packed)) small {
+    uint8_t version, flags;
+    uint16_t present, beside, unused;
+    uint32_t attributes, ea_size, reparse_tag;
+    int64_t creation;
+    uint64_t inode;
+};
+
+struct __attribute__((packed)) change {
+    int64_t time, until;
+};
+
+enum { VERSION = 3, HAS_ATTRIBUTES = 1, HAS_KEY = 2, HAS_CHANGE = 4 };
+enum { KEY_SIZE = 16, EA_PRESENT = 2, REPARSE_PRESENT = 4 };
+
+struct entry {
+    const char *name;
+    struct statx stat;
+    int is_ordinary;
+    ssize_t length; /* of ``value``; negative: there is no attribute */
+    unsigned char value[sizeof(struct small) + KEY_SIZE + sizeof(struct change) + 1];
+};
+
+/* Look at an entry. Call it without the interpreter's lock. */
+static void look(struct entry *entry, const struct source *from, const char *attribute)
+{
+    int kind;
+
+    entry->is_ordinary = 0;
+    if (statx(from->descriptor, entry->name, AT_SYMLINK_NOFOLLOW, WANTED, &entry->stat))
+        return;
+    kind = entry->stat.stx_mode & S_IFMT;
+    if (kind != S_IFREG && kind != S_IFDIR)
+        return;
+    entry->length = read_attribute(from, attribute, entry->value, sizeof entry->value);
+    entry->is_ordinary = entry->length >= 0 || errno == ENODATA;
+}
+
+/* Take the small attribute apart. Return -1 if there is anything unusual about it. */
+static int unpack(const struct entry *entry, struct small *small, struct change *change)
+{
+    const size_t length = (size_t)entry->length;
+    size_t expected = sizeof *small;
+
+    memset(small, 0, sizeof *small);
+    memset(change, 0, sizeof *change);
+    if (entry->length < 0)
+        return 0;
+    if (length < sizeof *small)
+        return -1;
+    memcpy(small, entry->value, sizeof *small);
+    if (small->flags & HAS_KEY)
+        expected += KEY_SIZE;
+    if (small->flags & HAS_CHANGE)
+        expected += sizeof *change;
+    if (small->version != VERSION || length != expected || small->inode != entry->stat.stx_ino || small->creation < 0)
+        return -1;
+    if (small->flags & HAS_CHANGE)
+        memcpy(change, entry->value + length - sizeof *change, sizeof *change);
+    return change->time < 0 ? -1 : 0;
+}
+
+static int64_t filetime(const struct statx_timestamp *time)
+{
+    return FILETIME_OF_1970 + time->tv_sec * 10000000LL + time->tv_nsec / 100;
+}
+
+/* Do what metadata.file_info does for an ordinary file or directory. Return None for any other. */
+static PyObject *info_of(struct state *state, const struct entry *entry)
+{
+    const struct statx *stat = &entry->stat;
+    const int is_directory = (stat->stx_mode & S_IFMT) == S_IFDIR;
+    struct small small;
+    struct change change;
+    uint32_t attributes;
+    uint64_t size = 0, allocation = 0;
+    const struct statx_timestamp *born = &stat->stx_btime;
+    PyObject *kind = is_directory ? state->directory : state->file;
+
+    if (!entry->is_ordinary || unpack(entry, &small, &change) || !is_near(&stat->stx_atime)
+        || !is_near(&stat->stx_mtime) || !is_near(&stat->stx_ctime) || !is_near(&stat->stx_btime)
+        || stat->stx_size > INT64_MAX / 2 || stat->stx_blocks > INT64_MAX / 1024) {
+        Py_INCREF(Py_None);
+        return Py_None;
+    }
+    if (small.flags & HAS_ATTRIBUTES)
+        attributes = small.attributes & SETTABLE;
+    else
+        attributes = is_directory ? 0 : stat->stx_mode & 0222 ? ARCHIVE : ARCHIVE | READONLY;
+    if (is_directory)
+        attributes |= DIRECTORY;
+    else {
+        size = stat->stx_size;
+        allocation = stat->stx_blocks * 512;
+        if (size > allocation && !(attributes & SPARSE))
+            allocation = (size + 4095) / 4096 * 4096;
+    }
+    if (!(small.present & EA_PRESENT))
+        small.ea_size = 0;
+    if (!(small.present & REPARSE_PRESENT))
+        small.reparse_tag = 0;
+    if (small.reparse_tag)
+        attributes |= REPARSE_POINT;
+    if (stat->stx_attributes & STATX_ATTR_COMPRESSED)
+        attributes |= COMPRESSED;
+    if (!(stat->stx_mask & STATX_BTIME) || born->tv_sec < 0)
+        born = near_nanoseconds(&stat->stx_mtime) < near_nanoseconds(&stat->stx_ctime) ? &stat->stx_mtime
+                                                                                      : &stat->stx_ctime;
+    if (near_nanoseconds(&stat->stx_ctime) <= 0 || near_nanoseconds(&stat->stx_ctime) > change.until)
+        change.time = filetime(&stat->stx_ctime);
+
+    PyObject *key[] = {
+        PyLong_FromUnsignedLongLong((uint64_t)stat->stx_dev_major << 20 | stat->stx_dev_minor),
+        PyLong_FromUnsignedLongLong(stat->stx_ino),
+    };
+    Py_INCREF(kind);
+    PyObject *fields[] = {
+        new_record(state->key_type, key, 2),
+        kind,
+        PyLong_FromUnsignedLong(attributes ? attributes : NORMAL),
+        PyLong_FromLongLong(small.creation ? small.creation : filetime(born)),
+        PyLong_FromLongLong(filetime(&stat->stx_atime)),
+        PyLong_FromLongLong(filetime(&stat->stx_mtime)),
+        PyLong_FromLongLong(change.time),
+        PyLong_FromUnsignedLongLong(size),
+        PyLong_FromUnsignedLongLong(allocation),
+        PyLong_FromUnsignedLong(stat->stx_nlink),
+        PyLong_FromUnsignedLong(small.ea_size),
+        PyLong_FromUnsignedLong(small.reparse_tag),
+        PyLong_FromLong(stat->stx_mode),
+        PyLong_FromUnsignedLong(stat->stx_uid),
+        PyLong_FromUnsignedLong(stat->stx_gid),
+    };
+    return new_record(state->info_type, fields, sizeof fields / sizeof *fields);
+}
+
+/* Return a tuple of the names as bytes, which it keeps alive, and fill in ``entries``. */
+static PyObject *encoded(PyObject *names, struct entry *entries, Py_ssize_t amount)
+{
+    PyObject *raw = PyTuple_New(amount), *name;
+    Py_ssize_t i;
+
+    for (i = 0; raw != NULL && i < amount; i++) {
+        name = PyUnicode_EncodeFSDefault(PyTuple_GetItem(names, i));
+        if (name == NULL || PyTuple_SetItem(raw, i, name) || (entries[i].name = text_of(name)) == NULL)
+            Py_CLEAR(raw);
+    }
+    return raw;
+}
+
+static PyObject *ordinary_entries(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    struct state *state = state_of(module);
+    struct source from = {0};
+    struct entry *entries = NULL;
+    const char *attribute;
+    PyObject *names, *raw = NULL, *result = NULL, *info;
+    Py_ssize_t amount, i;
+
+    if (expect(count, 3, 3) || number_of(arguments[0], &from.descriptor) || (attribute = text_of(arguments[2])) == NULL)
+        return NULL;
+    from.is_entry = 1;
+    from.have_getxattrat = state->have_getxattrat;
+    names = PySequence_Tuple(arguments[1]);
+    if (names == NULL)
+        return NULL;
+    amount = PyTuple_Size(names);
+    entries = PyMem_Malloc((amount ? amount : 1) * sizeof *entries);
+    if (entries == NULL)
+        PyErr_NoMemory();
+    else
+        raw = encoded(names, entries, amount);
+    if (raw != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        for (i = 0; i < amount; i++) {
+            from.path = entries[i].name;
+            look(&entries[i], &from, attribute);
+        }
+        Py_END_ALLOW_THREADS
+        result = PyList_New(amount);
+    }
+    for (i = 0; result != NULL && i < amount; i++) {
+        info = info_of(state, &entries[i]);
+        if (info == NULL || PyList_SetItem(result, i, info))
+            Py_CLEAR(result);
+    }
+    PyMem_Free(entries);
+    Py_XDECREF(raw);
+    Py_DECREF(names);
+    return result;
+}
+
 /* -- the module */
+
+/* Return an attribute of a module. */
+static PyObject *from_module(const char *module, const char *name)
+{
+    PyObject *imported = PyImport_ImportModule(module), *found = NULL;
+
+    if (imported != NULL)
+        found = PyObject_GetAttrString(imported, name);
+    Py_XDECREF(imported);
+    return found;
+}
 
 static int fill(PyObject *module)
 {
     struct state *state = state_of(module);
     struct source root = {AT_FDCWD, "/", 1, 1};
-    PyObject *calls = PyImport_ImportModule("smb3server.backends.local.file_calls");
+    PyObject *kinds = from_module("smb3server.backends.base", "Kind");
 
-    if (calls == NULL)
-        return -1;
-    state->statx_type = (PyTypeObject *)PyObject_GetAttrString(calls, "Statx");
-    Py_DECREF(calls);
-    if (state->statx_type == NULL)
+    state->statx_type = (PyTypeObject *)from_module("smb3server.backends.local.file_calls", "Statx");
+    state->info_type = (PyTypeObject *)from_module("smb3server.backends.base", "FileInfo");
+    state->key_type = (PyTypeObject *)from_module("smb3server.backends.base", "FileKey");
+    if (kinds != NULL) {
+        state->file = PyObject_GetAttrString(kinds, "FILE");
+        state->directory = PyObject_GetAttrString(kinds, "DIRECTORY");
+        Py_DECREF(kinds);
+    }
+    if (PyErr_Occurred())
         return -1;
     /* Linux 6.13 and later have getxattrat(2). It costs half as much as /proc does. */
     errno = 0;
@@ -414,13 +672,25 @@ static int fill(PyObject *module)
 
 static int traverse(PyObject *module, visitproc visit, void *arg)
 {
-    Py_VISIT(state_of(module)->statx_type);
+    struct state *state = state_of(module);
+
+    Py_VISIT(state->statx_type);
+    Py_VISIT(state->info_type);
+    Py_VISIT(state->key_type);
+    Py_VISIT(state->file);
+    Py_VISIT(state->directory);
     return 0;
 }
 
 static int clear(PyObject *module)
 {
-    Py_CLEAR(state_of(module)->statx_type);
+    struct state *state = state_of(module);
+
+    Py_CLEAR(state->statx_type);
+    Py_CLEAR(state->info_type);
+    Py_CLEAR(state->key_type);
+    Py_CLEAR(state->file);
+    Py_CLEAR(state->directory);
     return 0;
 }
 
@@ -435,6 +705,7 @@ static PyMethodDef methods[] = {
     {"fgetxattr", FAST(fgetxattr_), NULL},
     {"getxattr", FAST(getxattr_), NULL},
     {"getxattr_at", FAST(getxattr_at), NULL},
+    {"ordinary_entries", FAST(ordinary_entries), NULL},
     {NULL, NULL, 0, NULL},
 };
 

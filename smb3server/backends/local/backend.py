@@ -29,7 +29,7 @@ from smb3server.backends.base import (
 from smb3server.backends.local import syscalls
 from smb3server.backends.local.file_ids import FileIds
 from smb3server.backends.local.handle import LocalHandle
-from smb3server.backends.local.impersonate import ActAs
+from smb3server.backends.local.impersonate import ActAs, LookAs
 from smb3server.backends.local.metadata import (
     KIND_BITS,
     KINDS,
@@ -49,6 +49,9 @@ from smb3server.backends.local.syscalls import FileId, Statx
 from smb3server.backends.local.watch import CREATE, Watcher
 from smb3server.wire import filetime
 
+# A name of a module costs less to look up than a member of an enumeration.
+_FILE, _DIRECTORY, _OTHER = Kind.FILE, Kind.DIRECTORY, Kind.OTHER
+_OPEN, _CREATE = Disposition.OPEN, Disposition.CREATE
 _OPEN_FLAGS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _TRIES = 16
 """Attempts to open or create a name that other programs create and remove at the same time."""
@@ -170,11 +173,11 @@ class LocalBackend(Backend):
         for _ in range(_TRIES):
             try:
                 # Change credentials once for both calls: this costs more than opening does.
-                with ActAs(request.user):
+                with LookAs(request.user):
                     found, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
                     descriptor, kind, data = self._open_data(request, found, stat)
             except FileNotFoundError as error:
-                if request.disposition == Disposition.OPEN or error.errno != errno.ENOENT:
+                if request.disposition is _OPEN or error.errno != errno.ENOENT:
                     raise
                 new = self._create(request)
                 if new is None:
@@ -186,13 +189,13 @@ class LocalBackend(Backend):
                 except BaseException:
                     os.close(descriptor)
                     raise
-            return LocalHandle.existing(self, descriptor, stat, kind, data, writable=request.write, user=request.user)
+            return _existing(self, request, descriptor, stat, kind, data)
         # Another program keeps creating and removing the name, or a dangling symlink has it.
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), "/".join(request.path))
 
     def open_described(self, request: OpenRequest) -> OpenedFile:
         """Open and describe an existing file, or its folder. The description uses the stat of the opening."""
-        if request.stream or request.disposition != Disposition.OPEN:
+        if request.stream or request.disposition is not _OPEN:
             return super().open_described(request)
         self.opens += 1
         path = request.path
@@ -200,16 +203,24 @@ class LocalBackend(Backend):
             # Check as ``open`` does, if the root is opened itself or may be opened as the folder of a file.
             missing = PathNotFound if path else FileNotFoundError
             raise missing(errno.ENOENT, os.strerror(errno.ENOENT))
-        with ActAs(request.user):
+        with LookAs(request.user):
             descriptor, stat, is_folder, on_disk = self.resolver.look_up(
                 path, not request.open_reparse_point, request.or_folder
             )
             if is_folder:
-                kind, data = Kind.DIRECTORY, None
+                kind, data = _DIRECTORY, None
             else:
                 descriptor, kind, data = self._open_data(request, descriptor, stat)
-        writable = request.write and not is_folder
-        handle = LocalHandle.existing(self, descriptor, stat, kind, data, writable=writable, user=request.user)
+        handle = LocalHandle(
+            self,
+            descriptor,
+            stat,
+            kind,
+            data if kind is _FILE else None,
+            request.user,
+            is_path=data is None,
+            writable=request.write and not is_folder,
+        )
         try:
             reference = descriptor if data is not None else f"/proc/self/fd/{descriptor}"
             return OpenedFile(handle, self.store.describe(reference, stat), is_folder, on_disk)
@@ -225,7 +236,7 @@ class LocalBackend(Backend):
         could lead to another file, such as a device, by now."""
         data = None
         try:
-            kind = KINDS.get(stat.mode & KIND_BITS, Kind.OTHER)
+            kind = KINDS.get(stat.mode & KIND_BITS, _OTHER)
             self._check_kind(request, kind)
             reference = f"/proc/self/fd/{descriptor}"
             if request.stream:
@@ -233,11 +244,11 @@ class LocalBackend(Backend):
                 if wanted and not os.access(reference, wanted, effective_ids=True):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/".join(request.path))
                 return descriptor, kind, None
-            if request.disposition == Disposition.CREATE:
+            if request.disposition is _CREATE:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), "/".join(request.path))
-            if kind == Kind.FILE and (request.read or request.write):
+            if kind is _FILE and (request.read or request.write):
                 data = os.open(reference, _data_flags(request) | _OPEN_FLAGS)
-            elif kind == Kind.DIRECTORY and request.read:
+            elif kind is _DIRECTORY and request.read:
                 data = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
         except BaseException:
             os.close(descriptor)
@@ -248,16 +259,15 @@ class LocalBackend(Backend):
         return data, kind, data
 
     def _check_kind(self, request: OpenRequest, kind: Kind) -> None:
-        name = "/".join(request.path)
-        if request.directory is True and kind != Kind.DIRECTORY:
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
-        if request.directory is False and kind == Kind.DIRECTORY and not request.stream:
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        if request.directory is True and kind is not _DIRECTORY:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), "/".join(request.path))
+        if request.directory is False and kind is _DIRECTORY and not request.stream:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), "/".join(request.path))
         data = request.read or request.write
-        if kind == Kind.OTHER and (data or request.stream):
-            raise PermissionError(errno.EACCES, "neither a file nor a directory", name)
-        if request.write and self.read_only and kind == Kind.FILE:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
+        if kind is _OTHER and (data or request.stream):
+            raise PermissionError(errno.EACCES, "neither a file nor a directory", "/".join(request.path))
+        if request.write and self.read_only and kind is _FILE:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), "/".join(request.path))
 
     def _open_stream(self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind) -> LocalHandle:
         """Open or create a stream. This takes over ``descriptor`` (O_PATH) on success only."""
@@ -270,11 +280,11 @@ class LocalBackend(Backend):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), request.stream)
             flags = _data_flags(request) | _OPEN_FLAGS
             data, name = self.streams.open(self.store.key(stat, metadata), request.stream, flags)
-            if request.disposition == Disposition.CREATE:
+            if request.disposition is _CREATE:
                 os.close(data)
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), request.stream)
         except FileNotFoundError:
-            if request.disposition == Disposition.OPEN:
+            if request.disposition is _OPEN:
                 raise
             data = self._create_stream(request, descriptor, stat, metadata)
             created = True
@@ -283,18 +293,18 @@ class LocalBackend(Backend):
             descriptor,
             stat,
             kind,
+            data,
+            request.user,
             is_path=True,
-            data=data,
             writable=request.write or created,
             stream=name,
             created=created,
-            user=request.user,
         )
 
     def _create_stream(self, request: OpenRequest, descriptor: int, stat: Statx, metadata: Metadata) -> int:
         self.check_writable()
         reference = f"/proc/self/fd/{descriptor}"
-        with ActAs(request.user):
+        with LookAs(request.user):
             if not os.access(reference, os.W_OK, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/".join(request.path))
         key = self.store.ensure_key(reference, stat, metadata)
@@ -313,10 +323,10 @@ class LocalBackend(Backend):
         """Return None also for alternate streams, and where ``FileIds`` are of no use."""
         if request.stream:
             return None
-        with ActAs(request.user):
+        with LookAs(request.user):
             descriptor, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
         try:
-            kind = KINDS.get(stat.mode & KIND_BITS, Kind.OTHER)
+            kind = KINDS.get(stat.mode & KIND_BITS, _OTHER)
             self._check_kind(request, kind)
             file_id = self.file_ids.of(descriptor, stat)
         finally:
@@ -328,7 +338,7 @@ class LocalBackend(Backend):
     def find(self, request: OpenRequest, file_id: FileId) -> tuple[int, Statx] | None:
         """Return an O_PATH descriptor of the file and its stat, if ``request.path`` leads to it."""
         try:
-            with ActAs(request.user):
+            with LookAs(request.user):
                 descriptor, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
         except OSError:
             return None
@@ -348,9 +358,9 @@ class LocalBackend(Backend):
             except BaseException:
                 os.close(moved)
                 raise
-        with ActAs(request.user):
+        with LookAs(request.user):
             descriptor, kind, data = self._open_data(request, *found)
-        return LocalHandle.existing(self, descriptor, found[1], kind, data, writable=request.write, user=request.user)
+        return _existing(self, request, descriptor, found[1], kind, data)
 
     # -- creating
 
@@ -359,7 +369,7 @@ class LocalBackend(Backend):
         self.check_writable()
         if not request.path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        with ActAs(request.user):
+        with LookAs(request.user):
             parent, _ = self.resolver.open_parent(request.path)
         try:
             return self._add(request, parent)
@@ -406,19 +416,18 @@ class LocalBackend(Backend):
         except BaseException:
             os.close(descriptor)
             raise
-        kind = KINDS.get(stat.mode & KIND_BITS, Kind.OTHER)
-        is_path = kind == Kind.DIRECTORY and not request.read
+        kind = KINDS.get(stat.mode & KIND_BITS, _OTHER)
+        is_path = kind is _DIRECTORY and not request.read
         handle = LocalHandle(
             self,
             descriptor,
             stat,
             kind,
+            descriptor if kind is _FILE and (request.read or request.write) else None,
+            request.user,
             is_path=is_path,
-            data=descriptor if kind == Kind.FILE and (request.read or request.write) else None,
             writable=request.write,
-            stream="",
             created=True,
-            user=request.user,
         )
         try:
             reference = f"/proc/self/fd/{descriptor}" if is_path else descriptor
@@ -451,7 +460,7 @@ class LocalBackend(Backend):
 
     def stat(self, path: Path, user: User | None = None) -> FileInfo:
         # Without a user the server asks on its own behalf, with its own rights.
-        with contextlib.nullcontext() if user is None else ActAs(user):
+        with contextlib.nullcontext() if user is None else LookAs(user):
             descriptor, stat = self.resolver.open_path(path)
         try:
             return file_info(stat, self.store.load(f"/proc/self/fd/{descriptor}", stat))
@@ -462,7 +471,7 @@ class LocalBackend(Backend):
         def matches(descriptor: int, stat: Statx) -> bool:
             return file_info(stat, self.store.load(f"/proc/self/fd/{descriptor}", stat)).reparse_tag == tag
 
-        with ActAs(user):
+        with LookAs(user):
             return self.resolver.find_ancestor(path, matches)
 
     def info_of(self, descriptor: int, reference: int | str) -> FileInfo:
@@ -508,7 +517,7 @@ class LocalBackend(Backend):
 
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
         """Report changes through inotify, in the running event loop."""
-        if not isinstance(handle, LocalHandle) or handle.kind != Kind.DIRECTORY:
+        if not isinstance(handle, LocalHandle) or handle.kind is not _DIRECTORY:
             return None
         return self._watcher.subscribe(handle.disk_path, recursive, on_change)
 
@@ -544,6 +553,22 @@ class _RememberedFile(Remembered):
 
     def open(self, request: OpenRequest) -> Handle:
         return self._backend.reopen(request, self._file_id)
+
+
+def _existing(
+    backend: LocalBackend, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind, data: int | None
+) -> LocalHandle:
+    """Return the handle of an existing file or directory. It takes over the descriptors."""
+    return LocalHandle(
+        backend,
+        descriptor,
+        stat,
+        kind,
+        data if kind is _FILE else None,
+        request.user,
+        is_path=data is None,
+        writable=request.write,
+    )
 
 
 def _data_flags(request: OpenRequest) -> int:

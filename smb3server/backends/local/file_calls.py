@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from smb3server.backends.base import FileInfo
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _SYS_OPENAT2 = 437
@@ -227,6 +229,14 @@ def getxattr_at(directory: int, entry: bytes, name: bytes) -> bytes | None:
     else:
         length = _lgetxattr(path, name, _buffers.xattr_address, _XATTR_ROOM)
     return _xattr_result(length, lambda: os.getxattr(path, name, follow_symlinks=False))
+
+
+def ordinary_entries(directory: int, names: Sequence[str], attribute: bytes) -> list[FileInfo | None]:
+    """Return the metadata of a directory's entries, by their on-disk names. None means that the caller has to look.
+
+    That is the case for everything but ordinary files and directories whose ``attribute`` (the small attribute of
+    ``metadata``) is not set, or holds nothing unusual. In Python it is always the case, as there is nothing to gain."""
+    return [None] * len(names)
 
 
 def _probe_getxattrat() -> bool:

@@ -14,12 +14,12 @@ from typing import Protocol
 from smb3server.backends import names
 from smb3server.backends.base import (
     Described,
-    DirectoryEntry,
     FileInfo,
     FileKey,
     Handle,
     Kind,
     Path,
+    Search,
     StreamInfo,
     User,
     check_times,
@@ -89,46 +89,22 @@ class LocalHandle(Handle):
         "stream",
     )
 
-    @classmethod
-    def existing(
-        cls,
-        backend: HandleHost,
-        descriptor: int,
-        stat: Statx,
-        kind: Kind,
-        data: int | None,
-        *,
-        writable: bool,
-        user: User | None,
-    ) -> LocalHandle:
-        """Return the handle of an existing file or directory. It takes over the descriptors."""
-        return cls(
-            backend,
-            descriptor,
-            stat,
-            kind,
-            is_path=data is None,
-            data=data if kind == Kind.FILE else None,
-            writable=writable,
-            stream="",
-            created=False,
-            user=user,
-        )
-
     def __init__(
         self,
         backend: HandleHost,
         descriptor: int,
         stat: Statx,
         kind: Kind,
+        data: int | None,
+        user: User | None,
         *,
         is_path: bool,
-        data: int | None,
         writable: bool,
-        stream: str,
-        created: bool,
-        user: User | None,
+        stream: str = "",
+        created: bool = False,
     ) -> None:
+        """Take over the descriptors: ``descriptor`` is the file itself, O_PATH if ``is_path``, and ``data`` is for its
+        data or that of the stream, None without one."""
         self._backend = backend
         # ``_fd`` is the file itself: O_PATH, unless access to data was requested. Invariant: ``_data``, which bytes are
         # read from and written to, is ``_fd``, or the descriptor of an alternate stream, or None.
@@ -496,15 +472,12 @@ class LocalHandle(Handle):
         if not self._backend.streams.list(key):
             self._change(_clear_streams)
 
-    def scan(self) -> Iterator[DirectoryEntry]:
+    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Search:
         directory, here, above = self._for_scan()
-        return scan.scan(directory, here, above, self._backend.store, self._backend.resolver)
-
-    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Iterator[DirectoryEntry | None]:
-        directory, here, above = self._for_scan()
+        folder = scan.Folder(directory, self._backend.store, self._backend.resolver)
         if only is not None and only not in (".", ".."):
-            return scan.one(directory, only, self._backend.store, self._backend.resolver)
-        return scan.search(directory, here, above, self._backend.store, self._backend.resolver, matches)
+            return scan.NameSearch(folder, only)
+        return scan.FolderSearch(folder, here, above, matches)
 
     def _for_scan(self) -> tuple[int, FileInfo, FileInfo]:
         """Return a descriptor for reading the directory, and what '.' and '..' show."""

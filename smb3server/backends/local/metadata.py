@@ -24,7 +24,7 @@ import os
 import secrets
 import stat as stat_module
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from smb3server.backends.base import MAX_DESCRIPTOR_BYTES, Described, FileInfo, FileKey, Kind
@@ -202,8 +202,9 @@ class MetadataStore:
     def describe(self, reference: Reference, stat: Statx, data: Statx | None = None) -> Described:
         """Return metadata and security descriptor of a file. ``stat``: its own. ``data``: as in ``file_info``."""
         metadata = self.load(reference, stat)
-        info = file_info(stat, metadata, data)
-        return Described(info, self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR))
+        present = metadata.present & Blob.DESCRIPTOR
+        descriptor = self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR) if present else None
+        return Described(file_info(stat, metadata, data), descriptor)
 
     def begin(
         self, file: int, reference: Reference, stat: Statx, attributes: int, descriptor: bytes | None
@@ -222,6 +223,13 @@ class MetadataStore:
             self.save(reference, stat, metadata)
         # Storing has changed st_ctime, and may have allocated blocks.
         return Described(file_info(syscalls.statx(file), metadata), descriptor)
+
+    def ordinary_entries(self, directory: int, names: Sequence[str]) -> list[FileInfo | None]:
+        """Return the metadata of a directory's entries. None means that ``load_entry`` and ``file_info`` have to make
+        it."""
+        if self._meta is None:
+            return [None] * len(names)
+        return syscalls.ordinary_entries(directory, names, self._meta)
 
     def load_entry(self, directory: int, name: bytes, stat: Statx) -> Metadata:
         """Return the small attribute of a directory's entry, without opening the entry."""

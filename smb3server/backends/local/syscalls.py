@@ -25,6 +25,7 @@ if native.available("smb3server.backends.local._native"):
         openat2,
         openat2_first,
         openat2_stat,
+        ordinary_entries,
         statx,
         statx_at,
     )
@@ -36,6 +37,7 @@ else:
         openat2,
         openat2_first,
         openat2_stat,
+        ordinary_entries,
         statx,
         statx_at,
     )
@@ -48,6 +50,7 @@ __all__ = [
     "openat2",
     "openat2_first",
     "openat2_stat",
+    "ordinary_entries",
     "statx",
     "statx_at",
 ]
@@ -172,6 +175,11 @@ def fallocate(descriptor: int, mode: int, offset: int, length: int) -> None:
 def switch_fsuid(uid: int) -> int:
     """Set the file-system uid, and return the former one. Only the next call shows whether ``uid`` is in force."""
     return int(_setfsuid(uid))
+
+
+def switch_fsgid(gid: int) -> int:
+    """Set the file-system gid, and return the former one. Only the next call shows whether ``gid`` is in force."""
+    return int(_setfsgid(gid))
 
 
 def set_fsuid(uid: int) -> None:

@@ -19,9 +19,11 @@ from smb3server.backends.base import (
     FileKey,
     Handle,
     Kind,
+    ListedSearch,
     OpenRequest,
     Path,
     PathNotFound,
+    Search,
     StreamInfo,
     User,
     VolumeInfo,
@@ -513,11 +515,11 @@ class MemoryHandle(Handle):
             raise _oserror(errno.ENOTEMPTY, entry.name)
         self._backend.detach(entry)
 
-    def scan(self) -> Iterator[DirectoryEntry]:
+    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Search:
         node = self._node()
         if node.kind != Kind.DIRECTORY:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        return self._entries(node)
+        return ListedSearch(self._entries(node), matches)
 
     def _entries(self, node: Node) -> Iterator[DirectoryEntry]:
         parent = self._entry.parent

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from smb3server.access import decide, masks
 from smb3server.backends import names
 from smb3server.backends.base import Path
-from smb3server.commands.create.contexts import CreateContexts
+from smb3server.commands.create.contexts import NOTHING, CreateContexts
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.status import NtStatus, StatusError
@@ -37,8 +37,9 @@ def check_impersonation(level: int) -> None:
 @functools.lru_cache(maxsize=1024)
 def check_fields(
     impersonation: int, access: int, attributes: int, share_access: int, disposition: int, options: int
-) -> decide.Wanted:
-    """Refuse values that no request may have, and values that exclude each other. Raises ``StatusError``.
+) -> tuple[decide.Wanted, bool | None]:
+    """Return what the fields ask for, and whether they require a directory (True), a file (False) or neither (None).
+    Refuse values that no request may have, and values that exclude each other. Raises ``StatusError``.
 
     The answer depends on nothing else, and clients send few combinations again and again."""
     check_impersonation(impersonation)
@@ -59,7 +60,8 @@ def check_fields(
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if options & _DELETES and not access & _MAY_DELETE:
         raise StatusError(NtStatus.ACCESS_DENIED)
-    return decide.wanted(masks.map_generic(access), disposition, options, attributes)
+    directory = True if options & _DIRECTORY else False if options & _NO_DIRECTORY else None
+    return decide.wanted(masks.map_generic(access), disposition, options, attributes), directory
 
 
 class Checked(NamedTuple):
@@ -77,7 +79,7 @@ def check(body: CreateRequest, name: str, asked: CreateContexts, share: int, str
 
     ``share``: the tree connect's MaximalAccess. ``streams``: whether the share has alternate streams. Raises
     ``StatusError``."""
-    wanted = check_fields(
+    wanted, directory = check_fields(
         body.impersonation_level,
         body.desired_access,
         body.file_attributes,
@@ -85,7 +87,10 @@ def check(body: CreateRequest, name: str, asked: CreateContexts, share: int, str
         body.create_disposition,
         body.create_options,
     )
-    path, stream, directory = _parse_name(body, name, asked, streams)
+    stream = ""
+    path = names.split_plain(name) if asked is NOTHING else None
+    if path is None:
+        path, stream, directory = _parse_name(body, name, asked, streams)
     if wanted.access & _SYSTEM_SECURITY:
         # This takes SeSecurityPrivilege, which no user of this server has.
         raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)

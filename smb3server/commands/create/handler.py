@@ -36,6 +36,9 @@ from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
+# A name of a module costs less to look up than a member of an enumeration.
+_PIPE = ShareType.PIPE
+_NO_OPLOCK, _LEASE = int(OplockLevel.NONE), int(OplockLevel.LEASE)
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
 
 
@@ -47,7 +50,7 @@ def create(request: TreeRequest) -> Response | Pending:
     opens = server.opens
     if len(session.open_table) >= server.settings.max_opens:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
-    pipe = tree.share.type == ShareType.PIPE
+    pipe = tree.share.type is _PIPE
     asked = NOTHING if pipe or not raw_contexts else decode(raw_contexts, connection.dialect)
     if session.usage is not None and asked.reconnect is None:
         # An open to which a client reconnects is counted already. Dormant opens take no descriptor.
@@ -95,7 +98,7 @@ def _opening(
         server.file_table,
         server.opens,
         server.accounts,
-        asked.lease if body.requested_oplock_level == OplockLevel.LEASE else None,
+        asked.lease if body.requested_oplock_level == _LEASE else None,
     )
 
 
@@ -261,7 +264,7 @@ def _grant_caching(server: ServerState, opening: Opening, opened: Open) -> tuple
     more: list[wire.RawContext] = []
     if wanted is None:
         level = opening.body.requested_oplock_level
-        if level != OplockLevel.NONE:
+        if level != _NO_OPLOCK:
             level = granting.grant_oplock(opened, level)
     elif opened.is_directory and not granting.may_lease_directories(
         wanted, opener.dialect, server.settings.directory_leases

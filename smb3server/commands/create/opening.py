@@ -52,6 +52,11 @@ _DISPOSITIONS: dict[int, Disposition] = {
     CreateDisposition.OVERWRITE: Disposition.OPEN,
     CreateDisposition.OVERWRITE_IF: Disposition.OPEN_IF,
 }
+# A name of a module costs less to look up than a member of an enumeration.
+_OPEN, _CREATE, _OPEN_IF = Disposition.OPEN, Disposition.CREATE, Disposition.OPEN_IF
+_OPENED, _CREATED = CreateAction.OPENED, CreateAction.CREATED
+_FOLDER = Kind.DIRECTORY
+_SMB_3_0 = int(Dialect.SMB_3_0)
 _REPARSE_POINT, _UNBUFFERED = int(CreateOptions.OPEN_REPARSE_POINT), int(CreateOptions.NO_INTERMEDIATE_BUFFERING)
 _MAXIMUM_ALLOWED, _READS = int(Access.MAXIMUM_ALLOWED), int(Access.READ_DATA | Access.EXECUTE)
 _DACL = int(SecurityInformation.DACL)
@@ -87,7 +92,7 @@ class Opening:
     """The metadata of the file for the response."""
     path_on_disk: Path | None = field(default=None, init=False)
     """None if opening the file has not shown it."""
-    action: CreateAction = field(default=CreateAction.OPENED, init=False)
+    action: CreateAction = field(default=_OPENED, init=False)
     free: Callable[[], None] | None = field(default=None, init=False)
     """The rest of an overwriting, to be called on a worker thread; None if there is none."""
     _maximal: int = field(default=0, init=False)
@@ -183,18 +188,18 @@ class Opening:
             read = write = False
         disposition = _DISPOSITIONS[self.body.create_disposition]
         seen: OpenedFile | None = None
-        if disposition == Disposition.OPEN_IF:
+        if disposition is _OPEN_IF:
             # The folder matters only if the file has to be created.
             seen = self._open_present(read, write, or_folder=not self.stream)
             if seen is not None and not seen.is_folder:
                 return seen
-        if disposition != Disposition.OPEN and not (self.stream and self._may_add_stream()):
+        if disposition is not _OPEN and not (self.stream and self._may_add_stream()):
             try:
                 seen = self._create_in_folder(seen, read, write)
             except StatusError:
                 # The caller may not add a file, but may still open an existing one whose name differs in case.
                 seen = None
-                if disposition == Disposition.OPEN_IF and not self.stream:
+                if disposition is _OPEN_IF and not self.stream:
                     seen = self._open_present(read, write)
                 if seen is None:
                     raise
@@ -206,7 +211,7 @@ class Opening:
             raise StatusError(self._collision()) from None
         except (NotADirectoryError, IsADirectoryError):
             # The file exists, and is a directory instead of a file or the other way round.
-            if disposition == Disposition.CREATE and self._exists():
+            if disposition is _CREATE and self._exists():
                 raise StatusError(self._collision()) from None
             raise
 
@@ -215,7 +220,7 @@ class Opening:
 
         With ``or_folder`` its folder is opened in that case, and a name that differs in case need not be found."""
         try:
-            return self._open_by(Disposition.OPEN, read, write, or_folder)
+            return self._open_by(_OPEN, read, write, or_folder)
         except PathNotFound:
             raise
         except FileNotFoundError:
@@ -280,7 +285,7 @@ class Opening:
         directory = self.directory is True and not self.stream
         if self.wanted.access & _MAXIMUM_ALLOWED and not directory:
             read = write = True
-        request = self._backend_request(Disposition.CREATE, read, write)
+        request = self._backend_request(_CREATE, read, write)
         try:
             decide.check_addition(caller.rights_in(found), directory)
         except StatusError:
@@ -346,7 +351,7 @@ class Opening:
     @staticmethod
     def _attributes_of(handle: Handle, info: FileInfo) -> int:
         """Return the attributes that restrict access. Those of a folder do not."""
-        return 0 if handle.kind == Kind.DIRECTORY else info.attributes
+        return 0 if handle.kind is _FOLDER else info.attributes
 
     def _exists(self) -> bool:
         """Return whether something has the name."""
@@ -382,17 +387,17 @@ class Opening:
             self.opens.close_gone(self.files.find(handle.key, self.stream))
         file = self.files.get(handle.key, self.stream)
         try:
-            own = self._own_lease()
+            own = self._own_lease() if self.lease is not None else None
             if own is not None and own.caching is not file.caching:
                 # One key names one file per client (3.3.5.9.8).
                 raise StatusError(NtStatus.INVALID_PARAMETER)
             if handle.created:
                 granted = self._grant_new(handle, found)
-                self.action = CreateAction.CREATED
+                self.action = _CREATED
                 self._settle_new(handle, info)
             else:
                 granted = self._check_existing(handle, found, file, own)
-                self.action = CreateAction.OPENED
+                self.action = _OPENED
                 if self.wanted.overwrites:
                     self._overwrite(handle)
             return self._register(handle, file, granted)
@@ -435,12 +440,12 @@ class Opening:
 
     def _check_existing(self, handle: Handle, found: Described, file: File[Open], own: Lease[Open] | None) -> int:
         """Check rights, share modes and caching rights of others. Return the granted access. [MS-FSA 2.1.5.1.2]"""
-        if file.delete_pending or self._base_pending(handle):
+        if file.delete_pending or (self.stream and self._base_pending(handle)):
             sharing.wait_for_deletion(file, own)
             raise StatusError(NtStatus.DELETE_PENDING)
         wanted = self.wanted
         overwrites = wanted.overwrites
-        is_directory = handle.kind == Kind.DIRECTORY and not self.stream
+        is_directory = handle.kind is _FOLDER and not self.stream
         if is_directory and overwrites:
             raise StatusError(
                 NtStatus.OBJECT_NAME_COLLISION if self.directory is True else NtStatus.FILE_IS_A_DIRECTORY
@@ -450,7 +455,7 @@ class Opening:
         granted = decide.grant_existing(wanted, self._maximal, attributes)
         if wanted.deletes:
             handle.check_unlink()
-        if self.opener.dialect >= Dialect.SMB_3_0 and any(map(held_for_owner, file.opens)):
+        if file.opens and self.opener.dialect >= _SMB_3_0 and any(map(held_for_owner, file.opens)):
             # 3.3.5.9: no client could be asked to release it.
             raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
         sharing.admit(file, sharing.NewOpen(granted, self.body.share_access, overwrites), own, self.first)
@@ -459,9 +464,7 @@ class Opening:
         return granted
 
     def _base_pending(self, handle: Handle) -> bool:
-        """Return whether this is a stream of a file that is about to be deleted."""
-        if not self.stream:
-            return False
+        """Return whether the file of this stream is about to be deleted."""
         base = self.files.find(handle.key)
         return base is not None and base.delete_pending
 
@@ -500,7 +503,7 @@ class Opening:
             share_access=body.share_access,
             create_options=body.create_options,
             create_action=self.action,
-            is_directory=handle.kind == Kind.DIRECTORY and not self.stream,
+            is_directory=handle.kind is _FOLDER and not self.stream,
             delete_on_close=bool(body.create_options & _DELETE_ON_CLOSE),
         )
         opened.max_offset = self.backend.max_file_size
@@ -512,14 +515,14 @@ class Opening:
             opened.parent_lease = opener.client_guid, lease.parent_lease_key
         file.opens.append(opened)
         self.opens.add(opened)
-        if self.action != CreateAction.OPENED and self.free is None and change_reports.somebody_listens(opened):
+        if self.action is not _OPENED and self.free is None and change_reports.somebody_listens(opened):
             self._report(opened)
         return opened
 
     def _report(self, opened: Open) -> None:
         """Report the change to watchers, and to clients that cache the directory. [MS-FSA 2.1.4.1]"""
         if self.stream:
-            created = self.action == CreateAction.CREATED
+            created = self.action is _CREATED
             change_reports.report(
                 opened,
                 self.path,
@@ -527,7 +530,7 @@ class Opening:
                 NotifyFilter.STREAM_NAME if created else NotifyFilter.STREAM_SIZE,
                 self.stream,
             )
-        elif self.action == CreateAction.CREATED:
+        elif self.action is _CREATED:
             kind = NotifyFilter.DIR_NAME if opened.is_directory else NotifyFilter.FILE_NAME
             change_reports.report(opened, self.path, Action.ADDED, kind)
         else:

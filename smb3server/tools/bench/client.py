@@ -74,7 +74,7 @@ class Client:
     def measure(self, target: Target, case: Case) -> Sample:
         """Run ``case`` once. Raises ``BenchError`` if the client fails or the server refuses a request."""
         try:
-            with self._connected(target, (*case.options, "-T", str(self.seconds))) as running:
+            with self.connected(target, (*case.options, "-T", str(self.seconds))) as running:
                 before = read_machine(self._roots)
                 spent = server_seconds(target.process) if target.process else 0.0
                 found = running.count()
@@ -83,8 +83,7 @@ class Client:
         except BenchError as error:
             raise BenchError(f"{target.name}: {case.name}: {error}") from None
         finally:
-            for left in target.folder.glob(CREATED):
-                left.unlink(missing_ok=True)
+            self.tidy(target)
         if found["errs"] or not found["ops"]:
             raise BenchError(f"{target.name}: {case.name}: {found['errs']} errors in {found['ops']} operations")
         others = others_share(before, read_machine(self._roots), self._processors)
@@ -101,15 +100,20 @@ class Client:
             found["bs"],
         )
 
+    def tidy(self, target: Target) -> None:
+        """Remove the files that "create + close" left behind."""
+        for left in target.folder.glob(CREATED):
+            left.unlink(missing_ok=True)
+
     @contextlib.contextmanager
     def holding(self, target: Target, connections: int) -> Iterator[None]:
         """Keep ``connections`` logged on and idle during a ``with`` block. Raises ``BenchError`` if one is refused."""
-        with self._connected(target, ("-t", "idle", "-N", str(connections), "-T", "0")) as running:
+        with self.connected(target, ("-t", "idle", "-N", str(connections), "-T", "0")) as running:
             running.count()
             yield
 
     @contextlib.contextmanager
-    def _connected(self, target: Target, options: Sequence[str]) -> Iterator[_Running]:
+    def connected(self, target: Target, options: Sequence[str]) -> Iterator[Running]:
         """Start a client and yield it once all its connections are there; it ends with the ``with`` block."""
         command = [*self._prefix, *(target.generator or (str(self._program),)), *target.options]
         command += ["-h", target.host, "-p", str(target.port), "-s", SHARE, "-u", USER, "-w", PASSWORD]
@@ -125,7 +129,7 @@ class Client:
             )
             watchdog = threading.Timer(self.seconds + _GRACE, process.kill)
             watchdog.start()
-            running = _Running(process, errors)
+            running = Running(process, errors)
             try:
                 running.expect(_STARTED)
                 yield running
@@ -142,7 +146,7 @@ class Client:
                             pipe.close()
 
 
-class _Running:
+class Running:
     """A client that is connected."""
 
     def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:

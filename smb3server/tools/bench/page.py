@@ -11,7 +11,9 @@ from smb3server.tools.bench.cases import Case
 from smb3server.tools.bench.errors import BenchError
 from smb3server.tools.bench.figures import Sample, Spread, ratios, spread, verdict
 
-BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
+TABLE, REPORT = "bench", "report"
+"""What stands between the markers of a page: circumstances and table, or everything else."""
 
 
 class Row(NamedTuple):
@@ -45,15 +47,15 @@ def compare(row: Row) -> tuple[Compared, Compared]:
     )
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _measured(values: list[float]) -> str:
     found = spread(values)
     if len(values) == 1:
-        return _number(found.median)
-    return f"{_number(found.median)} ({_number(found.low)}–{_number(found.high)})"
+        return number(found.median)
+    return f"{number(found.median)} ({number(found.low)}–{number(found.high)})"
 
 
 def _ratio(found: Compared) -> list[str]:
@@ -111,19 +113,21 @@ def as_json(circumstances: dict[str, str], rows: list[Row]) -> dict[str, Any]:
     return {"circumstances": circumstances, "cases": cases}
 
 
-def check_page(path: Path) -> None:
-    """Raise ``BenchError`` unless ``path`` contains the two markers, in order."""
+def check_page(path: Path, part: str = TABLE) -> None:
+    """Raise ``BenchError`` unless ``path`` contains the two markers of ``part``, in order."""
+    begin, end = BEGIN.format(part), END.format(part)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise BenchError(f"{path}: {error.strerror}") from None
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise BenchError(f"{path}: no lines {BEGIN} and {END} to write between")
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise BenchError(f"{path}: no lines {begin} and {end} to write between")
 
 
-def rewrite(path: Path, content: str) -> None:
-    """Put ``content`` between the markers of the page ``path``. Raises ``BenchError`` if it has no markers."""
-    check_page(path)
-    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    path.write_text(f"{before}{BEGIN}\n{content}\n{END}{after}", encoding="utf-8")
+def rewrite(path: Path, content: str, part: str = TABLE) -> None:
+    """Put ``content`` between the markers of ``part`` in the page ``path``. Raises ``BenchError`` if it lacks them."""
+    check_page(path, part)
+    begin, end = BEGIN.format(part), END.format(part)
+    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    path.write_text(f"{before}{begin}\n{content}\n{end}{after}", encoding="utf-8")

@@ -23,6 +23,8 @@ OUR_ADDRESS = "127.0.0.44"
 """An address of its own: RoCEv2 is served on one fixed UDP port, which the client on this machine needs as well."""
 SAMBA_ADDRESS, SAMBA_PORT = "127.0.0.43", 445
 IMPACKET_ADDRESS = "127.0.0.45"
+SECOND_ADDRESS = "127.0.0.46"
+"""For a second server of ours."""
 _START_SECONDS = 30.0
 _STOP_SECONDS = 20.0
 _LIMITS = """# One user has all connections of a run.
@@ -109,16 +111,24 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 @contextlib.contextmanager
-def ours(root: Path, python: str, prefix: Sequence[str], megabytes: int, rdma: str = "off") -> Iterator[Target]:
+def ours(
+    root: Path,
+    python: str,
+    prefix: Sequence[str],
+    megabytes: int,
+    rdma: str = "off",
+    module: str = "smb3server",
+    address: str = OUR_ADDRESS,
+) -> Iterator[Target]:
     """Run this project's server on the interpreter ``python``, also on the fabrics ``rdma``.
 
-    Raises ``BenchError`` if it does not start.
+    ``module`` is what Python runs, with the server's options. Raises ``BenchError`` if it does not start.
     """
     root.mkdir()
     folder = root / SHARE
     furnish(folder, megabytes)
-    command = [*prefix, python, "-m", "smb3server", "--share", f"{SHARE}={folder}", "--user", f"{USER}:{PASSWORD}"]
-    command += ["--listen", OUR_ADDRESS, "--port", "0", "--rdma", rdma, "--rdma-port", "0", "--log-level", "error"]
+    command = [*prefix, python, "-m", module, "--share", f"{SHARE}={folder}", "--user", f"{USER}:{PASSWORD}"]
+    command += ["--listen", address, "--port", "0", "--rdma", rdma, "--rdma-port", "0", "--log-level", "error"]
     (root / "limits.toml").write_text(_LIMITS)
     command += ["--config", str(root / "limits.toml")]
     with (root / "log").open("w") as log:
@@ -145,7 +155,7 @@ def ours(root: Path, python: str, prefix: Sequence[str], megabytes: int, rdma: s
             watchdog.cancel()
         if not ports:
             raise BenchError(f"our server does not start: {(root / 'log').read_text(errors='replace').strip()}")
-        yield Target("smb3server", process.pid, OUR_ADDRESS, ports["tcp"], folder, ports=ports)
+        yield Target("smb3server", process.pid, address, ports["tcp"], folder, ports=ports)
     finally:
         _stop(process)
 

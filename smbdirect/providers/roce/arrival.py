@@ -1,4 +1,4 @@
-"""Takes apart what a UDP socket receives at once, and checks each packet. No I/O. [IBTA A17.3.3]
+"""Runs of similar packets, and how a UDP socket's batches are taken apart and checked. No I/O. [IBTA A17.3.3]
 
 A sender's batch (UDP_SEGMENT) and the packets that the kernel put together (UDP_GRO) arrive in one piece. All packets
 in it have the same length, except for the last one, which may be shorter.
@@ -30,16 +30,18 @@ class Run(NamedTuple):
     words: int
     """The words with the PSN, combined by "or": has ``ACK_REQUEST`` if one of the packets requests one."""
     packets: memoryview
-    """Whole packets, from BTH to ICRC."""
+    """Packets from BTH to ICRC, with something else between them if ``stride`` is more than ``size``."""
     size: int
     """Bytes of each packet."""
     number: int
+    stride: int
+    """Bytes from the begin of one packet to that of the next."""
     intact: bool = True
     """Whether the ICRCs are right. If not, ``number`` is 1."""
 
     def split(self) -> Iterator[memoryview]:
         """Yield each packet."""
-        return (self.packets[start : start + self.size] for start in range(0, self.size * self.number, self.size))
+        return (self.packets[start : start + self.size] for start in range(0, self.stride * self.number, self.stride))
 
     def payload_length(self) -> int:
         """Return the bytes of payload in each packet, which must have no extension headers and no padding."""
@@ -47,9 +49,8 @@ class Run(NamedTuple):
 
     def place(self, memory: memoryview, position: int) -> None:
         """Copy the payloads, one behind the other, to ``position`` of ``memory``. Conditions: ``payload_length``."""
-        packets, size = self.packets, self.size
-        length = size - MIN_PACKET
-        for start in range(_PAYLOAD, self.number * size, size):
+        packets, length, stride = self.packets, self.size - MIN_PACKET, self.stride
+        for start in range(_PAYLOAD, self.number * stride, stride):
             memory[position : position + length] = packets[start : start + length]
             position += length
 
@@ -60,51 +61,46 @@ def _layout(size: int) -> struct.Struct:
     return struct.Struct(f">{_BEFORE_PSN}sI{size - _BEFORE_PSN - 4}x")
 
 
-def is_intact(packet: memoryview, flow: Flow, index: int = 0) -> bool:
-    """Return whether the ICRC of packet ``index`` of a batch is right. The IPv4 identification is not known: the
-    packet may have any, although Linux counts them from 0."""
+def is_intact(packet: memoryview, flow: Flow) -> bool:
+    """Return whether the ICRC of a packet is right. The IPv4 identification is not known: it may be any, although Linux
+    sends 0."""
     size = len(packet)
-    state = flow.state(size, bytes(packet[:_BEFORE_PSN]))
-    if crc32(packet[_BEFORE_PSN:], state ^ flow.effects[index]) == RESIDUE:
-        return True
-    return flow.has_identification and identification(crc32(packet[_BEFORE_PSN:], state) ^ RESIDUE, size) is not None
+    difference = crc32(packet[_BEFORE_PSN:], flow.state(size, bytes(packet[:_BEFORE_PSN]))) ^ RESIDUE
+    return not difference or (flow.has_identification and identification(difference, size) is not None)
 
 
 def runs(batch: memoryview, size: int, flow: Flow) -> Iterator[Run]:
     """Yield all packets of ``batch`` in their order, in runs that are as long as possible. ``size`` is the length of
     all packets but the last, and at least ``MIN_PACKET``."""
-    effects, limit = flow.effects, len(flow.effects)
-    head, first, words, start, count, state = b"", 0, 0, 0, 0, 0
-    position = index = 0
-    for its_head, word in _layout(size).iter_unpack(batch[: len(batch) // size * size]):
-        stop = position + size
-        if its_head != head:
-            if count:
-                yield Run(head, first, words, batch[start:position], size, count)
-                count = 0
-            head, state = its_head, flow.state(size, its_head)
-        # The usual case in one comparison: the identification is the number of the packet.
-        right = crc32(batch[position + _BEFORE_PSN : stop], state ^ effects[index]) == RESIDUE
-        if not right:
-            right = is_intact(batch[position:stop], flow)
-        if count and (not right or word & PSN_MASK != first + count & PSN_MASK):
-            yield Run(head, first, words, batch[start:position], size, count)
-            count = 0
-        if not right:
-            yield Run(head, word & PSN_MASK, word, batch[position:stop], size, 1, False)
-        elif count:
-            count += 1
-            words |= word
-        else:
-            first, words, start, count = word & PSN_MASK, word, position, 1
-        position = stop
-        index = (index + 1) % limit
-    if count:
-        yield Run(head, first, words, batch[start:position], size, count)
-    rest = batch[position:]
-    if len(rest) >= MIN_PACKET:
+    head, words, first, due, start, end = b"", 0, 0, 0, 0, len(batch) // size
+    for index, (its_head, word) in enumerate(_layout(size).iter_unpack(batch[: end * size])):
+        if its_head != head or word & PSN_MASK != due:
+            if index:
+                whole = batch[start * size : index * size]
+                yield from _check(Run(head, first, words, whole, size, index - start, size), start, flow)
+            head, words, start = its_head, 0, index
+            first = due = word & PSN_MASK
+        words |= word
+        due = due + 1 & PSN_MASK
+    yield from _check(Run(head, first, words, batch[start * size : end * size], size, end - start, size), start, flow)
+    rest = batch[end * size :]
+    left = len(rest)
+    if left >= MIN_PACKET:
         word = int.from_bytes(rest[_BEFORE_PSN : _BEFORE_PSN + 4], "big")
-        intact = is_intact(rest, flow, index)
-        yield Run(bytes(rest[:_BEFORE_PSN]), word & PSN_MASK, word, rest, len(rest), 1, intact)
+        yield from _check(Run(bytes(rest[:_BEFORE_PSN]), word & PSN_MASK, word, rest, left, 1, left), end, flow)
     elif rest:
-        yield Run(b"", 0, 0, rest, len(rest), 1, False)
+        yield Run(b"", 0, 0, rest, left, 1, left, False)
+
+
+def _check(run: Run, index: int, flow: Flow) -> Iterator[Run]:
+    """Yield ``run``, which begins with packet ``index`` of a batch, if all of it is intact, else packet by packet."""
+    head, _, _, packets, size, number, _, _ = run
+    bodies = [packets[start + _BEFORE_PSN : start + size] for start in range(0, size * number, size)]
+    # The usual case, as fast as Python allows: the identifications are the places in the batch.
+    states = flow.states(size, head)[index : index + number]
+    if list(map(crc32, bodies, states)).count(RESIDUE) == number:
+        yield run
+        return
+    for packet in run.split():
+        word = int.from_bytes(packet[_BEFORE_PSN : _BEFORE_PSN + 4], "big")
+        yield Run(head, word & PSN_MASK, word, packet, size, 1, size, is_intact(packet, flow))

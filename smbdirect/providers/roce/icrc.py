@@ -30,8 +30,8 @@ IPV4_HEADER = 20
 BTH_MASKED_BYTE = 4
 RESIDUE = 0x2144DF1C
 """The CRC-32 of anything that ends with its own CRC-32."""
-MAX_STATES = 256
-"""Most CRC states that one flow keeps."""
+MAX_STATES = 64
+"""Most kinds of packets of one flow whose CRC states are kept."""
 
 _IPV4 = struct.Struct(">BBHHHBBH4s4s")
 _IPV6 = struct.Struct(">IHBB16s16s")
@@ -66,16 +66,16 @@ def of_payload(packet: Buffer, state: int) -> bytes:
     return crc32(masked, state).to_bytes(4, "little")
 
 
-def check_ipv4(buffer: bytearray, view: memoryview, end: int) -> bool:
-    """Return whether the ICRC of the IPv4 packet at ``buffer[8:end]`` is right. ``buffer[:8]`` must contain ones. The
-    variant fields are overwritten with ones: read ECN bits and BTH byte 4 before. The packet must have no IP
-    options."""
-    buffer[9] = 0xFF
-    buffer[16] = 0xFF
-    buffer[18] = buffer[19] = 0xFF
-    buffer[34] = buffer[35] = 0xFF
-    buffer[40] = 0xFF
-    return crc32(view[:end]) == RESIDUE
+def check_ipv4(buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
+    """Return whether the ICRC of an IPv4 packet is right. The packet is at ``buffer[start + 8 : end]``, behind eight
+    bytes of ones. The variant fields are overwritten with ones: read ECN bits and BTH byte 4 before. The packet must
+    have no IP options."""
+    buffer[start + 9] = 0xFF
+    buffer[start + 16] = 0xFF
+    buffer[start + 18] = buffer[start + 19] = 0xFF
+    buffer[start + 34] = buffer[start + 35] = 0xFF
+    buffer[start + 40] = 0xFF
+    return crc32(view[start:end]) == RESIDUE
 
 
 def _effect(ip_id: int, behind: int) -> int:
@@ -84,8 +84,11 @@ def _effect(ip_id: int, behind: int) -> int:
     return crc32(ip_id.to_bytes(2, "big") + zeros) ^ crc32(bytes(2) + zeros)
 
 
-_LOW = tuple(_effect(ip_id, _BEHIND_IDENTIFICATION) for ip_id in range(256))
-_NO_EFFECT = (0,) * 256
+IDENTIFICATIONS = 128
+"""How many identifications a batch can have: the most packets of one (UDP_MAX_SEGMENTS)."""
+_EFFECTS = tuple(_effect(ip_id, _BEHIND_IDENTIFICATION) for ip_id in range(IDENTIFICATIONS))
+"""What to xor to a state in front of the word with the PSN for each identification."""
+_NO_EFFECTS = (0,) * IDENTIFICATIONS
 
 
 @lru_cache(64)
@@ -118,26 +121,33 @@ class Flow:
     """The CRC states of the packets that one UDP port sends to another. They are computed once for all packets of the
     same length whose BTHs differ only in the word with the PSN."""
 
-    __slots__ = ("_addresses", "_states", "effects")
+    __slots__ = ("_addresses", "_single", "_states", "has_identification")
 
     def __init__(self, source: bytes, destination: bytes, source_port: int, port: int) -> None:
         self._addresses = source, destination, source_port, port
-        self._states: dict[tuple[int, bytes], int] = {}
-        self.effects = _LOW if len(source) == 4 else _NO_EFFECT
-        """What to xor to a state for the first 256 identifications: IPv6 headers have none."""
-
-    @property
-    def has_identification(self) -> bool:
+        self._single: dict[tuple[int, bytes], int] = {}
+        self._states: dict[tuple[int, bytes], list[int]] = {}
+        self.has_identification = len(source) == 4
         """Whether the IP header has an identification."""
-        return self.effects is _LOW
 
     def state(self, length: int, head: bytes) -> int:
         """Return the CRC state in front of the word with the PSN, for a packet of ``length`` bytes with identification
         0. ``head`` is what is in front of that word."""
-        state = self._states.get((length, head))
+        state = self._single.get((length, head))
         if state is None:
+            if len(self._single) >= MAX_STATES:
+                self._single.clear()
+            masked = head[:BTH_MASKED_BYTE] + b"\xff" + head[BTH_MASKED_BYTE + 1 :]
+            state = self._single[length, head] = crc32(masked, prefix(*self._addresses, length))
+        return state
+
+    def states(self, length: int, head: bytes) -> list[int]:
+        """Return ``state`` for identifications 0, 1, 2, ..., which are those of the packets of a batch."""
+        states = self._states.get((length, head))
+        if states is None:
             if len(self._states) >= MAX_STATES:
                 self._states.clear()
-            masked = head[:BTH_MASKED_BYTE] + b"\xff" + head[BTH_MASKED_BYTE + 1 :]
-            state = self._states[length, head] = crc32(masked, prefix(*self._addresses, length))
-        return state
+            first = self.state(length, head)
+            effects = _EFFECTS if self.has_identification else _NO_EFFECTS
+            states = self._states[length, head] = [first ^ effect for effect in effects]
+        return states

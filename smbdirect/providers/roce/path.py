@@ -73,7 +73,8 @@ class PacketPath:
             self.flush()
         head = HEAD.pack(opcode, flags | MIGRATED | pad << 4, DEFAULT_PKEY, self._destination)
         rest = psn.to_bytes(4, "big") + extension
-        state = crc32(rest, self._flow.state(length, head) ^ self._flow.effects[self._count])
+        flow, number = self._flow, self._count
+        state = crc32(rest, flow.states(length, head)[number] if number else flow.state(length, head))
         for segment in segments:
             state = crc32(segment, state)
         trailer = _PADDING[pad]
@@ -97,10 +98,10 @@ class PacketPath:
         self, opcode: int, psn: int, memory: memoryview, count: int, countdown: int = 0, ask_every: int = 0
     ) -> int:
         """See ``requester.Path``. This is ``send`` for many similar packets in one loop."""
-        mtu, port, effects = self._mtu, self._port, self._flow.effects
+        mtu, port = self._mtu, self._port
         length = 16 + mtu
         head = HEAD.pack(opcode, MIGRATED, DEFAULT_PKEY, self._destination)
-        state = self._flow.state(length, head)
+        states = self._flow.states(length, head)
         done = 0
         while done < count and not port.blocked:
             if self._count and (self._length != length or len(self._batch) > MAX_BATCH_BUFFERS):
@@ -114,21 +115,23 @@ class PacketPath:
                 continue
             if not self._count:
                 self._begin(length)
-            number, batch = self._count, self._batch
-            end = min(count, done + self._capacity - number)
-            self._counters["packets_sent"] += end - done
-            for index in range(done, end):
-                word = psn + index & PSN_MASK
-                if index + 1 == countdown:
-                    countdown += ask_every
-                    word |= ACK_REQUEST
-                rest = word.to_bytes(4, "big")
-                piece = memory[index * mtu : index * mtu + mtu]
-                its_icrc = crc32(piece, crc32(rest, state ^ effects[number]))
-                batch += (head + rest, piece, its_icrc.to_bytes(4, "little"))
-                number += 1
-            self._count, done = number, end
-            if number >= self._capacity:
+            number = min(count - done, self._capacity - self._count)
+            words = [word & PSN_MASK for word in range(psn + done, psn + done + number)]
+            while done < countdown <= done + number:
+                words[countdown - done - 1] |= ACK_REQUEST
+                countdown += ask_every
+            rests = [word.to_bytes(4, "big") for word in words]
+            pieces = [memory[start : start + mtu] for start in range(done * mtu, (done + number) * mtu, mtu)]
+            icrcs = map(crc32, pieces, map(crc32, rests, states[self._count : self._count + number]))
+            buffers: list[Buffer] = [b""] * (3 * number)
+            buffers[::3] = [head + rest for rest in rests]
+            buffers[1::3] = pieces
+            buffers[2::3] = [its_icrc.to_bytes(4, "little") for its_icrc in icrcs]
+            self._batch += buffers
+            self._counters["packets_sent"] += number
+            self._count += number
+            done += number
+            if self._count >= self._capacity:
                 self.flush()
         return done
 

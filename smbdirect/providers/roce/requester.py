@@ -27,11 +27,12 @@ from smbdirect.providers.roce.headers import (
 )
 from smbdirect.providers.roce.retry import MAX_WINDOW, RetryTimer, Window
 
-READ_CHUNK = 16
-"""Packets requested by one RDMA Read request, few enough that several requests are in flight within the window.
-Requests begin and end at multiples of it, so that a repeated request never reaches beyond the first one that the peer
-saw."""
-ACK_EVERY = 16
+READ_PACKETS = 64
+"""Most packets requested by one RDMA Read request, few enough that several requests are in flight within the window."""
+READ_UNIT = 16
+"""Packets requested by a repeated RDMA Read request. All requests begin and end at multiples of it, so that a repeated
+request never reaches beyond the first one that the peer saw."""
+ACK_EVERY = 32
 """At least every so many packets request an acknowledgement."""
 REORDER_DELAY = 0.002
 """Seconds that a missing packet may be late before it counts as lost. Networks with several paths reorder packets, and
@@ -264,7 +265,10 @@ class Requester:
             self._break(Status.LOCAL_ERROR, CloseReason(CloseCause.PROTOCOL, "the peer accepts no RDMA Reads"))
             return False
         position = self._next - work.first
-        count = min(work.last + 1 - self._next, READ_CHUNK - position % READ_CHUNK)
+        count = READ_UNIT - position % READ_UNIT
+        if self._next == self._high:
+            count = max(count, min(READ_PACKETS - position % READ_PACKETS, room // READ_UNIT * READ_UNIT))
+        count = min(count, work.last + 1 - self._next)
         if count > room or len(self._reads) >= self.max_reads:
             return False
         offset = position * self.mtu

@@ -28,6 +28,7 @@ from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
 from smbdirect.providers.roce import icrc
 from smbdirect.providers.roce.arrival import MIN_PACKET, Run, is_intact, runs
+from smbdirect.providers.roce.raw import SLOTS, Slots
 
 _IP_PKTINFO = 8
 _IP_MTU_DISCOVER = 10
@@ -49,8 +50,6 @@ TURN_BYTES = 256 << 10
 """Bytes read from a socket before other work of the event loop gets its turn. A packet counts as ``TURN_PACKET`` at
 least."""
 TURN_PACKET = 4096
-_MAX_PACKET = 20 + 8 + 12 + 16 + 4096 + 4
-"""Bytes of the longest IPv4 packet: BTH, RETH, the largest MTU, ICRC."""
 _INT = struct.Struct("=i")
 _MAX_FLOWS = 512
 """Most senders whose addresses and CRC states are kept."""
@@ -173,14 +172,13 @@ class Port:
         self._pending: deque[tuple[bytes, list[tuple[int, int, bytes]], tuple[str, int]]] = deque()
         """Datagrams that the socket has not accepted. Invariant: empty unless ``blocked``."""
         self._loop = asyncio.get_running_loop()
-        self._buffer = bytearray(icrc.ONES) + bytearray(65536)
-        self._view = memoryview(self._buffer)
-        self._body = self._view[8:]
+        self._body = memoryview(bytearray(65536))
         self._routes: dict[tuple[bytes, bytes], Route] = {}
         self._senders: dict[tuple[object, bytes], _Sender] = {}
         """By the socket address of the sender and our own packed address."""
         self.socket = self._open_udp(host)
         self._raw = self._open_raw(host) if raw and not self.ipv6 else None
+        self._slots = Slots() if self._raw is not None else None
         self.sees_identification = self.ipv6 or self._raw is not None
         """Whether nothing that the ICRC covers is hidden."""
         # Closes the sockets even if the event loop ends before the last answers were sent.
@@ -263,31 +261,32 @@ class Port:
         return route
 
     def _raw_readable(self) -> None:
-        buffer, view, body, raw = self._buffer, self._view, self._body, self._raw
-        assert raw is not None
-        for _ in range(TURN_BYTES // TURN_PACKET):
+        assert self._raw is not None and self._slots is not None
+        left = TURN_BYTES
+        while left > 0:
+            left -= SLOTS * TURN_PACKET
             try:
-                size = raw.recv_into(body)
-            except BlockingIOError:
-                break
+                found = self._slots.receive(self._raw)
             except OSError:
                 # The kernel reports an error of an earlier packet; nothing was received.
                 self.counters["send_errors"] += 1
                 continue
-            end = 8 + size
-            if buffer[8] != 0x45 or not 28 + MIN_PACKET <= size <= _MAX_PACKET or self._udp_length() != size - 20:
-                self.counters["malformed"] += 1
-                continue
-            marked = buffer[9] & 3 == _CE
-            if icrc.check_ipv4(buffer, view, end):
-                route = self._route(bytes(view[24:28]), bytes(view[20:24]))
-                self._arrivals.on_packet(route, view[36:end], marked)
-            else:
-                self._damaged(view[36:end], bytes(view[20:24]))
+            if found is None:
+                break
+            for arrived in found:
+                if arrived is None:
+                    self.counters["malformed"] += 1
+                else:
+                    self._hand_over(arrived.run, self._route(arrived.local, arrived.source), arrived.marked)
         self._arrivals.on_pause()
 
-    def _udp_length(self) -> int:
-        return self._buffer[32] << 8 | self._buffer[33]
+    def _hand_over(self, run: Run, route: Route, marked: bool) -> None:
+        if not run.intact:
+            self._damaged(run.packets, route.peer)
+        elif run.number == 1:
+            self._arrivals.on_packet(route, run.packets, marked)
+        else:
+            self._arrivals.on_run(route, run, marked)
 
     def _damaged(self, packet: memoryview, source: bytes) -> None:
         self.counters["crc_errors"] += 1
@@ -333,7 +332,8 @@ class Port:
                 else:
                     self._damaged(packet, sender.route.peer)
             else:
-                self._take_apart(body[:length], size, sender, marked)
+                for run in runs(body[:length], size, sender.flow):
+                    self._hand_over(run, sender.route, marked)
         self._arrivals.on_pause()
 
     def _new_sender(self, address: tuple[Any, ...], local: bytes) -> _Sender:
@@ -344,17 +344,6 @@ class Port:
         sender = _Sender(route, icrc.Flow(source, local, address[1], self.udp_port))
         self._senders[address, local] = sender
         return sender
-
-    def _take_apart(self, batch: memoryview, size: int, sender: _Sender, marked: bool) -> None:
-        """Hand over a batch of packets of ``size`` bytes. [arrival.runs]"""
-        arrivals, route = self._arrivals, sender.route
-        for run in runs(batch, size, sender.flow):
-            if not run.intact:
-                self._damaged(run.packets, route.peer)
-            elif run.number == 1:
-                arrivals.on_packet(route, run.packets, marked)
-            else:
-                arrivals.on_run(route, run, marked)
 
     # -- out -----------------------------------------------------------------------------------------------------
 

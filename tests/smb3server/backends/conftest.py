@@ -12,10 +12,11 @@ import pytest
 from smb3server.backends.base import Backend
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.memory.backend import MemoryBackend
-from tests.lab.stores import descriptors
+from tests.lab.stores import descriptors, without_native_calls
 
 LOCAL = {
     "local": LocalOptions(),
+    "local-python": LocalOptions(),
     "local-no-openat2": LocalOptions(openat2=False),
     "local-no-xattrs": LocalOptions(xattrs="none"),
     "local-user-xattrs": LocalOptions(xattrs="user"),
@@ -24,9 +25,11 @@ LOCAL = {
 
 
 @pytest.fixture(params=[*LOCAL, "memory"])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+def backend(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
     """An empty store; afterwards no descriptor may be left open."""
     kind: str = request.param
+    if kind == "local-python":
+        without_native_calls(monkeypatch)
     before = descriptors()
     if kind == "memory":
         store: Backend = MemoryBackend(capacity=8 << 20)

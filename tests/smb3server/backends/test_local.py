@@ -7,21 +7,21 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from smb3server.backends import names
-from smb3server.backends.base import Disposition, OpenRequest, User
+from smb3server.backends.base import Disposition, FileInfo, OpenRequest, User
 from smb3server.backends.local import case_cache, release, syscalls
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.impersonate import ActAs
 from smb3server.backends.local.metadata import unpack
 from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
-from tests.lab.stores import descriptors, exists, get, listing, mkdir, opened, put, read
+from tests.lab.stores import descriptors, every_entry, exists, get, listing, mkdir, opened, put, read
 
 Local = tuple[LocalBackend, Path]
 CREATE = Disposition.CREATE
@@ -451,8 +451,8 @@ def test_a_search_for_one_name_reads_no_directory(local: Local) -> None:
     with opened(store, directory=True, read=True) as handle:
 
         def found(name: str) -> list[tuple[str, int]]:
-            entries = handle.search(lambda _: pytest.fail("looked through the directory"), name)
-            return [(entry.name, entry.info.end_of_file) for entry in entries if entry is not None]
+            search = handle.search(lambda _: pytest.fail("looked through the directory"), name)
+            return [(entry.name, entry.info.end_of_file) for entry in every_entry(search)]
 
         assert found("fILE400") == [("File400", 400)]
         scans = store.resolver.cache.scans
@@ -469,19 +469,18 @@ def test_a_search_looks_at_what_matches_only(local: Local, monkeypatch: pytest.M
     store, root = local
     for number in range(50):
         (root / f"f{number}").touch()
-    looked: list[bytes] = []
-    statx_at = syscalls.statx_at
+    looked: list[str] = []
+    look = syscalls.ordinary_entries
 
-    def counted(directory: int, name: bytes) -> syscalls.Statx:
-        looked.append(name)
-        return statx_at(directory, name)
+    def counted(directory: int, names: Sequence[str], attribute: bytes) -> list[FileInfo | None]:
+        looked.extend(names)
+        return look(directory, names, attribute)
 
     with opened(store, directory=True, read=True) as handle:
-        monkeypatch.setattr(syscalls, "statx_at", counted)
-        entries = list(handle.search(lambda name: name in ("..", "f7", "f8")))
-    assert sorted(entry.name for entry in entries if entry is not None) == ["..", "f7", "f8"]
-    assert len(entries) == 52
-    assert sorted(looked) == [b"f7", b"f8"]
+        monkeypatch.setattr(syscalls, "ordinary_entries", counted)
+        entries = every_entry(handle.search(lambda name: name in ("..", "f7", "f8")))
+    assert sorted(entry.name for entry in entries) == ["..", "f7", "f8"]
+    assert sorted(looked) == ["f7", "f8"]
 
 
 # -- large files

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from smb3server.backends.base import OpenRequest
 from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.names import short_name
 from smb3server.commands.query_directory import _Listing
 from smb3server.files.enumeration import Enumeration
 from smb3server.wire.directory_info import Packer
@@ -33,7 +34,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     found = 0
     before = peak = resident_bytes()
     while True:
-        packer = Packer(FileInfoClass.ID_BOTH_DIRECTORY, RESPONSE)
+        packer = Packer(FileInfoClass.ID_BOTH_DIRECTORY, RESPONSE, short_name)
         listing = _Listing(packer, enumeration, False, None, None)
         while not listing.go_on():
             pass

@@ -52,7 +52,7 @@ class Setup:
         self.stored = self.table.persistence = Stored()
         self.session = Session(1, None)
         self.session.identity = Identity("user")
-        self.session.usage = Usage("user")
+        self.session.usage = Usage("user", 1 << 20)
         self.tree = TreeConnect(1, self.session, Share("data"))
 
     def open(self) -> Open:

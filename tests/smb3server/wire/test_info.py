@@ -198,35 +198,75 @@ def info(**changes: Any) -> FileInfo:
     return FileInfo(FileKey(1, 42), Kind.FILE, 0x20, 1, 2, 3, 4, 5, 4096, 1, 7, 0, 0o644, 0, 0)._replace(**changes)
 
 
+def packer(level: int, limit: int) -> directory_info.Packer:
+    return directory_info.Packer(level, limit, lambda name: f"{name[0].upper()}~1" if len(name) > 12 else "")
+
+
 @pytest.mark.parametrize("level", directory_info.LEVELS)
-def test_directory_levels_round_trip(level: int) -> None:
-    packer = directory_info.Packer(level, 10000)
-    names = ["a", "longer name.txt", "ü" * 200]
-    for name in names:
-        assert packer.add(info(), name.encode("utf-16-le"), 42)
-    entries = directory_info.decode_directory(level, packer.buffer)
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_directory_levels_round_trip(level: int, at_once: int) -> None:
+    names = ["a", "longer name.txt", "ü" * 200, "\U0001f600", "\ud800"]
+    found = packer(level, 10000)
+    for index in range(0, len(names), at_once):
+        some = names[index : index + at_once]
+        assert found.add([(name, info()) for name in some]) == len(some)
+        # What is there is complete after each call.
+        assert len(directory_info.decode_directory(level, found.buffer)) == found.count == index + len(some)
+    entries = directory_info.decode_directory(level, found.buffer)
     assert [entry.name for entry in entries] == names
     if level != file_info.FileInfoClass.NAMES:
         assert {entry[1:8] for entry in entries} == {(1, 2, 3, 4, 5, 4096, 0x20)}
+    if level in directory_info._WITH_SHORT_NAMES:
+        assert [entry.short_name for entry in entries] == ["", "L~1", "Ü~1", "", ""]
 
 
 @pytest.mark.parametrize("level", directory_info.LEVELS)
-def test_directory_packer_keeps_its_limit_to_the_byte(level: int) -> None:
-    full = directory_info.Packer(level, 10000)
-    assert full.add(info(), b"a\0", 1)
-    assert full.add(info(), b"b\0c\0", 1)
-    exact = directory_info.Packer(level, len(full.buffer))
-    assert exact.add(info(), b"a\0", 1)
-    assert exact.add(info(), b"b\0c\0", 1)
-    short = directory_info.Packer(level, len(full.buffer) - 1)
-    assert short.add(info(), b"a\0", 1)
-    before = bytes(short.buffer)
-    assert not short.add(info(), b"b\0c\0", 1)
-    assert bytes(short.buffer) == before
+def test_entries_of_a_response_are_aligned(level: int) -> None:
+    """[MS-FSCC 2.4.8]: NextEntryOffset is 0 in the last entry, which has no padding."""
+    names = ["x" * length for length in range(1, 20)]
+    found = packer(level, 10000)
+    found.add([(name, info()) for name in names[:7]])
+    found.add([(name, info()) for name in names[7:]])
+    at = 0
+    for name in names:
+        (following,) = struct.unpack_from("<I", found.buffer, at)
+        size = directory_info.LEVELS[level].layout.size + 2 * len(name)
+        if name is names[-1]:
+            assert following == 0
+            assert at + size == len(found.buffer)
+        else:
+            assert following == (size + 7) // 8 * 8
+        assert at % 8 == 0
+        at += following
+
+
+@pytest.mark.parametrize("level", directory_info.LEVELS)
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_directory_packer_keeps_its_limit_to_the_byte(level: int, at_once: int) -> None:
+    both = [("a", info()), ("bc", info())]
+    full = packer(level, 10000)
+    assert full.add(both) == 2
+    exact = packer(level, len(full.buffer))
+    assert sum(exact.add(both[index : index + at_once]) for index in range(0, 2, at_once)) == 2
+    assert exact.buffer == full.buffer
+    short = packer(level, len(full.buffer) - 1)
+    assert sum(short.add(both[index : index + at_once]) for index in range(0, 2, at_once)) == 1
+    alone = packer(level, 10000)
+    alone.add(both[:1])
+    assert short.buffer == alone.buffer
+    none = packer(level, len(alone.buffer) - 1)
+    assert none.add(both) == 0
+    assert (none.buffer, none.count) == (b"", 0)
 
 
 def test_reparse_tag_takes_the_place_of_ea_size() -> None:
-    packer = directory_info.Packer(file_info.FileInfoClass.ID_BOTH_DIRECTORY, 1000)
-    assert packer.add(info(attributes=0x400, reparse_tag=0xA000000C), b"l\0", 9)
-    (entry,) = directory_info.decode_directory(file_info.FileInfoClass.ID_BOTH_DIRECTORY, packer.buffer)
-    assert (entry.ea_size, entry.reparse_tag, entry.file_id) == (0, 0xA000000C, 9)
+    """Of reparse points, in levels without a field for the tag. [MS-FSCC 2.4.8]"""
+    link, plain = info(attributes=0x400, reparse_tag=0xA000000C), info()
+    for level in sorted(directory_info._EA_SIZE_LEVELS):
+        found = packer(level, 1000)
+        assert found.add([("l", link), ("f", plain)]) == 2
+        entries = directory_info.decode_directory(level, found.buffer)
+        in_place = level not in directory_info._EXTD_LEVELS
+        assert [(entry.ea_size, entry.reparse_tag) for entry in entries] == [(0 if in_place else 7, 0xA000000C), (7, 0)]
+        if level in directory_info._FILE_ID_FIELD:
+            assert {entry.file_id for entry in entries} == {42}

@@ -133,7 +133,8 @@ def test_receive_credit_target_follows_the_peer() -> None:
         subject.receive(data(b"x", requested=asked, granted=1))
         subject.pump()
         assert subject.core.credits.receive_credit_target == asked
-        assert subject.core.credits.receives_posted == window
+        assert subject.core.credits.window == window
+        assert subject.core.credits.low < subject.core.credits.receives_posted <= window
     subject.receive(data(b"x", requested=5, granted=1))
     subject.pump()
     assert subject.core.credits.receive_credits <= subject.core.credits.receives_posted
@@ -156,6 +157,90 @@ def test_grants_ride_on_data() -> None:
     (header,) = subject.headers(subject.pump())
     assert header.credits_granted > 0
     assert subject.core.credits.receive_credits == subject.core.credits.receives_posted
+
+
+def test_receives_are_posted_again_in_batches() -> None:
+    """A sixteenth of the window at a time, and one at a time in a small window. Any message grants them."""
+    subject = server(Settings(receive_credit_max=160), credits_requested=160)
+    subject.receive(data(b"x", requested=160, granted=1))
+    subject.core.receives_were_posted(160 - subject.core.credits.receives_posted)
+    subject.core.send_message([b"all of them"])
+    subject.pump()
+    for count in range(1, 33):
+        subject.receive(data(b"x", requested=160, granted=1))
+        assert subject.core.receives_wanted == (0 if count % 10 else 10)
+        subject.core.send_message([b"answer"])
+        (header,) = subject.headers(subject.pump())
+        assert header.credits_granted == (0 if count % 10 else 10)
+    small = server(Settings(receive_credit_max=31), credits_requested=31)
+    small.receive(data(b"x", requested=31, granted=1))
+    small.core.send_message([b"all of them"])
+    small.pump()
+    small.receive(data(b"x", requested=31, granted=1))
+    assert small.core.receives_wanted == 1
+
+
+def test_the_last_credit_is_granted_for_even_in_the_middle_of_a_batch() -> None:
+    """3.1.5.9: there must be a receive to grant, so the batch does not wait to be full."""
+    subject = server(Settings(receive_credit_max=160), grant=2, credits_requested=160)
+    subject.core.send_message([b"first"])
+    subject.pump()
+    subject.receive(data(b"x", requested=160))
+    subject.pump()
+    while subject.core.credits.send_credits > 1:
+        subject.core.send_message([b"another"])
+        subject.pump()
+    subject.receive(data(b"x", requested=160))
+    subject.core.send_message([b"last"])
+    assert subject.core.receives_wanted
+    (header,) = subject.headers(subject.pump())
+    assert header.credits_granted
+
+
+@pytest.mark.parametrize("is_longest", [False, True])
+def test_a_message_that_fits_one_send_goes_out_at_once(is_longest: bool) -> None:
+    """With the same bytes, and the same credits spent and granted, as by way of the queue."""
+    subjects = [server(), server()]
+    for subject in subjects:
+        subject.receive(data(b"x", granted=1))
+        subject.core.receives_were_posted(subject.core.receives_wanted)
+    short, queued = subjects
+    length = short.core.max_send_size - 24 if is_longest else 2
+    whole = short.core.whole_message([b"a", bytes(length - 1)], length)
+    assert whole is not None
+    queued.core.send_message([b"a", bytes(length - 1)])
+    (send,) = queued.core.pending_sends(queued.now)
+    assert b"".join(whole) == b"".join(send.segments)
+    for name in ("send_credits", "receive_credits", "receives_posted"):
+        assert getattr(short.core.credits, name) == getattr(queued.core.credits, name)
+    assert short.core.next_deadline() == queued.core.next_deadline()
+
+
+@pytest.mark.parametrize("reason", ["empty", "long", "pieces", "credits", "queue", "keepalive", "asked", "closed"])
+def test_a_message_that_has_to_wait_changes_nothing(reason: str) -> None:
+    subject = server(grant=2 if reason == "credits" else 10)
+    core, segments = subject.core, [b"x"]
+    if reason == "empty":
+        segments = [b""]
+    elif reason == "long":
+        segments = [bytes(core.max_send_size - 23)]
+    elif reason == "pieces":
+        segments = [b"x"] * core.settings.max_send_segments
+    elif reason == "credits":
+        while core.credits.send_credits > 1:
+            core.send_message([b"x"])
+            subject.pump()
+    elif reason == "queue":
+        core.send_message([b"first"])
+    elif reason == "keepalive":
+        core.handle_timer(START + 120)
+    elif reason == "asked":
+        subject.receive(data(flags=1))
+    else:
+        core.close()
+    before = core.credits.send_credits, core.credits.receive_credits, len(core.send_queue)
+    assert core.whole_message(segments, sum(map(len, segments))) is None
+    assert (core.credits.send_credits, core.credits.receive_credits, len(core.send_queue)) == before
 
 
 def test_credits_are_never_granted_beyond_what_is_posted() -> None:

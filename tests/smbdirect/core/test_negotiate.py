@@ -153,7 +153,9 @@ def test_smbd_negotiate_negative_parameter_max_fragmented_size() -> None:
     assert acceptor().receive(request(max_fragmented_size=131_072)) == Established()
 
 
-@pytest.mark.parametrize(("size", "expected"), [(1363, 1363), (1364, 1364), (1365, 1364), (0xFFFFFFFF, 1364)])
+@pytest.mark.parametrize(
+    ("size", "expected"), [(1364, 1364), (8191, 8191), (8192, 8192), (8193, 8192), (0xFFFFFFFF, 8192)]
+)
 def test_max_send_size_is_the_smaller(size: int, expected: int) -> None:
     """3.1.5.6: MaxSendSize, which the response's PreferredSendSize tells."""
     subject = acceptor()
@@ -221,7 +223,7 @@ def test_negotiate_request_fields() -> None:
         max_version=0x0100,
         reserved=0,
         credits_requested=255,
-        preferred_send_size=1364,
+        preferred_send_size=8192,
         max_receive_size=8192,
         max_fragmented_size=1_048_576 + 4096,
     )

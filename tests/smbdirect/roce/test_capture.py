@@ -67,12 +67,12 @@ def test_icrc_of_every_packet(name: str) -> None:
     assert packets(name)
     for packet in packets(name):
         buffer = bytearray(icrc.ONES) + packet.ip
-        assert icrc.check_ipv4(buffer, memoryview(buffer), len(buffer))
+        assert icrc.check_ipv4(buffer, memoryview(buffer), 0, len(buffer))
         # Any damage to what it covers shows.
         for position in (12 + 8, 28 + 5 + 8, len(buffer) - 6):
             damaged = bytearray(buffer)
             damaged[position] ^= 0x10
-            assert not icrc.check_ipv4(damaged, memoryview(damaged), len(damaged))
+            assert not icrc.check_ipv4(damaged, memoryview(damaged), 0, len(damaged))
 
 
 def test_icrc_that_we_send_is_the_same() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 from collections.abc import Awaitable, Callable
@@ -95,10 +96,10 @@ class Scene:
         return self.memory == b"\xee" * 20_000
 
 
-def run(scenario: Callable[[Scene], Awaitable[None]], source: str = HOST) -> None:
+def run(scenario: Callable[[Scene], Awaitable[None]], source: str = HOST, raw: bool = True) -> None:
     async def main() -> None:
         port = free_port()
-        provider = RoceProvider(port)
+        provider = RoceProvider(port, raw=raw)
         pair = await connect(provider, HOST, receives=64)
         pair.client.endpoint.post([Send([b"hello"])])
         await pair.server.receives(1)
@@ -135,6 +136,47 @@ def test_wrong_icrc() -> None:
         assert not scene.victim.closed
 
     run(scenario)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="sending IP headers needs root")
+@pytest.mark.parametrize(
+    ("raw", "checksum", "covered", "obeyed"),
+    [
+        (True, 0, 7777, True),
+        (True, 0, 7778, False),  # as devices send: the identification is seen, so it counts
+        (True, None, 7777, True),
+        (True, None, 7778, True),  # as user space sends: it is not seen, but the UDP checksum is right
+        (False, 0, 7777, True),
+        (False, 0, 7778, True),
+        (False, None, 7777, True),
+        (True, 0, None, False),
+        (True, None, None, False),
+        (False, 0, None, False),
+    ],
+)
+def test_the_identification_that_the_icrc_covers(
+    raw: bool, checksum: int | None, covered: int | None, obeyed: bool
+) -> None:
+    """``covered`` is the identification in the ICRC of a packet that has 7777; with None, the ICRC is damaged."""
+
+    async def scenario(scene: Scene) -> None:
+        fields = {"opcode": Opcode.WRITE_ONLY, "dqpn": scene.number, "psn": scene.psn, "pkey": 0xFFFF, "ackreq": 1}
+        udp = UDP(sport=4000, dport=scene.attacker.udp_port, chksum=checksum)
+        transport = udp / BTH(**fields) / Raw(scene.reth(8) + b"12345678")
+        built = bytes(IP(src=HOST, dst=HOST, id=covered or 7777, flags="DF") / transport)
+        data = built[28:] if covered else built[28:-1] + bytes([built[-1] ^ 0x40])
+        whole = bytes(IP(src=HOST, dst=HOST, id=7777, flags="DF") / udp / Raw(data))
+        with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as sender:
+            sender.sendto(whole, (HOST, 0))
+        errors = scene.victim.endpoint.counters
+        async with asyncio.timeout(5):
+            while scene.untouched and not errors["crc_errors"]:
+                await asyncio.sleep(0.001)
+        assert scene.untouched is not obeyed
+        assert errors["crc_errors"] == (not obeyed)
+
+    run(scenario, raw=raw)
 
 
 def test_unknown_queue_pairs_get_no_service() -> None:

@@ -14,7 +14,8 @@ import pytest
 from smbdirect.providers.base import Access, CloseCause, Completion, Operation, Status
 from smbdirect.providers.memory import Region
 from smbdirect.providers.roce import icrc
-from smbdirect.providers.roce.headers import BTH, PSN_MASK, Bth
+from smbdirect.providers.roce.arrival import runs
+from smbdirect.providers.roce.headers import BTH, MIGRATED, PSN_MASK, Bth
 from smbdirect.providers.roce.queue_pair import QueuePair
 from smbdirect.providers.roce.requester import Work
 
@@ -32,6 +33,8 @@ class Wire:
         self.link = link
         self.destination = destination
         self.receiver = receiver
+        self.batch: list[bytes] = []
+        """Packets without their ICRCs."""
 
     def send(
         self, opcode: int, flags: int, psn: int, ack_request: bool, extension: bytes, segments: Sequence[Any], size: int
@@ -39,9 +42,28 @@ class Wire:
         payload = b"".join(segments)
         assert len(payload) == size <= MTU
         pad = -size & 3
-        header = BTH.pack(Bth(opcode, flags | pad << 4, 0xFFFF, self.destination, psn | ack_request << 31))
-        packet = header + extension + payload + bytes(pad)
-        self.link.carry(packet + icrc.of_payload(packet, self.link.state(len(packet) + 4)), self.receiver)
+        flags |= MIGRATED | pad << 4
+        header = BTH.pack(Bth(opcode, flags, 0xFFFF, self.destination, psn | ack_request << 31))
+        self.batch.append(header + extension + payload + bytes(pad))
+        if not self.link.batches:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was collected: packets of one size together, with at most one shorter packet behind them."""
+        while self.batch:
+            size = len(self.batch[0])
+            limit = self.link.rng.randrange(1, 64) if self.link.batches else 1
+            count = 1
+            while count < min(limit, len(self.batch)) and len(self.batch[count]) == size:
+                count += 1
+            if count < min(limit, len(self.batch)) and len(self.batch[count]) < size:
+                count += 1
+            packets, self.batch = self.batch[:count], self.batch[count:]
+            whole = [
+                packet + icrc.of_payload(packet, self.link.state(len(packet) + 4, number))
+                for number, packet in enumerate(packets)
+            ]
+            self.link.carry(b"".join(whole), size + 4, self.receiver)
 
     def send_middles(
         self, opcode: int, psn: int, memory: memoryview, count: int, countdown: int = 0, ask_every: int = 0
@@ -65,17 +87,23 @@ class End:
         self.received: list[bytes] = []
         self.buffers: dict[int, bytearray] = {}
 
-    def receive(self, packet: bytes) -> None:
-        if icrc.of_payload(packet[:-4], self.link.state(len(packet))) != packet[-4:]:
-            self.link.damaged += 1
-            return
-        self.queue_pair.receive(memoryview(packet), self.link.now)
+    def receive(self, batch: bytes, size: int) -> None:
+        """Process a batch of packets of ``size`` bytes."""
+        for run in runs(memoryview(batch), size, self.link.flow):
+            if not run.intact:
+                self.link.damaged += 1
+            elif run.number > 1:
+                self.link.runs += 1
+                self.queue_pair.receive_run(run, self.link.now)
+            else:
+                self.queue_pair.receive(run.packets, self.link.now)
         self.pump()
 
     def pump(self) -> None:
         assert self.wire is not None
         while self.queue_pair.transmit(self.wire, self.link.now, 32):
             pass
+        self.wire.flush()
         for completion in self.queue_pair.completions:
             if completion.operation is Operation.RECEIVE and completion.status is Status.OK:
                 self.received.append(bytes(self.buffers[completion.context][: completion.length]))  # type: ignore[index]
@@ -101,7 +129,9 @@ class End:
         invalidate: int | None = None,
     ) -> None:
         token, address = (region.token, region.address + offset) if region is not None else (0, 0)
-        views = [memoryview(data)] if len(data) else []
+        whole = memoryview(data)
+        first = self.link.rng.randrange(len(whole) + 1)
+        views = [view for view in (whole[:first], whole[first:]) if len(view)]
         self.queue_pair.requester.post(Work(operation, views, len(data), context, True, token, address, invalidate))
 
     def of(self, *operations: Operation) -> list[Completion]:
@@ -123,17 +153,23 @@ class Link:
         reorder: float = 0,
         damage: float = 0,
         psn: int | None = None,
+        batches: bool = False,
     ) -> None:
+        """With ``batches``, packets travel, are lost and are repeated many at once."""
         print(f"seed {seed}")
         self.rng = random.Random(seed)
         self.now = 1000.0
         self.loss, self.repeat, self.reorder, self.damage = loss, repeat, reorder, damage
+        self.batches = batches
         self.damaged = 0
+        self.runs = 0
+        """How many runs of several packets have arrived."""
+        self.flow = icrc.Flow(b"\n\0\0\1", b"\n\0\0\2", 4791, 4791)
         self.filter: Callable[[bytes, End], bool] = lambda packet, receiver: True
         """Whether a packet is carried."""
         self._events: list[tuple[float, int, Any]] = []
         self._order = itertools.count()
-        self._states: dict[int, int] = {}
+        self._states: dict[tuple[int, int], int] = {}
         self.near, self.far = End(self, 0x11), End(self, 0x22)
         self.near.wire = Wire(self, 0x22, lambda: self.far)
         self.far.wire = Wire(self, 0x11, lambda: self.near)
@@ -143,24 +179,24 @@ class Link:
         self.far.queue_pair.start(second, first, MTU, 4, 6)
         self.near.queue_pair.ready_to_send = self.far.queue_pair.ready_to_send = True
 
-    def state(self, length: int) -> int:
-        if length not in self._states:
-            self._states[length] = icrc.prefix(b"\n\0\0\1", b"\n\0\0\2", 4791, 4791, length)
-        return self._states[length]
+    def state(self, length: int, ip_id: int) -> int:
+        if (length, ip_id) not in self._states:
+            self._states[length, ip_id] = icrc.prefix(b"\n\0\0\1", b"\n\0\0\2", 4791, 4791, length, ip_id)
+        return self._states[length, ip_id]
 
-    def carry(self, packet: bytes, receiver: Callable[[], End]) -> None:
+    def carry(self, batch: bytes, size: int, receiver: Callable[[], End]) -> None:
         rng = self.rng
-        if not self.filter(packet, receiver()) or rng.random() < self.loss:
+        if not self.filter(batch, receiver()) or rng.random() < self.loss:
             return
         for _ in range(2 if rng.random() < self.repeat else 1):
-            carried = packet
+            carried = batch
             if rng.random() < self.damage:
-                position = rng.randrange(len(packet))
-                if position != icrc.BTH_MASKED_BYTE:
-                    changed = packet[position] ^ 1 << rng.randrange(8)
-                    carried = packet[:position] + bytes([changed]) + packet[position + 1 :]
+                position = rng.randrange(len(batch))
+                if position % size != icrc.BTH_MASKED_BYTE:
+                    changed = batch[position] ^ 1 << rng.randrange(8)
+                    carried = batch[:position] + bytes([changed]) + batch[position + 1 :]
             delay = 0.001 + (rng.random() * 0.004 if rng.random() < self.reorder else 0)
-            self.at(self.now + delay, lambda carried=carried: receiver().receive(carried))
+            self.at(self.now + delay, lambda carried=carried: receiver().receive(carried, size))
 
     def at(self, when: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._events, (when, next(self._order), action))
@@ -239,16 +275,19 @@ def mixed_load(link: Link, messages: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_everything_arrives_over_a_bad_link(seed: int) -> None:
-    link = Link(seed, **BAD_LINK)
+@pytest.mark.parametrize("batches", [False, True])
+def test_everything_arrives_over_a_bad_link(seed: int, batches: bool) -> None:
+    link = Link(seed, **BAD_LINK, batches=batches)
     mixed_load(link, 40)
+    assert bool(link.runs) is batches
     assert link.near.counters["retransmissions"] > 0
     assert link.far.counters["duplicates"] > 0
     assert link.damaged > 0
 
 
-def test_nothing_is_sent_twice_over_a_good_link() -> None:
-    link = Link(1)
+@pytest.mark.parametrize("batches", [False, True])
+def test_nothing_is_sent_twice_over_a_good_link(batches: bool) -> None:
+    link = Link(1, batches=batches)
     mixed_load(link, 40)
     for side in (link.near, link.far):
         for name in ("retransmissions", "duplicates", "naks_sent", "timeouts", "rnr_sent", "malformed"):
@@ -257,14 +296,16 @@ def test_nothing_is_sent_twice_over_a_good_link() -> None:
 
 @pytest.mark.parametrize("behind", [0, 1, 2, 3, 17, 100])
 @pytest.mark.parametrize("faults", [{}, BAD_LINK], ids=["good", "bad"])
-def test_sequence_numbers_wrap(behind: int, faults: dict[str, float]) -> None:
-    mixed_load(Link(behind, psn=PSN_MASK - behind, **faults), 15)
+@pytest.mark.parametrize("batches", [False, True])
+def test_sequence_numbers_wrap(behind: int, faults: dict[str, float], batches: bool) -> None:
+    mixed_load(Link(behind, psn=PSN_MASK - behind, batches=batches, **faults), 15)
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("fault", ["loss", "repeat", "reorder", "damage"])
-def test_each_fault_alone_and_severe(seed: int, fault: str) -> None:
-    mixed_load(Link(seed, **{fault: 0.25}), 15)
+@pytest.mark.parametrize("batches", [False, True])
+def test_each_fault_alone_and_severe(seed: int, fault: str, batches: bool) -> None:
+    mixed_load(Link(seed, batches=batches, **{fault: 0.25}), 15)
 
 
 def test_a_lost_tail_is_found_by_the_timer() -> None:
@@ -311,8 +352,9 @@ def test_receiver_never_ready_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_region_invalidated_under_a_write_is_not_changed_any_more(seed: int) -> None:
-    link = Link(seed, **BAD_LINK)
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_region_invalidated_under_a_write_is_not_changed_any_more(seed: int, batches: bool) -> None:
+    link = Link(seed, **BAD_LINK, batches=batches)
     memory = bytearray(200_000)
     region = link.far.register(memory)
     link.near.post(Operation.WRITE, b"\xee" * len(memory), None, region)

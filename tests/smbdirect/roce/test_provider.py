@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import shutil
 import socket
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from smbdirect.providers.roce import RoceProvider, icrc, sockets
 from tests.lab.providers import Pair, Side, connect
 from tools.support.ports import free_port
 
+UDP_GRO = 104
 RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
 
 
@@ -146,6 +149,80 @@ def test_without_the_capability_it_serves_and_says_so_once(monkeypatch: pytest.M
         for each in (pair, other):
             await exercise(each)
             await finish(each)
+
+    asyncio.run(main())
+
+
+class Refusing(socket.socket):
+    """A socket of a kernel, or of an interface, that has neither UDP_SEGMENT nor UDP_GRO."""
+
+    def setsockopt(self, level: int, option: int, *value: Any) -> None:
+        if (level, option) == (socket.IPPROTO_UDP, UDP_GRO):
+            raise OSError(errno.ENOPROTOOPT, "Protocol not available")
+        super().setsockopt(level, option, *value)
+
+    def sendmsg(self, buffers: Any, control: Any = (), *rest: Any) -> int:
+        if any(kind == sockets.UDP_SEGMENT for _, kind, _ in control):
+            raise OSError(errno.EIO, "Input/output error")
+        return super().sendmsg(buffers, control, *rest)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("raw", [True, False])
+def test_without_batches(monkeypatch: pytest.MonkeyPatch, host: str, raw: bool) -> None:
+    """The first batch is lost, and the packets are sent again, one by one."""
+    monkeypatch.setattr(sockets.socket, "socket", Refusing)
+
+    async def main() -> None:
+        provider = RoceProvider(free_port(), raw=raw)
+        pair = await connect_two(provider, provider, host, host)
+        await exercise(pair, 300_001)
+        (port,) = provider._ports.values()
+        assert port.counters == {"send_errors": 1, "crc_errors": 0, "malformed": 0}
+        assert not port.segmentation
+        await finish(pair)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("raw", [True, False])
+def test_few_system_calls_for_many_packets(monkeypatch: pytest.MonkeyPatch, host: str, raw: bool) -> None:
+    """128 packets of 4 KiB in batches of up to 64 KiB, which arrive whole."""
+    calls: Counter[str] = Counter()
+
+    class Counting(socket.socket):
+        def sendmsg(self, *arguments: Any) -> int:
+            calls["sendmsg"] += 1
+            return super().sendmsg(*arguments)
+
+        def recvmsg_into(self, *arguments: Any) -> Any:
+            received = super().recvmsg_into(*arguments)
+            calls["recvmsg_into"] += 1
+            return received
+
+    monkeypatch.setattr(sockets.socket, "socket", Counting)
+
+    async def main() -> None:
+        size = 128 * 4096
+        provider = RoceProvider(free_port(), raw=raw)
+        pair = await connect_two(provider, provider, host, host)
+        pair.client.endpoint.post([Send([b"hello"])])
+        await pair.server.receives(1)
+        memory = bytearray(size)
+        region = pair.client.endpoint.register(memoryview(memory), RIGHTS)
+        remote = RemoteSegment(region.token, region.address, size)
+        window = pair.server.endpoint.queue_pair.requester.window  # type: ignore[attr-defined]
+        window.size = window.limit
+        requests = Write([os.urandom(size)], remote), Read([memoryview(bytearray(size))], remote)
+        for number, request in enumerate(requests):
+            calls.clear()
+            pair.server.endpoint.post([request])
+            await pair.server.sends(number + 1)
+            # 10 or 13 batches, and acknowledgements or requests.
+            assert calls["sendmsg"] <= 20
+            assert calls["recvmsg_into"] <= 20
+        await finish(pair)
 
     asyncio.run(main())
 
@@ -292,4 +369,4 @@ def test_tshark_and_the_icrc_of_every_packet(tmp_path: Path, host: str) -> None:
         assert UDP in frame
         assert packet[4:8] == b"\0\0\x40\0", "ID 0, DF"
         buffer = bytearray(icrc.ONES) + packet
-        assert icrc.check_ipv4(buffer, memoryview(buffer), len(buffer))
+        assert icrc.check_ipv4(buffer, memoryview(buffer), 0, len(buffer))

@@ -14,7 +14,7 @@ from smbdirect.life import IllegalChange, Life, change
 from smbdirect.providers.base import Completion, Operation, Read, RemoteSegment, Send, Status, WorkRequest, Write
 from smbdirect.providers.loopback import CAPABILITIES, LoopbackProvider
 from smbdirect.transport.pool import BufferPool
-from smbdirect.transport.work_queue import Transfer, WorkQueue
+from smbdirect.transport.work_queue import WorkQueue
 from smbdirect.unauthenticated import MEMORY_LIMIT, SMALL_MESSAGE, Allowance
 
 FORWARD = {
@@ -86,7 +86,7 @@ def test_one_signalled_request_speaks_for_all_before_it() -> None:
         request: WorkRequest = Write([b"x"], RemoteSegment(1, 0, 1), signalled=False)
         if number == 4:
             request = Send([b"x"], signalled=False)
-        queue.add([request], Transfer(lambda error, number=number: done.append((number, error))))  # type: ignore[misc]
+        queue.add([request], lambda error, number=number: done.append((number, error)))  # type: ignore[misc]
     queue.post()
     (chain,) = recorder.chains
     assert [request.signalled for request in chain] == [False, True, False, True]
@@ -101,11 +101,43 @@ def test_one_signalled_request_speaks_for_all_before_it() -> None:
     assert all(isinstance(error, ConnectionLost) for _, error in done[2:])
 
 
+def test_what_nobody_waits_for_is_signalled_now_and_then() -> None:
+    """Messages of which nobody wants to know count as pending until they are posted, but at most 16 in a row."""
+    recorder, queue = queue_of(64)
+    for number in range(40):
+        queue.waiting.append((Send([b"x"], signalled=False), None, 10))
+        assert queue.post() == (0 if number % 16 == 15 else 10)
+    requests = [request for chain in recorder.chains for request in chain]
+    assert [number for number, request in enumerate(requests) if request.signalled] == [15, 31]
+    assert [queue.completed(Completion(Operation.SEND, Status.OK, request.context)) for request in requests] == [
+        10 if request.signalled else 0 for request in requests
+    ]
+    done: list[BaseException | None] = []
+    queue.waiting.append((Send([b"x"], signalled=False), done.append, 10))
+    assert queue.post() == 0
+    (last,) = recorder.chains[-1]
+    assert last.signalled
+    assert queue.completed(Completion(Operation.SEND, Status.OK, last.context)) == 10
+    assert done == [None]
+
+
+def test_room_is_reported_before_a_small_queue_is_full() -> None:
+    recorder, queue = queue_of(4)
+    for _ in range(6):
+        queue.waiting.append((Send([b"x"], signalled=False), None, 1))
+    queue.post()
+    assert [request.signalled for request in recorder.chains[0]] == [False, True, False, True]
+    assert len(queue.waiting) == 2
+    queue.completed(Completion(Operation.SEND, Status.OK, recorder.chains[0][1].context))
+    queue.post()
+    assert not queue.waiting
+
+
 def test_every_read_is_signalled() -> None:
     recorder, queue = queue_of(64)
     requests: list[WorkRequest] = [Read([memoryview(bytearray(1))], RemoteSegment(1, 0, 1)) for _ in range(3)]
     done: list[BaseException | None] = []
-    queue.add(requests, Transfer(done.append))
+    queue.add(requests, done.append)
     queue.post()
     for request in recorder.chains[0][:2]:
         queue.completed(Completion(Operation.READ, Status.OK, request.context))
@@ -119,7 +151,7 @@ def test_what_was_refused_or_never_posted_is_finished_at_the_end() -> None:
     recorder.refuses = True
     done: list[BaseException | None] = []
     for _ in range(4):
-        queue.add([Send([b"x"], signalled=False)], Transfer(done.append))
+        queue.add([Send([b"x"], signalled=False)], done.append)
     with pytest.raises(ProviderError):
         queue.post()
     assert not done

@@ -13,25 +13,13 @@ from pathlib import Path
 from smb3server.tools.bench import idle, servers
 from smb3server.tools.bench.client import Client, Target, build
 from smb3server.tools.bench.errors import BenchError
-from smb3server.tools.bench.figures import Sample
 from tools.bench.report.plan import IMPACKET, IWARP, LOOPBACK, ROCE, SAMBA, TCP, Point, Section
+from tools.bench.report.store import Results, save
 
 _OVERHEAD = 0.25
 """Seconds that a measurement takes in addition to its own; only the first guess of the time that is left uses it."""
 IDLE = {TCP: 5000, SAMBA: 300}
 """Idle connections to each server. Samba has a process for each."""
-
-
-class Results:
-    """Everything that a run found; it is complete at any moment."""
-
-    def __init__(self) -> None:
-        self.samples: dict[Point, list[Sample]] = {}
-        self.idle: dict[str, idle.Idle] = {}
-        self.failures: dict[str, None] = {}
-        """What did not work, each once, in order."""
-        self.done = 0
-        self.planned = 0
 
 
 class Progress:
@@ -79,14 +67,27 @@ def targets(
 
 
 def measure(
-    client: Client, found: dict[str, Target], plan: Sequence[Section], rounds: int, seconds: float, results: Results
+    client: Client,
+    found: dict[str, Target],
+    plan: Sequence[Section],
+    rounds: int,
+    seconds: float,
+    results: Results,
+    path: Path,
 ) -> None:
-    """Measure ``plan`` into ``results``. What a server refuses is noted there, and not tried again."""
+    """Measure ``plan`` into ``results``, and save them to ``path`` after each round.
+
+    What a server refuses is noted there, and not tried again.
+    """
     steps = list(_steps(plan, rounds, seconds))
     progress = Progress([length for *_, length in steps])
     results.planned = len(steps)
     broken: set[Point] = set()
+    last = 0
     for number, point, length in steps:
+        if number != last:
+            save(results, path)
+            last = number
         if point not in broken:
             progress.show(f"round {number + 1}: {point.section}: {point.case.name} on {point.target}")
             client.seconds = length - _OVERHEAD
