@@ -562,6 +562,18 @@ CASES: dict[str, list[Step]] = {
     "appending only": [opening(1, access=APPEND_ONLY), batch(reading(slot=1), writing(slot=1, offset=FILE_SIZE))],
     "stream": [opening(1, name="a:stream"), batch(writing(slot=1)), batch(writing(slot=1), reading(slot=1))],
     "full disk": [batch(writing(offset=95000, length=8192), writing(), reading(offset=95000), ("echo", {}))],
+    "more than a turn": [batch(*[reading(), writing(), ("echo", {})] * 35)],
+    "row of writes": [batch(*[writing(offset=number) for number in range(0, 4000, 100)])],
+    "row beside another's lock": [
+        opening(1, other=True),
+        locking(1, 0x12),
+        batch(writing(), writing(length=100), writing(offset=500), reading(), writing(offset=9)),
+    ],
+    "row that is interrupted": [
+        batch(writing(), writing(length=70000), writing(), writing(header={"tree_id": 77}), writing(), reading()),
+        ("through", {"slot": 0, "length": 100, "offset": 3}),
+        batch(writing(), writing(ruin="short"), writing(slot=3), writing(offset=95000, length=8192), writing()),
+    ],
     "end of file": [batch(reading(offset=FILE_SIZE), reading(offset=FILE_SIZE - 1), reading(minimum=101))],
     "short": [batch(reading(offset=FILE_SIZE - 50, minimum=50), reading(offset=FILE_SIZE - 50, minimum=51))],
     "cold": [("cold", {"slot": 0, "length": 100, "offset": 0}), LATER_USE],
