@@ -255,8 +255,11 @@ _BASE36 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SHORT_FORM = re.compile(r"[^~.]{1,6}~[0-9](\.[^~.]{1,3})?")
 
 
-_HASH_DIGITS = 5
-_HASHES: int = 36**_HASH_DIGITS
+_HASHES: int = 36**5
+"""Hashes have five digits of base 36."""
+_PAIRS = 36**2
+_TWO_DIGITS = [low_digit + high_digit for high_digit in _BASE36 for low_digit in _BASE36]
+"""The digits of each number below ``_PAIRS``, the lower one first."""
 _HASHED_FORM = re.compile(r"[^~.]([0-9A-Z]{5})~1(?:\.[^~.]{1,3})?")
 
 
@@ -307,14 +310,12 @@ def short_name(name: str) -> str:
             return ""
         if _SHORT_FORM.fullmatch(upper) and _SHORT_CHARS.issuperset(upper.replace("~", "", 1).replace(".", "", 1)):
             return ""
-    first = next((char for char in stem if char in _SHORT_CHARS), "_")
-    tail = "".join(char for char in extension if char in _SHORT_CHARS)[:3]
-    number = name_hash(upcase(name))
-    digits = ""
-    for _ in range(_HASH_DIGITS):
-        number, digit = divmod(number, 36)
-        digits += _BASE36[digit]
-    return f"{first}{digits}~1.{tail}" if tail else f"{first}{digits}~1"
+    first = stem[0] if stem[:1] in _SHORT_CHARS else next((char for char in stem if char in _SHORT_CHARS), "_")
+    tail = extension if _SHORT_CHARS.issuperset(extension) else "".join(filter(_SHORT_CHARS.__contains__, extension))
+    number = name_hash(upper if name.isascii() else upcase(name))
+    rest, pair = divmod(number, _PAIRS)
+    digits = f"{_TWO_DIGITS[pair]}{_TWO_DIGITS[rest % _PAIRS]}{_BASE36[rest // _PAIRS]}"
+    return f"{first}{digits}~1.{tail[:3]}" if tail else f"{first}{digits}~1"
 
 
 def may_be_short(name: str) -> bool:

@@ -82,3 +82,11 @@ class Chain:
     size: int = 0
     """Bytes of ``replies``."""
     # Invariant: size is the sum of the sizes of replies.
+
+    def end(self) -> None:
+        """Release the message, and the replies that have not been sent and never will be."""
+        replies, self.replies, self.size = self.replies, [], 0
+        for reply in replies:
+            if reply.on_sent is not None:
+                reply.on_sent()
+        self.inbound.release()

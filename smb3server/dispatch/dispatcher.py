@@ -178,7 +178,7 @@ class Dispatcher:
         try:
             self._advance(chain)
         except Disconnect as reason:
-            chain.inbound.release()
+            chain.end()
             self.connection.disconnect(str(reason))
 
     def _advance(self, chain: Chain) -> None:
@@ -213,7 +213,7 @@ class Dispatcher:
                 return
             self._take(request, chain, result)
         self._flush(chain)
-        chain.inbound.release()
+        chain.end()
 
     def _must_drain(self, chain: Chain) -> bool:
         """Return whether so many bytes of replies are unsent that the next command of the chain has to wait."""
@@ -360,7 +360,7 @@ class Dispatcher:
         if connection.closed:
             if isinstance(result, Response) and result.on_sent is not None:
                 result.on_sent()
-            chain.inbound.release()
+            chain.end()
             return
         self._take(request, chain, result)
         if request.async_id:

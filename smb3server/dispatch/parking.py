@@ -52,13 +52,20 @@ class Parking:
         """The server's ``Turns`` will call ``_turn``. Until then no chain continues."""
 
     def park(self, chain: Chain) -> None:
-        """Let a chain wait until replies have drained."""
+        """Let a chain wait until replies have drained. End it if the connection has ended."""
+        if self._connection.closed:
+            chain.end()
+            return
         self.chains.append(chain)
         self._connection.transport.pause_reading()
         self._later()
 
     def give_way(self, chain: Chain) -> None:
-        """Let others have their turn. The chain is put before the parked ones, since it came first."""
+        """Let others have their turn. The chain is put before the parked ones, since it came first.
+        End it if the connection has ended."""
+        if self._connection.closed:
+            chain.end()
+            return
         self.chains.appendleft(chain)
         self._connection.transport.pause_reading()
         if not self._has_turn:
@@ -71,9 +78,9 @@ class Parking:
             self._connection.loop.call_soon(self._go_on)
 
     def clear(self) -> None:
-        """Release all parked chains, as the connection has ended."""
+        """End all parked chains, as the connection has ended."""
         while self.chains:
-            self.chains.popleft().inbound.release()
+            self.chains.popleft().end()
 
     def _turn(self) -> None:
         self._has_turn = False

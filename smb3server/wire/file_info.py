@@ -355,11 +355,6 @@ def decode_name_information(data: Buffer) -> str:
     return decode_name(view[_LENGTH.size : _LENGTH.size + length])
 
 
-def encode_all(record: AllFixed, name: str) -> bytes:
-    """Encode FileAllInformation. [MS-FSCC 2.4.2]"""
-    return ALL_FIXED.pack(record) + encode_name_information(name)
-
-
 def decode_all(data: Buffer) -> tuple[AllFixed, str]:
     """Decode FileAllInformation. Raises ``DecodeError``."""
     return ALL_FIXED.unpack(data), decode_name_information(memoryview(data)[ALL_FIXED.size :])

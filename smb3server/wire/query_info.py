@@ -75,6 +75,7 @@ class OutputResponse(NamedTuple):
 
 
 OUTPUT_RESPONSE = Codec(OutputResponse)
+_OUTPUT_OFFSET = HEADER_SIZE + OUTPUT_RESPONSE.size
 
 
 def parse_query_info_request(message: memoryview) -> tuple[QueryInfoRequest, memoryview]:
@@ -106,4 +107,4 @@ def parse_output_response(message: memoryview) -> memoryview:
 
 def build_output_response(length: int) -> bytes:
     """Encode the fixed part of a response. The caller appends ``length`` bytes of output."""
-    return OUTPUT_RESPONSE.pack(OutputResponse(output_buffer_length=length))
+    return OUTPUT_RESPONSE.pack_fields(9, _OUTPUT_OFFSET, length)

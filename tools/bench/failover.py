@@ -52,7 +52,8 @@ from tools.support.ports import free_port, free_ports
 _USER, _PASSWORD = "bench", "bench"
 _STATE = "smb3server/state/bench/"
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-_OPEN_TIMEOUT = 300.0
+_ANSWER_TIMEOUT = 300.0
+"""Seconds that a process of clients may take for an answer; on a busy machine its clients come first."""
 _LONG = 4.0
 """Seconds beyond the ttl from which a takeover counts as slow, and the logs are worth reading."""
 
@@ -196,7 +197,7 @@ class Crowds:
     def wait_open(self) -> None:
         """Wait until every client has its file and its lock."""
         for pipe in self._pipes:
-            self._receive(pipe, _OPEN_TIMEOUT)
+            self._receive(pipe)
 
     def tell(self, order: str, value: object = None) -> None:
         """Send an order to every crowd."""
@@ -213,7 +214,7 @@ class Crowds:
         self.tell("stop")
         total = Outcome()
         for pipe in self._pipes:
-            part: Outcome = self._receive(pipe, _OPEN_TIMEOUT)
+            part: Outcome = self._receive(pipe)
             total.resumed_at += part.resumed_at
             total.acknowledged += part.acknowledged
             total.errors += part.errors
@@ -222,8 +223,8 @@ class Crowds:
         return total
 
     @staticmethod
-    def _receive(pipe: Connection, timeout: float = 60.0) -> Any:
-        if not pipe.poll(timeout):
+    def _receive(pipe: Connection) -> Any:
+        if not pipe.poll(_ANSWER_TIMEOUT):
             raise OSError("a process of clients does not answer")
         try:
             return pipe.recv()
@@ -335,7 +336,7 @@ def _until(last: Step, clients: int, folder: Path) -> float:
             process.start()
             there.close()
             try:
-                if not here.poll(_OPEN_TIMEOUT):
+                if not here.poll(_ANSWER_TIMEOUT):
                     raise OSError("clients do not come to an end")
                 here.recv()
                 return processor_seconds(server.pid) - start

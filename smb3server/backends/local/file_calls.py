@@ -77,6 +77,12 @@ _buffers = _ThreadBuffers()
 
 _statx = _libc.statx
 _statx.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p)
+_setfsuid = _libc.setfsuid
+_setfsuid.argtypes = (ctypes.c_uint32,)
+_setfsuid.restype = ctypes.c_uint32
+_setfsgid = _libc.setfsgid
+_setfsgid.argtypes = (ctypes.c_uint32,)
+_setfsgid.restype = ctypes.c_uint32
 _fgetxattr = _libc.fgetxattr
 _fgetxattr.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
 _fgetxattr.restype = ctypes.c_ssize_t
@@ -107,6 +113,12 @@ def _error(name: bytes | None = None) -> OSError:
     if name is None:
         return OSError(code, os.strerror(code))
     return OSError(code, os.strerror(code), os.fsdecode(name))
+
+
+def switch_ids(uid: int, gid: int) -> tuple[int, int]:
+    """Set uid and gid that this thread has for files, and return those it had. Only the next call shows whether the
+    kernel has accepted them."""
+    return _setfsuid(uid), _setfsgid(gid)
 
 
 def openat2(directory: int, path: bytes, flags: int, resolve: int, mode: int = 0) -> int:

@@ -90,7 +90,8 @@ class ActAs:
         self._user = user
 
     def __enter__(self) -> None:
-        _row.leave()
+        if _row.kept is not None:
+            _row.leave()
         own, user = self._own, self._user
         if own is None or user is None:
             return
@@ -106,8 +107,7 @@ class ActAs:
 
     def _take(self, user: User) -> None:
         """Take the user's ids. Raises PermissionError if the kernel refuses them."""
-        syscalls.set_fsgid(user.gid)
-        syscalls.set_fsuid(user.uid)
+        syscalls.set_ids(user.uid, user.gid)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -118,14 +118,13 @@ class ActAs:
     @staticmethod
     def _restore(own: _Own, user: User) -> tuple[int, int]:
         """Become the server again, which no kernel refuses. Return uid and gid as they were before."""
-        uid = syscalls.switch_fsuid(own.uid)
+        before = syscalls.switch_ids(own.uid, own.gid)
         if own.restore is not None:
             # After the uid is restored: changing the uid from 0 would remove capabilities again.
             own.restore.make()
-        gid = syscalls.switch_fsgid(own.gid)
         if user.groups != own.groups:
             syscalls.set_thread_groups(own.groups)
-        return uid, gid
+        return before
 
 
 class LookAs(ActAs):
@@ -135,8 +134,7 @@ class LookAs(ActAs):
     __slots__ = ()
 
     def _take(self, user: User) -> None:
-        syscalls.switch_fsgid(user.gid)
-        syscalls.switch_fsuid(user.uid)
+        syscalls.switch_ids(user.uid, user.gid)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -182,16 +180,15 @@ class SpaceOf:
         if found is None:
             return
         own, uid = found
-        if _row.under_way:
-            # The end of the row is too late to see that the kernel has refused it.
-            syscalls.set_fsuid(uid)
-        else:
-            syscalls.switch_fsuid(uid)
+        syscalls.switch_ids(uid, syscalls.KEEP_ID)
+        if _row.under_way and syscalls.switch_ids(syscalls.KEEP_ID, syscalls.KEEP_ID)[0] != uid:
+            # The end of the row is too late to see this.
+            raise PermissionError(errno.EPERM, f"cannot act as uid {uid}")
         if own.lower is not None and uid != 0:
             try:
                 own.lower.make()
             except BaseException:
-                syscalls.set_fsuid(own.uid)
+                syscalls.switch_ids(own.uid, syscalls.KEEP_ID)
                 raise
 
     def __exit__(
@@ -206,7 +203,7 @@ class SpaceOf:
         if found is None:
             return
         own, uid = found
-        was = syscalls.switch_fsuid(own.uid)
+        was, _ = syscalls.switch_ids(own.uid, syscalls.KEEP_ID)
         if own.restore is not None:
             own.restore.make()
         if was != uid:

@@ -188,13 +188,13 @@ class MetadataStore:
 
     def _attribute(self, reference: Reference, stat: Statx, name: bytes) -> bytes | None:
         """Return an extended attribute of a file; None if it is not set. Raises ``OSError``."""
+        if isinstance(reference, int):
+            return syscalls.fgetxattr(reference, name)
+        # By way of /proc a look costs much more than memory does.
         kept = self.kept.of(stat)
         if kept is not None and name in kept:
             return kept[name]
-        if isinstance(reference, int):
-            value = syscalls.fgetxattr(reference, name)
-        else:
-            value = syscalls.getxattr(reference, name)
+        value = syscalls.getxattr(reference, name)
         if kept is not None and (value is None or len(value) <= kept_attributes.MAX_BYTES):
             kept[name] = value
         return value

@@ -28,6 +28,7 @@ if native.available("smb3server.backends.local._native"):
         ordinary_entries,
         statx,
         statx_at,
+        switch_ids,
     )
 else:
     from smb3server.backends.local.file_calls import (
@@ -40,6 +41,7 @@ else:
         ordinary_entries,
         statx,
         statx_at,
+        switch_ids,
     )
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "ordinary_entries",
     "statx",
     "statx_at",
+    "switch_ids",
 ]
 """What most requests call, in C where that is built."""
 
@@ -67,6 +70,8 @@ RESOLVE_BENEATH = 0x08
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 RENAME_NOREPLACE = 1
+KEEP_ID = 0xFFFFFFFF
+"""For ``switch_ids``: do not change this one."""
 
 FALLOC_KEEP_SIZE = 0x01
 FALLOC_PUNCH_HOLE = 0x02
@@ -97,10 +102,6 @@ _fallocate = _libc.fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _fstatfs = _libc.fstatfs
 _fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
-_setfsuid = _libc.setfsuid
-_setfsuid.argtypes = (ctypes.c_uint32,)
-_setfsgid = _libc.setfsgid
-_setfsgid.argtypes = (ctypes.c_uint32,)
 inotify_add_watch = _libc.inotify_add_watch
 inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
 _inotify_init1 = _libc.inotify_init1
@@ -172,28 +173,11 @@ def fallocate(descriptor: int, mode: int, offset: int, length: int) -> None:
 # These functions change the credentials of this thread only. The C library's setgroups() would change every thread's.
 
 
-def switch_fsuid(uid: int) -> int:
-    """Set the file-system uid, and return the former one. Only the next call shows whether ``uid`` is in force."""
-    return int(_setfsuid(uid))
-
-
-def switch_fsgid(gid: int) -> int:
-    """Set the file-system gid, and return the former one. Only the next call shows whether ``gid`` is in force."""
-    return int(_setfsgid(gid))
-
-
-def set_fsuid(uid: int) -> None:
-    """Set the file-system uid of this thread. Raises PermissionError if the kernel refuses it."""
-    _setfsuid(uid)
-    if _setfsuid(0xFFFFFFFF) != uid:
-        raise PermissionError(errno.EPERM, f"cannot act as uid {uid}")
-
-
-def set_fsgid(gid: int) -> None:
-    """Set the file-system gid of this thread. Raises PermissionError if the kernel refuses it."""
-    _setfsgid(gid)
-    if _setfsgid(0xFFFFFFFF) != gid:
-        raise PermissionError(errno.EPERM, f"cannot act as gid {gid}")
+def set_ids(uid: int, gid: int) -> None:
+    """Set uid and gid that this thread has for files. Raises PermissionError if the kernel refuses them."""
+    switch_ids(uid, gid)
+    if switch_ids(KEEP_ID, KEEP_ID) != (uid, gid):
+        raise PermissionError(errno.EPERM, f"cannot act as uid {uid}, gid {gid}")
 
 
 def set_thread_groups(groups: tuple[int, ...]) -> None:

@@ -26,7 +26,7 @@ from smb3server.process.long_work import Steps
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
 from smb3server.state.opens import client_guid_of
-from smb3server.state.replayable import Replayable
+from smb3server.state.replayable import Key, Replayable
 from smb3server.state.server_state import ServerState
 from smb3server.state.share import ShareType
 from smb3server.wire import create_contexts as wire
@@ -37,7 +37,7 @@ from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
 # A name of a module costs less to look up than a member of an enumeration.
-_PIPE = ShareType.PIPE
+_PIPE, _AT_ONCE = ShareType.PIPE, Interim.AT_ONCE
 _NO_OPLOCK, _LEASE = int(OplockLevel.NONE), int(OplockLevel.LEASE)
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
 
@@ -80,7 +80,9 @@ def create(request: TreeRequest) -> Response | Pending:
         _close_same_application(opening, asked.app_instance_id)
     # If an oplock break delays the request, the client gets an interim response at once, as from Windows.
     attempt = partial(_attempt, request, server, opening)
-    return retry(request, attempt, Interim.AT_ONCE, partial(_may_come_again, opening))
+    key = replay.key_of(connection.client_guid, asked)
+    begin = partial(_may_come_again, opening, key) if key is not None else None
+    return retry(request, attempt, _AT_ONCE, begin)
 
 
 def _opening(
@@ -159,13 +161,10 @@ def _attempt(request: TreeRequest, server: ServerState, opening: Opening) -> Res
     return _conclude(request, server, opening, opening.attempt())
 
 
-def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
+def _may_come_again(opening: Opening, key: Key, pending: Pending) -> Callable[[], None]:
     """Enter a CREATE that waits, so that a replay of it gets FILE_NOT_AVAILABLE. Return a function that ends this."""
-    opener, replays = opening.opener, opening.opens.replays
-    key = replay.key_of(opener.client_guid, opening.contexts)
-    if key is None:
-        return lambda: None
-    replays.wait(key, pending, opener.session)
+    replays = opening.opens.replays
+    replays.wait(key, pending, opening.opener.session)
     return partial(replays.done, key)
 
 

@@ -17,18 +17,19 @@ def fields(opened: Open, info: FileInfo, level: int, action: CreateAction, diale
     # 2.2.14: the Flags field is used from dialect 3.0 on.
     reparse = info.attributes & REPARSE_POINT and dialect >= Dialect.SMB_3_0
     return CreateResponse(
-        oplock_level=level,
-        flags=CREATE_FLAG_REPARSEPOINT if reparse else 0,
-        create_action=action,
-        creation_time=info.creation_time,
-        last_access_time=info.last_access_time,
-        last_write_time=info.last_write_time,
-        change_time=info.change_time,
-        allocation_size=info.allocation_size,
-        end_of_file=info.end_of_file,
-        file_attributes=info.attributes,
-        persistent=opened.file_id[0],
-        volatile=opened.file_id[1],
+        89,
+        level,
+        CREATE_FLAG_REPARSEPOINT if reparse else 0,
+        action,
+        info.creation_time,
+        info.last_access_time,
+        info.last_write_time,
+        info.change_time,
+        info.allocation_size,
+        info.end_of_file,
+        info.attributes,
+        0,
+        *opened.file_id,
     )
 
 

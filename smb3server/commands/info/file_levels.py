@@ -30,6 +30,7 @@ MODE_BITS = (
     | CreateOptions.SYNCHRONOUS_IO_NONALERT
     | CreateOptions.DELETE_ON_CLOSE
 )
+_MODE_BITS = int(MODE_BITS)
 
 
 class FileLevel(NamedTuple):
@@ -60,7 +61,7 @@ def _links(opened: Open, info: FileInfo) -> int:
 
 
 def _mode(opened: Open) -> int:
-    return opened.create_options & int(MODE_BITS)
+    return opened.create_options & _MODE_BITS
 
 
 def _position(opened: Open) -> int:
@@ -98,24 +99,27 @@ def _standard(opened: Open, fresh: Fresh | None) -> bytes:
 
 def _all(opened: Open, fresh: Fresh | None) -> bytes:
     i = _info(opened, fresh)
-    record = wire.AllFixed(
-        creation_time=i.creation_time,
-        last_access_time=i.last_access_time,
-        last_write_time=i.last_write_time,
-        change_time=i.change_time,
-        attributes=i.attributes,
-        allocation_size=i.allocation_size,
-        end_of_file=i.end_of_file,
-        number_of_links=_links(opened, i),
-        delete_pending=delete_pending(opened),
-        directory=bool(i.attributes & attr.DIRECTORY),
-        index_number=i.key.inode,
-        ea_size=i.ea_size,
-        access_flags=opened.granted_access,
-        current_byte_offset=_position(opened),
-        mode=_mode(opened),
+    fixed = wire.ALL_FIXED.pack_fields(
+        i.creation_time,
+        i.last_access_time,
+        i.last_write_time,
+        i.change_time,
+        i.attributes,
+        0,
+        i.allocation_size,
+        i.end_of_file,
+        _links(opened, i),
+        delete_pending(opened),
+        bool(i.attributes & attr.DIRECTORY),
+        0,
+        i.key.inode,
+        i.ea_size,
+        opened.granted_access,
+        _position(opened),
+        _mode(opened),
+        0,
     )
-    return wire.encode_all(record, _name_of(opened, fresh)).ljust(104, b"\0")
+    return (fixed + wire.encode_name_information(_name_of(opened, fresh))).ljust(104, b"\0")
 
 
 def _network_open(opened: Open, fresh: Fresh | None) -> bytes:

@@ -27,6 +27,7 @@ from smb3server.wire.status import NtStatus, StatusError
 
 _DOCUMENTED = frozenset(FileInfoClass)
 _FS_DOCUMENTED = frozenset(FsInfoClass)
+_FULL_EA = int(FileInfoClass.FULL_EA)
 _SIZE = struct.Struct("<I")
 
 Query = Callable[[TreeRequest, Open, QueryInfoRequest, memoryview], Response]
@@ -47,10 +48,10 @@ def query_info(request: TreeRequest) -> Response:
 
 def _reply(output: bytes, limit: int) -> Response:
     """Return the response with ``output``, truncated to ``limit`` bytes with BUFFER_OVERFLOW if it is longer."""
-    status = NtStatus.SUCCESS
     if len(output) > limit:
-        output, status = output[:limit], NtStatus.BUFFER_OVERFLOW
-    return Response([build_output_response(len(output)), output], status)
+        output = output[:limit]
+        return Response([build_output_response(limit), output], NtStatus.BUFFER_OVERFLOW)
+    return Response([build_output_response(len(output)), output])
 
 
 def _query_file(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: memoryview) -> Response:
@@ -58,7 +59,7 @@ def _query_file(request: TreeRequest, opened: Open, body: QueryInfoRequest, data
     info_class = body.info_class
     if opened.pipe is not None:
         level = PIPE_LEVELS.get(info_class)
-    elif info_class == FileInfoClass.FULL_EA:
+    elif info_class == _FULL_EA:
         return _query_ea(opened, body, data)
     else:
         level = FILE_LEVELS.get(info_class)

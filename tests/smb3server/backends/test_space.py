@@ -160,21 +160,21 @@ def test_acting_as_a_user_no_capability_helps() -> None:
 
 def present_uid() -> int:
     """The thread's file-system uid."""
-    return syscalls.switch_fsuid(0xFFFFFFFF)
+    return syscalls.switch_ids(syscalls.KEEP_ID, syscalls.KEEP_ID)[0]
 
 
 @pytest.fixture
 def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The file-system uids that were set, in their order; a row of writes that ends with the test."""
     found: list[int] = []
-    set_uid = syscalls._setfsuid
+    switch = syscalls.switch_ids
 
-    def noted(uid: int) -> int:
-        if uid != 0xFFFFFFFF:
+    def noted(uid: int, gid: int) -> tuple[int, int]:
+        if uid != syscalls.KEEP_ID:
             found.append(uid)
-        return set_uid(uid)
+        return switch(uid, gid)
 
-    monkeypatch.setattr(syscalls, "_setfsuid", noted)
+    monkeypatch.setattr(syscalls, "switch_ids", noted)
     before = capabilities.get()
     try:
         yield found
@@ -253,7 +253,7 @@ async def in_thread(work: Callable[[], tuple[int, int]]) -> tuple[int, int]:
 def test_a_row_begins_only_as_a_user_whom_the_kernel_accepts(
     switches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syscalls, "_setfsuid", lambda uid: 0)
+    monkeypatch.setattr(syscalls, "switch_ids", lambda uid, gid: (0, 0))
     impersonate.begin_row()
     with pytest.raises(PermissionError), SpaceOf(ALICE):
         raise AssertionError("this must not run")

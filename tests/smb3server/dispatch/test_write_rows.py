@@ -54,7 +54,7 @@ class Scene:
 
 
 def present_uid() -> int:
-    return syscalls.switch_fsuid(0xFFFFFFFF)
+    return syscalls.switch_ids(syscalls.KEEP_ID, syscalls.KEEP_ID)[0]
 
 
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
@@ -79,18 +79,18 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: Callable[[Scene]
             scene = Scene(harness, clients, files)
             for who in (0, 1):
                 assert await scene.post(who, scene.write(who)) == [0]
-            set_uid, begin = syscalls._setfsuid, Dispatcher._begin
+            switch, begin = syscalls.switch_ids, Dispatcher._begin
 
-            def noted(uid: int) -> int:
-                if uid != 0xFFFFFFFF:
+            def noted(uid: int, gid: int) -> tuple[int, int]:
+                if uid != syscalls.KEEP_ID:
                     scene.switches.append(uid)
-                return set_uid(uid)
+                return switch(uid, gid)
 
             def seen(dispatcher: Dispatcher, *message: Any) -> Any:
                 scene.general.append(present_uid())
                 return begin(dispatcher, *message)
 
-            monkeypatch.setattr(syscalls, "_setfsuid", noted)
+            monkeypatch.setattr(syscalls, "switch_ids", noted)
             monkeypatch.setattr(Dispatcher, "_begin", seen)
             await test(scene)
             assert present_uid() == 0

@@ -24,7 +24,7 @@ from smbdirect.providers.roce import RoceProvider, icrc, sockets
 from tests.lab.providers import Pair, Side, connect
 from tools.support.ports import free_port
 
-UDP_GRO = 104
+SO_NO_CHECK, UDP_GRO = 11, 104
 RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
 
 
@@ -180,6 +180,33 @@ def test_without_batches(monkeypatch: pytest.MonkeyPatch, host: str, raw: bool) 
         (port,) = provider._ports.values()
         assert port.counters == {"send_errors": 1, "crc_errors": 0, "malformed": 0}
         assert not port.segmentation
+        await finish(pair)
+
+    asyncio.run(main())
+
+
+class LikeDevices(socket.socket):
+    """A socket that sends no UDP checksums."""
+
+    def bind(self, address: Any) -> None:
+        if self.type & socket.SOCK_DGRAM:
+            self.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
+        super().bind(address)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_packets_like_those_of_devices(monkeypatch: pytest.MonkeyPatch, raw: bool) -> None:
+    """One by one, and without UDP checksums."""
+    monkeypatch.setattr(sockets.socket, "socket", LikeDevices)
+
+    async def main() -> None:
+        provider = RoceProvider(free_port(), raw=raw, segmentation=False)
+        pair = await connect_two(provider, provider, "127.0.0.1", "127.0.0.1")
+        await exercise(pair, 1_000_001)
+        (port,) = provider._ports.values()
+        assert not any(port.counters.values())
+        for side in (pair.client, pair.server):
+            assert not side.endpoint.counters["malformed"]
         await finish(pair)
 
     asyncio.run(main())

@@ -101,8 +101,7 @@ class Bench:
         counts = [self._count_calls(quick) for _ in range(_REPETITIONS)]
         system_calls = [count for _ in range(_REPETITIONS) if (count := self._count_system_calls(quick)) is not None]
         calls, c_calls = (min(count[index] for count in counts) for index in (0, 1))
-        times = [self._time(quick) for _ in range(_ROUNDS)]
-        return Costs(calls, c_calls, min(system_calls) if system_calls else None, min(times))
+        return Costs(calls, c_calls, min(system_calls) if system_calls else None, self.time(quick))
 
     @contextlib.contextmanager
     def _running(self, target: Target, quick: Quick, operations: int) -> Iterator[Running]:
@@ -144,6 +143,10 @@ class Bench:
         total = re.search(r"^ *(\d+) total$", said, re.MULTILINE)
         operations = int(found["ops"])
         return int(total[1]) / operations if total else None
+
+    def time(self, quick: Quick) -> float:
+        """Return the processor time of an operation, in turns of the loop. Raises ``BenchError``."""
+        return min(self._time(quick) for _ in range(_ROUNDS))
 
     def _time(self, quick: Quick) -> float:
         """Return the server's processor time of an operation, in turns of the loop, measured before and after."""

@@ -23,7 +23,7 @@ from smb3server.tools.bench.figures import ROUNDS_FOR_VERDICT
 from smb3server.tools.bench.interruption import interruptible
 from smb3server.tools.bench.servers import ROOT, samba_version
 from tools.bench.report import plots, run, text
-from tools.bench.report.plan import IMPACKET, SAMBA, TCP, Section, sections
+from tools.bench.report.plan import IMPACKET, SAMBA, SIZES, TCP, Section, sections
 from tools.bench.report.store import Results, read, save
 
 _SPARE = 64
@@ -60,8 +60,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.quick:
         options.rounds, options.seconds = 1, 0.2
-    if options.rounds < 1 or options.seconds <= 0 or options.size < 1:
-        parser.error("--rounds, --seconds and --size must be positive")
+    if options.rounds < 1 or options.seconds <= 0 or options.size < SIZES[-1] >> 20:
+        parser.error(f"--rounds and --seconds must be positive, --size {SIZES[-1] >> 20} at least: the longest block")
     return options
 
 

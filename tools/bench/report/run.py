@@ -16,7 +16,7 @@ from smb3server.tools.bench.errors import BenchError
 from tools.bench.report.plan import IMPACKET, IWARP, LOOPBACK, ROCE, SAMBA, TCP, Point, Section
 from tools.bench.report.store import Results, save
 
-_OVERHEAD = 0.25
+_OVERHEAD = 0.35
 """Seconds that a measurement takes in addition to its own; only the first guess of the time that is left uses it."""
 IDLE = {TCP: 5000, SAMBA: 300}
 """Idle connections to each server. Samba has a process for each."""
@@ -79,12 +79,12 @@ def measure(
 
     What a server refuses is noted there, and not tried again.
     """
-    steps = list(_steps(plan, rounds, seconds))
-    progress = Progress([length for *_, length in steps])
-    results.planned = len(steps)
+    order = list(steps(plan, rounds, seconds))
+    progress = Progress([length for *_, length in order])
+    results.planned = len(order)
     broken: set[Point] = set()
     last = 0
-    for number, point, length in steps:
+    for number, point, length in order:
         if number != last:
             save(results, path)
             last = number
@@ -92,7 +92,8 @@ def measure(
             progress.show(f"round {number + 1}: {point.section}: {point.case.name} on {point.target}")
             client.seconds = length - _OVERHEAD
             try:
-                results.samples.setdefault(point, []).append(client.measure(found[point.target], point.case))
+                sample = client.measure(found[point.target], point.case)
+                results.samples.setdefault(point, []).append(sample)
             except BenchError as error:
                 broken.add(point)
                 results.failures[str(error)] = None
@@ -100,7 +101,7 @@ def measure(
         results.done += 1
 
 
-def _steps(plan: Sequence[Section], rounds: int, seconds: float) -> Iterator[tuple[int, Point, float]]:
+def steps(plan: Sequence[Section], rounds: int, seconds: float) -> Iterator[tuple[int, Point, float]]:
     """Yield the number of the round, the point and the planned seconds of every measurement, in order.
 
     All servers of a case follow each other at once; who is first changes from round to round.
