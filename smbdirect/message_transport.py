@@ -232,8 +232,8 @@ class MessageTransport(Protocol):
 
     def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
         """Call ``callback`` once when the messages of this turn are delivered, or the connection ends before: before
-        anything else runs. Return False, and never call it, if no turn of several messages is under way. A turn has one
-        such callback."""
+        anything else runs. Return False, and never call it, if no further message of this turn has been received. A
+        turn has one such callback."""
         ...
 
     def acquire(self, size: int) -> PooledBuffer:

@@ -299,9 +299,10 @@ class TcpTransport:
 
     def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
         """See ``MessageTransport``."""
-        if self._corked:
-            self._at_end = callback
-        return self._corked
+        if not self._corked or self._end == self._start:
+            return False
+        self._at_end = callback
+        return True
 
     def _end_turn(self) -> None:
         callback, self._at_end = self._at_end, None

@@ -110,6 +110,20 @@ def test_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play(tmp_path, monkeypatch, test)
 
 
+def test_a_single_write_is_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verifying the user at the beginning of a row costs a system call more."""
+
+    async def test(scene: Scene) -> None:
+        begun: list[None] = []
+        monkeypatch.setattr("smb3server.dispatch.fast_lane.begin_row", lambda: begun.append(None))
+        assert await scene.post(0, scene.write(0)) == [0]
+        assert await scene.post(0, scene.write(0)) == [0]
+        assert scene.general == begun == []
+        assert scene.switches == [ALICE.uid, 0] * 2
+
+    play(tmp_path, monkeypatch, test)
+
+
 def test_the_general_path_ends_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(scene: Scene) -> None:
         client = scene.clients[0]
