@@ -57,6 +57,32 @@ class FileRange(NamedTuple):
         return FileRange(self.descriptor, self.offset + count, self.length - count)
 
 
+class Payload(Protocol):
+    """The data at the end of an inbound message. All of it has arrived, but it was not received into memory."""
+
+    length: int
+
+    def move_to(self, descriptor: int, offset: int) -> None:
+        """Write the data to a file. Call this once. If it raises ``OSError`` part of the data may be written."""
+        ...
+
+
+class PayloadTaker(Protocol):
+    """Takes messages whose data need not be received into memory."""
+
+    head_size: int
+    """Bytes of a message in front of its data."""
+
+    def wants_payload(self, head: memoryview, length: int) -> bool:
+        """Return whether everything behind ``head``, in a message of ``length`` bytes, is data that might be taken."""
+        ...
+
+    def take_payload(self, head: InboundMessage, payload: Payload) -> bool:
+        """Take a message. Return False, with nothing changed, if it has to be received into memory and delivered as
+        usual. ``payload`` must not be used after the return."""
+        ...
+
+
 class RemoteBuffer(NamedTuple):
     """The values of a SMB_DIRECT_BUFFER_DESCRIPTOR_V1: ``offset`` is opaque, not zero-based. [MS-SMBD 2.2.3.1]"""
 
@@ -92,6 +118,8 @@ class RdmaOperations(Protocol):
 
     fabric: str
     """Provider name: iwarp, roce, verbs, loopback."""
+    takes_any_memory: bool
+    """Whether ``write_to_peer`` sends from any memory as it is. If not, it copies what is not from ``acquire``."""
 
     @property
     def regions_invalidatable(self) -> bool:
@@ -104,11 +132,15 @@ class RdmaOperations(Protocol):
         ...
 
     def write_to_peer(
-        self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: Callable[[BaseException | None], None]
+        self,
+        remote: Sequence[RemoteBuffer],
+        local: Sequence[Buffer],
+        on_done: Callable[[BaseException | None], None] | None,
     ) -> None:
         """Post RDMA Writes. The peer receives a message passed to ``send`` afterwards only after the data is placed, so
         the response need not wait. ``on_done(None)`` is called once the local buffers may be reused, or
-        ``on_done(error)`` if the connection failed first: exactly one call, and not before this function returns."""
+        ``on_done(error)`` if the connection failed first: exactly one call, and not before this function returns.
+        None: nobody waits for that."""
         ...
 
     def read_from_peer(
@@ -212,6 +244,11 @@ class MessageTransport(Protocol):
     ) -> None:
         """Begin delivery. ``on_closed`` is called exactly once, as the last call; its argument is None after a clean
         end."""
+        ...
+
+    def offer_payloads(self, taker: PayloadTaker) -> None:
+        """Offer ``taker`` those messages whose data the transport need not receive into memory. It may offer none. Call
+        this before ``start``."""
         ...
 
     def send(

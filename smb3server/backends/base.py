@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import errno
 import itertools
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from smb3server.wire.attributes import MAX_OFFSET
 from smbdirect.codec import Buffer
-from smbdirect.message_transport import FileRange
+from smbdirect.message_transport import FileRange, Payload
 
 MAX_DESCRIPTOR_BYTES = 65536
 """Bytes of the largest security descriptor that a store keeps."""
@@ -259,6 +260,13 @@ class Handle(ABC):
     @abstractmethod
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Write all buffers at ``offset``. Return the number of bytes. Raises ENOSPC, EDQUOT, EFBIG."""
+
+    def take_in(self, payload: Payload, offset: int) -> None:
+        """Write the data of a message that was not received into memory.
+
+        Raises ``OSError`` as ``write_from`` does, and part of the data may be written then. Stores without ``fileno``
+        cannot do that."""
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     @abstractmethod
     def flush(self) -> None:

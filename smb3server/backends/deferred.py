@@ -16,7 +16,7 @@ from smb3server.backends.base import (
     User,
 )
 from smbdirect.codec import Buffer
-from smbdirect.message_transport import FileRange
+from smbdirect.message_transport import FileRange, Payload
 
 
 class DeferredHandle(Handle):
@@ -79,6 +79,9 @@ class DeferredHandle(Handle):
 
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
         return self.open().write_from(buffers, offset)
+
+    def take_in(self, payload: Payload, offset: int) -> None:
+        self.open().take_in(payload, offset)
 
     def flush(self) -> None:
         self.open().flush()

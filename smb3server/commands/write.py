@@ -8,9 +8,17 @@ from smb3server.access import required
 from smb3server.backends.base import Handle
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
-from smb3server.dispatch.fast_lane import LARGEST_DATA, SHORT_FORMS, Body, Found, ShortForm, ordinary_open
+from smb3server.dispatch.fast_lane import (
+    LARGEST_DATA,
+    SHORT_FORMS,
+    Body,
+    Found,
+    ShortForm,
+    ordinary_open,
+    ordinary_remote,
+)
 from smb3server.dispatch.lookup import find_open
-from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
+from smb3server.dispatch.request import Interim, Pending, Request, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
 from smb3server.files.file import File
@@ -19,7 +27,7 @@ from smb3server.state.objects import Connection, Open, Session, TreeConnect
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
-from smb3server.wire.header import HEADER_SIZE, Command
+from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, HeaderFlags
 from smb3server.wire.read_write import (
     LENGTH_AT,
     TAIL,
@@ -31,6 +39,7 @@ from smb3server.wire.read_write import (
     parse_write_request,
 )
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.message_transport import Payload
 
 _WRITES = required.WRITE
 _WRITE_DATA = int(Access.WRITE_DATA)
@@ -84,7 +93,7 @@ def _check(opened: Open, offset: int, length: int) -> None:
 
 
 def _store(
-    request: TreeRequest, body: WriteRequest, opened: Open, data: memoryview, remote: RemoteMemory | None = None
+    request: Request, body: WriteRequest, opened: Open, data: memoryview, remote: RemoteMemory | None = None
 ) -> Response | Pending:
     """Write data to the page cache, and to stable storage before the reply if that is requested."""
     file, handle = opened.file, opened.handle
@@ -112,11 +121,18 @@ def _store(
     return pending
 
 
-def _put(file: File[Open], handle: Handle, data: memoryview, offset: int) -> None:
+def _put(file: File[Open], handle: Handle, data: memoryview | Payload, offset: int) -> None:
     """Write to the page cache, and note when, for the last write time. Raises ``OSError``."""
     if _shows_time(file):
         write_times.of(file).writing(handle)
-    handle.write_from([data], offset)
+    _write_out(handle, data, offset)
+
+
+def _write_out(handle: Handle, data: memoryview | Payload, offset: int) -> None:
+    if isinstance(data, memoryview):
+        handle.write_from([data], offset)
+    else:
+        handle.take_in(data, offset)
 
 
 def _shows_time(file: File[Open]) -> bool:
@@ -150,7 +166,7 @@ class PeerWrite:
 
     __slots__ = ("_body", "_buffer", "_caching", "_opened", "_pending", "_remote", "_request")
 
-    def __init__(self, request: TreeRequest, body: WriteRequest, opened: Open, remote: RemoteMemory) -> None:
+    def __init__(self, request: Request, body: WriteRequest, opened: Open, remote: RemoteMemory) -> None:
         self._request = request
         self._body = body
         self._opened = opened
@@ -205,22 +221,50 @@ class PeerWrite:
 # The fast lane
 
 
-def _look(
-    connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
-) -> Found | None:
-    """Return what answers a WRITE of a few kilobytes of a file, in the message, that ``write`` would not refuse.
-
-    It concerns the client alone: it is not the open's first WRITE, which watchers are notified of, and it breaks
-    nobody's caching rights. The last write time has been noted before, and its data need not be on stable storage."""
-    if len(message) <= TAIL:
-        return None
-    size, data_offset, length, offset, persistent, volatile, channel, _, _, _, flags = WRITE_REQUEST.fields_from(
-        message, HEADER_SIZE
+def _ends_with_payload(head: memoryview, length: int) -> bool:
+    """Return whether a message is one WRITE, neither signed nor encrypted, whose data is all that follows ``head``."""
+    header = HEADER.fields_from(head)
+    fields = WRITE_REQUEST.fields_from(head, HEADER_SIZE)
+    return (
+        header[0] == PROTOCOL_ID
+        and header[4] == Command.WRITE
+        and not header[6] & HeaderFlags.SIGNED
+        and not header[7]
+        and fields[1] == TAIL
+        and fields[2] == length - TAIL
     )
-    if size != 49 or channel or flags & _THROUGH or not 0 < length <= LARGEST_DATA:
+
+
+def _look(
+    connection: Connection,
+    session: Session,
+    tree: TreeConnect | None,
+    sequence: int,
+    message: memoryview,
+    payload: Payload | None = None,
+) -> Found | None:
+    """Return what answers a WRITE to a file that ``write`` would not refuse, or what begins one by RDMA.
+
+    The former has a few kilobytes in the message, or data of any length that is still with the transport. It concerns
+    the client alone: it is not the open's first WRITE, which watchers are notified of, and it breaks nobody's caching
+    rights. The last write time has been noted before, and its data need not be on stable storage. The latter is
+    examined again when its data has come (``PeerWrite``)."""
+    if len(message) < TAIL:
         return None
-    end = data_offset + length
-    if not TAIL <= data_offset <= 0x100 or end > len(message) or length > connection.max_write_size:
+    fields = WRITE_REQUEST.fields_from(message, HEADER_SIZE)
+    size, data_offset, length, offset, persistent, volatile, channel, _, _, _, flags = fields
+    if channel:
+        if payload is not None:
+            return None
+        return _look_at_peer_write(connection, session, tree, sequence, message, WRITE_REQUEST.make(fields))
+    if size != 49 or flags & _THROUGH or not 0 < length <= connection.max_write_size:
+        return None
+    data: memoryview | Payload
+    if payload is not None:
+        data = payload
+    elif length <= LARGEST_DATA and TAIL <= data_offset <= 0x100 and data_offset + length <= len(message):
+        data = message[data_offset : data_offset + length]
+    else:
         return None
     opened = ordinary_open(session, tree, sequence, persistent, volatile)
     if opened is None or not opened.wrote or opened.write_through or opened.create_options & _OPTION_THROUGH:
@@ -234,16 +278,50 @@ def _look(
         return None
     if file.caching.holders and file.caching.is_broken_by_write(opened.caching):
         return None
-    return opened, partial(_write_now, connection, opened, handle, message[data_offset:end], offset), None
+    if payload is not None and length != payload.length:
+        return None
+    return opened, partial(_write_now, connection, opened, handle, data, offset, length), None
 
 
-def _write_now(connection: Connection, opened: Open, handle: Handle, data: memoryview, offset: int) -> Body:
+def _look_at_peer_write(
+    connection: Connection,
+    session: Session,
+    tree: TreeConnect | None,
+    sequence: int,
+    message: memoryview,
+    body: WriteRequest,
+) -> Found | None:
+    """Return what begins a WRITE by RDMA that ``write`` would not refuse."""
+    length = body.remaining_bytes
+    if body.structure_size != 49 or body.length or body.data_offset or not 0 < length <= connection.max_write_size:
+        return None
+    opened = ordinary_open(session, tree, sequence, body.persistent, body.volatile)
+    if opened is None or opened.pipe is not None:
+        return None
+    try:
+        _check(opened, body.offset, length)
+    except (StatusError, OSError):
+        return None
+    remote = ordinary_remote(
+        connection, message, body.channel, body.channel_info_offset, body.channel_info_length, length
+    )
+    if remote is None:
+        return None
+
+    def begin(request: Request) -> Pending:
+        return PeerWrite(request, body, opened, remote).start()
+
+    return opened, lambda: begin, remote
+
+
+def _write_now(
+    connection: Connection, opened: Open, handle: Handle, data: memoryview | Payload, offset: int, length: int
+) -> Body:
     """Write to the page cache and return the response. Raises ``OSError``."""
-    length = len(data)
     connection.largest_inline = max(connection.largest_inline, length)
-    handle.write_from([data], offset)
+    _write_out(handle, data, offset)
     opened.position = offset + length
     return WRITE_RESPONSE.pack_fields(17, 0, length, 0, 0, 0), None
 
 
-SHORT_FORMS[Command.WRITE] = ShortForm(write, _look, LENGTH_AT, writes=True)
+SHORT_FORMS[Command.WRITE] = ShortForm(write, _look, LENGTH_AT, _ends_with_payload, _look, writes=True)

@@ -93,10 +93,11 @@ class Dispatcher:
         """The handlers of the connection's commands, by command."""
         self.requests = PendingRequests(server.settings, self.connection.loop, self._send_interim)
         self.parking = Parking(server, self.connection, self._go_on)
-        self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, watchdog)
+        self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, self.requests, watchdog)
 
     def start(self) -> None:
         """Serve the messages that the transport delivers."""
+        self.connection.transport.offer_payloads(self._fast_lane)
         self.connection.transport.start(self.receive, self._closed)
 
     # Receiving

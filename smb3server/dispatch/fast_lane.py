@@ -22,12 +22,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server.backends.local.impersonate import begin_row, end_row
+from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
 from smb3server.dispatch.checks import CREDIT_SIZE, pays_for
 from smb3server.dispatch.data_channel import RemoteMemory, described
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
-from smb3server.dispatch.request import Handler, Host, Request
+from smb3server.dispatch.request import KINDS, Handler, Host, Pending, Request
 from smb3server.dispatch.waiting import failure
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import SessionState
@@ -40,9 +41,10 @@ from smbdirect.errors import DecodeError
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
     from smb3server.dispatch.parking import Parking
+    from smb3server.dispatch.pending import PendingRequests
     from smb3server.dispatch.watchdog import Watchdog
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
-    from smbdirect.message_transport import InboundMessage
+    from smbdirect.message_transport import InboundMessage, Payload
 
 _CHARGE = struct.Struct("<H")
 _SIGNED = int(HeaderFlags.SIGNED)
@@ -59,9 +61,11 @@ _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
 
 Body = tuple[bytes, Buffer | None]
 """The fixed part of a response, and the data behind it or None."""
-Answer = Callable[[], Body | None]
-"""Does what the request asks for and returns the response. None: nothing was done, and the general path has to do it.
-An exception becomes the status of the response, as in a handler."""
+Begin = Callable[[Request], Pending]
+"""Begins what the request asks for, and returns what a handler returns that cannot answer at once."""
+Answer = Callable[[], Body | Begin | None]
+"""Does what the request asks for and returns the response, or returns what begins it. None: nothing was done, and the
+general path has to do it. An exception becomes the status of the response, as in a handler."""
 Found = tuple["Open | None", Answer, RemoteMemory | None]
 """The open that a request works on or None, what answers the request, and the client's memory if the data goes by
 RDMA."""
@@ -78,6 +82,13 @@ class ShortForm(NamedTuple):
     length_at: int = 0
     """Offset in the message of a field of four bytes, the number of bytes to read or write. It is looked at first, so
     that looking costs a long READ or WRITE as little as possible. 0: the command has no such field."""
+    ends_with_payload: Callable[[memoryview, int], bool] = lambda head, length: False
+    """Takes the head and the length of a message. Returns whether everything behind the head is data that the command
+    can take from the transport."""
+    look_at_payload: Callable[[Connection, Session, TreeConnect | None, int, memoryview, Payload], Found | None] = (
+        lambda *_: None
+    )
+    """As ``look``. The message ends with its head, and its data is in the payload."""
     writes: bool = False
     """Whether ``Answer`` writes to a descriptor as the user whose space that takes, and does nothing else to files."""
 
@@ -119,13 +130,15 @@ def ordinary_remote(
 
 
 class FastLane:
-    """Answers the ordinary messages of one connection."""
+    """Answers the ordinary messages of one connection. Implements ``message_transport.PayloadTaker``."""
 
+    head_size = TAIL
     __slots__ = (
         "_connection",
         "_host",
         "_in_row",
         "_parking",
+        "_requests",
         "_short_only",
         "_transport",
         "_watchdog",
@@ -134,9 +147,16 @@ class FastLane:
     )
 
     def __init__(
-        self, host: Host, connection: Connection, writer: ReplyWriter, parking: Parking, watchdog: Watchdog | None
+        self,
+        host: Host,
+        connection: Connection,
+        writer: ReplyWriter,
+        parking: Parking,
+        requests: PendingRequests,
+        watchdog: Watchdog | None,
     ) -> None:
         self._host = host
+        self._requests = requests
         self._connection = connection
         self._transport = connection.transport
         self._short_only = connection.transport.rdma is None
@@ -148,11 +168,27 @@ class FastLane:
         self._in_row = False
         """Whether the thread is in a row of writes, begun here."""
 
-    def take(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> bool:
+    def wants_payload(self, head: memoryview, length: int) -> bool:
+        """See ``PayloadTaker``."""
+        form = SHORT_FORMS.get(head[12])
+        return form is not None and form.ends_with_payload(head, length)
+
+    def take_payload(self, head: InboundMessage, payload: Payload) -> bool:
+        """See ``PayloadTaker``."""
+        return not self._host.server.is_fenced(self._connection) and self.take(head, head.view, None, payload)
+
+    def take(
+        self,
+        inbound: InboundMessage,
+        view: memoryview,
+        cipher_session: Session | None,
+        payload: Payload | None = None,
+    ) -> bool:
         """Answer an ordinary message and release it. Return False, with nothing changed, for any other.
 
         ``view``: its commands, decrypted if it was encrypted. ``cipher_session``: the session whose key encrypted it;
-        None in the clear. The caller has asked the fence."""
+        None in the clear. ``payload``: the end of the message, if that is not in ``view``. The caller has asked the
+        fence."""
         if len(view) < _SMALLEST:
             return False
         # The low byte of the command. Most other messages cost no more than this look.
@@ -160,7 +196,12 @@ class FastLane:
         if form is None:
             return False
         length_at = form.length_at
-        if length_at and self._short_only and (len(view) < TAIL or view[length_at + 2] or view[length_at + 3]):
+        if (
+            length_at
+            and self._short_only
+            and payload is None
+            and (len(view) < TAIL or view[length_at + 2] or view[length_at + 3])
+        ):
             return False
         (
             protocol,
@@ -205,7 +246,12 @@ class FastLane:
                 return False
         elif session.signing_required:
             return False
-        found = form.look(connection, session, tree, sequence, view)
+        if payload is None:
+            found = form.look(connection, session, tree, sequence, view)
+        elif pays_for(cost, payload.length):
+            found = form.look_at_payload(connection, session, tree, sequence, view, payload)
+        else:
+            return False
         if found is None:
             return False
         opened, answer, remote = found
@@ -219,7 +265,7 @@ class FastLane:
         if form.writes and not self._in_row and self._transport.at_end_of_turn(self.end_row):
             self._in_row = True
             begin_row()
-        body: Body | Exception | None
+        body: Body | Begin | Exception | None
         try:
             body = answer()
         except Exception as error:
@@ -228,16 +274,20 @@ class FastLane:
             view[SIGNATURE_OFFSET:HEADER_SIZE] = signature
             return False
         window.consume(message_id, cost)
-        if isinstance(body, Exception):
+        if type(body) is not tuple:
             self.end_row()
-        if watchdog is not None or isinstance(body, Exception):
-            request = self._request(Chain(inbound, view, cipher_session), session, opened, signer)
+        if type(body) is not tuple or watchdog is not None:
+            request = self._request(Chain(inbound, view, cipher_session, -1), session, tree, opened, signer)
+            if not isinstance(body, (tuple, Exception)):
+                body = self._begin(body, request)
             if watchdog is not None:
                 watchdog.finished(request, began, processor)
             if isinstance(body, Exception):
                 result = remote.failure(request, body) if remote is not None else failure(request, body)
                 self._writer.send([self._writer.reply(request, result)], cipher_session)
                 inbound.release()
+                return True
+            if body is None:
                 return True
         packed = REPLY_HEADER.pack(
             PROTOCOL_ID,
@@ -292,8 +342,31 @@ class FastLane:
         else:
             self._transport.send((header + fixed,), invalidate)
 
-    def _request(self, chain: Chain, session: Session, opened: Open | None, signer: Signer | None) -> Request:
+    def _begin(self, begin: Begin, request: Request) -> Exception | None:
+        """Begin a request that is answered later: as any other that pends (``Dispatcher.finish``). Return the error if
+        it cannot be begun."""
+        try:
+            pending = begin(request)
+        except Exception as error:
+            return error
+        lookup.begin(request)
+        self._requests.add(request, pending)
+        early = pending.handler_returned()
+        if early is not None:
+            self._host.finish(request, early)
+        return None
+
+    def _request(
+        self,
+        chain: Chain,
+        session: Session,
+        tree: TreeConnect | None,
+        opened: Open | None,
+        signer: Signer | None,
+    ) -> Request:
         """Return the request that the general path would have by now."""
-        request = Request(self._host, self._connection, HEADER.unpack(chain.view), chain.view, chain, session)
+        header = HEADER.unpack(chain.view)
+        kind = KINDS.get(header.command, Request)
+        request = kind(self._host, self._connection, header, chain.view, chain, session, tree)
         request.encrypted, request.signed, request.open = chain.cipher_session is not None, signer is not None, opened
         return request

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from smb3server.net.arrived import Pipe
 from smb3server.net.tcp import TcpTransport, tune
 from smbdirect.message_transport import OnTransport
 from smbdirect.transport.pool import BufferPool
@@ -83,6 +84,7 @@ class TcpListener:
         self.address: tuple[str, int] = (name[0], name[1])
         self._loop = asyncio.get_running_loop()
         self._pool = pool
+        self._pipe = Pipe()
         self._on_transport = on_transport
         self._max_message_size = max_message_size
         self._on_iwarp = on_iwarp
@@ -173,7 +175,7 @@ class TcpListener:
         self._forget(sock)
         try:
             if first and first[0] == FIRST_BYTE_DIRECT_TCP:
-                self._on_transport(TcpTransport(sock, self._pool, self._max_message_size, tuned=True))
+                self._on_transport(TcpTransport(sock, self._pool, self._max_message_size, tuned=True, pipe=self._pipe))
                 return
             if first and first[0] == FIRST_BYTE_MPA and self._on_iwarp is not None:
                 self._on_iwarp(sock)

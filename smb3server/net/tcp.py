@@ -2,7 +2,8 @@
 
 Small messages are copied from one receive buffer, which may receive several at once. A large message is received
 directly into a pooled buffer of its own. Sends gather segments without copying them. Data that is still in a file goes
-from the page cache to the socket by sendfile(2).
+from the page cache to the socket by sendfile(2). The data of a large message that somebody wants to store may stay in
+the socket until all of it has arrived, and goes from there to the file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
+from smb3server.net.arrived import ArrivedPayload, Pipe, bytes_waiting
 from smbdirect import tcp_info
 from smbdirect.codec import Buffer
 from smbdirect.life import Life, change
@@ -24,6 +26,7 @@ from smbdirect.message_transport import (
     FileRange,
     InboundMessage,
     Limits,
+    PayloadTaker,
     PooledBuffer,
     RdmaOperations,
     Traffic,
@@ -45,6 +48,13 @@ PEER_TIMEOUT = 180.0
 client that lost its network sends nothing, and only probes detect that."""
 LARGE_MESSAGE = 16384
 """A message of at least this many bytes is received into a buffer of its own."""
+PAYLOAD_FROM = 131072
+"""Bytes of a message from which moving its data out of the socket costs less than receiving it."""
+PAYLOAD_TO = (2 << 20) + 4096
+"""Bytes of a message up to which it can wait in the socket. Linux lets half of the largest receive buffer wait, which
+is 3 MiB if net.ipv4.tcp_rmem has not been changed."""
+MAX_WOKEN_EARLY = 8
+"""How many messages in a row may find no room in the socket before none waits there again on this connection."""
 MAX_SEGMENTS = 512
 """Most segments per sendmsg; IOV_MAX is 1024."""
 MAX_FILES = 64
@@ -92,9 +102,16 @@ class TcpTransport:
     rdma: RdmaOperations | None = None
     max_outbound_message_size = MAX_MESSAGE
 
-    def __init__(self, sock: socket.socket, pool: BufferPool, max_message_size: int, tuned: bool = False) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        pool: BufferPool,
+        max_message_size: int,
+        tuned: bool = False,
+        pipe: Pipe | None = None,
+    ) -> None:
         """Take over ``sock``. ``max_message_size`` applies until ``trust``, in bytes. ``tuned`` means that the
-        listening socket was prepared with ``tune``."""
+        listening socket was prepared with ``tune``. Without ``pipe`` every message is received into memory."""
         if not tuned:
             sock.setblocking(False)
             tune(sock)
@@ -126,6 +143,17 @@ class TcpTransport:
         self._allowance = Allowance(pool.unauthenticated)
         self._large: PooledBuffer | None = None
         self._large_filled = 0
+        self._pipe = pipe
+        self._taker: PayloadTaker | None = None
+        """Is offered messages whose data is still in the socket. None: nobody is."""
+        self._awaiting = False
+        """Whether the first message in ``_receive_view`` waits until its data has arrived in the socket. Invariant: if
+        so, nothing is received, and the socket becomes readable when all of the data is there, or else when no more of
+        it will come."""
+        self._woken_early = 0
+        """How often the socket became readable before all of the data was there, since the last time that it was."""
+        self._head_only = False
+        """Whether to receive no more than the next message's head: its data would have to be copied."""
         self._paused = False
         """Set by ``pause_reading``."""
         self._throttled = False
@@ -252,7 +280,7 @@ class TcpTransport:
     def resume_reading(self) -> None:
         self._paused = False
         self._update_reading()
-        if self._end > self._start:
+        if self._end > self._start and not self._awaiting:
             self._ask_for_turn()
 
     def _update_reading(self) -> None:
@@ -311,6 +339,8 @@ class TcpTransport:
 
     def _receive(self) -> bool:
         """Receive once, and deliver the complete messages. Return False if another call would only block."""
+        if self._awaiting:
+            return False
         large = self._large
         if large is not None:
             view = large.view
@@ -328,6 +358,9 @@ class TcpTransport:
         if self._end == len(self._receive_view):
             self._compact_or_grow()
         room = self._receive_view[self._end :]
+        head_only, self._head_only = self._head_only, False
+        if head_only and self._taker is not None:
+            room = room[: 4 + self._taker.head_size]
         count = self._socket.recv_into(room)
         if not count:
             partial = self._end > self._start
@@ -336,7 +369,7 @@ class TcpTransport:
         self._bytes_received += count
         self._end += count
         full = count == len(room)
-        if full and not self._filled and self._trusted:
+        if full and not head_only and not self._filled and self._trusted:
             # This peer sends more than fits: allocate the full buffer from now on.
             self._filled = True
             self._resize()
@@ -390,6 +423,8 @@ class TcpTransport:
                 # A copy: a request that waits for a long time keeps only its own bytes, not the receive buffer.
                 self._on_message(_Small(memoryview(bytearray(view[begin:follows]))))
             elif self._trusted and length >= LARGE_MESSAGE:
+                if PAYLOAD_FROM <= length <= PAYLOAD_TO and self._offer(begin, end, length):
+                    return
                 large = self._pool.acquire(length)
                 here = end - begin
                 large.view[:here] = view[begin:end]
@@ -402,6 +437,54 @@ class TcpTransport:
             self._start = self._end = 0
             if len(view) < INITIAL_BUFFER and self._trusted:
                 self._resize()
+
+    def offer_payloads(self, taker: PayloadTaker) -> None:
+        if self._pipe is not None:
+            self._taker = taker
+
+    def _offer(self, begin: int, end: int, length: int) -> bool:
+        """Offer a message whose data has arrived to the taker, or wait until it has. Return False if the message has to
+        be received into memory.
+
+        The message is executed at one moment, when it is complete. So a client that is slow, or dies in the middle, has
+        changed nothing."""
+        taker, pipe, view = self._taker, self._pipe, self._receive_view
+        if taker is None or pipe is None:
+            return False
+        head_end = begin + taker.head_size
+        if head_end > end or not taker.wants_payload(view[begin:head_end], length):
+            return False
+        unread = begin + length - end
+        if bytes_waiting(self._fd) < unread:
+            if not self._awaiting:
+                self._wait_for(unread)
+                return True
+            # The connection has ended, or the kernel has no room for more.
+            self._wait_for(1)
+            self._woken_early += 1
+            if self._woken_early == MAX_WOKEN_EARLY:
+                self._taker = None
+            return False
+        if self._awaiting:
+            self._wait_for(1)
+        self._woken_early = 0
+        payload = ArrivedPayload(view[head_end:end], self._fd, unread, pipe)
+        if not taker.take_payload(_Small(memoryview(bytearray(view[begin:head_end]))), payload):
+            return False
+        self._start = self._end = 0
+        self._bytes_received += unread
+        self._head_only = True
+        if self._life < _DEAD:
+            try:
+                payload.discard()
+            except OSError as error:
+                self._finish(error)
+        return True
+
+    def _wait_for(self, count: int) -> None:
+        """Have the socket become readable only when it has ``count`` bytes."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+        self._awaiting = count > 1
 
     # Sending
 
@@ -488,7 +571,7 @@ class TcpTransport:
         if self._throttled and self.pending_send_bytes < self._high_water // 2:
             self._throttled = False
             self._update_reading()
-            if self._end > self._start:
+            if self._end > self._start and not self._awaiting:
                 self._ask_for_turn()
         if self._life is _CLOSING and not unsent:
             self._finish(None)

@@ -206,12 +206,10 @@ class Connection:
     @property
     def has_to_send(self) -> bool:
         """Whether ``pending_sends`` may have something to send."""
-        return (
-            bool(self.send_queue)
-            or self.send_immediate
-            or self.credits.peer_runs_low
-            or self._negotiate_to_send is not None
-        )
+        if self.send_queue or self.send_immediate or self._negotiate_to_send is not None:
+            return True
+        credits = self.credits
+        return 2 * credits.receive_credits < credits.window and credits.peer_runs_low
 
     def pending_sends(self, now: float) -> list[OutgoingSend]:
         """Return everything that may go out now, spend its send credits and grant receive credits. [MS-SMBD 3.1.5.1]"""

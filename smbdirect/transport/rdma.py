@@ -103,6 +103,7 @@ class Rdma:
         self.work = WorkQueue(endpoint, wake)
         """Transfers and messages in the order in which they go out."""
         self.fabric = endpoint.capabilities.name
+        self.takes_any_memory = not self.cache.needed
         self._endpoint = endpoint
         self._loop = loop
         self._connection = connection
@@ -118,7 +119,7 @@ class Rdma:
         """See ``RdmaOperations``."""
         return self._connection.max_read_write_size
 
-    def write_to_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: OnDone) -> None:
+    def write_to_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: OnDone | None) -> None:
         """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
         total = sum(map(len, local))
         if not self._begin(remote, total, on_done):
@@ -127,7 +128,7 @@ class Rdma:
             try:
                 local, on_done = self._registered_sources(local, on_done)
             except ProviderError as error:
-                self._loop.call_soon(on_done, error)
+                self._end_soon(on_done, error)
                 return
         capabilities = self._endpoint.capabilities
         requests: list[WorkRequest]
@@ -162,17 +163,23 @@ class Rdma:
         self._counters["rdma_reads"] += len(requests)
         self.work.add(requests, on_done)
 
-    def _begin(self, remote: Sequence[RemoteBuffer], total: int, on_done: OnDone) -> bool:
+    def _end_soon(self, on_done: OnDone | None, error: BaseException | None) -> None:
+        if on_done is not None:
+            self._loop.call_soon(on_done, error)
+
+    def _begin(self, remote: Sequence[RemoteBuffer], total: int, on_done: OnDone | None) -> bool:
         """Check a transfer. Return whether there is anything to post; if not, ``on_done`` is called soon. Raise
         ``ValueError`` if the descriptors are too short."""
         check_descriptors(remote, total)
         work = self.work
-        if total and not work.stopped:
+        if total and work.stopped is None:
             return True
-        self._loop.call_soon(on_done, work.lost() if total else None)
+        self._end_soon(on_done, work.lost() if total else None)
         return False
 
-    def _registered_sources(self, local: Sequence[Buffer], on_done: OnDone) -> tuple[Sequence[Buffer], OnDone]:
+    def _registered_sources(
+        self, local: Sequence[Buffer], on_done: OnDone | None
+    ) -> tuple[Sequence[Buffer], OnDone | None]:
         """Replace unregistered segments by registered copies. Return the segments, and what to call at the end, which
         releases the copies. Raise ``ProviderError`` if the device refuses to register memory."""
         sources: list[Buffer] = []
@@ -206,7 +213,8 @@ def _release(buffers: Sequence[PooledBuffer]) -> None:
         buffer.release()
 
 
-def _end_with(copies: Sequence[PooledBuffer], on_done: OnDone, error: BaseException | None) -> None:
+def _end_with(copies: Sequence[PooledBuffer], on_done: OnDone | None, error: BaseException | None) -> None:
     """End a transfer that had copies of its own."""
     _release(copies)
-    on_done(error)
+    if on_done is not None:
+        on_done(error)

@@ -22,7 +22,7 @@ from smbdirect.core.events import Established, MessageReceived, NegotiationFaile
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.life import Life, change
-from smbdirect.message_transport import FileRange, InboundMessage, Limits, PooledBuffer, Traffic
+from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, PooledBuffer, Traffic
 from smbdirect.providers.base import (
     Capabilities,
     CloseCause,
@@ -274,6 +274,9 @@ class SmbDirectTransport:
         elif self._backlog:
             self.loop.call_soon(self._deliver_backlog)
 
+    def offer_payloads(self, taker: PayloadTaker) -> None:
+        """Offer none: SMB Direct receives into registered memory."""
+
     def send(
         self,
         segments: Sequence[Buffer],
@@ -409,7 +412,7 @@ class SmbDirectTransport:
             or self.life is Life.CLOSING
         ):
             self._pump()
-        elif work.waiting:
+        elif work.waiting and self.life < Life.DEAD:
             try:
                 self._post()
             except ProviderError as error:

@@ -55,21 +55,16 @@ class WorkQueue:
         """Invariant: how many of them no signalled request has followed. None of those has an ``OnDone``."""
         self._stranded: list[_Group] = []
         """Groups that the endpoint refused: no completion will cover them."""
-        self._stopped: object = None
+        self.stopped: object = None
         """Why no new work is accepted; None means that it is accepted."""
-
-    @property
-    def stopped(self) -> bool:
-        """Whether new work is refused."""
-        return self._stopped is not None
 
     def lost(self) -> ConnectionLost:
         """Return the error for work that is not known to be done."""
-        return ConnectionLost(self._stopped or "the connection ended")
+        return ConnectionLost(self.stopped or "the connection ended")
 
     def stop(self, reason: object) -> None:
         """Accept no new work. Its owners get ``reason`` in their errors; a later call replaces the reason."""
-        self._stopped = reason
+        self.stopped = reason
 
     def add(self, requests: Sequence[WorkRequest], on_done: OnDone | None) -> None:
         """Queue ``requests``; ``on_done`` is called when the last of them is done. Nothing is posted yet."""

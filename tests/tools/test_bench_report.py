@@ -86,6 +86,7 @@ def results() -> store.Results:
             found.samples[point] = samples
     sample = Sample(1000.0, 10.0, 0.0)
     found.idle[TCP] = Idle(5000, 25.25, [sample], [sample])
+    found.lab = "| wire | case |"
     found.failures["impacket: does not do that"] = None
     found.done = found.planned = 1000
     return found
@@ -97,6 +98,7 @@ def test_saved_results_are_read_as_they_were(tmp_path: Path) -> None:
     after = store.read(tmp_path / "new" / "results.json")
     assert after.samples == before.samples
     assert after.idle == before.idle
+    assert after.lab == before.lab
     assert (after.circumstances, after.failures) == (before.circumstances, before.failures)
     assert (after.done, after.planned) == (before.done, before.planned)
 
@@ -121,6 +123,7 @@ def test_page_and_plots_are_made_of_saved_results(tmp_path: Path) -> None:
     assert "| echo q1 | per s |" in written
     assert "| smb3server | 5,000 | 25.2 |" in written
     assert "- impacket: does not do that" in written
+    assert "\n| wire | case |\n" in written
     assert "interrupted" not in written
     for name in plots.PICTURES:
         assert f"](pictures/{name})" in written

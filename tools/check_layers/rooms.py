@@ -31,7 +31,7 @@ covers has no room yet: add one here.
 
 CORE = _rooms("smbdirect", "errors", "codec", "life", "core")
 PROTOCOLS = (
-    *_rooms("smbdirect.providers.iwarp", "mpa", "ddp", "rdmap"),
+    *_rooms("smbdirect.providers.iwarp", "mpa", "ddp", "rdmap", "layout"),
     *_rooms("smbdirect.providers.roce", "headers", "icrc", "retry", "requester", "responder", "queue_pair"),
     *_rooms("smbdirect.providers.roce", "cm", "cm_messages"),
 )

@@ -36,7 +36,7 @@ from smb3server.backends.local.syscalls import Statx
 from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
 from smbdirect.codec import Buffer
-from smbdirect.message_transport import FileRange
+from smbdirect.message_transport import FileRange, Payload
 
 _Change = Callable[[Metadata], None]
 
@@ -174,6 +174,11 @@ class LocalHandle(Handle):
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
         with self._space:
             return file_io.write_from(self._data_descriptor(), buffers, offset)
+
+    def take_in(self, payload: Payload, offset: int) -> None:
+        file_io.check_range(offset, payload.length)
+        with self._space:
+            payload.move_to(self._data_descriptor(), offset)
 
     def flush(self) -> None:
         if self._data is not None:

@@ -100,7 +100,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, str], list[page.Row]
         f"{options.rounds} rounds of {options.seconds:g} s"
         + (", clients and servers on one core" if options.pin else ""),
         f"data on {kind}, {options.size} MiB",
-        {"Ours": str(found), **({"Samba": version} if version else {})},
+        {"Ours": f"{found}; {interpreter.modules_in_c(python, ROOT)}", **({"Samba": version} if version else {})},
         samples,
     )
     return circumstances, rows

@@ -20,6 +20,7 @@ print(json.dumps({
     "arguments": sysconfig.get_config_var("CONFIG_ARGS") or ""}))
 """
 _SERVER = "import smb3server.cli.main"
+_MODULES = "from smbdirect import native; print(native.report())"
 
 
 class Interpreter(NamedTuple):
@@ -79,6 +80,17 @@ def _lacks(python: str, root: Path) -> str:
         check=False,
     )
     return (ended.stderr.strip().splitlines() or ["no reason given"])[-1] if ended.returncode else ""
+
+
+def modules_in_c(python: str, root: Path) -> str:
+    """Return which of the optional modules in C our server uses on ``python``. Raises ``BenchError``."""
+    try:
+        command = [python, "-c", _MODULES]
+        environment = os.environ | {"PYTHONPATH": str(root)}
+        ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BenchError(f"our server does not run on {python}: {error}") from None
+    return ended.stdout.strip()
 
 
 def environment_key(found: Interpreter, requirements: list[str]) -> str:

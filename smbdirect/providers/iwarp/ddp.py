@@ -14,6 +14,8 @@ from smbdirect.codec import Codec
 
 TAGGED = 0x80
 LAST = 0x40
+LAST_TAGGED = LAST << 40
+"""``LAST`` in ``TaggedWords.kind``."""
 VERSION = 1
 VERSION_MASK = 0x03
 
@@ -28,6 +30,8 @@ TAGGED_HEADER_SIZE = 14
 """Bytes, without ULPDU_Length."""
 UNTAGGED_HEADER_SIZE = 18
 """Bytes, without ULPDU_Length."""
+SHORTEST_FPDU = 20
+"""Bytes of the shortest FPDU that has a header, with its trailer."""
 
 
 class TaggedHeader(NamedTuple):
@@ -63,8 +67,3 @@ class UntaggedHeader(NamedTuple):
 TAGGED_HEADER = Codec(TaggedHeader)
 TAGGED_WORDS = Codec(TaggedWords)
 UNTAGGED_HEADER = Codec(UntaggedHeader)
-
-
-def tagged_kind(length: int, control: int, rdmap_control: int, stag: int) -> int:
-    """Return ``TaggedWords.kind`` of a segment with these fields. ``length`` is ULPDU_Length."""
-    return length << 48 | control << 40 | rdmap_control << 32 | stag

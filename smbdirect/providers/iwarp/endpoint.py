@@ -33,6 +33,7 @@ from smbdirect.providers.base import (
 )
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.mpa import DEFAULT_READ_DEPTH, Parameters, ulpdu_for_segment
+from smbdirect.providers.iwarp.operations import Operations
 from smbdirect.providers.iwarp.placement import PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, describe_terminate
 from smbdirect.providers.iwarp.receiver import Receiver
@@ -52,7 +53,8 @@ _CONTIGUOUS = operator.attrgetter("c_contiguous")
 _TURNS = 16
 """Most system calls per readiness event, so that one busy connection does not starve the others."""
 _FPDUS_PER_EVENT = 256
-"""After this many FPDUs the other connections get their turn."""
+_BYTES_PER_EVENT = 1 << 20
+"""After this many FPDUs or bytes were received the other connections get their turn."""
 _CAUSES = {
     errno.ETIMEDOUT: CloseCause.TIMEOUT,
     errno.ECONNRESET: CloseCause.PEER,
@@ -111,14 +113,14 @@ class IwarpEndpoint:
         self._regions = RegionTable()
         self._regions.on_invalidated = self._invalidated
         self._registrations = 0
-        self._receiver = Receiver(
+        self._operations = Operations(
             self._regions,
-            rings,
             on_read_request=self._read_requested,
             on_read_done=self._read_done,
             on_terminate=self._peer_terminated,
         )
-        self._sender = Sender(LARGE_ULPDU, False, DEFAULT_READ_DEPTH, self._receiver.reads)
+        self._receiver = Receiver(self._operations, rings)
+        self._sender = Sender(LARGE_ULPDU, False, DEFAULT_READ_DEPTH, self._operations.reads)
         self._ird = DEFAULT_READ_DEPTH
         self._queue: deque[Work] = deque()
         """Work that was posted and is not completed, in posting order."""
@@ -159,7 +161,7 @@ class IwarpEndpoint:
         self.life = change(self.life, Life.OPEN)
         receiver, sender = self._receiver, self._sender
         receiver.crc = sender.crc = parameters.crc
-        receiver.rtr = None if initiator else parameters.rtr
+        self._operations.rtr = None if initiator else parameters.rtr
         self._ird = parameters.ird
         sender.max_reads = parameters.ord
         self.capabilities = replace(CAPABILITIES, max_outstanding_reads=parameters.ord)
@@ -180,23 +182,23 @@ class IwarpEndpoint:
     @property
     def counters(self) -> dict[str, int]:
         """A snapshot. ``bytes_*`` count payload; ``bytes_direct`` counts payload that was received without a copy."""
-        receiver, sender = self._receiver, self._sender
+        operations, receiver, sender = self._operations, self._receiver, self._sender
         return {
             "registrations": self._registrations,
             "allocations": self._rings.allocations,
             "regions": len(self._regions),
             "fpdus_sent": sender.fpdus,
-            "fpdus_received": receiver.fpdus,
+            "fpdus_received": operations.fpdus,
             "bytes_sent_send": sender.bytes_send,
             "bytes_sent_write": sender.bytes_write,
             "bytes_sent_read_response": sender.bytes_read_response,
-            "bytes_received_send": receiver.bytes_send,
-            "bytes_received_write": receiver.bytes_write,
-            "bytes_received_read_response": receiver.bytes_read,
+            "bytes_received_send": operations.bytes_send,
+            "bytes_received_write": operations.bytes_write,
+            "bytes_received_read_response": operations.bytes_read,
             "bytes_direct": receiver.bytes_direct,
             "retransmissions": retransmissions(self._sock),
             "crc_errors": receiver.crc_errors,
-            "invalidations": receiver.invalidations,
+            "invalidations": operations.invalidations,
             "terminates_sent": self._terminates_sent,
             "terminates_received": self._terminates_received,
         }
@@ -215,14 +217,14 @@ class IwarpEndpoint:
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
         """See ``base.Endpoint.post_receive``."""
-        receives = self._receiver.receives
+        receives = self._operations.receives
         if len(receives) >= self.capabilities.max_receive_queue:
             raise ProviderError("receive queue is full")
         view = buffer if buffer.format == "B" and buffer.ndim == 1 and buffer.contiguous else as_bytes_view(buffer)
         if view.readonly:
             raise ProviderError("receive into read-only memory")
         if self.life >= Life.DEAD:
-            self._receiver.completions.append(Completion(Operation.RECEIVE, Status.FLUSHED, context))
+            self._operations.completions.append(Completion(Operation.RECEIVE, Status.FLUSHED, context))
             self._schedule_delivery()
             return
         receives.append((view, context))
@@ -235,7 +237,7 @@ class IwarpEndpoint:
         if len(self._queue) + len(works) > self.capabilities.max_send_queue:
             raise ProviderError("send queue is full")
         if self.life >= Life.DEAD:
-            self._receiver.completions.extend(
+            self._operations.completions.extend(
                 Completion(work.operation, Status.FLUSHED, work.context) for work in works
             )
             self._schedule_delivery()
@@ -245,10 +247,11 @@ class IwarpEndpoint:
             for work in works:
                 work.dropped = True  # flushed after the work that is still sent
             return
-        self._sender.post(*works)
+        self._sender.work.extend(works)
         if self.life is Life.OPEN and not self._writing:
             self._pump_out()
-            self._schedule_delivery()
+            if not self._delivering:
+                self._schedule_delivery()
 
     def disconnect(self) -> None:
         """See ``base.Endpoint.disconnect``. The connection ends after ``DRAIN_TIMEOUT`` at the latest."""
@@ -319,7 +322,7 @@ class IwarpEndpoint:
         queue = self._queue
         while queue and queue[0].done and not queue[0].signalled:
             queue.popleft()
-        if self._receiver.completions or (queue and queue[0].done):
+        if self._operations.completions or (queue and queue[0].done):
             self._delivery_scheduled = True
             self._loop.call_soon(self._deliver_scheduled)
 
@@ -333,14 +336,14 @@ class IwarpEndpoint:
         self._delivering = True
         try:
             for _ in range(_TURNS):
-                completions = self._receiver.completions
+                completions = self._operations.completions
                 while queue and queue[0].done:
                     work = queue.popleft()
                     if work.signalled:
                         completions.append(Completion(work.operation, Status.OK, work.context))
                 if not completions:
                     break
-                self._receiver.completions = []
+                self._operations.completions = []
                 self.on_completions(completions)
         finally:
             self._delivering = False
@@ -351,8 +354,9 @@ class IwarpEndpoint:
     # -- socket events ------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
-        receiver, sock = self._receiver, self._sock
-        enough = receiver.fpdus + _FPDUS_PER_EVENT
+        operations, receiver, sock = self._operations, self._receiver, self._sock
+        enough = operations.fpdus + _FPDUS_PER_EVENT
+        left = _BYTES_PER_EVENT
         self._receiving = True
         try:
             for _ in range(_TURNS):
@@ -370,7 +374,8 @@ class IwarpEndpoint:
                 receiver.received(count)
                 if self._deferred is not None:
                     raise self._deferred
-                if receiver.fpdus > enough or (count < receiver.room and not receiver.midway):
+                left -= count
+                if left <= 0 or operations.fpdus > enough or (count < receiver.room and not receiver.midway):
                     break
         except TerminateError as error:
             self._die(CloseReason(error.fault.cause, str(error)), graceful=True, terminate=error)
@@ -389,7 +394,7 @@ class IwarpEndpoint:
         finally:
             self._receiving = False
         sender = self._sender
-        if not sender.open and receiver.fpdus:
+        if not sender.open and operations.fpdus:
             sender.open = self._send_wanted = True
         if self._send_wanted and not self._writing:
             self._send_wanted = False
@@ -493,7 +498,7 @@ class IwarpEndpoint:
         self._loop.call_soon(self._closed)
 
     def _flush(self) -> None:
-        completions = self._receiver.completions
+        completions = self._operations.completions
         for work in self._queue:
             if work.done:
                 if work.signalled:
@@ -501,7 +506,7 @@ class IwarpEndpoint:
             else:
                 completions.append(Completion(work.operation, Status.FLUSHED, work.context))
         self._queue.clear()
-        receives = self._receiver.receives
+        receives = self._operations.receives
         completions.extend(Completion(Operation.RECEIVE, Status.FLUSHED, context) for _, context in receives)
         receives.clear()
 

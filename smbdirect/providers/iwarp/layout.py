@@ -103,6 +103,8 @@ class Layout:
     def received(self, count: int) -> bool:
         """Note that ``count`` bytes were received into ``buffers``. Return whether every complete header is as
         expected. Raise ``TerminateError`` for a wrong checksum."""
+        if count == self.left and not self._filled and not self._crc and self._is_whole():
+            return True
         self._filled += count
         self.left -= count
         if self.left:
@@ -134,6 +136,26 @@ class Layout:
             self.bytes_done += payload
             if not self.left and self._done == self._count and not self.continues:
                 return True
+
+    def _is_whole(self) -> bool:
+        """Finish the group, of which all bytes were received by one call, if all headers are as expected. Return
+        whether they are."""
+        offset, payload, gap = self._offset, self._payload, self._gap
+        headers = self._count if self.continues else self._count - 1
+        for at in range(gap, gap * headers + 1, gap):
+            offset += payload
+            if TAGGED_WORDS.fields_from(self._between, at - _HEADER) != (self._kind, offset):
+                return False
+        self.fpdus += self._count
+        self.bytes_done += self._count * payload
+        if self.continues:
+            self._start += self._count * payload
+            self._offset = offset
+            self._lay_out()
+        else:
+            self.left = 0
+            self.buffers.clear()
+        return True
 
     def behind(self) -> bytes:
         """Return a copy of the bytes that were received behind the FPDUs that are done."""

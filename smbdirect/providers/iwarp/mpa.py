@@ -143,10 +143,12 @@ def encode_frame(key: bytes, frame: Frame) -> bytes:
 
 
 def request_frame(private_data: bytes, crc: bool, revision: int = 2, peer_to_peer: Rtr | None = None) -> Frame:
-    """Return the initiator's request. ``peer_to_peer`` offers one kind of ready-to-receive operation."""
+    """Return the initiator's request. ``peer_to_peer`` offers one kind of ready-to-receive operation. Below revision 2,
+    IRD and ORD are the private data unless the upper layer has some of its own. [MS-SMBD 6.1]"""
     flags = FrameFlag.CRC if crc else FrameFlag(0)
     if revision < 2:
-        return Frame(flags, revision, None, private_data)
+        depths = LEGACY_DEPTHS.pack(LegacyDepths(DEFAULT_READ_DEPTH, DEFAULT_READ_DEPTH))
+        return Frame(flags, revision, None, private_data or depths)
     ird, ord_ = _rtr_flags(peer_to_peer)
     limits = ReadLimits(DEFAULT_READ_DEPTH | ird, DEFAULT_READ_DEPTH | ord_)
     return Frame(flags | FrameFlag.ENHANCED, revision, limits, private_data)
@@ -222,7 +224,9 @@ def complete_request(request: Frame, reply: Frame) -> Parameters:
         raise ProtocolError(f"reply of MPA revision {reply.revision}", "RFC 5044 7.1.1")
     crc = FrameFlag.CRC in request.flags or FrameFlag.CRC in reply.flags
     if request.limits is None:
-        return Parameters(request.revision, crc, DEFAULT_READ_DEPTH, REVISION_1_ORD)
+        depths = legacy_depths(reply.private_data)
+        ord_ = REVISION_1_ORD if depths is None else min(DEFAULT_READ_DEPTH, depths.ird)
+        return Parameters(request.revision, crc, DEFAULT_READ_DEPTH, ord_)
     if reply.limits is None:
         raise ProtocolError("reply without enhanced set-up", "RFC 6581 4")
     ord_ = min(DEFAULT_READ_DEPTH, reply.limits.ird & NOT_NEGOTIATED)
@@ -283,3 +287,8 @@ def trailer(ulpdu_length: int, crc: int | None) -> bytes:
     if crc is None:
         return ZERO_TRAILERS[pad]
     return _PADDING[pad] + int(crc32c(_PADDING[pad], crc)).to_bytes(4, "little")
+
+
+def is_intact(view: memoryview, start: int, end: int) -> bool:
+    """Return whether the CRC field of the FPDU ``view[start:end]`` is right."""
+    return bool(crc32c(view[start : end - 4]) == int.from_bytes(view[end - 4 : end], "little"))

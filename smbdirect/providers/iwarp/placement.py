@@ -17,15 +17,15 @@ class RingPool:
     keeps its ring."""
 
     def __init__(self) -> None:
-        self.free: list[bytearray] = []
+        self.free: list[memoryview] = []
         """Invariant: rings that no connection holds, at most ``RINGS_KEPT``. Users take a ring from here, or make one
         if there is none, and put it back."""
         self.allocations = 0
 
-    def make(self) -> bytearray:
+    def make(self) -> memoryview:
         """Return a new ring; to be called if none is free."""
         self.allocations += 1
-        return bytearray(RING_SIZE)
+        return memoryview(bytearray(RING_SIZE))
 
 
 class PendingRead:

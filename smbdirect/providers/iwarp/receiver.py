@@ -10,29 +10,17 @@ only after its checksum was verified, so everything but the Layout of a Read Res
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-from crc32c import crc32c
+from collections.abc import Sequence
 
 from smbdirect.codec import Buffer
-from smbdirect.providers.base import Access, Completion, Operation, Status
 from smbdirect.providers.iwarp import ddp, rdmap
-from smbdirect.providers.iwarp.ddp import (
-    MSN_MASK,
-    TAGGED_HEADER,
-    TAGGED_WORDS,
-    UNTAGGED_HEADER,
-    TaggedHeader,
-    UntaggedHeader,
-)
+from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, TAGGED_WORDS, TaggedHeader, UntaggedHeader
 from smbdirect.providers.iwarp.layout import AHEAD, Layout
-from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size
-from smbdirect.providers.iwarp.placement import RING_SIZE, RINGS_KEPT, PendingRead, RingPool
-from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Fault, Opcode, ReadRequest, TerminateError
-from smbdirect.providers.memory import AccessRefused, Region, RegionTable
-from smbdirect.providers.memory import Fault as Refusal
+from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size, is_intact
+from smbdirect.providers.iwarp.operations import RESPONSE, WRITE, Operations
+from smbdirect.providers.iwarp.placement import RING_SIZE, RINGS_KEPT, RingPool
+from smbdirect.providers.iwarp.rdmap import Fault, Opcode, TerminateError
+from smbdirect.providers.memory import Region
 
 _MIN_ROOM = 0x10000 + 16
 """Bytes of the ring that must be free for a receive: an FPDU of any size fits."""
@@ -40,37 +28,14 @@ _MAX_STASH = 16 * 1024
 """A remainder of up to this many bytes is copied out of the ring, so that an idle connection holds no ring."""
 _MIN_DIRECT = 16 * 1024
 """If at least this many bytes of a payload are missing, a second system call costs less than a copy."""
-_BULK_WINDOW = 16 * 1024
+_BULK_WINDOW = 4 * 1024
 """Bytes of the ring that are offered while large payloads arrive: room for the end of a message and small messages."""
 _MIN_LAYOUT = 4096
 """Smallest payload per FPDU of a Read Response by a ``Layout``. Many small ones cost less in the ring."""
 _MIDDLE = ddp.TAGGED | ddp.VERSION
 """DDP control byte of a tagged segment that is not the last of its message."""
-_WRITE = rdmap.CONTROL | Opcode.RDMA_WRITE
-_RESPONSE = rdmap.CONTROL | Opcode.READ_RESPONSE
+_LAST = _MIDDLE | ddp.LAST
 _TAGGED_FIELDS = TAGGED_HEADER.fields_from
-_UNTAGGED_FIELDS = UNTAGGED_HEADER.fields_from
-_EMPTY = memoryview(bytearray())
-_ADDRESS_SPACE = 1 << 64
-# DDP checks the token and the range of a Write, since it owns tagged buffers. RDMAP checks those of a Read Request's
-# source, and all rights (RFC 5040 section 4.8).
-_WRITE_FAULTS = {
-    Refusal.TOKEN: Fault.TAGGED_INVALID_STAG,
-    Refusal.RANGE: Fault.TAGGED_BOUNDS,
-    Refusal.RIGHT: Fault.ACCESS_RIGHTS,
-}
-_READ_FAULTS = {
-    Refusal.TOKEN: Fault.INVALID_STAG,
-    Refusal.RANGE: Fault.BOUNDS,
-    Refusal.RIGHT: Fault.ACCESS_RIGHTS,
-}
-
-
-def _fault(error: AccessRefused, faults: Mapping[Refusal, Fault], offset: int, length: int) -> Fault:
-    """Return the Terminate code of a refused access."""
-    if error.fault is Refusal.RANGE and offset + length > _ADDRESS_SPACE:
-        return Fault.TAGGED_OFFSET_WRAP if faults is _WRITE_FAULTS else Fault.OFFSET_WRAP
-    return faults[error.fault]
 
 
 class Receiver:
@@ -78,37 +43,15 @@ class Receiver:
     must not be used again, and nothing of the offending FPDU has been placed, except perhaps in the sink of a Read that
     was under way, which counts for nothing then."""
 
-    def __init__(
-        self,
-        regions: RegionTable,
-        rings: RingPool,
-        *,
-        crc: bool = False,
-        rtr: Rtr | None = None,
-        on_read_request: Callable[[ReadRequest, Region | None, memoryview], None] | None = None,
-        on_read_done: Callable[[PendingRead], None] | None = None,
-        on_terminate: Callable[[memoryview], None] | None = None,
-    ) -> None:
+    def __init__(self, operations: Operations, rings: RingPool, crc: bool = False) -> None:
         self.crc = crc
-        self.receives: deque[tuple[memoryview, object]] = deque()
-        self.reads: deque[PendingRead] = deque()
-        self.completions: list[Completion] = []
-        self.fpdus = 0
         self.crc_errors = 0
-        self.bytes_send = 0
-        self.bytes_write = 0
-        self.bytes_read = 0
         self.bytes_direct = 0
-        self.invalidations = 0
-        self._regions = regions
+        """Bytes of payload that were received into their place."""
+        self._operations = operations
         self._rings = rings
-        self._on_read_request = on_read_request
-        self._on_read_done = on_read_done
-        self._on_terminate = on_terminate
-        self.rtr = rtr
         # Invariant: the bytes not parsed yet are ring[head:tail], or the stash while no ring is held.
-        self._ring: bytearray | None = None
-        self._view = _EMPTY
+        self._ring: memoryview | None = None
         self._stash = b""
         self._head = 0
         self._tail = 0
@@ -126,12 +69,6 @@ class Receiver:
         # is one, neither _direct nor _pending is used, and nothing in the ring is unparsed.
         self._layout: Layout | None = None
         self._layout_region: Region | None = None
-        # The untagged queues (RFC 5041 section 4.3).
-        self._send_msn = ddp.FIRST_MSN
-        self._send_offset = 0
-        self._send_opcode = 0
-        self._read_msn = ddp.FIRST_MSN
-        self._control = memoryview(bytearray(rdmap.MAX_TERMINATE))
 
     # -- bytes in -----------------------------------------------------------------------------------------------
 
@@ -141,19 +78,19 @@ class Receiver:
         if layout is not None and layout.continues:
             self.room = layout.left
             return layout.buffers
-        if self._ring is None:
+        ring = self._ring
+        if ring is None:
             free = self._rings.free
-            self._ring = free.pop() if free else self._rings.make()
-            self._view = memoryview(self._ring)
+            ring = self._ring = free.pop() if free else self._rings.make()
             self._head = 0
             self._tail = len(self._stash)
-            self._ring[: self._tail] = self._stash
+            ring[: self._tail] = self._stash
             self._stash = b""
         elif self._tail > RING_SIZE - _MIN_ROOM:
             left = self._tail - self._head
-            self._view[:left] = bytes(self._view[self._head : self._tail])
+            ring[:left] = bytes(ring[self._head : self._tail])
             self._head, self._tail = 0, left
-        window = self._view[self._tail : self._tail + _BULK_WINDOW] if self._bulk else self._view[self._tail :]
+        window = ring[self._tail : self._tail + _BULK_WINDOW] if self._bulk else ring[self._tail :]
         if layout is not None:
             self.room = layout.left + len(window)
             return [*layout.buffers, window]
@@ -165,12 +102,14 @@ class Receiver:
     def received(self, count: int) -> None:
         """Process ``count`` bytes that were received into ``buffers()``. Raise ``TerminateError`` if the peer breaks a
         rule."""
+        layout = self._layout
+        if layout is not None and self._ring is None:
+            self._follow(layout, count)
+            return
         full = count == self.room
         try:
-            if self._layout is not None:
-                count = self._follow(self._layout, count)
-                if self._layout is not None:
-                    return
+            if layout is not None:
+                count = self._follow(layout, count)
             elif self._direct_left:
                 taken = min(count, self._direct_left)
                 count -= taken
@@ -183,20 +122,20 @@ class Receiver:
             self._tail += count
             if full:
                 self._bulk = False
-            self._parse()
+            if self._ring is not None:
+                self._parse(self._ring)
         finally:
             self._release_ring()
 
     def feed(self, data: Buffer) -> None:
-        """Process bytes that are in memory already (for tests and captures)."""
+        """Process bytes that are in memory already."""
         view = memoryview(data)
         while view:
-            for buffer in self.buffers():
-                part = view[: len(buffer)]
-                buffer[: len(part)] = part
-                view = view[len(part) :]
-                self.received(len(part))
-                break
+            buffer = self.buffers()[0]
+            count = min(len(buffer), len(view))
+            buffer[:count] = view[:count]
+            view = view[count:]
+            self.received(count)
 
     @property
     def at_boundary(self) -> bool:
@@ -214,7 +153,7 @@ class Receiver:
         self._direct_left = 0
         self._pending = None
         self._layout = self._layout_region = None
-        self.reads.clear()
+        self._operations.reads.clear()
         self._tail = self._head
         self._stash = b""
         self._release_ring()
@@ -240,8 +179,7 @@ class Receiver:
         left = self._tail - self._head
         if self._ring is None or left > _MAX_STASH:
             return
-        self._stash = bytes(self._view[self._head : self._tail]) if left else b""
-        self._view = _EMPTY
+        self._stash = bytes(self._ring[self._head : self._tail]) if left else b""
         free = self._rings.free
         if len(free) < RINGS_KEPT:
             free.append(self._ring)
@@ -250,151 +188,110 @@ class Receiver:
 
     # -- FPDUs --------------------------------------------------------------------------------------------------
 
-    def _parse(self) -> None:
+    def _parse(self, view: memoryview) -> None:
         """Process the FPDUs in the ring, as far as they are complete or may be received directly."""
-        view, tail = self._view, self._tail
+        operations, tail = self._operations, self._tail
+        if self._pending is not None and not self._finish_direct(*self._pending):
+            return
         while True:
             head = self._head
-            if self._pending is not None:
-                header, payload, trailer = self._pending
-                if self._direct_left or tail - head < trailer:
-                    return
-                self._head = head + trailer
-                self._pending = None
-                self.fpdus += 1
-                _DONE[header.rdmap_control & rdmap.OPCODE_MASK](self, header, payload)
-                continue
             available = tail - head
             if available < 8:
                 return
             length = view[head] << 8 | view[head + 1]
             if length < ddp.TAGGED_HEADER_SIZE:
-                self._zero_length_fpdu(length)
+                self._zero_length_fpdu(view, length)
                 continue
-            if available < 20:
-                return  # every FPDU is at least that long, including its trailer
-            if view[head + 2] == _MIDDLE and not self.crc and self._run(head, tail):
-                continue
+            if available < ddp.SHORTEST_FPDU:
+                return
+            size = length + 9 & ~3
             tagged = view[head + 2] & ddp.TAGGED
+            if available < size:
+                if view[head + 2] == _MIDDLE and self._expect_layout(view, head, length - ddp.TAGGED_HEADER_SIZE):
+                    return
+            else:
+                if tagged:
+                    self._head = self._run(view, head, tail)
+                else:
+                    self._head = operations.receive_sends(view, head, tail, self.crc)
+                if self._head > head:
+                    continue
             payload = length - (ddp.TAGGED_HEADER_SIZE if tagged else ddp.UNTAGGED_HEADER_SIZE)
             try:
-                header, targets = self._judge(view, head, length, payload)
+                header, targets = operations.judge(view, head, length, payload)
             except TerminateError as error:
                 error.header = self._faulty_header(view, head, length)
-                if self.crc and not self._checksum_known_good(head, length):
+                if self.crc and not self._checksum_known_good(view, head, length):
                     raise TerminateError(Fault.CRC) from error
                 raise
             start = head + (16 if tagged else 20)
-            size = length + 9 & ~3
             if available < size:
-                if view[head + 2] == _MIDDLE and self._expect_layout(head, payload):
-                    return
                 if not self.crc and start + payload - tail >= _MIN_DIRECT:
-                    self._go_direct(header, targets, start, payload, size - length - 2)
+                    self._go_direct(view, header, targets, start, payload, size - length - 2)
                 return
-            if self.crc and not self._checksum_known_good(head, length):
+            if self.crc and not self._checksum_known_good(view, head, length):
                 raise TerminateError(Fault.CRC)
             for target in targets:
                 end = start + len(target)
                 target[:] = view[start:end]
                 start = end
             self._head = head + size
-            self.fpdus += 1
             try:
-                _DONE[header.rdmap_control & rdmap.OPCODE_MASK](self, header, payload)
+                operations.done(header, payload)
             except TerminateError as error:
                 error.header = self._faulty_header(view, head, length)
                 raise
 
-    def _run(self, head: int, tail: int) -> bool:
-        """Place consecutive whole FPDUs of one Write or Read Response without CRC, none of them the last. A peer with
-        segment-sized FPDUs sends mostly these. Stop before the first FPDU that is different or not obviously valid; the
-        general path checks it. Return whether there was at least one."""
-        view = self._view
-        _, _, kind, token, offset = _TAGGED_FIELDS(view, head)
-        if kind == _WRITE:
-            region = self._regions.get(token)
-            if region is not None and not region.access & Access.REMOTE_WRITE:
-                region = None
-            if region is None:
-                return False
-            memory, base, limit = region.memory, region.address, region.length
-            expected = offset
-        elif kind == _RESPONSE and self.reads and self.reads[0].segments:
-            read = self.reads[0]
-            if token != read.stag:
-                return False
-            memory, base = read.segments[0], read.base + read.passed
-            # The last byte comes with the last segment.
-            limit = min(len(memory), read.total - read.passed - 1)
-            expected = read.base + read.received
-        else:
+    def _finish_direct(self, header: TaggedHeader | UntaggedHeader, payload: int, trailer: int) -> bool:
+        """Finish the FPDU whose payload was received directly, unless a part of it or of its trailer is missing. Return
+        whether it is finished."""
+        if self._direct_left or self._tail - self._head < trailer:
             return False
-        start, count, moved = head, 0, 0
-        while tail - start >= 20:
-            length, control, kind_here, token_here, offset = _TAGGED_FIELDS(view, start)
+        self._head += trailer
+        self._pending = None
+        self._operations.done(header, payload)
+        return True
+
+    def _run(self, view: memoryview, start: int, tail: int) -> int:
+        """Place the consecutive whole FPDUs of one Write or Read Response in ``view[start:tail]``, of the latter not
+        the last. A peer with segment-sized FPDUs sends mostly these. Return where the first FPDU begins that is
+        different or not obviously valid: the general path checks it."""
+        _, _, operation, token, expected = _TAGGED_FIELDS(view, start)
+        room = self._operations.room_for(operation, token, expected)
+        if room is None:
+            return start
+        memory, position, limit = room
+        last = _LAST if operation == WRITE else _MIDDLE
+        count = moved = 0
+        while tail - start >= ddp.SHORTEST_FPDU:
+            length, control, operation_here, token_here, offset = _TAGGED_FIELDS(view, start)
             payload = length - ddp.TAGGED_HEADER_SIZE
             end = start + (length + 9 & ~3)
-            position = offset - base
             if (
-                control != _MIDDLE
-                or kind_here != kind
+                control not in (_MIDDLE, last)
+                or operation_here != operation
                 or token_here != token
                 or offset != expected
                 or payload <= 0
                 or end > tail
-                or position < 0
                 or position + payload > limit
+                or (self.crc and not is_intact(view, start, end))
             ):
                 break
-            memory[position : position + payload] = view[start + 16 : start + 16 + payload]
+            start += TAGGED_HEADER.size
+            memory[position : position + payload] = view[start : start + payload]
             start = end
+            position += payload
             expected += payload
             moved += payload
             count += 1
-        if not count:
-            return False
-        self._head = start
-        self.fpdus += count
-        if kind == _WRITE:
-            self.bytes_write += moved
-        else:
-            self.bytes_read += moved
-            self.reads[0].advance(moved)
-        return True
-
-    def _judge(
-        self, view: memoryview, head: int, length: int, payload: int
-    ) -> tuple[TaggedHeader | UntaggedHeader, Sequence[memoryview]]:
-        """Make every check that the header of the FPDU at ``head`` allows, without changing anything. Return the header
-        and the memory for the payload. Raise ``TerminateError`` if a check fails."""
-        control = view[head + 2]
-        if control & ddp.TAGGED:
-            if control & ddp.VERSION_MASK != ddp.VERSION:
-                raise TerminateError(Fault.TAGGED_VERSION)
-            tagged_header = TaggedHeader._make(_TAGGED_FIELDS(view, head))
-            operation = tagged_header.rdmap_control
-            tagged = _TAGGED.get(operation & rdmap.OPCODE_MASK)
-            if operation >> 6 != rdmap.VERSION:
-                raise TerminateError(Fault.RDMAP_VERSION)
-            if tagged is None:
-                raise TerminateError(Fault.UNEXPECTED_OPCODE)
-            return tagged_header, tagged(self, tagged_header, payload)
-        if length < ddp.UNTAGGED_HEADER_SIZE:
-            raise TerminateError(Fault.ULPDU_LENGTH)
-        if control & ddp.VERSION_MASK != ddp.VERSION:
-            raise TerminateError(Fault.UNTAGGED_VERSION)
-        header = UntaggedHeader._make(_UNTAGGED_FIELDS(view, head))
-        operation = header.rdmap_control
-        untagged = _UNTAGGED.get(operation & rdmap.OPCODE_MASK)
-        if operation >> 6 != rdmap.VERSION:
-            raise TerminateError(Fault.RDMAP_VERSION)
-        if untagged is None:
-            raise TerminateError(Fault.UNEXPECTED_OPCODE)
-        return header, untagged(self, header, payload)
+        if count:
+            self._operations.placed(operation, count, moved)
+        return start
 
     def _go_direct(
         self,
+        view: memoryview,
         header: TaggedHeader | UntaggedHeader,
         targets: Sequence[memoryview],
         start: int,
@@ -408,11 +305,11 @@ class Receiver:
         rest = []
         for target in targets:
             if left >= len(target):
-                target[:] = self._view[start : start + len(target)]
+                target[:] = view[start : start + len(target)]
                 start += len(target)
                 left -= len(target)
                 continue
-            target[:left] = self._view[start : start + left]
+            target[:left] = view[start : start + left]
             rest.append(target[left:])
             start += left
             left = 0
@@ -423,39 +320,33 @@ class Receiver:
         self._head = self._tail
         self._bulk = True
 
-    def _expect_layout(self, head: int, payload: int) -> bool:
-        """Have the message of the FPDU at ``head`` received by a layout if enough of it is missing. The FPDU is
-        incomplete, and its header is valid. Return whether there is a layout now."""
-        view = self._view
+    def _expect_layout(self, view: memoryview, head: int, payload: int) -> bool:
+        """Have the message of the incomplete FPDU at ``head`` received by a layout, if its header is obviously valid
+        and enough of it is missing. Return whether there is a layout now."""
+        _, _, operation, token, offset = _TAGGED_FIELDS(view, head)
+        operations = self._operations
+        if operation == RESPONSE:
+            ahead = AHEAD
+            if payload < _MIN_LAYOUT or not operations.reads or operations.reads[0].irregular:
+                return False
+        else:
+            ahead = 1
+            if payload < _MIN_DIRECT or self.crc:
+                return False
+        room = operations.room_for(operation, token, offset)
         start = head + TAGGED_HEADER.size
         here = self._tail - start
-        if here >= payload:
+        if room is None or here >= payload:
             return False
-        _, _, operation, stag, offset = _TAGGED_FIELDS(view, head)
-        region = None
-        if operation == _RESPONSE:
-            read = self.reads[0]
-            if read.irregular or payload < _MIN_LAYOUT:
-                return False
-            memory, position = read.segments[0], read.received - read.passed
-            # The last byte comes with the last FPDU.
-            end = min(len(memory), position + read.total - read.received - 1)
-            ahead = AHEAD
-        else:
-            region = self._regions.get(stag)
-            if region is None or payload < _MIN_DIRECT or self.crc:
-                return False
-            memory, position, end = region.memory, offset - region.address, region.length
-            ahead = 1
+        memory, position, end = room
         if end - position < 2 * payload or end - position - here < _MIN_DIRECT:
             return False
-        layout = Layout(memory, position, end, TAGGED_WORDS.fields_from(view, head), payload, ahead, self.crc)
-        here = self._tail - start
+        self._layout = Layout(memory, position, end, TAGGED_WORDS.fields_from(view, head), payload, ahead, self.crc)
         if here:
             memory[position : position + here] = view[start : self._tail]
-            layout.received(here)
+            self._layout.received(here)
             self.bytes_direct -= here
-        self._layout, self._layout_region = layout, region
+        self._layout_region = operations.regions.get(token) if operation == WRITE else None
         self._head = self._tail
         self._bulk = True
         return True
@@ -473,30 +364,29 @@ class Receiver:
         if expected and layout.left:
             return 0
         self._layout = None
-        self.fpdus += layout.fpdus
         self.bytes_direct += layout.bytes_done
+        operations = self._operations
         if self._layout_region is not None:
             self._layout_region = None
-            self.bytes_write += layout.bytes_done
+            operations.placed(WRITE, layout.fpdus, layout.bytes_done)
         else:
-            self.bytes_read += layout.bytes_done
-            read = self.reads[0]
-            read.advance(layout.bytes_done)
-            read.irregular = not expected
+            operations.placed(RESPONSE, layout.fpdus, layout.bytes_done)
+            operations.reads[0].irregular = not expected
         if expected:
             return count
         # The bytes behind belong elsewhere: they are read once more, from a copy.
-        self.feed(layout.behind() + self._view[self._tail : self._tail + count])
+        behind = layout.behind()
+        if count and self._ring is not None:
+            behind += self._ring[self._tail : self._tail + count]
+        self.feed(behind)
         return 0
 
-    def _checksum_known_good(self, head: int, length: int) -> bool:
+    def _checksum_known_good(self, view: memoryview, head: int, length: int) -> bool:
         """Return False, and count an error, if the FPDU at ``head`` is complete and its CRC wrong. An incomplete FPDU
         cannot be checked: True."""
-        end = head + fpdu_size(length) - 4
-        if end + 4 > self._tail:
-            # A faulty header ends the connection in any case; there is no checksum to compare.
-            return True
-        if crc32c(self._view[head:end]) == int.from_bytes(self._view[end : end + 4], "little"):
+        end = head + fpdu_size(length)
+        # Without the whole there is no checksum to compare: a faulty header ends the connection in any case.
+        if end > self._tail or is_intact(view, head, end):
             return True
         self.crc_errors += 1
         return False
@@ -510,153 +400,13 @@ class Receiver:
             return bytes(view[head : head + 48])
         return bytes(view[head : head + 20])
 
-    def _zero_length_fpdu(self, length: int) -> None:
+    def _zero_length_fpdu(self, view: memoryview, length: int) -> None:
         """Accept a zero-length FPDU only as the agreed ready-to-receive indication. Raise ``TerminateError`` for any
         other short FPDU. [RFC 6581 section 4]"""
-        if length or self.rtr is not Rtr.SEND or self.fpdus:
+        operations = self._operations
+        if length or operations.rtr is not Rtr.SEND or operations.fpdus:
             raise TerminateError(Fault.ULPDU_LENGTH, f"ULPDU of {length} bytes")
-        if self.crc and not self._checksum_known_good(self._head, 0):
+        if self.crc and not self._checksum_known_good(view, self._head, 0):
             raise TerminateError(Fault.CRC)
-        self.fpdus += 1
+        operations.fpdus += 1
         self._head += fpdu_size(0)
-
-    # -- operations: checks -------------------------------------------------------------------------------------
-
-    def _write_targets(self, header: TaggedHeader, payload: int) -> Sequence[memoryview]:
-        if not payload:
-            return ()  # no checks apply to a zero-length Write (RFC 5040 section 5.1), such as the Write RTR
-        try:
-            region, start = self._regions.find(header.stag, header.tagged_offset, payload, Access.REMOTE_WRITE)
-        except AccessRefused as error:
-            raise TerminateError(_fault(error, _WRITE_FAULTS, header.tagged_offset, payload)) from None
-        return (region.memory[start : start + payload],)
-
-    def _response_targets(self, header: TaggedHeader, payload: int) -> Sequence[memoryview]:
-        if not self.reads or header.stag != self.reads[0].stag:
-            raise TerminateError(Fault.TAGGED_INVALID_STAG, "response to no RDMA Read of ours")
-        read = self.reads[0]
-        end = read.received + payload
-        if header.tagged_offset != read.base + read.received or end > read.total:
-            raise TerminateError(Fault.TAGGED_BOUNDS)
-        if bool(header.control & ddp.LAST) != (end == read.total):
-            raise TerminateError(Fault.TAGGED_BOUNDS, "response of another length than asked for")
-        return read.targets(payload)
-
-    def _send_targets(self, header: UntaggedHeader, payload: int) -> Sequence[memoryview]:
-        if header.queue != ddp.SEND_QUEUE:
-            raise self._wrong_queue(header)
-        if self.rtr is Rtr.SEND and not self.fpdus and not payload and header.control & ddp.LAST:
-            return ()  # the agreed ready-to-receive indication consumes no receive
-        if header.msn != self._send_msn:
-            raise TerminateError(Fault.MSN_RANGE)
-        if not self.receives:
-            raise TerminateError(Fault.NO_BUFFER)
-        if header.message_offset != self._send_offset:
-            raise TerminateError(Fault.MESSAGE_OFFSET)
-        if self._send_offset and header.rdmap_control != self._send_opcode:
-            raise TerminateError(Fault.UNEXPECTED_OPCODE)
-        buffer = self.receives[0][0]
-        end = self._send_offset + payload
-        if end > len(buffer):
-            raise TerminateError(Fault.MESSAGE_TOO_LONG)
-        return (buffer[self._send_offset : end],)
-
-    def _read_request_targets(self, header: UntaggedHeader, payload: int) -> Sequence[memoryview]:
-        if header.queue != ddp.READ_QUEUE:
-            raise self._wrong_queue(header)
-        if header.msn != self._read_msn:
-            raise TerminateError(Fault.MSN_RANGE)
-        if header.message_offset:
-            raise TerminateError(Fault.MESSAGE_OFFSET)
-        if payload > READ_REQUEST.size:
-            raise TerminateError(Fault.MESSAGE_TOO_LONG)
-        if payload < READ_REQUEST.size or not header.control & ddp.LAST:
-            raise TerminateError(Fault.UNSPECIFIED_OPERATION)
-        return (self._control[:payload],)
-
-    def _terminate_targets(self, header: UntaggedHeader, payload: int) -> Sequence[memoryview]:
-        if header.queue != ddp.TERMINATE_QUEUE:
-            raise self._wrong_queue(header)
-        if payload > len(self._control):
-            raise TerminateError(Fault.MESSAGE_TOO_LONG)
-        return (self._control[:payload],)
-
-    def _wrong_queue(self, header: UntaggedHeader) -> TerminateError:
-        """Return the error for an operation on a wrong queue."""
-        return TerminateError(Fault.INVALID_QUEUE if header.queue > ddp.TERMINATE_QUEUE else Fault.UNEXPECTED_OPCODE)
-
-    # -- operations: effects ------------------------------------------------------------------------------------
-
-    def _write_done(self, header: TaggedHeader, payload: int) -> None:
-        self.bytes_write += payload
-
-    def _response_done(self, header: TaggedHeader, payload: int) -> None:
-        read = self.reads[0]
-        read.advance(payload)
-        self.bytes_read += payload
-        if header.control & ddp.LAST:
-            self.reads.popleft()
-            if self._on_read_done is not None:
-                self._on_read_done(read)
-
-    def _send_done(self, header: UntaggedHeader, payload: int) -> None:
-        if self.fpdus == 1 and self.rtr is Rtr.SEND and not payload:
-            if header.msn == self._send_msn:
-                self._send_msn = self._send_msn + 1 & MSN_MASK
-            return
-        self.bytes_send += payload
-        self._send_offset += payload
-        self._send_opcode = header.rdmap_control
-        if not header.control & ddp.LAST:
-            return
-        invalidated = None
-        if header.rdmap_control & rdmap.OPCODE_MASK in (Opcode.SEND_INVALIDATE, Opcode.SEND_SE_INVALIDATE):
-            try:
-                self._regions.remote_invalidate(header.invalidate_stag)
-            except AccessRefused:
-                raise TerminateError(Fault.CANNOT_INVALIDATE) from None  # RFC 5040 section 5.3
-            invalidated = header.invalidate_stag
-            self.invalidations += 1
-        _, context = self.receives.popleft()
-        self.completions.append(Completion(Operation.RECEIVE, Status.OK, context, self._send_offset, invalidated))
-        self._send_offset = 0
-        self._send_msn = self._send_msn + 1 & MSN_MASK
-
-    def _read_request_done(self, header: UntaggedHeader, payload: int) -> None:
-        self._read_msn = self._read_msn + 1 & MSN_MASK
-        request = READ_REQUEST.unpack(self._control)
-        region: Region | None = None
-        memory = _EMPTY
-        if request.length:  # no checks apply to a zero-length Read, such as the Read RTR
-            try:
-                region, start = self._regions.find(
-                    request.source_stag, request.source_offset, request.length, Access.REMOTE_READ
-                )
-            except AccessRefused as error:
-                raise TerminateError(_fault(error, _READ_FAULTS, request.source_offset, request.length)) from None
-            memory = region.memory[start : start + request.length]
-        if self._on_read_request is not None:
-            self._on_read_request(request, region, memory)
-
-    def _terminate_done(self, header: UntaggedHeader, payload: int) -> None:
-        if self._on_terminate is not None:
-            self._on_terminate(self._control[:payload])
-
-
-_SENDS = (Opcode.SEND, Opcode.SEND_INVALIDATE, Opcode.SEND_SE, Opcode.SEND_SE_INVALIDATE)
-_TAGGED: dict[int, Callable[[Receiver, TaggedHeader, int], Sequence[memoryview]]] = {
-    Opcode.RDMA_WRITE: Receiver._write_targets,
-    Opcode.READ_RESPONSE: Receiver._response_targets,
-}
-_UNTAGGED: dict[int, Callable[[Receiver, UntaggedHeader, int], Sequence[memoryview]]] = {
-    **dict.fromkeys(_SENDS, Receiver._send_targets),
-    Opcode.READ_REQUEST: Receiver._read_request_targets,
-    Opcode.TERMINATE: Receiver._terminate_targets,
-}
-_DONE: dict[int, Callable[[Receiver, Any, int], None]] = {
-    Opcode.RDMA_WRITE: Receiver._write_done,
-    Opcode.READ_RESPONSE: Receiver._response_done,
-    **dict.fromkeys(_SENDS, Receiver._send_done),
-    Opcode.READ_REQUEST: Receiver._read_request_done,
-    Opcode.TERMINATE: Receiver._terminate_done,
-}

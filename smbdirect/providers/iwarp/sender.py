@@ -15,8 +15,8 @@ from crc32c import crc32c
 from smbdirect.codec import Buffer
 from smbdirect.providers.base import Operation
 from smbdirect.providers.iwarp import ddp, rdmap
-from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS, UNTAGGED_HEADER, tagged_kind
-from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size, trailer
+from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS, UNTAGGED_HEADER
+from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, Rtr, trailer
 from smbdirect.providers.iwarp.placement import PendingRead
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
 from smbdirect.providers.memory import Region
@@ -67,7 +67,20 @@ class Response:
 class _Outgoing:
     """One message of which some FPDUs are still to be cut. All bytes of it come from ``segments``."""
 
-    __slots__ = ("control", "index", "msn", "offset", "owner", "segments", "stag", "start", "tagged_offset", "total")
+    __slots__ = (
+        "control",
+        "index",
+        "kind",
+        "msn",
+        "offset",
+        "owner",
+        "segments",
+        "stag",
+        "start",
+        "tagged_offset",
+        "total",
+        "whole",
+    )
 
     def __init__(
         self, control: int, owner: Work | Response, segments: Sequence[memoryview], stag: int, tagged_offset: int | None
@@ -77,18 +90,22 @@ class _Outgoing:
         self.control = control
         self.owner = owner
         self.segments = segments
+        self.whole = segments[0] if len(segments) == 1 else None
+        """All bytes of the message if they lie in one segment: then ``take`` is not needed."""
         self.stag = stag
         self.tagged_offset = tagged_offset
+        self.kind = _MIDDLE << 40 | control << 32 | stag
+        """``TaggedWords.kind`` of a tagged message's FPDUs that are not the last, without the length."""
         self.total = owner.total
         self.msn = 0
         self.offset = 0
-        """Bytes that were cut off. Invariant: ``segments[index][start:]`` begins with the next byte."""
+        """Bytes that were cut off."""
         self.index = 0
         self.start = 0
+        """What ``take`` returns next begins at ``segments[index][start:]``."""
 
     def take(self, size: int) -> Sequence[memoryview]:
-        """Return the next ``size`` bytes, which are cut off by that."""
-        self.offset += size
+        """Return the next ``size`` bytes from ``segments``."""
         parts: list[memoryview] = []
         while size:
             segment = self.segments[self.index]
@@ -133,7 +150,8 @@ class Sender:
         self.bytes_write = 0
         self.bytes_read_response = 0
         self._reads = reads
-        self._work: deque[Work] = deque()
+        self.work: deque[Work] = deque()
+        """Work that was posted and not begun. The owner appends to it."""
         self._responses: deque[Response] = deque()
         self._current: _Outgoing | None = None
         """Invariant: its FPDUs so far are in ``_iov`` or ``_held``, or were sent; no FPDU of another message comes
@@ -163,7 +181,7 @@ class Sender:
     @property
     def idle(self) -> bool:
         """Whether nothing is waiting to be sent."""
-        return not self._iov and not self._held and self._current is None and not self._work and not self._responses
+        return not self._iov and not self._held and self._current is None and not self.work and not self._responses
 
     @property
     def responses(self) -> int:
@@ -174,18 +192,14 @@ class Sender:
             + sum(type(owner) is Response for _, owner in self._ends)
         )
 
-    def post(self, *works: Work) -> None:
-        """Queue ``works``, in their order, after the work posted before."""
-        self._work.extend(works)
-
     def ready_to_receive(self, rtr: Rtr) -> None:
         """Queue the initiator's first FPDU of a peer-to-peer set-up before everything else. [RFC 6581 section 4]"""
         if rtr is Rtr.SEND:
             self._emit(bytes(2), (), 0)
         elif rtr is Rtr.WRITE:
-            self._work.appendleft(Work(Operation.WRITE, (), 0, None, False, stag=1))
+            self.work.appendleft(Work(Operation.WRITE, (), 0, None, False, stag=1))
         else:
-            self._work.appendleft(Work(Operation.READ, (), 0, None, False, stag=1, read=PendingRead(1, (), 0)))
+            self.work.appendleft(Work(Operation.READ, (), 0, None, False, stag=1, read=PendingRead(1, (), 0)))
 
     def respond(self, response: Response) -> None:
         """Queue a Read Response."""
@@ -200,7 +214,7 @@ class Sender:
     def buffers(self) -> Sequence[Buffer]:
         """Return what to send next: at most ``IOV_MAX`` buffers, none if nothing can be sent now. After all of a batch
         was taken, the next one begins a new TCP segment (``MSG_EOR``)."""
-        if not self._iov and self.open and (self._held or self._current or self._work or self._responses):
+        if not self._iov and self.open and (self._held or self._current or self.work or self._responses):
             self._fill()
         return self._iov if len(self._iov) <= IOV_MAX else self._iov[:IOV_MAX]
 
@@ -252,7 +266,7 @@ class Sender:
     def close(self) -> None:
         """Drop everything that is queued, and with it every reference to memory of the owner."""
         self._current = None
-        for queue in (self._iov, self._held, self._ends, self._runs, self._work, self._responses):
+        for queue in (self._iov, self._held, self._ends, self._runs, self.work, self._responses):
             queue.clear()
 
     # -- segmentation -------------------------------------------------------------------------------------------
@@ -276,7 +290,7 @@ class Sender:
     def _begin_message(self) -> bool:
         """Cut the next message if it fits one untagged FPDU, else make it the current one. Return False if nothing may
         be sent. Messages of work requests and Read Responses alternate."""
-        stalled = not self._work or (self._work[0].read is not None and len(self._reads) >= self.max_reads)
+        stalled = not self.work or (self.work[0].read is not None and len(self._reads) >= self.max_reads)
         if self._responses and (stalled or not self._prefer_work):
             self._prefer_work = True
             response = self._responses.popleft()
@@ -288,7 +302,7 @@ class Sender:
         if stalled:
             return False
         self._prefer_work = False
-        work = self._work.popleft()
+        work = self.work.popleft()
         if work.operation is Operation.SEND:
             self._begin_send(work)
         elif work.read is not None:
@@ -331,6 +345,7 @@ class Sender:
         offset = message.offset
         size = min(self.max_ulpdu - ddp.UNTAGGED_HEADER_SIZE, message.total - offset)
         payload = message.take(size)
+        message.offset = offset + size
         length = ddp.UNTAGGED_HEADER_SIZE + size
         owner, control = None, ddp.VERSION
         if message.offset == message.total:
@@ -343,46 +358,39 @@ class Sender:
 
     def _cut_tagged(self, message: _Outgoing, tagged_offset: int) -> None:
         """Cut as many FPDUs of a tagged message as the batch has room for, in one pass: the headers of all but the last
-        differ in one number. The trailer of one and the header of the next are one buffer."""
+        differ in the offset alone. The trailer of one and the header of the next are one buffer."""
         iov, crc = self._iov, self.crc
         room = self.max_ulpdu - ddp.TAGGED_HEADER_SIZE
-        size = fpdu_size(self.max_ulpdu)
-        kind = tagged_kind(self.max_ulpdu, _MIDDLE, message.control, message.stag)
-        batch_left = _BATCH_BYTES - (self._batch_end - self._batch_start)
-        more = max(0, (message.total - message.offset - 1) // room)
-        cut = 0
+        full = self.max_ulpdu + 9 & ~3
+        kind, whole, offset = message.kind, message.whole, message.offset
+        left = message.total - offset
+        more = max(0, left - 1) // room
+        lengths = [self.max_ulpdu] * min(more, 1 + (_BATCH_BYTES - 1 - (self._batch_end - self._batch_start)) // full)
+        if len(lengths) == more:
+            lengths.append(ddp.TAGGED_HEADER_SIZE + left - more * room)
+        cut = length = 0
         before = b""
-        zero_trailer = trailer(self.max_ulpdu, None)
-        while cut < more and cut * size < batch_left and len(iov) < _BATCH_BUFFERS:
-            header = TAGGED_WORDS.pack_fields(kind, tagged_offset + message.offset)
+        for length in lengths:
+            if cut == more:
+                kind |= ddp.LAST_TAGGED
+            header = TAGGED_WORDS.pack_fields(length << 48 | kind, tagged_offset + offset)
             iov.append(before + header)
-            start, segment = message.start, message.segments[message.index]
-            if start + room <= len(segment):
-                # The usual case, without a list of parts.
-                payload: Sequence[memoryview] = (segment[start : start + room],)
-                message.start += room
-                message.offset += room
-            else:
-                payload = message.take(room)
+            size = length - ddp.TAGGED_HEADER_SIZE
+            payload = message.take(size) if whole is None else (whole[offset : offset + size],)
             iov.extend(payload)
-            before = trailer(self.max_ulpdu, _crc(header, payload)) if crc else zero_trailer
+            offset += size
+            before = trailer(length, _crc(header, payload)) if crc else ZERO_TRAILERS[-(length + 2) & 3]
             cut += 1
-        if cut:
-            self._cut(size, cut)
-        if cut < more or cut * size >= batch_left or len(iov) >= _BATCH_BUFFERS:
-            iov.append(before)
-            return
-        self._current = None
-        length = ddp.TAGGED_HEADER_SIZE + message.total - message.offset
-        header = TAGGED_WORDS.pack_fields(
-            tagged_kind(length, _MIDDLE | ddp.LAST, message.control, message.stag), tagged_offset + message.offset
-        )
-        payload = message.take(message.total - message.offset)
-        iov.append(before + header)
-        iov.extend(payload)
-        iov.append(trailer(length, _crc(header, payload) if crc else None))
-        self._cut(fpdu_size(length), 1)
-        self._ends.append((self._produced, message.owner))
+            if len(iov) >= _BATCH_BUFFERS:
+                break
+        iov.append(before)
+        message.offset = offset
+        if more:
+            self._cut(full, min(cut, more))
+        if cut > more:
+            self._cut(length + 9 & ~3, 1)
+            self._current = None
+            self._ends.append((self._produced, message.owner))
 
     def _cut(self, size: int, count: int) -> None:
         """Note that ``count`` FPDUs of ``size`` bytes each were added to the batch."""
@@ -413,9 +421,9 @@ class Sender:
     ) -> None:
         """Queue an untagged FPDU. ``header`` contains all of its headers; ``length`` is its ULPDU_Length. It is the
         last of ``owner``."""
-        size = fpdu_size(length)
+        size = length + 9 & ~3
         waits = self._needs_segment(size, len(header))
-        end = trailer(length, _crc(header, payload) if self.crc else None)
+        end = trailer(length, _crc(header, payload)) if self.crc else ZERO_TRAILERS[-(length + 2) & 3]
         parts: list[Buffer] = [header, *payload, end]
         iov = self._held if waits else self._iov
         if size <= _SMALL:

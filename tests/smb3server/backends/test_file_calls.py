@@ -83,6 +83,23 @@ def test_stat_of_an_entry(calls: ModuleType, tmp_path: Path, folder: int, name: 
     os.close(descriptor)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")
+@pytest.mark.root
+def test_ids_of_a_thread(calls: ModuleType) -> None:
+    def in_force() -> list[int]:
+        lines = Path("/proc/thread-self/status").read_text().splitlines()
+        return [int(line.split()[4]) for line in lines if line.startswith(("Uid", "Gid"))]
+
+    assert calls.switch_ids(123, 4_000_000_000) == (0, 0)
+    try:
+        assert in_force() == [123, 4_000_000_000]
+        assert calls.switch_ids(syscalls.KEEP_ID, 456) == (123, 4_000_000_000)
+        assert in_force() == [123, 456]
+    finally:
+        assert calls.switch_ids(0, 0) == (123, 456)
+    assert in_force() == [0, 0]
+
+
 def test_stat_of_a_link_is_its_own(calls: ModuleType, tmp_path: Path, folder: int) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     assert stat_module.S_ISLNK(calls.statx_at(folder, b"link").mode)

@@ -17,7 +17,7 @@ from smb3server.backends import names
 from smb3server.backends.base import Disposition, FileInfo, OpenRequest, User
 from smb3server.backends.local import case_cache, release, syscalls
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
-from smb3server.backends.local.impersonate import ActAs
+from smb3server.backends.local.impersonate import ActAs, LookAs
 from smb3server.backends.local.metadata import unpack
 from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
@@ -101,7 +101,8 @@ def test_users_rights_are_the_kernels(local: Local) -> None:
 
 @root_only
 @pytest.mark.root
-def test_users_are_of_one_thread() -> None:
+@pytest.mark.parametrize("acting", [ActAs, LookAs])
+def test_users_are_of_one_thread(acting: type[ActAs]) -> None:
     groups = os.getgroups()
     seen: list[list[str]] = []
 
@@ -118,12 +119,12 @@ def test_users_are_of_one_thread() -> None:
     other = threading.Thread(target=look_when_told)
     other.start()
     look()
-    with ActAs(BOB):
+    with acting(BOB):
         look()
         told.set()
         other.join()
     look()
-    with pytest.raises(RuntimeError), ActAs(BOB):
+    with pytest.raises(RuntimeError), acting(BOB):
         raise RuntimeError
     look()
     before, inside, beside, after, failed = seen
@@ -131,6 +132,26 @@ def test_users_are_of_one_thread() -> None:
     assert inside[0].split()[4] == "23456"
     assert inside[2].split()[1:] == ["12345"]
     assert os.getgroups() == groups
+
+
+@root_only
+@pytest.mark.root
+@pytest.mark.parametrize("refused", ["uid", "gid"])
+def test_a_user_whom_the_kernel_does_not_accept(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    """Code that only looks learns it afterwards, and what it has found is of no use."""
+    switch, begun = syscalls.switch_ids, []
+
+    def refusing(uid: int, gid: int) -> tuple[int, int]:
+        keep = syscalls.KEEP_ID
+        return switch(keep if refused == "uid" and uid else uid, keep if refused == "gid" and gid else gid)
+
+    monkeypatch.setattr(syscalls, "switch_ids", refusing)
+    with pytest.raises(PermissionError), ActAs(ALICE):
+        begun.append(ActAs)
+    with pytest.raises(PermissionError), LookAs(ALICE):
+        begun.append(LookAs)
+    assert begun == [LookAs]
+    assert switch(syscalls.KEEP_ID, syscalls.KEEP_ID) == (0, 0)
 
 
 # -- the host's names and attributes

@@ -147,3 +147,36 @@ def test_short_names_of_long_ones(name: str) -> None:
 
 def test_short_names_differ() -> None:
     assert len({names.short_name(f"document number {i}.txt") for i in range(3000)}) == 3000
+
+
+PLAIN_OR_NOT = st.lists(
+    st.text(st.sampled_from("aB1 .~$\u00e9\uf028:*?\\/\x01\x7f") | st.characters(max_codepoint=127), max_size=6)
+    | st.sampled_from(["..", ".", ".smb3server", ".SMB3SERVER", "x" * 255, "x" * 256, "a b.c", "CON"]),
+    max_size=4,
+)
+
+
+@given(PLAIN_OR_NOT)
+def test_plain_names_are_split_as_others_are(components: list[str]) -> None:
+    name = "\\".join(components)
+    path = names.split_plain(name)
+    if path is not None:
+        assert names.split_path(name) == (path, "", None)
+        assert tuple(names.to_wire(names.to_disk(component)) for component in path) == path
+
+
+def test_what_is_plain() -> None:
+    assert names.split_plain("a b\\c.d~1 $#") == ("a b", "c.d~1 $#")
+    assert names.split_plain("\\".join(["d"] * names.MAX_DEPTH)) is not None
+    assert names.split_plain("\\".join(["d"] * (names.MAX_DEPTH + 1))) is None
+    assert names.plain_on_disk(("a b", "c")) == b"a b/c"
+
+
+@given(PLAIN_OR_NOT)
+def test_plain_paths_on_disk(components: list[str]) -> None:
+    path = tuple(components)
+    joined = names.plain_on_disk(path)
+    if joined is not None:
+        disk = names.to_disk_path(path)
+        assert joined == os.fsencode("/".join(disk))
+        assert names.private_at(disk) is None

@@ -14,6 +14,7 @@ from smbdirect.providers.base import Access, CloseCause
 from smbdirect.providers.iwarp import ddp, mpa
 from smbdirect.providers.iwarp.ddp import TaggedHeader
 from smbdirect.providers.iwarp.mpa import FRAME_HEADER
+from smbdirect.providers.iwarp.operations import Operations
 from smbdirect.providers.iwarp.placement import PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
 from smbdirect.providers.iwarp.receiver import Receiver
@@ -99,8 +100,8 @@ def region_at(table: RegionTable, token: int, start: int, end: int) -> Region:
     return region
 
 
-def prepared(side: str, fpdus: list[Fpdu]) -> tuple[Receiver, RegionTable, list[ReadRequest]]:
-    """A receiver in the state of the peer that received ``side``'s bytes."""
+def prepared(side: str, fpdus: list[Fpdu]) -> tuple[Receiver, Operations, list[ReadRequest]]:
+    """A receiver with its operations, in the state of the peer that received ``side``'s bytes."""
     other = "server" if side == "client" else "client"
     table = RegionTable()
     ranges: dict[int, tuple[int, int]] = {}
@@ -119,13 +120,13 @@ def prepared(side: str, fpdus: list[Fpdu]) -> tuple[Receiver, RegionTable, list[
     for stag, (low, high) in ranges.items():
         region_at(table, stag, low, high)
     seen: list[ReadRequest] = []
-    receiver = Receiver(table, RingPool(), on_read_request=lambda request, region, memory: seen.append(request))
+    operations = Operations(table, on_read_request=lambda request, region, memory: seen.append(request))
     for request in read_requests(other):
         sink = memoryview(bytearray(request.length))
-        receiver.reads.append(PendingRead(request.sink_stag, [sink], request.length, request.sink_offset))
+        operations.reads.append(PendingRead(request.sink_stag, [sink], request.length, request.sink_offset))
     for index in range(1000):
-        receiver.receives.append((memoryview(bytearray(8192)), index))
-    return receiver, table, seen
+        operations.receives.append((memoryview(bytearray(8192)), index))
+    return Receiver(operations, RingPool()), operations, seen
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1448, 100_000])
@@ -135,21 +136,21 @@ def test_receiver_takes_the_whole_session(side: str, chunk: int) -> None:
     if chunk == 1:
         stream = b"".join(encode_fpdu(f.header, f.payload, False) for f in list(iter_fpdus(stream))[:150])
     fpdus = list(iter_fpdus(stream))
-    receiver, _, seen = prepared(side, fpdus)
+    receiver, operations, seen = prepared(side, fpdus)
     for start in range(0, len(stream), chunk):
         receiver.feed(stream[start : start + chunk])
-    assert receiver.fpdus == len(fpdus)
+    assert operations.fpdus == len(fpdus)
     assert receiver.at_boundary
     messages = [f for f in fpdus if f.opcode in (Opcode.SEND, Opcode.SEND_INVALIDATE) and f.header.control & ddp.LAST]
-    assert len(receiver.completions) == len(messages)
-    assert [c.invalidated for c in receiver.completions] == [
+    assert len(operations.completions) == len(messages)
+    assert [c.invalidated for c in operations.completions] == [
         f.header.invalidate_stag if f.opcode == Opcode.SEND_INVALIDATE else None
         for f in messages
         if not isinstance(f.header, TaggedHeader)
     ]
     if chunk > 1:
         assert seen == read_requests(side)
-        assert not receiver.reads
+        assert not operations.reads
 
 
 def test_close_causes_have_a_meaning_for_every_fault() -> None:

@@ -186,12 +186,21 @@ def legacy(order: Literal["big", "little"], ird: int, ord_: int, more: bytes = b
 )
 def test_reads_towards_a_peer_of_revision_1(private_data: bytes, expected_ord: int) -> None:
     """MS-SMBD 6.1: the depths stand in the first bytes of the private data, in one order or the other."""
-    request = mpa.request_frame(private_data, crc=False, revision=1)
+    request = Frame(FrameFlag(0), 1, None, private_data)
     reply, agreed = mpa.accept_frame(request, b"", crc=False)
     assert (agreed.ird, agreed.ord, reply.limits) == (16, expected_ord, None)
+    assert mpa.complete_request(mpa.request_frame(b"", crc=False, revision=1), request) == agreed
     said = private_data not in (b"", b"from client") and mpa.legacy_depths(private_data) is not None
     assert reply.private_data == (legacy("big", 16, expected_ord) if said else b"")
     assert mpa.accept_frame(request, b"own", crc=False)[0].private_data == b"own"
+
+
+def test_initiator_of_revision_1_says_its_depths() -> None:
+    request = mpa.request_frame(b"", crc=False, revision=1)
+    assert request.private_data == legacy("big", 16, 16)
+    reply, agreed = mpa.accept_frame(request, b"", crc=False)
+    assert agreed == mpa.complete_request(request, reply) == mpa.Parameters(1, False, 16, 16)
+    assert mpa.request_frame(b"own", crc=False, revision=1).private_data == b"own"
 
 
 def test_depths_in_private_data_do_not_count_in_revision_2() -> None:

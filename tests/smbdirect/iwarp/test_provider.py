@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from smbdirect.errors import ConnectionLost
 from smbdirect.providers.base import (
     CloseCause,
+    Completion,
     ConnectionRequest,
     Endpoint,
     Operation,
@@ -56,6 +57,104 @@ def test_session_with_every_operation(name: str, host: str) -> None:
         if name == "large":
             assert counters["bytes_direct"] > 0
         await finish(pair)
+
+    asyncio.run(main())
+
+
+# -- the delivery of completions ------------------------------------------------------------------------------------
+
+
+def test_work_posted_from_a_completion_completes_in_the_same_turn() -> None:
+    """No call begins within another, and nothing is left to a later turn of the loop."""
+
+    async def main() -> None:
+        pair = await connect(IwarpProvider(), "127.0.0.1", receives=1)
+        endpoint = pair.server.endpoint
+        seen: list[tuple[object, str]] = []
+        begun = 0
+
+        def completed(completions: Sequence[Completion]) -> None:
+            nonlocal begun
+            begun += 1
+            seen.extend((item.context, "nested" if begun > 1 else "alone") for item in completions)
+            if len(seen) < 4:
+                endpoint.post([Send([b"unseen"], signalled=False), Send([b"answer"], len(seen))])
+            begun -= 1
+            asyncio.get_running_loop().call_soon(seen.append, ("turn", "over"))
+
+        endpoint.on_completions = completed
+        pair.client.endpoint.post([Send([b"x"], signalled=False)])
+        async with asyncio.timeout(PATIENCE):
+            while ("turn", "over") not in seen:
+                await asyncio.sleep(0)
+        assert seen[:5] == [(0, "alone"), (1, "alone"), (2, "alone"), (3, "alone"), ("turn", "over")]
+        pair.client.endpoint.abort()
+        await pair.client.end()
+        await pair.server.end()
+
+    asyncio.run(main())
+
+
+def test_post_never_delivers() -> None:
+    async def main() -> None:
+        pair = await connect(IwarpProvider(), "127.0.0.1")
+        pair.client.endpoint.post([Send([b"x"], "context")])
+        assert not pair.client.completions
+        assert [item.context for item in await pair.client.sends(1)] == ["context"]
+        await finish(pair)
+
+    asyncio.run(main())
+
+
+def test_a_completion_that_fails_keeps_none_of_the_next_back() -> None:
+    async def main() -> None:
+        pair = await connect(IwarpProvider(), "127.0.0.1")
+        endpoint = pair.server.endpoint
+        collect = endpoint.on_completions
+
+        def fail(completions: Sequence[Completion]) -> None:
+            endpoint.on_completions = collect
+            endpoint.post([Send([b"answer"], "after")])
+            raise ValueError("a defect of the owner")
+
+        endpoint.on_completions = fail
+        errors: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context["exception"]))
+        pair.client.endpoint.post([Send([b"x"], signalled=False)])
+        assert [item.context for item in await pair.server.sends(1)] == ["after"]
+        assert [type(error) for error in errors] == [ValueError]
+        await finish(pair)
+
+    asyncio.run(main())
+
+
+def test_completions_without_end_leave_turns_to_others() -> None:
+    async def main() -> None:
+        pair = await connect(IwarpProvider(), "127.0.0.1")
+        endpoint = pair.server.endpoint
+        turns = posted = 0
+
+        def completed(completions: Sequence[Completion]) -> None:
+            nonlocal posted
+            if turns < 3:
+                posted += 1
+                endpoint.post([Send([b""], posted)])
+
+        endpoint.on_completions = completed
+        for _ in range(8):
+            pair.client.endpoint.post([Send([b"x"], signalled=False)])
+        async with asyncio.timeout(PATIENCE):
+            while not posted:
+                await asyncio.sleep(0)
+            while turns < 3:
+                turns += 1
+                await asyncio.sleep(0)
+        assert posted < 100
+        for side in (pair.client, pair.server):
+            side.endpoint.abort()
+            side.endpoint.on_completions = side._completed
+        await pair.client.end()
+        await pair.server.end()
 
     asyncio.run(main())
 
@@ -338,14 +437,16 @@ def test_disconnect_gives_up_on_a_peer_that_does_not_read(monkeypatch: pytest.Mo
     against_acceptor(scenario)
 
 
-def test_invalidation_stops_a_write_under_way() -> None:
-    """Neither may more of a large FPDU be received straight into memory that is no longer exposed."""
+@pytest.mark.parametrize(("size", "control"), [(60_000, 0xC1), (200_000, 0x81)])
+def test_invalidation_stops_a_write_under_way(size: int, control: int) -> None:
+    """Neither may more of a large FPDU be received straight into memory that is no longer exposed. It is the last of
+    its message, or others are expected."""
 
     async def scenario(peer: RawPeer, sides: list[Side]) -> None:
         await peer.set_up()
-        memory = bytearray(60_000)
+        memory = bytearray(size)
         region = sides[0].endpoint.register(memoryview(memory), RIGHTS)
-        header = struct.pack(">HBBIQ", 14 + 60_000, 0xC1, CONTROL, region.token, region.address)
+        header = struct.pack(">HBBIQ", 14 + 60_000, control, CONTROL, region.token, region.address)
         await peer.send(send_fpdu() + header + b"a" * 1000)
         await sides[0].receives(1)
         async with asyncio.timeout(PATIENCE):

@@ -14,6 +14,7 @@ from smbdirect.providers.base import Access, Completion, Operation, Status
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader
 from smbdirect.providers.iwarp.mpa import Rtr, ulpdu_for_segment
+from smbdirect.providers.iwarp.operations import Operations
 from smbdirect.providers.iwarp.placement import PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import (
     READ_REQUEST,
@@ -35,24 +36,23 @@ RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
 class Peer:
     """A receiver with one region, receives and a log of what it was asked."""
 
-    def __init__(self, crc: bool = False, receives: int = 4, size: int = 2048, **options: Any) -> None:
+    def __init__(self, crc: bool = False, receives: int = 4, size: int = 2048, rtr: Rtr | None = None) -> None:
         self.regions = RegionTable()
         self.memory = bytearray(b"\xee" * 200_000)
         self.region = self.regions.register(memoryview(self.memory), RIGHTS)
         self.requests: list[tuple[ReadRequest, bytes]] = []
         self.terminates: list[bytes] = []
         self.rings = RingPool()
-        self.receiver = Receiver(
+        self.operations = Operations(
             self.regions,
-            self.rings,
-            crc=crc,
             on_read_request=lambda request, region, memory: self.requests.append((request, bytes(memory))),
             on_terminate=lambda payload: self.terminates.append(bytes(payload)),
-            **options,
         )
+        self.operations.rtr = rtr
+        self.receiver = Receiver(self.operations, self.rings, crc)
         self.buffers = [bytearray(size) for _ in range(receives)]
         for index, buffer in enumerate(self.buffers):
-            self.receiver.receives.append((memoryview(buffer), index))
+            self.operations.receives.append((memoryview(buffer), index))
 
     def fails(self, data: bytes, fault: Fault) -> TerminateError:
         """``data`` must be refused, and nothing may have been placed."""
@@ -102,8 +102,8 @@ def test_send_in_several_segments(opcode: Opcode) -> None:
     peer = Peer()
     for index in range(3):
         peer.receiver.feed(untagged(opcode, bytes([index]) * 680, offset=index * 680, last=index == 2))
-        assert len(peer.receiver.completions) == (index == 2)
-    assert peer.receiver.completions == [Completion(Operation.RECEIVE, Status.OK, 0, 2040)]
+        assert len(peer.operations.completions) == (index == 2)
+    assert peer.operations.completions == [Completion(Operation.RECEIVE, Status.OK, 0, 2040)]
     assert peer.buffers[0][:2040] == b"\0" * 680 + b"\1" * 680 + b"\2" * 680
 
 
@@ -111,7 +111,7 @@ def test_send_in_several_segments(opcode: Opcode) -> None:
 def test_send_with_invalidate(opcode: Opcode) -> None:
     peer = Peer()
     peer.receiver.feed(untagged(opcode, b"x", invalidate_stag=peer.region.token))
-    assert peer.receiver.completions == [Completion(Operation.RECEIVE, Status.OK, 0, 1, peer.region.token)]
+    assert peer.operations.completions == [Completion(Operation.RECEIVE, Status.OK, 0, 1, peer.region.token)]
     assert not peer.region.valid
     peer.fails(untagged(opcode, msn=2, invalidate_stag=peer.region.token), Fault.CANNOT_INVALIDATE)
 
@@ -135,9 +135,9 @@ def test_send_as_ready_to_receive_uses_no_receive() -> None:
     for first in (bytes(8), untagged(Opcode.SEND)):
         peer = Peer(rtr=Rtr.SEND)
         peer.receiver.feed(first)
-        assert len(peer.receiver.receives) == 4
+        assert len(peer.operations.receives) == 4
         peer.receiver.feed(untagged(Opcode.SEND, b"x", msn=1 if first == bytes(8) else 2))
-        assert len(peer.receiver.receives) == 3
+        assert len(peer.operations.receives) == 3
         with pytest.raises(TerminateError):
             peer.receiver.feed(bytes(8))
 
@@ -234,7 +234,7 @@ def test_refused(name: str) -> None:
         with pytest.raises(TerminateError) as caught:
             peer.receiver.feed(data)
         assert caught.value.fault is fault
-        assert not peer.receiver.completions
+        assert not peer.operations.completions
         return
     error = peer.fails(data, fault)
     if error.header:
@@ -278,7 +278,7 @@ def test_header_is_judged_before_the_payload_arrives() -> None:
 
 
 def response(peer: Peer, payload: bytes, **changes: Any) -> bytes:
-    read = peer.receiver.reads[0]
+    read = peer.operations.reads[0]
     arguments = {"stag": read.stag, "offset": read.base, "last": True} | changes
     return tagged(Opcode.READ_RESPONSE, arguments["stag"], arguments["offset"], payload, arguments["last"])
 
@@ -296,14 +296,14 @@ def response(peer: Peer, payload: bytes, **changes: Any) -> bytes:
 def test_read_response_must_match_the_request(payload: bytes, changes: dict[str, Any], fault: Fault) -> None:
     peer = Peer()
     sink = bytearray(100)
-    peer.receiver.reads.append(PendingRead(8, [memoryview(sink)], 100))
+    peer.operations.reads.append(PendingRead(8, [memoryview(sink)], 100))
     peer.fails(response(peer, payload, **changes), fault)
     assert sink == bytes(100)
 
 
 def test_sink_token_admits_no_write() -> None:
     peer = Peer()
-    peer.receiver.reads.append(PendingRead(8, [memoryview(bytearray(100))], 100))
+    peer.operations.reads.append(PendingRead(8, [memoryview(bytearray(100))], 100))
     peer.fails(tagged(Opcode.RDMA_WRITE, 8, 0, bytes(10)), Fault.TAGGED_INVALID_STAG)
 
 
@@ -379,13 +379,13 @@ def test_what_goes_in_comes_out(operations: list[tuple[str, list[int]]], crc: bo
                     remote_offset=peer.region.address + write_at,
                 )
             )
-            sender.post(sent[-1])
+            sender.work.append(sent[-1])
             expected_memory[write_at : write_at + len(data)] = data
             write_at += len(data)
         elif kind == "read":
             length = min(len(data), 1000)
             pending = PendingRead(99, [memoryview(bytearray(length))], length)
-            sender.post(
+            sender.work.append(
                 Work(
                     Operation.READ,
                     (),
@@ -402,7 +402,7 @@ def test_what_goes_in_comes_out(operations: list[tuple[str, list[int]]], crc: bo
             sink = bytearray(len(data))
             pieces = [memoryview(sink)[: len(data) // 3], memoryview(sink)[len(data) // 3 :]]
             stag = 1000 + len(responses)
-            peer.receiver.reads.append(PendingRead(stag, pieces, len(data), base=5))
+            peer.operations.reads.append(PendingRead(stag, pieces, len(data), base=5))
             sender.respond(Response(stag, 5, None, memoryview(data)))
             responses.append((sink, data))
             continue
@@ -411,7 +411,7 @@ def test_what_goes_in_comes_out(operations: list[tuple[str, list[int]]], crc: bo
             if kind == "invalidate":
                 token = peer.regions.register(memoryview(bytearray(1)), RIGHTS).token
             sent.append(Work(Operation.SEND, parts, len(data), None, True, invalidate=token))
-            sender.post(sent[-1])
+            sender.work.append(sent[-1])
             messages.append((data, token))
         posted += 1
     stream = drain(sender, rng)
@@ -425,14 +425,14 @@ def test_what_goes_in_comes_out(operations: list[tuple[str, list[int]]], crc: bo
         size = rng.choice([1, 3, 20, 1448, 70_000])
         peer.receiver.feed(stream[start : start + size])
         start += size
-    assert [(c.length, c.invalidated) for c in peer.receiver.completions] == [(len(d), t) for d, t in messages]
+    assert [(c.length, c.invalidated) for c in peer.operations.completions] == [(len(d), t) for d, t in messages]
     for index, (data, _) in enumerate(messages):
         assert peer.buffers[index][: len(data)] == data
     assert peer.memory[:write_at] == expected_memory[:write_at]
     assert all(sink == data for sink, data in responses)
     assert len(peer.requests) == sum(kind == "read" for kind, _ in operations)
     assert peer.receiver.at_boundary
-    assert peer.receiver.fpdus == sender.fpdus
+    assert peer.operations.fpdus == sender.fpdus
 
 
 UNTAGGED_SIZE, READ_REQUEST_SIZE = 20, 48
@@ -457,7 +457,7 @@ def test_no_segment_ends_where_siw_cannot_take_it(operations: list[tuple[str, in
             continue
         operation = Operation[kind.upper()]
         read = PendingRead(1, [memoryview(bytearray(9))], 9) if kind == "read" else None
-        sender.post(Work(operation, [] if read else [data], 0 if read else length, None, True, read=read))
+        sender.work.append(Work(operation, [] if read else [data], 0 if read else length, None, True, read=read))
     opcodes: list[int] = []
     while buffers := sender.buffers():
         batch = b"".join(buffers)
@@ -480,7 +480,7 @@ def test_reads_beyond_the_limit_wait() -> None:
     sender = Sender(1442, False, 2, reads)
     sender.open = True
     for _ in range(3):
-        sender.post(Work(Operation.READ, (), 1, None, True, read=PendingRead(1, [memoryview(bytearray(1))], 1)))
+        sender.work.append(Work(Operation.READ, (), 1, None, True, read=PendingRead(1, [memoryview(bytearray(1))], 1)))
     assert len(list(iter_fpdus(drain(sender)))) == 2
     sender.respond(Response(5, 0, None, memoryview(b"not held up")))
     assert len(list(iter_fpdus(drain(sender)))) == 1
@@ -491,7 +491,7 @@ def test_reads_beyond_the_limit_wait() -> None:
 
 def test_closed_sender_keeps_silent() -> None:
     sender = Sender(1442, False, 2, deque())
-    sender.post(Work(Operation.SEND, (), 0, None, True))
+    sender.work.append(Work(Operation.SEND, (), 0, None, True))
     assert not sender.buffers()
 
 
@@ -507,13 +507,13 @@ def test_long_response_is_cut_only_as_it_goes_out() -> None:
 def test_terminate_follows_the_fpdu_under_way() -> None:
     sender = Sender(1442, False, 2, deque())
     sender.open = True
-    sender.post(Work(Operation.SEND, [memoryview(b"a" * 5000)], 5000, None, True))
+    sender.work.append(Work(Operation.SEND, [memoryview(b"a" * 5000)], 5000, None, True))
     whole = b"".join(sender.buffers())
     first = decode_fpdu(whole)
     for count in (0, 1, 20, 100, first.size - 1, first.size, first.size + 1):
         fresh = Sender(1442, False, 2, deque())
         fresh.open = True
-        fresh.post(Work(Operation.SEND, [memoryview(b"a" * 5000)], 5000, None, True))
+        fresh.work.append(Work(Operation.SEND, [memoryview(b"a" * 5000)], 5000, None, True))
         fresh.buffers()
         fresh.sent(count)
         stream = whole[:count] + fresh.rest_of_fpdu() + fresh.terminate_fpdu(b"\x12\x02\0\0")
@@ -540,7 +540,7 @@ def test_a_run_of_segments_stops_at_the_first_bad_one() -> None:
         assert caught.value.fault is fault
         assert peer.memory[:200] == b"a" * 200
         assert set(peer.memory[200:]) == {0xEE}
-        assert peer.receiver.fpdus == 2
+        assert peer.operations.fpdus == 2
 
 
 # -- fuzzing -----------------------------------------------------------------------------------------------------------
@@ -564,9 +564,9 @@ def test_mutated_streams_end_in_a_terminate_or_wait_for_more(seed: int, crc: boo
     sender = Sender(1442, crc, 16, deque())
     sender.open = True
     region = peer.region
-    peer.receiver.reads.append(PendingRead(7, [memoryview(bytearray(3000))], 3000))
-    sender.post(Work(Operation.SEND, [memoryview(b"s" * 2000)], 2000, None, True))
-    sender.post(
+    peer.operations.reads.append(PendingRead(7, [memoryview(bytearray(3000))], 3000))
+    sender.work.append(Work(Operation.SEND, [memoryview(b"s" * 2000)], 2000, None, True))
+    sender.work.append(
         Work(
             Operation.WRITE,
             [memoryview(b"w" * 9000)],
@@ -578,7 +578,7 @@ def test_mutated_streams_end_in_a_terminate_or_wait_for_more(seed: int, crc: boo
         )
     )
     sender.respond(Response(7, 0, None, memoryview(b"r" * 3000)))
-    sender.post(Work(Operation.SEND, [memoryview(b"s")], 1, None, True, invalidate=region.token))
+    sender.work.append(Work(Operation.SEND, [memoryview(b"s")], 1, None, True, invalidate=region.token))
     stream = bytearray(drain(sender))
     for _ in range(rng.randint(1, 3)):
         position = rng.randrange(len(stream)) if rng.random() < 0.3 else rng.randrange(40)
@@ -628,10 +628,10 @@ def test_checksums_of_linux(name: str) -> None:
     sink = bytearray(64)
     for position in (None, len(data) - 5):
         peer = Peer(crc=True)
-        peer.receiver.reads.append(PendingRead(0xE64E5828, [memoryview(sink)], 64))
+        peer.operations.reads.append(PendingRead(0xE64E5828, [memoryview(sink)], 64))
         if position is None:
             peer.receiver.feed(data)
-            assert peer.receiver.fpdus == 1
+            assert peer.operations.fpdus == 1
             continue
         broken = bytearray(data)
         broken[position] ^= 0x10

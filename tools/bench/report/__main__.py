@@ -42,6 +42,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--without", nargs="+", default=[], metavar="SERVER", help="leave out Samba, impacket, iWARP ..."
     )
+    parser.add_argument(
+        "--lab", action="store_true", help="also boot the kernel lab, for ksmbd and Linux's client: ten minutes more"
+    )
     parser.add_argument("--python", default=sys.executable, metavar="PATH", help="interpreter that runs our server")
     parser.add_argument(
         "--size", type=int, default=256, metavar="MIB", help="size of the file that is read and written"
@@ -104,10 +107,13 @@ def measure(options: argparse.Namespace, results: Results) -> None:
             run.measure(client, targets, plan, options.rounds, options.seconds, results, options.results)
             if not options.cases or any(word in "idle" for word in options.cases):
                 run.measure_idle(client, targets, results)
+            if options.lab:
+                results.lab = run.measure_lab(options.results.with_name("lab.json"), results)
         finally:
             samples = [sample for found in results.samples.values() for sample in found]
             extent = f"{options.rounds} rounds of {options.seconds:g} s"
-            results.circumstances = machine.describe(began, extent, data, {"Ours": str(found), **versions}, samples)
+            ours = f"{found}; {interpreter.modules_in_c(python, ROOT)}"
+            results.circumstances = machine.describe(began, extent, data, {"Ours": ours, **versions}, samples)
             save(results, options.results)
 
 

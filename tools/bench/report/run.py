@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -127,6 +128,20 @@ def measure_idle(client: Client, found: dict[str, Target], results: Results) -> 
                 results.idle[name] = idle.measure(client, found[name], connections, 5)
             except BenchError as error:
                 results.failures[str(error)] = None
+
+
+def measure_lab(path: Path, results: Results) -> str:
+    """Run the bench of the kernel lab, which saves its measurements to ``path``; return its table.
+
+    What went wrong is noted in ``results``.
+    """
+    command = [sys.executable, "-m", "tools.kernel_lab.bench", "--json", str(path)]
+    ended = subprocess.run(
+        command, cwd=servers.ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if ended.returncode:
+        results.failures[f"the kernel lab's bench ended with status {ended.returncode}"] = None
+    return ended.stdout.strip()
 
 
 def make_client(root: Path, megabytes: int, prefix: Sequence[str], found: dict[str, Target]) -> Client:

@@ -19,6 +19,8 @@ class Results:
         self.circumstances: dict[str, str] = {}
         self.samples: dict[Point, list[Sample]] = {}
         self.idle: dict[str, Idle] = {}
+        self.lab = ""
+        """The table of the kernel lab, as it wrote it."""
         self.failures: dict[str, None] = {}
         """What did not work, each once, in order."""
         self.done = 0
@@ -34,6 +36,7 @@ def save(results: Results, path: Path) -> None:
     """Write ``results``; a reader sees the old file or the new one."""
     content = {
         "circumstances": results.circumstances,
+        "lab": results.lab,
         "done": results.done,
         "planned": results.planned,
         "failures": list(results.failures),
@@ -56,6 +59,7 @@ def read(path: Path) -> Results:
         content = json.loads(path.read_text(encoding="utf-8"))
         results.circumstances = content["circumstances"]
         results.done, results.planned = content["done"], content["planned"]
+        results.lab = content["lab"]
         results.failures = dict.fromkeys(content["failures"])
         for name, found in content["idle"].items():
             sides = {side: [Sample(*sample) for sample in found[side]] for side in ("without", "beside")}

@@ -87,6 +87,8 @@ def document(results: Results, pictures: Sequence[tuple[str, str]]) -> str:
         parts.append(_idle(results))
     if results.of("touched"):
         parts.append(_touched(results))
+    if results.lab:
+        parts.append(f"In the [kernel lab](#ksmbd), Linux's client over SMB Direct:\n\n{results.lab}")
     if results.failures:
         parts.append("What did not work:\n\n" + "\n".join(f"- {failure}" for failure in results.failures))
     return "\n\n".join(parts)

@@ -1,0 +1,119 @@
+"""The data of a message that has arrived in the socket and goes from there to a file, without being received into
+memory. splice(2)"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import termios
+import weakref
+
+_F_SETPIPE_SZ = 1031
+_PIPE_SIZE = 1 << 20
+_PIECE = 65536
+_SIZE = struct.Struct("=i")
+_NO_SIZE = bytes(_SIZE.size)
+
+
+def bytes_waiting(descriptor: int) -> int:
+    """Return how many bytes a socket has that nobody has received."""
+    return int(_SIZE.unpack(fcntl.ioctl(descriptor, termios.FIONREAD, _NO_SIZE))[0])
+
+
+class Pipe:
+    """What splice(2) needs between a socket and a file. Any number of connections of one event loop share it.
+
+    Invariant: it is empty before and after each call of ``move``."""
+
+    def __init__(self) -> None:
+        self._out, self._into = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        weakref.finalize(self, _close, self._out, self._into)
+        with contextlib.suppress(PermissionError):  # A smaller pipe costs more calls.
+            fcntl.fcntl(self._into, _F_SETPIPE_SZ, _PIPE_SIZE)
+
+    def fill(self, source: int, length: int) -> int:
+        """Take up to ``length`` bytes out of a socket. Return how many; 0 at its end. Raises ``BlockingIOError``."""
+        return os.splice(source, self._into, length, flags=os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE)
+
+    def empty(self, descriptor: int, offset: int, length: int) -> None:
+        """Write the ``length`` bytes in the pipe to a file. If that raises ``OSError`` part of them may be written. The
+        others are lost."""
+        done = 0
+        try:
+            while done < length:
+                done += self._write(descriptor, offset + done, length - done)
+        except BaseException:
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._out, _PIECE):
+                    continue
+            raise
+
+    def _write(self, descriptor: int, offset: int, length: int) -> int:
+        try:
+            return os.splice(self._out, descriptor, length, offset_dst=offset, flags=os.SPLICE_F_MOVE)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        # The file system cannot splice.
+        data = os.read(self._out, min(length, _PIECE))
+        write_all(descriptor, memoryview(data), offset)
+        return len(data)
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, data: memoryview, offset: int) -> None:
+    """Write ``data`` to a file. Raises ``OSError``; part of it may be written then."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(descriptor, data[done:], offset + done)
+
+
+class ArrivedPayload:
+    """The data behind the head of a message. Implements ``message_transport.Payload``."""
+
+    __slots__ = ("_begun", "_pipe", "_source", "length", "unread")
+
+    def __init__(self, begun: memoryview, source: int, unread: int, pipe: Pipe) -> None:
+        """``begun``: the first bytes, which have been received. The other ``unread`` bytes are in the socket
+        ``source``."""
+        self._begun = begun
+        self._source = source
+        self._pipe = pipe
+        self.unread = unread
+        self.length = len(begun) + unread
+
+    def move_to(self, descriptor: int, offset: int) -> None:
+        """See ``message_transport.Payload``."""
+        write_all(descriptor, self._begun, offset)
+        offset += len(self._begun)
+        while self.unread:
+            count = self._take(self.unread)
+            self._pipe.empty(descriptor, offset, count)
+            offset += count
+
+    def _take(self, length: int) -> int:
+        """Move bytes from the socket to the pipe. Return how many."""
+        try:
+            count = self._pipe.fill(self._source, length)
+        except BlockingIOError:
+            count = 0
+        if not count:
+            # The peer has sent urgent data, which the kernel takes out of the stream.
+            raise ConnectionResetError(errno.ECONNRESET, "data that had arrived is gone")
+        self.unread -= count
+        return count
+
+    def discard(self) -> None:
+        """Drop what nobody has moved. Raises ``OSError``, ``BlockingIOError`` too, if the socket has less."""
+        while self.unread:
+            count = len(os.read(self._source, min(self.unread, _PIECE)))
+            if not count:
+                raise ConnectionResetError(errno.ECONNRESET, "closed in the middle of a message")
+            self.unread -= count

@@ -1,0 +1,156 @@
+"""Extended attributes that are kept in memory: what other programs change is seen, and memory is bounded."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from smb3server.backends.base import OpenRequest
+from smb3server.backends.local import kept_attributes, syscalls
+from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.local.kept_attributes import KeptAttributes
+from smb3server.backends.local.syscalls import Statx
+from smb3server.wire import attributes as attr
+
+OLD = 1_600_000_000_000_000_000
+STAT = Statx(0o100644, 5, 7, 1, 0, 0, 0, 0, 4096, OLD, OLD, OLD, OLD, False)
+
+
+@pytest.fixture
+def kept() -> KeptAttributes:
+    found = KeptAttributes()
+    found.device = STAT.dev
+    return found
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A folder on tmpfs, where st_ctime can be relied on."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def store(root: Path) -> Iterator[LocalBackend]:
+    backend = LocalBackend(root)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The names of the attributes that are read through /proc."""
+    found: list[bytes] = []
+    call: Callable[[str, bytes], bytes | None] = syscalls.getxattr
+
+    def reading(path: str, name: bytes) -> bytes | None:
+        found.append(name)
+        return call(path, name)
+
+    monkeypatch.setattr(syscalls, "getxattr", reading)
+    return found
+
+
+def attributes(store: LocalBackend, name: str = "file") -> int:
+    handle, found, _, _ = store.open_described(OpenRequest((name,)))
+    handle.close()
+    return found.info.attributes
+
+
+def become_old(path: Path) -> None:
+    """Wait until a change of the file cannot have the time of an earlier one."""
+    while time.time_ns() - os.stat(path).st_ctime_ns < kept_attributes.RACY_NS:
+        time.sleep(0.01)
+
+
+def test_an_attribute_is_read_once(store: LocalBackend, root: Path, reads: list[bytes]) -> None:
+    (root / "file").touch()
+    become_old(root / "file")
+    assert [attributes(store) for _ in range(3)] == [attr.ARCHIVE] * 3
+    assert len(reads) == 1
+
+
+def test_a_change_by_another_program_is_seen(store: LocalBackend, root: Path, reads: list[bytes]) -> None:
+    (root / "file").touch()
+    become_old(root / "file")
+    assert attributes(store) == attr.ARCHIVE
+    other = LocalBackend(root)
+    handle = other.open(OpenRequest(("file",)))
+    handle.set_attributes(attr.HIDDEN)
+    assert attributes(store) == attr.HIDDEN
+    # It may change again within the same tick of the clock.
+    handle.set_attributes(attr.SYSTEM)
+    assert attributes(store) == attr.SYSTEM
+    handle.set_security_descriptor(bytes(20))
+    seen, found, _, _ = store.open_described(OpenRequest(("file",)))
+    assert found.descriptor == bytes(20)
+    become_old(root / "file")
+    assert seen.describe().descriptor == bytes(20)
+    handle.set_security_descriptor(bytes(24))
+    assert seen.describe().descriptor == bytes(24)
+    os.removexattr(root / "file", next(name for name in os.listxattr(root / "file") if name.endswith("meta")))
+    assert attributes(store) == attr.ARCHIVE
+    seen.close()
+    handle.close()
+    other.close()
+
+
+def test_a_change_that_has_just_been_made_may_come_again(kept: KeptAttributes) -> None:
+    """The kernel's clock may give both changes one time."""
+    assert kept.of(STAT._replace(ctime=time.time_ns())) is None
+    assert kept.of(STAT._replace(ctime=time.time_ns() + 3600 * 10**9)) is None
+
+
+def test_a_new_file_with_the_same_number(kept: KeptAttributes) -> None:
+    values = kept.of(STAT)
+    assert values is not None
+    values[b"a"] = b"b"
+    assert kept.of(STAT) == {b"a": b"b"}
+    assert kept.of(STAT._replace(btime=OLD + 1)) == {}
+    assert kept.of(STAT._replace(ctime=OLD + 1)) == {}
+    assert kept.of(STAT) == {}
+
+
+def test_only_one_file_system(kept: KeptAttributes) -> None:
+    """What is mounted below the share may be a file system of the network."""
+    assert kept.of(STAT._replace(dev=STAT.dev + 1)) is None
+    kept.device = None
+    assert kept.of(STAT) is None
+
+
+def test_a_file_system_with_unreliable_times(root: Path, monkeypatch: pytest.MonkeyPatch, reads: list[bytes]) -> None:
+    monkeypatch.setattr(kept_attributes, "RELIABLE", frozenset())
+    (root / "file").touch()
+    become_old(root / "file")
+    backend = LocalBackend(root)
+    attributes(backend)
+    attributes(backend)
+    backend.close()
+    assert len(reads) == 2
+
+
+def test_memory_is_bounded(kept: KeptAttributes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_attributes, "MAX_FILES", 3)
+    for number in range(5):
+        values = kept.of(STAT._replace(ino=number))
+        assert values is not None
+        values[b"a"] = None
+    assert [kept.of(STAT._replace(ino=number)) for number in (4, 3, 2)] == [{b"a": None}] * 3
+    assert kept.of(STAT._replace(ino=1)) == {}
+
+
+def test_long_values_are_not_kept(store: LocalBackend, root: Path, reads: list[bytes]) -> None:
+    (root / "file").touch()
+    handle = store.open(OpenRequest(("file",)))
+    handle.set_security_descriptor(bytes(kept_attributes.MAX_BYTES + 1))
+    become_old(root / "file")
+    for _ in range(2):
+        reads.clear()
+        assert handle.describe().descriptor == bytes(kept_attributes.MAX_BYTES + 1)
+    handle.close()
+    assert [name.rpartition(b".")[2] for name in reads] == [b"sd"]
