@@ -85,15 +85,21 @@ class SessionCipher:
         ``length`` is the size of all segments in bytes. ``buffer`` has ``TRANSFORM_SIZE + length + TAG_SIZE`` bytes.
         Its last ``TAG_SIZE`` bytes are scratch space that must not be sent.
         """
-        nonce = self._nonce
-        self._nonce = nonce + 1
-        header = _TRANSFORM.pack(TRANSFORM_PROTOCOL_ID, b"", nonce, 0, length, 0, ENCRYPTED, self._session_id)
-        buffer[:TRANSFORM_SIZE] = header
         position = TRANSFORM_SIZE
         for segment in segments:
             end = position + len(segment)
             buffer[position:end] = segment
             position = end
+        self.encrypt_in_place(length, buffer)
+
+    def encrypt_in_place(self, length: int, buffer: memoryview) -> None:
+        """Encrypt the ``length`` bytes in ``buffer`` behind the place of the transform header, and write that. As
+        ``encrypt``."""
+        nonce = self._nonce
+        self._nonce = nonce + 1
+        header = _TRANSFORM.pack(TRANSFORM_PROTOCOL_ID, b"", nonce, 0, length, 0, ENCRYPTED, self._session_id)
+        buffer[:TRANSFORM_SIZE] = header
+        position = TRANSFORM_SIZE + length
         end = position + TAG_SIZE
         (self._encrypting or self._encryptor()).encrypt_into(
             header[20 : 20 + self._nonce_size],

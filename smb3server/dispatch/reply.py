@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from smb3server.crypto.encryption import SessionCipher
     from smb3server.crypto.signing import Signer
     from smb3server.state.objects import Connection, Session
-    from smbdirect.message_transport import FileRange
 
 REPLY_HEADER = struct.Struct("<4sHHIHHIIQQQ16x")
 """SMB2 packet header without a signature. AsyncId is one 64-bit field here, and so is the pair of Reserved and TreeId
@@ -100,13 +99,22 @@ class ReplyWriter:
         if result.status in _WITHOUT_SESSION and session is None and signer is None and header.flags & _SIGNED:
             # There is no key to sign with. smbtorture: does not check the signature then, but requires the flag.
             packed[16] |= _SIGNED
-        data: FileRange | None = None
-        if isinstance(result, Response):
-            segments, on_sent, invalidate, data = result.segments, result.on_sent, result.invalidate, result.data
-        else:
-            segments, on_sent, invalidate = (error_body(result, connection.dialect),), None, None
+        if not isinstance(result, Response):
+            result = Response((error_body(result, connection.dialect),), result.status)
+        segments, data = result.segments, result.data
         size = HEADER_SIZE + sum(map(len, segments)) + (data.length if data is not None else 0) + 7 & -8
-        return Reply(packed, segments, header.message_id, size, signer, on_sent, invalidate, request.on_encoded, data)
+        return Reply(
+            packed,
+            segments,
+            header.message_id,
+            size,
+            signer,
+            result.on_sent,
+            result.invalidate,
+            request.on_encoded,
+            data,
+            result.frame,
+        )
 
     def signer_for(self, request: Request) -> Signer | None:
         """Return the signer of the reply, or None if it is not signed. [MS-SMB2 3.3.4.1.1]"""
@@ -194,9 +202,13 @@ class ReplyWriter:
         if encrypt_for is None or encrypt_for.cipher is None:
             transport.send(segments, invalidate, on_sent if then is None else _both(on_sent, then))
             return
-        message, release = self.encrypted(segments, encrypt_for.cipher)
-        if on_sent is not None:
-            on_sent()
+        frame = replies[-1].frame
+        if frame is not None and not last:
+            message, release = _encrypted_in(frame, segments, encrypt_for.cipher), on_sent
+        else:
+            message, release = self.encrypted(segments, encrypt_for.cipher)
+            if on_sent is not None:
+                on_sent()
         transport.send((message,), invalidate, release if then is None else _both(release, then))
 
     def encrypted(
@@ -220,6 +232,17 @@ class ReplyWriter:
         for reply in replies:
             if reply.on_sent is not None:
                 reply.on_sent()
+
+
+def _encrypted_in(frame: memoryview, segments: Sequence[Buffer], cipher: SessionCipher) -> memoryview:
+    """Return the encrypted message, made around its last segment, which is in ``frame`` already."""
+    position = TRANSFORM_SIZE
+    for segment in segments[:-1]:
+        frame[position : position + len(segment)] = segment
+        position += len(segment)
+    end = position + len(segments[-1])
+    cipher.encrypt_in_place(end - TRANSFORM_SIZE, frame[: end + TAG_SIZE])
+    return frame[:end]
 
 
 def _both(first: Callable[[], None] | None, second: Callable[[], None]) -> Callable[[], None]:

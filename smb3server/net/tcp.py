@@ -49,7 +49,8 @@ client that lost its network sends nothing, and only probes detect that."""
 LARGE_MESSAGE = 16384
 """A message of at least this many bytes is received into a buffer of its own."""
 PAYLOAD_FROM = 131072
-"""Bytes of a message from which moving its data out of the socket costs less than receiving it."""
+"""Bytes of a message from which moving its data out of the socket costs less than receiving it. More than
+``RECEIVE_BUFFER``, so that some of the data is in the socket in any case."""
 PAYLOAD_TO = (2 << 20) + 4096
 """Bytes of a message up to which it can wait in the socket. Linux lets half of the largest receive buffer wait, which
 is 3 MiB if net.ipv4.tcp_rmem has not been changed."""

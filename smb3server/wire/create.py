@@ -185,7 +185,7 @@ def parse_response(message: memoryview) -> tuple[CreateResponse, list[RawContext
 def pack_response(record: CreateResponse, contexts: Sequence[RawContext] = ()) -> bytes:
     """Encode a response with its contexts."""
     if not contexts:
-        return CREATE_RESPONSE.pack(record)
+        return CREATE_RESPONSE.pack_fields(*record)
     packed = pack_contexts(contexts)
     offset = HEADER_SIZE + CREATE_RESPONSE.size
     return (

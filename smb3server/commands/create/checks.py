@@ -8,7 +8,7 @@ from typing import NamedTuple
 from smb3server.access import decide, masks
 from smb3server.backends import names
 from smb3server.backends.base import Path
-from smb3server.commands.create.contexts import NOTHING, CreateContexts
+from smb3server.commands.create.contexts import CreateContexts
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.status import NtStatus, StatusError
@@ -88,7 +88,7 @@ def check(body: CreateRequest, name: str, asked: CreateContexts, share: int, str
         body.create_options,
     )
     stream = ""
-    path = names.split_plain(name) if asked is NOTHING else None
+    path = names.split_plain(name) if not asked.timewarp and asked.eas is None else None
     if path is None:
         path, stream, directory = _parse_name(body, name, asked, streams)
     if wanted.access & _SYSTEM_SECURITY:

@@ -253,7 +253,7 @@ def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
         key = replay.key_of(opener.client_guid, asked)
         if key is not None:
             opens.replays.remember(opened, Replayable(key, fields, answers))
-    fresh = Fresh(opened, opening.info, opening.path_on_disk)
+    fresh = Fresh(opened, opening.info, opening.path_on_disk) if not opening.settled else None
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id, fresh=fresh)
 
 

@@ -92,6 +92,8 @@ class Opening:
     """The metadata of the file for the response."""
     path_on_disk: Path | None = field(default=None, init=False)
     """None if opening the file has not shown it."""
+    settled: bool = field(default=False, init=False)
+    """Whether the host's rights to the file were set after ``info`` was found, which has changed its change time."""
     action: CreateAction = field(default=_OPENED, init=False)
     free: Callable[[], None] | None = field(default=None, init=False)
     """The rest of an overwriting, to be called on a worker thread; None if there is none."""
@@ -433,6 +435,7 @@ class Opening:
         if self._has_dacl and handle.file_created:
             descriptor = of_handle.current_descriptor(handle)
             of_handle.to_host(handle, descriptor, _DACL, self.opener.caller, self.accounts)
+            self.settled = True
         if self.body.create_options & CreateOptions.NO_COMPRESSION and info.attributes & attr.COMPRESSED:
             # The file has inherited it from the directory.
             handle.set_compressed(False)

@@ -54,27 +54,23 @@ def delete_pending(opened: Open) -> bool:
     return opened.file is not None and bool(opened.file.delete_pending)
 
 
-def _links(opened: Open, info: FileInfo) -> int:
-    """Return the number of links, without the one that is deleted at the last close. [MS-FSA 2.1.5.12.27]"""
+def _links(info: FileInfo, pending: bool) -> int:
+    """Return the number of links, without the one that is deleted at the last close (``pending``). [MS-FSA
+    2.1.5.12.27]"""
     links = 1 if info.attributes & attr.DIRECTORY else info.link_count
-    return links - 1 if links and delete_pending(opened) else links
-
-
-def _mode(opened: Open) -> int:
-    return opened.create_options & _MODE_BITS
-
-
-def _position(opened: Open) -> int:
-    return opened.position
+    return links - 1 if links and pending else links
 
 
 def _name_of(opened: Open, fresh: Fresh | None) -> str:
     """Return the path from the root of the share, with a leading backslash and the name of the stream, if it has
     one."""
-    handle = handle_of(opened)
-    path = handle.path if fresh is None or fresh.path is None else fresh.path
+    if fresh is not None and fresh.path is not None:
+        path, stream = fresh.path, ""
+    else:
+        handle = handle_of(opened)
+        path, stream = handle.path, handle.stream
     name = "\\" + "\\".join(path)
-    return f"{name}:{handle.stream}" if handle.stream else name
+    return f"{name}:{stream}" if stream else name
 
 
 def _basic(opened: Open, fresh: Fresh | None) -> bytes:
@@ -85,13 +81,13 @@ def _basic(opened: Open, fresh: Fresh | None) -> bytes:
 
 
 def _standard(opened: Open, fresh: Fresh | None) -> bytes:
-    i = _info(opened, fresh)
+    i, pending = _info(opened, fresh), delete_pending(opened)
     return wire.STANDARD.pack(
         wire.StandardInformation(
             i.allocation_size,
             i.end_of_file,
-            _links(opened, i),
-            delete_pending(opened),
+            _links(i, pending),
+            pending,
             bool(i.attributes & attr.DIRECTORY),
         )
     )
@@ -99,6 +95,7 @@ def _standard(opened: Open, fresh: Fresh | None) -> bytes:
 
 def _all(opened: Open, fresh: Fresh | None) -> bytes:
     i = _info(opened, fresh)
+    pending = delete_pending(opened)
     fixed = wire.ALL_FIXED.pack_fields(
         i.creation_time,
         i.last_access_time,
@@ -108,15 +105,15 @@ def _all(opened: Open, fresh: Fresh | None) -> bytes:
         0,
         i.allocation_size,
         i.end_of_file,
-        _links(opened, i),
-        delete_pending(opened),
+        _links(i, pending),
+        pending,
         bool(i.attributes & attr.DIRECTORY),
         0,
         i.key.inode,
         i.ea_size,
         opened.granted_access,
-        _position(opened),
-        _mode(opened),
+        opened.position,
+        opened.create_options & _MODE_BITS,
         0,
     )
     return (fixed + wire.encode_name_information(_name_of(opened, fresh))).ljust(104, b"\0")
@@ -156,11 +153,11 @@ def _access(opened: Open, fresh: Fresh | None) -> bytes:
 
 
 def _position_level(opened: Open, fresh: Fresh | None) -> bytes:
-    return wire.POSITION.pack(wire.PositionInformation(_position(opened)))
+    return wire.POSITION.pack(wire.PositionInformation(opened.position))
 
 
 def _mode_level(opened: Open, fresh: Fresh | None) -> bytes:
-    return wire.MODE.pack(wire.ModeInformation(_mode(opened)))
+    return wire.MODE.pack(wire.ModeInformation(opened.create_options & _MODE_BITS))
 
 
 def _alignment(opened: Open, fresh: Fresh | None) -> bytes:
@@ -197,11 +194,9 @@ def _compression(opened: Open, fresh: Fresh | None) -> bytes:
 
 
 def _standard_link(opened: Open, fresh: Fresh | None) -> bytes:
-    i = _info(opened, fresh)
+    i, pending = _info(opened, fresh), delete_pending(opened)
     return wire.STANDARD_LINK.pack(
-        wire.StandardLinkInformation(
-            _links(opened, i), i.link_count, delete_pending(opened), bool(i.attributes & attr.DIRECTORY)
-        )
+        wire.StandardLinkInformation(_links(i, pending), i.link_count, pending, bool(i.attributes & attr.DIRECTORY))
     )
 
 

@@ -256,6 +256,22 @@ def message(size: int, opcode: int, crc: bool, region: Region) -> bytes:
     return first + b"".join(sender.buffers())
 
 
+def test_a_write_and_its_send_go_out_with_one_call() -> None:
+    """Each FPDU is two buffers: the trailer of the one before with its header, and its payload."""
+    sender = Sender(65_520, False, 16, deque())
+    sender.open = True
+    data = memoryview(bytes(1 << 19))
+    sender.work.append(Work(Operation.WRITE, [data], len(data), None, True, stag=1, remote_offset=BASE))
+    sender.work.append(Work(Operation.SEND, [memoryview(b"done")], 4, None, True))
+    buffers = list(sender.buffers())
+    fpdus = -(-len(data) // 65_506)
+    assert len(buffers) == 2 * fpdus + 1 + 1  # the last trailer, and the Send
+    assert all(buffer.obj is data.obj for buffer in buffers[1 : 2 * fpdus : 2] if isinstance(buffer, memoryview))
+    assert sender.sent(sum(map(len, buffers)))
+    assert not sender.buffers()
+    assert sender.fpdus == fpdus + 1
+
+
 @pytest.mark.parametrize(
     ("opcode", "crc", "calls"),
     [

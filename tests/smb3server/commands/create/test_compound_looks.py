@@ -4,19 +4,24 @@ the same as if they had looked themselves."""
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
+import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from smb3server.backends.base import Backend
+from smb3server.access.descriptor import EVERYONE, Ace, AceType, Acl, Control, SecurityDescriptor
+from smb3server.backends.base import Backend, User
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.state.share import Share
 from smb3server.wire import attributes as attr
-from smb3server.wire import create, file_info
+from smb3server.wire import create, create_contexts, file_info
 from smb3server.wire.close import CLOSE_RESPONSE, parse_response
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command
@@ -58,10 +63,10 @@ async def chain(client: Client, first: bytes, *others: tuple[int, bytes]) -> lis
     return replies
 
 
-def drive(backend: Backend, test: Callable[[Client], Awaitable[None]]) -> None:
+def drive(backend: Backend, test: Callable[[Client], Awaitable[None]], user: User | None = None) -> None:
     async def body() -> None:
         async with running() as harness:
-            harness.server.add_share(Share("local", backend=backend))
+            harness.server.add_share(Share("local", backend=backend, user=user))
             client = await harness.connect()
             await client.login(share="local")
             await test(client)
@@ -259,6 +264,34 @@ def test_a_write_before_leaves_a_time_of_its_own(backend: Backend) -> None:
         assert parse_response(memoryview(closed.message)).last_write_time >= shown
 
     drive(backend, test)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")
+@pytest.mark.root
+def test_rights_that_are_set_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The descriptor that comes with a new file changes the mode on the host, and so the change time."""
+    aces = Acl((Ace(AceType.ALLOWED, 0, 0x001F01FF, EVERYONE),))
+    descriptor = SecurityDescriptor(dacl=aces, control=int(Control.DACL_PRESENT)).pack()
+    call = LocalHandle.set_permissions
+
+    def slowly(self: LocalHandle, *arguments: Any) -> None:
+        # Longer than a tick of the kernel's clock.
+        time.sleep(0.03)
+        call(self, *arguments)
+
+    monkeypatch.setattr(LocalHandle, "set_permissions", slowly)
+
+    async def test(client: Client) -> None:
+        contexts = [create_contexts.RawContext(create_contexts.SD_BUFFER, descriptor)]
+        created, looked = await chain(
+            client, request("file", contexts), (Command.QUERY_INFO, query(FileInfoClass.BASIC))
+        )
+        alone = await client.call(Command.QUERY_INFO, query(FileInfoClass.BASIC, created.body[64:80]))
+        assert output(looked) == output(alone)
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        os.chmod(folder, 0o777)
+        drive(LocalBackend(folder), test, User(12345, 12345))
 
 
 def test_a_failed_create_leaves_nothing_behind(backend: Backend) -> None:
