@@ -10,7 +10,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-# One build serves every CPython from 3.11 on. Free-threaded ones have no stable interface yet.
+# One build serves every CPython from 3.11 on. Free-threaded ones have no stable interface: they get none.
 STABLE = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
@@ -20,7 +20,7 @@ def extension(source: Path) -> Extension:
     return Extension(
         ".".join(source.with_suffix("").parts),
         [str(source)],
-        define_macros=[("SOURCE", f'"{digest}"'), *([("Py_LIMITED_API", "0x030b0000")] if STABLE else [])],
+        define_macros=[("SOURCE", f'"{digest}"'), ("Py_LIMITED_API", "0x030b0000")],
         extra_compile_args=[
             "-O2",
             "-g0",
@@ -29,7 +29,7 @@ def extension(source: Path) -> Extension:
             "-Wno-missing-field-initializers",
             "-Wno-cast-function-type",
         ],
-        py_limited_api=STABLE,
+        py_limited_api=True,
         optional=True,
     )
 
@@ -39,6 +39,7 @@ setup(
         extension(source)
         for package in ("smbdirect", "smb3server", "witness")
         for source in sorted(Path(package).rglob("_*.c"))
+        if STABLE
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE else {},
 )

@@ -32,7 +32,7 @@ def problem(module: str) -> str | None:
         return "not built" if isinstance(error, ModuleNotFoundError) and error.name == module else str(error)
     # An editable installation has the source beside it. Who updates the source and does not install again gets Python.
     source = Path(str(found.__file__)).with_name(f"{module.rpartition('.')[2]}.c")
-    if source.exists() and digest(source.read_bytes()) != found.SOURCE:
+    if source.exists() and digest(source.read_bytes()) != getattr(found, "SOURCE", ""):
         return f"built from another {source.name}"
     return None
 

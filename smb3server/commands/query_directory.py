@@ -37,7 +37,7 @@ _ONE = int(QueryDirectoryFlags.RETURN_SINGLE_ENTRY)
 _DOCUMENTED = frozenset(FileInfoClass)
 TURN = 0.01
 """Seconds of listing before other requests get their turn: in a large directory a pattern may match no entry."""
-_ENTRIES_PER_LOOK = 128
+_ENTRIES_PER_LOOK = 64
 """Number of entries that are looked at between two readings of the clock."""
 _OPENED_PER_LOOK = 16
 """The same if each of them is opened, too."""

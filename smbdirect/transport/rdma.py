@@ -20,23 +20,11 @@ from smbdirect.transport.work_queue import OnDone, WorkQueue
 B = TypeVar("B", bound=Buffer)
 
 
-def check_descriptors(remote: Sequence[RemoteBuffer], needed: int) -> None:
-    """Raise ``ValueError`` unless the descriptors cover ``needed`` bytes within the 64-bit address space."""
-    covered = 0
-    for descriptor in remote:
-        if descriptor.offset + descriptor.length > 1 << 64:
-            raise ValueError("buffer descriptor leaves the address space")
-        covered += descriptor.length
-    if covered < needed:
-        raise ValueError(f"buffer descriptors cover {covered} bytes, {needed} are needed")
-
-
 def segmented(
     remote: Sequence[RemoteBuffer], local: Sequence[B], max_transfer: int, max_segments: int
 ) -> Iterator[tuple[RemoteSegment, list[Any]]]:
     """Yield the remote segment and the local pieces of each work request, in order. Each stays within one descriptor,
-    ``max_transfer`` bytes and ``max_segments`` local pieces. The descriptors must cover the local bytes
-    (``check_descriptors``)."""
+    ``max_transfer`` bytes and ``max_segments`` local pieces. The descriptors must cover the local bytes."""
     pieces = iter([memoryview(segment) for segment in local if len(segment)])
     piece = next(pieces, None)
     for descriptor in remote:
@@ -170,7 +158,13 @@ class Rdma:
     def _begin(self, remote: Sequence[RemoteBuffer], total: int, on_done: OnDone | None) -> bool:
         """Check a transfer. Return whether there is anything to post; if not, ``on_done`` is called soon. Raise
         ``ValueError`` if the descriptors are too short."""
-        check_descriptors(remote, total)
+        covered = 0
+        for offset, _, length in remote:
+            if offset + length > 1 << 64:
+                raise ValueError("buffer descriptor leaves the address space")
+            covered += length
+        if covered < total:
+            raise ValueError(f"buffer descriptors cover {covered} bytes, {total} are needed")
         work = self.work
         if total and work.stopped is None:
             return True

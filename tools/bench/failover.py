@@ -102,7 +102,10 @@ class Setup:
             config.touch(0o600)
             config.write_text(
                 f'[server]\nlisten = ["127.0.0.1"]\nport = {port}\nstate = "{self.folder / f"node{number}"}"\n'
-                f'log_level = "info"\n[limits]\nmax_connections = {self.connections}\n[cluster]\nttl = {self.ttl}\n'
+                f'log_level = "info"\n[limits]\nmax_connections = {self.connections}\n'
+                # One user has all of them.
+                f"max_user_share = 1.0\nmax_sessions_per_user = {self.connections}\n"
+                f"[cluster]\nttl = {self.ttl}\n"
                 f'secret_file = "{self.access.secret_file}"\n'
                 f'[[service]]\nname = "bench"\nnodes = ["node0", "node1"]\n'
                 f'[[share]]\nname = "data"\npath = "{self.share}"\n{own_user.LINE}continuous_availability = true\n'

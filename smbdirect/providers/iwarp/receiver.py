@@ -220,16 +220,20 @@ class Receiver:
             try:
                 header, targets = operations.judge(view, head, length, payload)
             except TerminateError as error:
+                if self.crc:
+                    # Only the whole FPDU shows whether the peer made the mistake or the path damaged a header.
+                    if available < size:
+                        return
+                    if not self._is_intact(view, head, length):
+                        raise TerminateError(Fault.CRC) from error
                 error.header = self._faulty_header(view, head, length)
-                if self.crc and not self._checksum_known_good(view, head, length):
-                    raise TerminateError(Fault.CRC) from error
                 raise
             start = head + (16 if tagged else 20)
             if available < size:
                 if not self.crc and start + payload - tail >= _MIN_DIRECT:
                     self._go_direct(view, header, targets, start, payload, size - length - 2)
                 return
-            if self.crc and not self._checksum_known_good(view, head, length):
+            if self.crc and not self._is_intact(view, head, length):
                 raise TerminateError(Fault.CRC)
             for target in targets:
                 end = start + len(target)
@@ -381,12 +385,9 @@ class Receiver:
         self.feed(behind)
         return 0
 
-    def _checksum_known_good(self, view: memoryview, head: int, length: int) -> bool:
-        """Return False, and count an error, if the FPDU at ``head`` is complete and its CRC wrong. An incomplete FPDU
-        cannot be checked: True."""
-        end = head + fpdu_size(length)
-        # Without the whole there is no checksum to compare: a faulty header ends the connection in any case.
-        if end > self._tail or is_intact(view, head, end):
+    def _is_intact(self, view: memoryview, head: int, length: int) -> bool:
+        """Return whether the CRC of the complete FPDU at ``head`` is right. Count an error if it is not."""
+        if is_intact(view, head, head + fpdu_size(length)):
             return True
         self.crc_errors += 1
         return False
@@ -406,7 +407,7 @@ class Receiver:
         operations = self._operations
         if length or operations.rtr is not Rtr.SEND or operations.fpdus:
             raise TerminateError(Fault.ULPDU_LENGTH, f"ULPDU of {length} bytes")
-        if self.crc and not self._checksum_known_good(view, self._head, 0):
+        if self.crc and not self._is_intact(view, self._head, 0):
             raise TerminateError(Fault.CRC)
         operations.fpdus += 1
         self._head += fpdu_size(0)

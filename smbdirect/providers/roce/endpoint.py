@@ -30,7 +30,7 @@ from smbdirect.providers.roce.requester import Work
 
 log = logging.getLogger(__name__)
 
-BUDGET = 128
+BUDGET = 256
 """Packets that one connection sends before other work of the event loop gets its turn."""
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from typing import NamedTuple
 
 from smbdirect.codec import Buffer
 from smbdirect.providers.roce.headers import HEAD
@@ -30,8 +31,6 @@ IPV4_HEADER = 20
 BTH_MASKED_BYTE = 4
 RESIDUE = 0x2144DF1C
 """The CRC-32 of anything that ends with its own CRC-32."""
-MAX_STATES = 64
-"""Most kinds of packets of one flow whose CRC states are kept."""
 
 _IPV4 = struct.Struct(">BBHHHBBH4s4s")
 _IPV6 = struct.Struct(">IHBB16s16s")
@@ -88,7 +87,6 @@ IDENTIFICATIONS = 128
 """How many identifications a batch can have: the most packets of one (UDP_MAX_SEGMENTS)."""
 _EFFECTS = tuple(_effect(ip_id, _BEHIND_IDENTIFICATION) for ip_id in range(IDENTIFICATIONS))
 """What to xor to a state in front of the word with the PSN for each identification."""
-_NO_EFFECTS = (0,) * IDENTIFICATIONS
 
 
 @lru_cache(64)
@@ -117,37 +115,48 @@ def identification(difference: int, length: int) -> int | None:
     return None if difference else found
 
 
+class Addresses(NamedTuple):
+    """Where packets come from and go to."""
+
+    source: bytes
+    destination: bytes
+    source_port: int
+    port: int
+
+
+@lru_cache(4096)
+def _state(addresses: Addresses, length: int, head: bytes) -> int:
+    """See ``Flow.state``."""
+    masked = head[:BTH_MASKED_BYTE] + b"\xff" + head[BTH_MASKED_BYTE + 1 :]
+    return crc32(masked, prefix(*addresses, length))
+
+
+@lru_cache(1024)
+def _states(addresses: Addresses, length: int, head: bytes) -> tuple[int, ...]:
+    """See ``Flow.states``."""
+    first = _state(addresses, length, head)
+    if len(addresses.source) == 4:
+        return tuple(first ^ effect for effect in _EFFECTS)
+    return (first,) * IDENTIFICATIONS
+
+
 class Flow:
     """The CRC states of the packets that one UDP port sends to another. They are computed once for all packets of the
-    same length whose BTHs differ only in the word with the PSN."""
+    same length whose BTHs differ only in the word with the PSN, as long as not too many kinds of packets come in
+    between."""
 
-    __slots__ = ("_addresses", "_single", "_states", "has_identification")
+    __slots__ = ("_addresses", "has_identification")
 
     def __init__(self, source: bytes, destination: bytes, source_port: int, port: int) -> None:
-        self._addresses = source, destination, source_port, port
-        self._single: dict[tuple[int, bytes], int] = {}
-        self._states: dict[tuple[int, bytes], list[int]] = {}
+        self._addresses = Addresses(source, destination, source_port, port)
         self.has_identification = len(source) == 4
         """Whether the IP header has an identification."""
 
     def state(self, length: int, head: bytes) -> int:
         """Return the CRC state in front of the word with the PSN, for a packet of ``length`` bytes with identification
         0. ``head`` is what is in front of that word."""
-        state = self._single.get((length, head))
-        if state is None:
-            if len(self._single) >= MAX_STATES:
-                self._single.clear()
-            masked = head[:BTH_MASKED_BYTE] + b"\xff" + head[BTH_MASKED_BYTE + 1 :]
-            state = self._single[length, head] = crc32(masked, prefix(*self._addresses, length))
-        return state
+        return _state(self._addresses, length, head)
 
-    def states(self, length: int, head: bytes) -> list[int]:
+    def states(self, length: int, head: bytes) -> tuple[int, ...]:
         """Return ``state`` for identifications 0, 1, 2, ..., which are those of the packets of a batch."""
-        states = self._states.get((length, head))
-        if states is None:
-            if len(self._states) >= MAX_STATES:
-                self._states.clear()
-            first = self.state(length, head)
-            effects = _EFFECTS if self.has_identification else _NO_EFFECTS
-            states = self._states[length, head] = [first ^ effect for effect in effects]
-        return states
+        return _states(self._addresses, length, head)

@@ -32,7 +32,7 @@ READ_PACKETS = 64
 READ_UNIT = 16
 """Packets requested by a repeated RDMA Read request. All requests begin and end at multiples of it, so that a repeated
 request never reaches beyond the first one that the peer saw."""
-ACK_EVERY = 32
+ACK_EVERY = 64
 """At least every so many packets request an acknowledgement."""
 REORDER_DELAY = 0.002
 """Seconds that a missing packet may be late before it counts as lost. Networks with several paths reorder packets, and

@@ -131,19 +131,6 @@ class Responder:
         """Process a request packet: extension headers at offset 12, payload up to ``end``. The caller has checked that
         ``packet`` is long enough for the headers of ``opcode``."""
         number = extend_psn(psn, self._expected)
-        if opcode == Opcode.WRITE_MIDDLE and number == self._expected and self._message == _WRITE and not self._early:
-            # The most frequent packet by far: the only question is whether the memory may still be written.
-            region, position, size = self._region, self._position, end - 12
-            if region is not None and region.valid and size == self.mtu < self._left:
-                region.memory[position : position + size] = packet[12:end]
-                self._position = position + size
-                self._left -= size
-                self._counters["bytes_placed"] += size
-                self._expected = number + 1
-                self._nak = self._nak_sent = None
-                if ack_request:
-                    self._acknowledge = True
-                return
         if number != self._expected:
             self._out_of_order(opcode, number, ack_request, packet, end, now)
             return

@@ -6,8 +6,9 @@ InfiniBand leaves round-trip estimation to the implementer (IBTA 9.7.6.1.3 gives
 
 from __future__ import annotations
 
-MAX_WINDOW = 128
-"""Most packets in flight. Keeps a burst well below a default UDP receive buffer and a NIC's queue."""
+MAX_WINDOW = 256
+"""Most packets in flight: 1 MiB with the largest packets. A new connection has fewer, until as many as it has arrive
+without a loss."""
 MIN_WINDOW = 16
 """The response packets of one RDMA Read request always fit."""
 FIRST_WINDOW = 64

@@ -24,7 +24,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
-from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
 from smbdirect.providers.roce import icrc
 from smbdirect.providers.roce.arrival import MIN_PACKET, Run, is_intact, runs
@@ -51,8 +50,8 @@ TURN_BYTES = 256 << 10
 least."""
 TURN_PACKET = 4096
 _INT = struct.Struct("=i")
-_MAX_FLOWS = 512
-"""Most senders whose addresses and CRC states are kept."""
+_MAX_SENDERS = 4096
+"""Most senders whose routes are kept."""
 
 
 class Arrivals(Protocol):
@@ -337,7 +336,7 @@ class Port:
         self._arrivals.on_pause()
 
     def _new_sender(self, address: tuple[Any, ...], local: bytes) -> _Sender:
-        if len(self._senders) >= _MAX_FLOWS:
+        if len(self._senders) >= _MAX_SENDERS:
             self._senders.clear()
         source = pack_address(address[0])
         route = self._route(local, source, address[3] if self.ipv6 else 0)
@@ -362,12 +361,12 @@ class Port:
             return [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, route.local + struct.pack("=I", route.scope))]
         return [(socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4s", 0, route.local, bytes(4)))]
 
-    def transmit(self, buffers: list[Buffer], control: list[tuple[int, int, bytes]], address: tuple[str, int]) -> bool:
+    def transmit(self, data: bytes, control: list[tuple[int, int, bytes]], address: tuple[str, int]) -> bool:
         """Send one datagram or one batch of them. If the socket does not accept it now, keep it until it does, and
         return False."""
         if not self.blocked:
             try:
-                self.socket.sendmsg(buffers, control, 0, address)
+                self.socket.sendmsg([data], control, 0, address)
             except BlockingIOError:
                 self.blocked = True
                 self._loop.add_writer(self.socket, self._writable)
@@ -376,8 +375,7 @@ class Port:
                 return True
             else:
                 return True
-        # Copied: the buffers may be used again before the socket accepts them.
-        self._pending.append((b"".join(buffers), control, address))
+        self._pending.append((data, control, address))
         return False
 
     def _failed(self, error: OSError, control: list[tuple[int, int, bytes]]) -> None:

@@ -157,14 +157,6 @@ def test_states_of_a_flow(addresses: tuple[bytes, bytes], size: int) -> None:
         assert state == zlib.crc32(masked, icrc.prefix(*addresses, *PORTS, size, number))
 
 
-def test_a_flow_keeps_few_states() -> None:
-    kept = flow()
-    for number in range(1000):
-        kept.states(16 + number, MIDDLE)
-    assert len(kept._states) <= icrc.MAX_STATES
-    assert len(kept._single) <= icrc.MAX_STATES
-
-
 @given(st.binary(max_size=5000), st.integers(0, 0xFFFFFFFF))
 def test_both_implementations_of_the_crc(data: bytes, state: int) -> None:
     assert icrc.crc32(data, state) == zlib.crc32(data, state)

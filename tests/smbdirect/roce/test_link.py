@@ -18,6 +18,7 @@ from smbdirect.providers.roce.arrival import runs
 from smbdirect.providers.roce.headers import BTH, MIGRATED, PSN_MASK, Bth
 from smbdirect.providers.roce.queue_pair import QueuePair
 from smbdirect.providers.roce.requester import Work
+from smbdirect.providers.roce.retry import FIRST_WINDOW
 
 MTU = 256
 RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
@@ -355,7 +356,7 @@ def test_receiver_never_ready_ends_the_connection() -> None:
 @pytest.mark.parametrize("batches", [False, True])
 def test_a_region_invalidated_under_a_write_is_not_changed_any_more(seed: int, batches: bool) -> None:
     link = Link(seed, **BAD_LINK, batches=batches)
-    memory = bytearray(200_000)
+    memory = bytearray(2_000_000)
     region = link.far.register(memory)
     link.near.post(Operation.WRITE, b"\xee" * len(memory), None, region)
     snapshot: list[bytes] = []
@@ -374,8 +375,8 @@ def test_a_region_invalidated_under_a_write_is_not_changed_any_more(seed: int, b
 
 def test_a_region_invalidated_under_a_read_is_not_served_any_more() -> None:
     link = Link(9)
-    region = link.far.register(bytearray(200_000))
-    link.near.post(Operation.READ, bytearray(200_000), "read", region)
+    region = link.far.register(bytearray(2_000_000))
+    link.near.post(Operation.READ, bytearray(2_000_000), "read", region)
     link.at(link.now + 0.01, region.invalidate)
     link.run(lambda: link.near.queue_pair.failure)
     link.near.pump()
@@ -440,7 +441,7 @@ def test_window_bounds_what_is_in_flight() -> None:
     link.near.post(Operation.WRITE, bytes(1 << 20), None, region)
     link.near.pump()
     assert link.near.counters["retransmissions"] == 0
-    assert len(link._events) <= 128
+    assert len(link._events) <= FIRST_WINDOW
     assert any(event[2].__defaults__[0][8] & 0x80 for event in link._events[:-1]), (
         "acknowledgement asked for on the way"
     )

@@ -31,8 +31,8 @@ class StubPort:
     def source_control(self, route: Route) -> list[Any]:
         return []
 
-    def transmit(self, buffers: list[Any], control: list[Any], address: tuple[str, int]) -> bool:
-        self.datagrams.append((b"".join(buffers), bool(control)))
+    def transmit(self, data: bytes, control: list[Any], address: tuple[str, int]) -> bool:
+        self.datagrams.append((data, bool(control)))
         self.blocked = len(self.datagrams) >= self.room
         return not self.blocked
 

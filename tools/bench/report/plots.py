@@ -91,7 +91,7 @@ def _figure(panels: int) -> tuple[Figure, list[Axes]]:
 
 def _write(figure: Figure, axes: Sequence[Axes], path: Path) -> None:
     labels = {label: handle for one in axes for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
-    figure.legend(labels.values(), labels, loc="outside lower center", ncols=6)
+    figure.legend(labels.values(), labels, loc="outside lower center", ncols=6 if max(map(len, labels)) < 12 else 3)
     figure.savefig(path, format="svg", metadata={"Date": None})
 
 

@@ -4,6 +4,9 @@ say() { echo "== [$(up)] $*"; }
 fail=0
 ck() { if "$@"; then say "ok: $*"; else say "FAIL($?): $*"; fail=1; fi; }
 t() { local a=$(up); "$@"; local r=$?; echo "TIME $(echo "$a $(up)" | awk '{printf "%.2f", $2-$1}')s rc=$r: $*"; return $r; }
+capturing() {   # FILE: wait until tcpdump, which writes its header first, captures into it: on a busy machine its start takes seconds
+  local i=0; while [ ! -s $1 ] && [ $i -lt 100 ]; do sleep 0.2; i=$((i+1)); done; sleep 0.2
+}
 
 net_user() {   # QEMU's user network: the host's 127.0.0.1 is 10.0.2.2
   ip addr show dev eth0 | grep -q 10.0.2.15 && return

@@ -14,7 +14,7 @@ ask() {   # WHAT [WORDS]: let the host do it; errors are in failed-WHAT
   while [ -e $CASE_OUT/ask-$what ]; do sleep 0.1; i=$((i+1)); [ $i -gt 2400 ] && return 1; done
   [ ! -e $CASE_OUT/failed-$what ] || { cat $CASE_OUT/failed-$what; return 1; }
 }
-tcpdump -Z root -i eth0 -s 0 -B 65536 -w /tmp/cap.pcap -U 'tcp port 5445 or tcp port 445' 2>/dev/null & T=$!; sleep 1
+rm -f /tmp/cap.pcap; tcpdump -Z root -i eth0 -s 0 -B 65536 -w /tmp/cap.pcap -U 'tcp port 5445 or tcp port 445' 2>/dev/null & T=$!; capturing /tmp/cap.pcap
 stop_capture() { sleep 1; kill -INT $T; wait $T; cp /tmp/cap.pcap $CASE_OUT/session.pcap; }
 mnt() { smb_mount $IP share $1 $R,persistenthandles,hard,nosharesock,cache=$2,echo_interval=${3:-1},handletimeout=20000${OPTS:+,$OPTS}; }
 # Local ports of established connections to the server.

@@ -3,7 +3,7 @@
 . /out/mounts.sh
 CASE_OUT=${CASE_OUT:-/out} A=/mnt/two B=/mnt2/two
 case $2 in 10.0.2.2|10.0.2.15|self) net_user;; *) ip addr show dev eth0 | grep -q "${2%.*}.2/" || ip addr add ${2%.*}.2/24 dev eth0;; esac
-tcpdump -Z root -i eth0 -s 0 -B 65536 -w /tmp/cap.pcap -U 'tcp port 5445 or tcp port 445' 2>/dev/null & T=$!; sleep 1
+rm -f /tmp/cap.pcap; tcpdump -Z root -i eth0 -s 0 -B 65536 -w /tmp/cap.pcap -U 'tcp port 5445 or tcp port 445' 2>/dev/null & T=$!; capturing /tmp/cap.pcap
 two_mounts "$@"; [ $fail = 1 ] && { umount /mnt2; kill -INT $T; exit 1; }
 head -c 400000 /dev/urandom > /tmp/x; head -c 400000 /dev/urandom > /tmp/y
 same() { cmp -s $1 $2; }

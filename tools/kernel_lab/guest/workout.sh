@@ -13,7 +13,7 @@ CAPIF=eth0; [ $IP = 10.0.2.15 ] && CAPIF=lo; [ $IP = self ] && { ksmbd_start; IP
 modprobe cifs; client_credits ${CREDITS:-255}
 ping -c1 -W2 $IP >/dev/null      # a cold ARP makes the first RDMA connect time out
 
-tcpdump -Z root -i $CAPIF -s 0 -B 65536 -w /tmp/cap.pcap -U 'tcp port 5445 or tcp port 445 or udp port 4791' 2>/dev/null & T=$!; sleep 1
+rm -f /tmp/cap.pcap; tcpdump -Z root -i $CAPIF -s 0 -B 65536 -w /tmp/cap.pcap -U 'tcp port 5445 or tcp port 445 or udp port 4791' 2>/dev/null & T=$!; capturing /tmp/cap.pcap
 stop_capture() { sleep 1; kill -INT $T; wait $T; cp /tmp/cap.pcap $CASE_OUT/session.pcap; }
 mnt() { smb_mount $IP $SHARE /mnt $R${OPTS:+,$OPTS}; }
 ck mnt; [ $fail = 1 ] && { dmesg | grep -iE "cifs|siw|rxe|rdma" | tail -20; stop_capture; exit 1; }
