@@ -101,6 +101,9 @@ class Play:
             buffers[-1] = buffers[-1]._replace(offset=(1 << 64) - 1)
         described = pack_descriptors(buffers)
         described = described[: len(described) - wanted["cut"]]
+        if not wanted["channel"]:
+            # They are data for the file then, if anything: addresses differ between two runs.
+            described = b"d" * len(described)
         where = wanted["at"], len(described)
         persistent, volatile = self.file.file_id
         if write:
