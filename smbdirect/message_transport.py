@@ -51,10 +51,14 @@ class FileRange(NamedTuple):
     descriptor: int
     offset: int
     length: int
+    memory: memoryview | None = None
+    """The same bytes, mapped, if they are. Only system calls may look at them, which fail with EFAULT where the file
+    was cut off. Anything else that does ends the process (SIGBUS)."""
 
     def after(self, count: int) -> FileRange:
         """Return the range without its first ``count`` bytes."""
-        return FileRange(self.descriptor, self.offset + count, self.length - count)
+        memory = self.memory[count:] if self.memory is not None else None
+        return FileRange(self.descriptor, self.offset + count, self.length - count, memory)
 
 
 class Payload(Protocol):

@@ -2,8 +2,8 @@
 
 Small messages are copied from one receive buffer, which may receive several at once. A large message is received
 directly into a pooled buffer of its own. Sends gather segments without copying them. Data that is still in a file goes
-from the page cache to the socket by sendfile(2). The data of a large message that somebody wants to store may stay in
-the socket until all of it has arrived, and goes from there to the file.
+from the page cache to the socket. The data of a large message that somebody wants to store may stay in the socket until
+all of it has arrived, and goes from there to the file.
 """
 
 from __future__ import annotations
@@ -578,16 +578,40 @@ class TcpTransport:
             self._finish(None)
 
     def _send_beside_files(self) -> None:
-        """Send the memory before the first file range or, if there is none, the range. Raises ``OSError``."""
-        if self._queue:
-            # MSG_MORE: the kernel sends a header in the same segment as the data that follows it.
-            self._sent(self._socket.sendmsg(list(islice(self._queue, MAX_SEGMENTS)), (), socket.MSG_MORE))
-            return
+        """Send the memory before the first file range, and the range. Raises ``OSError``."""
+        queue = self._queue
         data, behind = self._files[0]
+        if data.memory is not None and len(queue) < MAX_SEGMENTS:
+            before = sum(map(len, queue))
+            try:
+                count = self._socket.sendmsg([*queue, data.memory])
+            except OSError as error:
+                if error.errno != errno.EFAULT:
+                    raise
+                # The file was cut off. sendfile(2) takes what is left of it.
+                self._files[0] = data._replace(memory=None), behind
+                return
+            if count <= before:
+                self._sent(count)
+                return
+            queue.clear()
+            self.pending_send_bytes -= before
+            self._sent_position += before
+            self._range_sent(count - before)
+            return
+        if queue:
+            # MSG_MORE: the kernel sends a header in the same segment as the data that follows it.
+            self._sent(self._socket.sendmsg(list(islice(queue, MAX_SEGMENTS)), (), socket.MSG_MORE))
+            return
         count = os.sendfile(self._fd, data.descriptor, data.offset, data.length)
         if count == 0:
             # The file was cut off after the header had promised the data. Samba, too, fills up with zeros.
             behind.appendleft(bytes(data.length))
+        self._range_sent(count)
+
+    def _range_sent(self, count: int) -> None:
+        """Note that the socket accepted ``count`` bytes of the first file range; 0 if there will be no more of it."""
+        data, behind = self._files[0]
         if count in (0, data.length):
             self._files.popleft()
             self._queue = behind

@@ -27,6 +27,7 @@ from smb3server.backends.base import (
 from smb3server.backends.eas import ea_size, merge_eas
 from smb3server.backends.local import file_io, page_cache, release, reparse, scan, syscalls
 from smb3server.backends.local.impersonate import ActAs, space_of
+from smb3server.backends.local.mappings import MappedFile
 from smb3server.backends.local.metadata import Blob, Metadata, MetadataStore, file_info
 from smb3server.backends.local.namespace import Namespace
 from smb3server.backends.local.own_changes import OwnChanges
@@ -77,6 +78,7 @@ class LocalHandle(Handle):
         "_backend",
         "_data",
         "_fd",
+        "_mapped",
         "_name_synced",
         "_ref",
         "_space",
@@ -114,6 +116,7 @@ class LocalHandle(Handle):
         self._writable = writable
         self._user = user
         self._space = space_of(user)
+        self._mapped: MappedFile | None = None
         # Whether ``flush`` need not make the file's name durable.
         self._name_synced = not created
         self.key = FileKey(stat.dev, stat.ino)
@@ -166,10 +169,14 @@ class LocalHandle(Handle):
         descriptor = self._data
         if descriptor is None:
             return None
-        length = min(length, os.fstat(descriptor).st_size - offset)
+        size = os.fstat(descriptor).st_size
+        length = min(length, size - offset)
         if length <= 0 or not page_cache.holds(descriptor, offset, length):
             return None
-        return FileRange(descriptor, offset, length)
+        if self._mapped is None:
+            self._mapped = MappedFile()
+        memory = self._mapped.part(descriptor, offset, length, size)
+        return FileRange(descriptor, offset, length, memory) if memory is not None else None
 
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
         with self._space:
@@ -500,6 +507,9 @@ class LocalHandle(Handle):
     def close(self) -> None:
         descriptor, data = self._fd, self._data
         self._fd, self._data = -1, None
+        if self._mapped is not None:
+            # Before the descriptor: what uses a removed file last waits until its space is free.
+            self._mapped.close()
         if descriptor >= 0 and self._writable:
             self._backend.own.closed(self.key)
         if self.kind == Kind.DIRECTORY and descriptor >= 0:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.backends.local.mappings import MappedFile
 from smb3server.net.tcp import MAX_FILES, TcpTransport
 from smbdirect.message_transport import FileRange
 from smbdirect.transport.pool import BufferPool
@@ -20,9 +21,11 @@ SIZE = 3 << 20
 
 
 class Peers:
-    """A transport and the other end of its connection. ``content`` is in the file."""
+    """A transport and the other end of its connection. ``content`` is in the file, which is mapped if ``maps``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, maps: bool) -> None:
+        self.maps = maps
+        self.mapped = MappedFile()
         self.content = random.Random(5).randbytes(SIZE)
         path.write_bytes(self.content)
         self.file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -38,7 +41,8 @@ class Peers:
         self.transport.start(lambda message: message.release(), self.ended.append)
 
     def send(self, name: str, head: bytes, offset: int, length: int) -> None:
-        data = FileRange(self.file, offset, length)
+        memory = self.mapped.part(self.file, offset, length, SIZE) if self.maps else None
+        data = FileRange(self.file, offset, length, memory)
         self.transport.send([head], None, lambda: self.sent.append(name), data)
 
     async def receive(self, length: int) -> bytes:
@@ -59,17 +63,21 @@ class Peers:
 
 
 def play(tmp_path: Path, test: Callable[[Peers], Awaitable[None]]) -> None:
-    async def main() -> None:
-        peers = Peers(tmp_path / "file")
-        try:
-            await test(peers)
-        finally:
-            peers.transport.abort()
-            peers.peer.close()
-            os.close(peers.file)
-            await asyncio.sleep(0)
+    """Run ``test`` with data that is mapped, and with data that is not."""
+    for maps in (True, False):
+        asyncio.run(played(tmp_path, test, maps))
 
-    asyncio.run(main())
+
+async def played(tmp_path: Path, test: Callable[[Peers], Awaitable[None]], maps: bool) -> None:
+    peers = Peers(tmp_path / "file", maps)
+    try:
+        await test(peers)
+    finally:
+        peers.transport.abort()
+        peers.peer.close()
+        os.close(peers.file)
+        peers.mapped.close()
+        await asyncio.sleep(0)
 
 
 def framed(*parts: bytes) -> bytes:

@@ -155,6 +155,7 @@ def test_whoever_reads_the_output_may_stop(command: list[str]) -> None:
 def test_every_command_that_prints_does_so_by_the_same_helper() -> None:
     """A ``main`` of a module that is run with ``-m`` is called by ``output.run``, or through the command's."""
     plain = {
+        "tools/bench/quick/counted.py",  # the server itself
         "tools/check_layers/__main__.py",
         "tools/flaky/__main__.py",
         "tools/kernel_lab/holder.py",
