@@ -267,6 +267,12 @@ class MessageTransport(Protocol):
         ``ValueError`` if the transport never takes files."""
         ...
 
+    def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
+        """Call ``callback`` once when the messages of this turn are delivered, or the connection ends before: before
+        anything else runs. Return False, and never call it, if no further message of this turn has been received. A
+        turn has one such callback."""
+        ...
+
     def acquire(self, size: int) -> PooledBuffer:
         """Lend a pooled buffer of ``size`` bytes for ``send`` or RDMA on this connection. Its contents are undefined:
         fill or trim it before sending."""

@@ -123,13 +123,22 @@ def _store(
 
 def _put(file: File[Open], handle: Handle, data: memoryview | Payload, offset: int) -> None:
     """Write to the page cache, and note when, for the last write time. Raises ``OSError``."""
-    times = file.write_time
-    if (times is None or not times.dirty) and not file.stream:
+    if _shows_time(file):
         write_times.of(file).writing(handle)
+    _write_out(handle, data, offset)
+
+
+def _write_out(handle: Handle, data: memoryview | Payload, offset: int) -> None:
     if isinstance(data, memoryview):
         handle.write_from([data], offset)
     else:
         handle.take_in(data, offset)
+
+
+def _shows_time(file: File[Open]) -> bool:
+    """Return whether clients see the last write time of the store, which a write changes."""
+    times = file.write_time
+    return (times is None or not times.dirty) and not file.stream
 
 
 def _write_from_peer(request: TreeRequest, body: WriteRequest, remote: RemoteMemory) -> Response | Pending:
@@ -238,8 +247,8 @@ def _look(
 
     The former has a few kilobytes in the message, or data of any length that is still with the transport. It concerns
     the client alone: it is not the open's first WRITE, which watchers are notified of, and it breaks nobody's caching
-    rights. Its data need not be on stable storage. The latter is examined again when its data has come
-    (``PeerWrite``)."""
+    rights. The last write time has been noted before, and its data need not be on stable storage. The latter is
+    examined again when its data has come (``PeerWrite``)."""
     if len(message) < TAIL:
         return None
     fields = WRITE_REQUEST.fields_from(message, HEADER_SIZE)
@@ -263,13 +272,15 @@ def _look(
     if opened.is_directory or not opened.granted_access & _WRITE_DATA or offset + length > opened.max_offset:
         return None
     file, handle = opened.file, opened.handle
-    if file is None or handle is None or (file.locks.locks and file.locks.denies_write(opened, offset, length)):
+    if file is None or handle is None or opened.descriptor is None or _shows_time(file):
+        return None
+    if file.locks.locks and file.locks.denies_write(opened, offset, length):
         return None
     if file.caching.holders and file.caching.is_broken_by_write(opened.caching):
         return None
-    if payload is not None and (opened.descriptor is None or length != payload.length):
+    if payload is not None and length != payload.length:
         return None
-    return opened, partial(_write_now, connection, opened, file, handle, data, offset, length), None
+    return opened, partial(_write_now, connection, opened, handle, data, offset, length), None
 
 
 def _look_at_peer_write(
@@ -304,19 +315,13 @@ def _look_at_peer_write(
 
 
 def _write_now(
-    connection: Connection,
-    opened: Open,
-    file: File[Open],
-    handle: Handle,
-    data: memoryview | Payload,
-    offset: int,
-    length: int,
+    connection: Connection, opened: Open, handle: Handle, data: memoryview | Payload, offset: int, length: int
 ) -> Body:
     """Write to the page cache and return the response. Raises ``OSError``."""
     connection.largest_inline = max(connection.largest_inline, length)
-    _put(file, handle, data, offset)
+    _write_out(handle, data, offset)
     opened.position = offset + length
     return WRITE_RESPONSE.pack_fields(17, 0, length, 0, 0, 0), None
 
 
-SHORT_FORMS[Command.WRITE] = ShortForm(write, _look, LENGTH_AT, _ends_with_payload, _look)
+SHORT_FORMS[Command.WRITE] = ShortForm(write, _look, LENGTH_AT, _ends_with_payload, _look, writes=True)

@@ -113,12 +113,11 @@ class Dispatcher:
         cipher_session: Session | None = None
         try:
             if len(view) >= HEADER_SIZE:
-                magic = view[:4]
-                if magic == TRANSFORM_PROTOCOL_ID:
+                if view[:4] == TRANSFORM_PROTOCOL_ID:
                     view, cipher_session = self._decrypt(view)
-                    magic = view[:4]
-                if magic == PROTOCOL_ID and self._fast_lane.take(inbound, view, cipher_session):
+                if self._fast_lane.take(inbound, view, cipher_session):
                     return
+            self._fast_lane.end_row()
             chain = self._begin(inbound, view, cipher_session)
         except Disconnect as reason:
             inbound.release()

@@ -8,6 +8,9 @@ of the general path (``dispatcher``, ``checks``, ``reply``), and the same state 
 it came and before any state has changed. So the lane refuses nothing: it knows only requests that the general path
 would serve at once.
 
+Consecutive WRITEs of one user are a row (``impersonate.begin_row``). It ends with the turn of the transport, and before
+anything but the lane itself goes on.
+
 The part that differs between commands is their ``ShortForm``. It lies beside the command's handler in ``commands``.
 """
 
@@ -18,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from smb3server.backends.local.impersonate import begin_row, end_row
 from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
 from smb3server.dispatch.checks import CREDIT_SIZE, pays_for
@@ -85,6 +89,8 @@ class ShortForm(NamedTuple):
         lambda *_: None
     )
     """As ``look``. The message ends with its head, and its data is in the payload."""
+    writes: bool = False
+    """Whether ``Answer`` writes to a descriptor as the user whose space that takes, and does nothing else to files."""
 
 
 SHORT_FORMS: dict[int, ShortForm] = {}
@@ -130,6 +136,7 @@ class FastLane:
     __slots__ = (
         "_connection",
         "_host",
+        "_in_row",
         "_parking",
         "_requests",
         "_short_only",
@@ -158,6 +165,8 @@ class FastLane:
         self._writer = writer
         self._parking = parking
         self._watchdog = watchdog
+        self._in_row = False
+        """Whether the thread is in a row of writes, begun here."""
 
     def wants_payload(self, head: memoryview, length: int) -> bool:
         """See ``PayloadTaker``."""
@@ -253,6 +262,9 @@ class FastLane:
             return False
         watchdog = self._watchdog
         began, processor = (time.monotonic(), time.thread_time()) if watchdog is not None else (0.0, 0.0)
+        if form.writes and not self._in_row and self._transport.at_end_of_turn(self.end_row):
+            self._in_row = True
+            begin_row()
         body: Body | Begin | Exception | None
         try:
             body = answer()
@@ -262,6 +274,8 @@ class FastLane:
             view[SIGNATURE_OFFSET:HEADER_SIZE] = signature
             return False
         window.consume(message_id, cost)
+        if type(body) is not tuple:
+            self.end_row()
         if type(body) is not tuple or watchdog is not None:
             request = self._request(Chain(inbound, view, cipher_session, -1), session, tree, opened, signer)
             if not isinstance(body, (tuple, Exception)):
@@ -292,6 +306,12 @@ class FastLane:
         self._send(packed, body, signer, message_id, cipher_session, invalidate)
         inbound.release()
         return True
+
+    def end_row(self) -> None:
+        """End the row of writes that is under way here, if there is one."""
+        if self._in_row:
+            self._in_row = False
+            end_row()
 
     def _send(
         self,

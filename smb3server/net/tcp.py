@@ -184,6 +184,8 @@ class TcpTransport:
         self._corked = False
         """Whether ``_readable`` is on the stack: it flushes at its end, so that answers to a batch of requests need one
         call."""
+        self._at_end: Callable[[], None] | None = None
+        """See ``at_end_of_turn``. Invariant: None unless ``_corked``."""
 
     @property
     def counters(self) -> dict[str, int]:
@@ -243,6 +245,7 @@ class TcpTransport:
     def _finish(self, error: BaseException | None) -> None:
         if self._life >= _DEAD:
             return
+        self._end_turn()
         self._life = change(self._life, Life.DEAD)
         self._error = error
         self._update_reading()
@@ -319,7 +322,21 @@ class TcpTransport:
             return
         finally:
             self._corked = False
+            if self._at_end is not None:
+                self._end_turn()
         self._flush()
+
+    def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
+        """See ``MessageTransport``."""
+        if not self._corked or self._end == self._start:
+            return False
+        self._at_end = callback
+        return True
+
+    def _end_turn(self) -> None:
+        callback, self._at_end = self._at_end, None
+        if callback is not None:
+            callback()
 
     def _receive(self) -> bool:
         """Receive once, and deliver the complete messages. Return False if another call would only block."""

@@ -294,31 +294,31 @@ def parse_contexts(area: memoryview) -> list[RawContext]:
     """Decode the chained list. Raises ``DecodeError`` for a name shorter than 4 bytes or data outside ``area``.
     [MS-SMB2 2.2.13.2]"""
     found: list[RawContext] = []
+    raw, size, fixed = bytes(area), len(area), CONTEXT_HEADER.size
     position = 0
     while True:
         if len(found) == MAX_CONTEXTS:
             raise DecodeError("too many create contexts")
-        header = record_at(CONTEXT_HEADER, area, position)
-        end = position + header.next if header.next else len(area)
-        if header.next % 8 or end > len(area) or (header.next and header.next < CONTEXT_HEADER.size):
+        if size - position < fixed:
+            raise DecodeError("create context cut short")
+        step, name_offset, name_length, _, data_offset, data_length = CONTEXT_HEADER.fields_from(raw, position)
+        end = position + step if step else size
+        if step % 8 or end > size or (step and step < fixed):
             raise DecodeError("bad Next in the create contexts")
-        name_start = position + header.name_offset
-        data_start = position + header.data_offset
-        if (
-            header.name_length < 4
-            or header.name_offset < CONTEXT_HEADER.size
-            or name_start + header.name_length > end
-            or (header.data_length and header.data_offset < header.name_offset + header.name_length)
-            or (header.data_length and header.data_offset % 8)
-            or (header.data_length and data_start + header.data_length > end)
-        ):
+        name_start = position + name_offset
+        name_end = name_start + name_length
+        if name_length < 4 or name_offset < fixed or name_end > end:
             raise DecodeError("create context outside its entry")
-        name = bytes(area[name_start : name_start + header.name_length])
-        data = bytes(area[data_start : data_start + header.data_length]) if header.data_length else b""
-        found.append(RawContext(name, data))
-        if header.next == 0:
+        data = b""
+        if data_length:
+            data_start = position + data_offset
+            if data_start < name_end or data_offset % 8 or data_start + data_length > end:
+                raise DecodeError("create context outside its entry")
+            data = raw[data_start : data_start + data_length]
+        found.append(RawContext(raw[name_start:name_end], data))
+        if step == 0:
             return found
-        position += header.next
+        position += step
 
 
 def pack_contexts(contexts: Sequence[RawContext]) -> bytes:
@@ -330,8 +330,8 @@ def pack_contexts(contexts: Sequence[RawContext]) -> bytes:
         size = data_offset + len(data) if data else name_end
         padding = -size % 8 if index + 1 < len(contexts) else 0
         following = size + padding if index + 1 < len(contexts) else 0
-        header = ContextHeader(following, CONTEXT_HEADER.size, len(name), 0, data_offset if data else 0, len(data))
-        out += CONTEXT_HEADER.pack(header) + name
+        offset = data_offset if data else 0
+        out += CONTEXT_HEADER.pack_fields(following, CONTEXT_HEADER.size, len(name), 0, offset, len(data)) + name
         if data:
             out += bytes(data_offset - name_end) + data
         out += bytes(padding)

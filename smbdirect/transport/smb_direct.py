@@ -328,6 +328,9 @@ class SmbDirectTransport:
         if self.life < Life.DEAD:
             self._arm_timer()
 
+    def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
+        return False
+
     def acquire(self, size: int) -> PoolBuffer:
         """See ``MessageTransport``. The buffer is registered if the fabric needs it."""
         return self.rdma.cache.acquire(size)

@@ -112,6 +112,9 @@ class _Transport:
         if on_sent is not None:
             on_sent()
 
+    def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
+        return False
+
     def acquire(self, size: int) -> _Message:
         return _Message(bytes(size))
 

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -176,6 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
             try:
                 build()
                 found += run(protocol, options, folder)
+                shutil.rmtree(folder)  # After a failure its consoles are needed.
             except (BenchError, NetworkError, ServerError, OSError) as error:
                 print(f"bench: {protocol}: {error}", file=sys.stderr)
                 status = 2

@@ -55,9 +55,14 @@ def read_into(descriptor: int, buffers: Sequence[memoryview], offset: int) -> in
 
 def write_from(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
     """Write all buffers at ``offset``. Return the bytes written, or raise ``OSError``."""
-    wanted = sum(map(len, buffers))
-    check_range(offset, wanted)
-    done = os.pwritev(descriptor, buffers[:_IOV_MAX], offset) if wanted else 0
+    if len(buffers) == 1:
+        wanted = len(buffers[0])
+        check_range(offset, wanted)
+        done = os.pwrite(descriptor, buffers[0], offset) if wanted else 0
+    else:
+        wanted = sum(map(len, buffers))
+        check_range(offset, wanted)
+        done = os.pwritev(descriptor, buffers[:_IOV_MAX], offset) if wanted else 0
     while done < wanted:
         count = os.pwritev(descriptor, _rest(buffers, done), offset + done)
         if count == 0:

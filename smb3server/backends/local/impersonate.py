@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import threading
 from types import TracebackType
 from typing import NamedTuple
 
@@ -89,6 +90,8 @@ class ActAs:
         self._user = user
 
     def __enter__(self) -> None:
+        if _row.kept is not None:
+            _row.leave()
         own, user = self._own, self._user
         if own is None or user is None:
             return
@@ -147,7 +150,8 @@ class SpaceOf:
     The right to write was checked when the descriptor was opened. For each new block the kernel checks only the
     file-system uid, which may own the file system's reserve, and CAP_SYS_RESOURCE, which lifts quotas. Without
     CAP_FSETID a write clears set-id bits. This is cheaper than ``ActAs`` because the groups stay as they are. One
-    object may be used repeatedly, and by several threads at once. Do not nest it.
+    object may be used repeatedly, and by several threads at once. Do not nest it. Within a row (``begin_row``) the
+    user's uid stays in force at the end, so that the next write by the same user has nothing to switch.
     """
 
     __slots__ = ("_user",)
@@ -164,11 +168,22 @@ class SpaceOf:
         return None if uid == own.uid == 0 else (own, uid)
 
     def __enter__(self) -> None:
+        if _row.kept is self:
+            return
+        _row.leave()
+        self._take()
+        if _row.under_way:
+            _row.kept = self
+
+    def _take(self) -> None:
         found = self._switch()
         if found is None:
             return
         own, uid = found
         syscalls.switch_ids(uid, syscalls.KEEP_ID)
+        if _row.under_way and syscalls.switch_ids(syscalls.KEEP_ID, syscalls.KEEP_ID)[0] != uid:
+            # The end of the row is too late to see this.
+            raise PermissionError(errno.EPERM, f"cannot act as uid {uid}")
         if own.lower is not None and uid != 0:
             try:
                 own.lower.make()
@@ -179,6 +194,11 @@ class SpaceOf:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if _row.kept is not self:
+            self.leave()
+
+    def leave(self) -> None:
+        """Become the server again. Raises PermissionError if the kernel had refused the user's uid."""
         found = self._switch()
         if found is None:
             return
@@ -188,6 +208,38 @@ class SpaceOf:
             own.restore.make()
         if was != uid:
             raise PermissionError(errno.EPERM, f"cannot act as uid {uid}")
+
+
+class _Row(threading.local):
+    """The row of writes that a thread is in."""
+
+    under_way = False
+    # Invariant: None unless the row is under way.
+    kept: SpaceOf | None = None
+    """The one whose user's uid is in force, although no write is."""
+
+    def leave(self) -> None:
+        """Become the server again."""
+        kept, self.kept = self.kept, None
+        if kept is not None:
+            kept.leave()
+
+
+_row = _Row()
+
+
+def begin_row() -> None:
+    """Begin a row of writes in this thread. Switching to a user and back takes longer than a write of some kilobytes.
+
+    Until ``end_row`` the thread may only read and write descriptors that are open already: it would do everything else
+    as the user of the last write. An ``ActAs`` alone is safe, as it leaves that user first."""
+    _row.under_way = True
+
+
+def end_row() -> None:
+    """End the row of writes, if there is one: the thread is the server again."""
+    _row.under_way = False
+    _row.leave()
 
 
 @functools.lru_cache(maxsize=1024)

@@ -6,19 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
 
 _SINCE_3_0 = (wire.DURABLE_REQUEST_V2, wire.DURABLE_RECONNECT_V2)
-_ABOUT_DURABILITY = (wire.DURABLE_REQUEST, wire.DURABLE_RECONNECT, *_SINCE_3_0)
+_ABOUT_DURABILITY = frozenset((wire.DURABLE_REQUEST, wire.DURABLE_RECONNECT, *_SINCE_3_0))
 
 
-@dataclass(frozen=True, slots=True)
-class CreateContexts:
+class CreateContexts(NamedTuple):
     """The contexts of one request. None, False or 0 in a field: the context was not sent, or does not count."""
 
     eas: tuple[tuple[bytes, bytes], ...] | None = None
@@ -65,7 +63,7 @@ def decode(raw: Sequence[wire.RawContext], dialect: int) -> CreateContexts:
     if wire.DURABLE_RECONNECT in found:
         # 3.3.5.9.7: a version 1 request beside it is ignored.
         found.pop(wire.DURABLE_REQUEST, None)
-    if sum(name in found for name in _ABOUT_DURABILITY) > 1:
+    if len(_ABOUT_DURABILITY & found.keys()) > 1:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     return _named(found, dialect)
 

@@ -29,9 +29,9 @@ def bulk(test: str, size: int, depth: int, protection: str = "") -> Case:
     return Case(" ".join(filter(None, (f"{test} {size_name(size)} q{depth}", protection))), options, "MB/s")
 
 
-def small(depth: int) -> Case:
-    """Return the case that reads 4 KiB anywhere in the file, ``depth`` at a time."""
-    return Case(f"4 KiB random read q{depth}", ("-t", "randread", "-b", "4096", "-q", str(depth)))
+def small(depth: int, test: str = "read") -> Case:
+    """Return the case that reads or writes 4 KiB anywhere in the file, ``depth`` at a time."""
+    return Case(f"4 KiB random {test} q{depth}", ("-t", f"rand{test}", "-b", "4096", "-q", str(depth)))
 
 
 def crowd(case: Case, connections: int) -> Case:
@@ -51,6 +51,7 @@ CASES: dict[str, Case] = {
         ),
         small(1),
         small(32),
+        small(32, "write"),
         Case("echo q1", ("-t", "echo", "-q", "1")),
         Case("echo q32", ("-t", "echo", "-q", "32")),
         # -K: created files stay, so that the time for removing them does not count as time for creating them.

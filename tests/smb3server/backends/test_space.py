@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends.base import Disposition, Handle, OpenRequest, User
+from smb3server.backends.local import impersonate, syscalls
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.impersonate import OF_FILES, ActAs, SpaceOf
 from smb3server.process import capabilities
@@ -21,6 +22,7 @@ LONGEST_TURN = 0.1
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")
 ALICE = User(54321, 54321)
+BOB = User(54322, 54322)
 MIB = 1 << 20
 SIZE, RESERVE = 32, 50
 """MiB of the volume; per cent that only root may use."""
@@ -151,3 +153,107 @@ def test_acting_as_a_user_no_capability_helps() -> None:
     with pytest.raises(RuntimeError), SpaceOf(ALICE):
         raise RuntimeError
     assert capabilities.get() == before
+
+
+# Rows of writes
+
+
+def present_uid() -> int:
+    """The thread's file-system uid."""
+    return syscalls.switch_ids(syscalls.KEEP_ID, syscalls.KEEP_ID)[0]
+
+
+@pytest.fixture
+def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The file-system uids that were set, in their order; a row of writes that ends with the test."""
+    found: list[int] = []
+    switch = syscalls.switch_ids
+
+    def noted(uid: int, gid: int) -> tuple[int, int]:
+        if uid != syscalls.KEEP_ID:
+            found.append(uid)
+        return switch(uid, gid)
+
+    monkeypatch.setattr(syscalls, "switch_ids", noted)
+    before = capabilities.get()
+    try:
+        yield found
+    finally:
+        impersonate.end_row()
+        assert present_uid() == 0
+        assert capabilities.get() == before
+
+
+def test_a_row_switches_once_for_each_user_and_back(switches: list[int]) -> None:
+    alice, bob = SpaceOf(ALICE), SpaceOf(BOB)
+    before = capabilities.get()
+    impersonate.begin_row()
+    for acting, uid in ((alice, ALICE.uid), (alice, ALICE.uid), (bob, BOB.uid), (bob, BOB.uid), (alice, ALICE.uid)):
+        with acting:
+            assert present_uid() == uid
+            assert not capabilities.get().effective & (OF_FILES | capabilities.Capability.SYS_RESOURCE)
+    assert present_uid() == ALICE.uid
+    impersonate.end_row()
+    assert switches == [ALICE.uid, 0, BOB.uid, 0, ALICE.uid, 0]
+    assert capabilities.get() == before
+    with alice:
+        pass
+    assert present_uid() == 0
+
+
+def test_a_failed_write_does_not_end_a_row(switches: list[int]) -> None:
+    alice = SpaceOf(ALICE)
+    impersonate.begin_row()
+    with pytest.raises(OSError, match="full"), alice:
+        raise OSError(errno.ENOSPC, "full")
+    with alice:
+        assert present_uid() == ALICE.uid
+    impersonate.end_row()
+    assert switches == [ALICE.uid, 0]
+
+
+def test_the_server_itself_writes_in_a_row_as_itself(switches: list[int]) -> None:
+    impersonate.begin_row()
+    with SpaceOf(ALICE):
+        pass
+    with SpaceOf(None):
+        assert present_uid() == 0
+    with SpaceOf(ALICE):
+        assert present_uid() == ALICE.uid
+
+
+@pytest.mark.parametrize("user", [BOB, None])
+def test_acting_in_a_row_is_not_as_the_last_writer(switches: list[int], user: User | None) -> None:
+    impersonate.begin_row()
+    with SpaceOf(ALICE):
+        pass
+    with ActAs(user):
+        assert present_uid() == (BOB.uid if user else 0)
+    assert present_uid() == 0
+
+
+def test_a_row_is_of_one_thread(switches: list[int]) -> None:
+    impersonate.begin_row()
+    with SpaceOf(ALICE):
+        pass
+
+    def elsewhere() -> tuple[int, int]:
+        with SpaceOf(BOB):
+            during = present_uid()
+        return during, present_uid()
+
+    assert asyncio.run(in_thread(elsewhere)) == (BOB.uid, 0)
+    assert present_uid() == ALICE.uid
+
+
+async def in_thread(work: Callable[[], tuple[int, int]]) -> tuple[int, int]:
+    return await asyncio.to_thread(work)
+
+
+def test_a_row_begins_only_as_a_user_whom_the_kernel_accepts(
+    switches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syscalls, "switch_ids", lambda uid, gid: (0, 0))
+    impersonate.begin_row()
+    with pytest.raises(PermissionError), SpaceOf(ALICE):
+        raise AssertionError("this must not run")

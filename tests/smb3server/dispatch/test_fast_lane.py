@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from smb3server.backends.base import User
 from smb3server.backends.local import file_io
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.client.files import READ_WRITE
@@ -46,6 +47,8 @@ EXAMPLES = 20
 """Random scenarios for each protection."""
 PENDING = 0x103
 NOTIFICATION = (1 << 64) - 1
+USER = User(54321, 54321) if os.geteuid() == 0 else None
+"""Whose files these are: the server has to become this user to write."""
 NO_SPACE_FROM = 100_000
 """Where the disk of these tests ends."""
 
@@ -419,9 +422,12 @@ async def run(steps: Sequence[Step], protection: str) -> list[Any]:
         for number, file in enumerate(("a", "b")):
             (folder / file).write_bytes(bytes(range(number, 250)) * 100)
             os.truncate(folder / file, FILE_SIZE)
+        if USER is not None:
+            for path in (folder, *folder.iterdir()):
+                os.chown(path, USER.uid, USER.gid)
         async with running() as harness:
             harness.server.settings.interim_delay = 60.0
-            harness.server.add_share(Share("local", backend=LocalBackend(folder)))
+            harness.server.add_share(Share("local", backend=LocalBackend(folder), user=USER))
             clients = [await harness.connect() for _ in range(2)]
             signing = {"hmac": 0, "cmac": 1, "gmac": 2}.get(protection, 2)
             for client in clients:
@@ -556,6 +562,18 @@ CASES: dict[str, list[Step]] = {
     "appending only": [opening(1, access=APPEND_ONLY), batch(reading(slot=1), writing(slot=1, offset=FILE_SIZE))],
     "stream": [opening(1, name="a:stream"), batch(writing(slot=1)), batch(writing(slot=1), reading(slot=1))],
     "full disk": [batch(writing(offset=95000, length=8192), writing(), reading(offset=95000), ("echo", {}))],
+    "more than a turn": [batch(*[reading(), writing(), ("echo", {})] * 35)],
+    "row of writes": [batch(*[writing(offset=number) for number in range(0, 4000, 100)])],
+    "row beside another's lock": [
+        opening(1, other=True),
+        locking(1, 0x12),
+        batch(writing(), writing(length=100), writing(offset=500), reading(), writing(offset=9)),
+    ],
+    "row that is interrupted": [
+        batch(writing(), writing(length=70000), writing(), writing(header={"tree_id": 77}), writing(), reading()),
+        ("through", {"slot": 0, "length": 100, "offset": 3}),
+        batch(writing(), writing(ruin="short"), writing(slot=3), writing(offset=95000, length=8192), writing()),
+    ],
     "end of file": [batch(reading(offset=FILE_SIZE), reading(offset=FILE_SIZE - 1), reading(minimum=101))],
     "short": [batch(reading(offset=FILE_SIZE - 50, minimum=50), reading(offset=FILE_SIZE - 50, minimum=51))],
     "cold": [("cold", {"slot": 0, "length": 100, "offset": 0}), LATER_USE],

@@ -143,3 +143,60 @@ def test_a_long_message_behind_many_short_ones_arrives_after_them() -> None:
         assert [message for _, message in lines.received] == [*NUMBERED, b"x" * 40000, b"last"]
 
     play(test)
+
+
+class Ends:
+    """Asks for the end of a turn at the first message of each connection, and notes how many messages came before."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self.called: list[int] = []
+        self.promised: list[bool] = []
+
+    def ask(self, transport: TcpTransport) -> None:
+        deliver = transport._on_message
+
+        def take(inbound: InboundMessage) -> None:
+            deliver(inbound)
+            self.promised.append(transport.at_end_of_turn(lambda: self.called.append(len(self.lines.received))))
+            if self.lines.received[-1][1] == b"abort":
+                transport.abort()
+
+        transport._on_message = take
+
+
+def test_the_end_of_a_turn_comes_after_its_messages_and_before_the_next_turn() -> None:
+    async def test(lines: Lines) -> None:
+        ends = Ends(lines)
+        for _ in range(2):
+            ends.ask(lines.add(*NUMBERED))
+        await lines.until(lambda: len(lines.received) == 2 * MANY)
+        turns = MANY // MESSAGES_PER_TURN
+        assert ends.called[: 2 * turns] == [MESSAGES_PER_TURN * number for number in range(1, 2 * turns + 1)]
+        assert ends.called[-1] == 2 * MANY
+
+    play(test)
+
+
+def test_a_message_with_none_behind_it_is_promised_no_end_of_its_turn() -> None:
+    async def test(lines: Lines) -> None:
+        ends = Ends(lines)
+        ends.ask(lines.add(b"first", b"last"))
+        await lines.until(lambda: len(lines.received) == 2)
+        assert ends.promised == [True, False]
+        assert ends.called == [2]
+        assert not lines.transports[0].at_end_of_turn(lambda: None)
+
+    play(test)
+
+
+def test_the_end_of_the_connection_ends_the_turn() -> None:
+    async def test(lines: Lines) -> None:
+        ends = Ends(lines)
+        transport = lines.add(b"first", b"abort", b"never")
+        ends.ask(transport)
+        transport._marks.append((1 << 60, lambda: ends.called.append(-1)))
+        await lines.until(lambda: bool(lines.ended))
+        assert ends.called == [2, -1]
+
+    play(test)

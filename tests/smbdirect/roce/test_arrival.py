@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import zlib
 from collections.abc import Sequence
 from itertools import pairwise
@@ -161,3 +163,13 @@ def test_states_of_a_flow(addresses: tuple[bytes, bytes], size: int) -> None:
 def test_both_implementations_of_the_crc(data: bytes, state: int) -> None:
     assert icrc.crc32(data, state) == zlib.crc32(data, state)
     assert icrc.crc32(data + zlib.crc32(data).to_bytes(4, "little")) == icrc.RESIDUE
+
+
+def test_without_isal() -> None:
+    program = """
+import sys, zlib
+sys.modules["isal"] = None
+from smbdirect.providers.roce import icrc
+assert icrc.crc32 is zlib.crc32
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -54,17 +54,13 @@ class Quick(NamedTuple):
         return f"{self.case.name} {self.fabric}".strip()
 
 
-def _write(depth: int) -> Case:
-    return Case(f"4 KiB write q{depth}", ("-t", "write", "-b", "4096", "-q", str(depth)))
-
-
 def _protected(case: Case, protection: str) -> Case:
     return case._replace(name=f"{case.name} {protection}", options=(*case.options, *PROTECTIONS[protection]))
 
 
 CASES_OF_QUICK = (
-    *(Quick(case, 64 * 8, 64 * 60) for case in (CASES["echo q32"], small(32), _write(32))),
-    *(Quick(case, 200, 2000) for case in (CASES["echo q1"], small(1), _write(1))),
+    *(Quick(case, 64 * 8, 64 * 60) for case in (CASES["echo q32"], small(32), small(32, "write"))),
+    *(Quick(case, 200, 2000) for case in (CASES["echo q1"], small(1), small(1, "write"))),
     *(Quick(_protected(small(32), protection), 64 * 8, 64 * 40) for protection in ("GMAC", "AES-128-GCM")),
     *(Quick(bulk(test, 1 << 20, 1), 60, 150) for test in ("read", "write")),
     *(Quick(bulk("read", 1 << 20, 1, protection), 40, 100) for protection in ("GMAC", "AES-128-GCM")),
