@@ -45,8 +45,8 @@ from smbdirect.message_transport import PooledBuffer
 _READS = int(Access.READ_DATA | Access.EXECUTE)
 LENT_FROM = 65536
 """Bytes from which a buffer is counted for its user."""
-FILE_FROM = 32768
-"""Bytes from which it is worth while to send data out of the page cache instead of reading it into a buffer."""
+FILE_FROM = 65537
+"""Bytes from which data is sent out of the page cache instead of being read into a buffer."""
 _BEFORE_DATA = TRANSFORM_SIZE + READ_DATA_OFFSET
 """Bytes of an encrypted message in front of the data of a READ response."""
 _NO_DATA = b"\0"

@@ -53,9 +53,11 @@ _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
 _VALID = SessionState.VALID
 _AUTHENTICATED = ConnectionLife.AUTHENTICATED
 _SMALLEST = HEADER_SIZE + 4
-LARGEST_DATA = 65535  # so that two bytes of a length field are zero
+LARGEST_DATA = 65536
 """Bytes of data of an ordinary READ or WRITE in the message. One credit pays for them, and they do not count in
 ``Usage.lent``."""
+_HIGHEST = LARGEST_DATA >> 16
+"""Most of the third byte of an ordinary length."""
 _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
 """Bytes of unsent replies up to which one more does not have to report that it is sent (``Dispatcher._flush``)."""
 
@@ -200,7 +202,7 @@ class FastLane:
             length_at
             and self._short_only
             and payload is None
-            and (len(view) < TAIL or view[length_at + 2] or view[length_at + 3])
+            and (len(view) < TAIL or view[length_at + 2] > _HIGHEST or view[length_at + 3])
         ):
             return False
         (

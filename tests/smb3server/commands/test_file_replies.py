@@ -75,7 +75,7 @@ def play(tmp_path: Path, test: Callable[[Lab, Tree, RemoteFile], Awaitable[None]
 
 def test_large_reads_come_out_of_the_page_cache(tmp_path: Path, sent: Sent) -> None:
     async def test(server: Lab, tree: Tree, file: RemoteFile) -> None:
-        for offset, length in ((0, SIZE), (1, SIZE - 1), (4095, 65536), (SIZE - 100_000, 100_000)):
+        for offset, length in ((0, SIZE), (1, SIZE - 1), (4095, 65537), (SIZE - 100_000, 100_000)):
             assert await tree.read(file, offset, length) == CONTENT[offset : offset + length]
             assert sent.taken() == [(offset, length)]
         assert await tree.read(file, SIZE - 70_000, 100_000) == CONTENT[-70_000:]

@@ -109,7 +109,7 @@ async def shortest_walk(tmp_path: Path, fabric: str, size: int) -> Walk:
 @pytest.mark.parametrize(
     ("fabric", "size", "through", "calls", "changes"),
     [
-        ("tcp", 65536, "read", 52, 32),
+        ("tcp", 131072, "read", 52, 33),
         ("iwarp", 65536, "FastLane.take", 78, 49),
         ("tcp", 4096, "FastLane.take", 24, 16),
         ("iwarp", 4096, "FastLane.take", 67, 39),
