@@ -36,6 +36,8 @@ class Reply:
     """Called with the finished segments, for the preauthentication integrity hash."""
     data: FileRange | None = None
     """Data behind the segments that is sent out of a file. The reply is sent alone, neither signed nor encrypted."""
+    frame: memoryview | None = None
+    """See ``Response``."""
 
 
 class Fresh(NamedTuple):

@@ -113,6 +113,7 @@ class ReplyWriter:
             result.invalidate,
             request.on_encoded,
             data,
+            result.frame,
         )
 
     def signer_for(self, request: Request) -> Signer | None:
@@ -201,9 +202,13 @@ class ReplyWriter:
         if encrypt_for is None or encrypt_for.cipher is None:
             transport.send(segments, invalidate, on_sent if then is None else _both(on_sent, then))
             return
-        message, release = self.encrypted(segments, encrypt_for.cipher)
-        if on_sent is not None:
-            on_sent()
+        frame = replies[-1].frame
+        if frame is not None and not last:
+            message, release = _encrypted_in(frame, segments, encrypt_for.cipher), on_sent
+        else:
+            message, release = self.encrypted(segments, encrypt_for.cipher)
+            if on_sent is not None:
+                on_sent()
         transport.send((message,), invalidate, release if then is None else _both(release, then))
 
     def encrypted(
@@ -227,6 +232,17 @@ class ReplyWriter:
         for reply in replies:
             if reply.on_sent is not None:
                 reply.on_sent()
+
+
+def _encrypted_in(frame: memoryview, segments: Sequence[Buffer], cipher: SessionCipher) -> memoryview:
+    """Return the encrypted message, made around its last segment, which is in ``frame`` already."""
+    position = TRANSFORM_SIZE
+    for segment in segments[:-1]:
+        frame[position : position + len(segment)] = segment
+        position += len(segment)
+    end = position + len(segments[-1])
+    cipher.encrypt_in_place(end - TRANSFORM_SIZE, frame[: end + TAG_SIZE])
+    return frame[:end]
 
 
 def _both(first: Callable[[], None] | None, second: Callable[[], None]) -> Callable[[], None]:
