@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from smb3server.commands.fsctl import pipe_turns
+from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
 from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
 from smb3server.dispatch.fast_lane import (
     LARGEST_DATA,
@@ -46,6 +47,8 @@ LENT_FROM = 65536
 """Bytes from which a buffer is counted for its user."""
 FILE_FROM = 65537
 """Bytes from which data is sent out of the page cache instead of being read into a buffer."""
+_BEFORE_DATA = TRANSFORM_SIZE + READ_DATA_OFFSET
+"""Bytes of an encrypted message in front of the data of a READ response."""
 _NO_DATA = b"\0"
 """A response without data still has one byte of buffer, which StructureSize 17 counts."""
 _FIXED = READ_RESPONSE.pack_fields
@@ -116,16 +119,17 @@ class FileRead:
             response = self._out_of_file()
             if response is not None:
                 return response
+        size = length + _BEFORE_DATA + TAG_SIZE if self._in_frame else length
         usage = opened.usage if length >= LENT_FROM else None
-        if usage is not None and usage.lent and not usage.may_lend(length):
+        if usage is not None and usage.lent and not usage.may_lend(size):
             return self._wait_for_buffer(usage)
-        buffer = self.request.connection.transport.acquire(length)
+        buffer = self.request.connection.transport.acquire(size)
         if usage is not None:
             # A large buffer is counted for its user until it is released.
-            usage.lent += length
+            usage.lent += size
             buffer.on_release = usage.give_back
         try:
-            count = _read_cached(opened, buffer.view, offset)
+            count = _read_cached(opened, self._place(buffer), offset)
             if count >= 0:
                 return self._reply(buffer, count)
         except BaseException:
@@ -156,6 +160,15 @@ class FileRead:
         opened.begin_io()
         return Response([_FIXED(17, READ_DATA_OFFSET, 0, data.length, 0, 0)], on_sent=opened.end_io, data=data)
 
+    @property
+    def _in_frame(self) -> bool:
+        """Whether the buffer has room around the data, so that the message can be encrypted in it."""
+        return self.request.encrypted and self.remote is None
+
+    def _place(self, buffer: PooledBuffer) -> memoryview:
+        """Return the part of the buffer that is for the data."""
+        return buffer.view[_BEFORE_DATA:-TAG_SIZE] if self._in_frame else buffer.view
+
     def _reply(self, buffer: PooledBuffer, count: int) -> Response:
         """Return the response with ``count`` bytes of ``buffer``. The response owns ``buffer`` then. If this raises an
         exception, the caller still owns it."""
@@ -163,10 +176,11 @@ class FileRead:
         if count == 0 or count < body.minimum_count:
             raise StatusError(NtStatus.END_OF_FILE)
         self.opened.position = body.offset + count
-        data = buffer.view[:count]
+        data = self._place(buffer)[:count]
         if remote is None:
+            frame = buffer.view if self._in_frame else None
             fixed = _FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0)
-            return Response([fixed, data], on_sent=buffer.release)
+            return Response([fixed, data], on_sent=buffer.release, frame=frame)
         remote.rdma.write_to_peer(remote.buffers, [data], lambda error: buffer.release())
         return Response([_fixed_for_peer(count)], invalidate=remote.invalidate)
 
@@ -210,7 +224,7 @@ class FileRead:
         pending = self.request.pending or self.request.pend(Interim.DELAYED)
         opened.begin_io()
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(None, handle.read_into, [buffer.view], self.body.offset)
+        future = loop.run_in_executor(None, handle.read_into, [self._place(buffer)], self.body.offset)
         future.add_done_callback(lambda future: self._was_read(future, buffer, pending))
         return pending
 
