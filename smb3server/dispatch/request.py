@@ -40,8 +40,8 @@ class Response:
     data: FileRange | None = None
     """Data behind the segments that is sent out of a file. Only if ``Host.may_send_file`` allows it."""
     frame: memoryview | None = None
-    """The memory around the last segment, in which the message can be encrypted: in front as much as the other segments
-    and both headers take, behind it at least ``TAG_SIZE`` bytes. None if there is no such room."""
+    """The memory around the last segment, in which the message can be encrypted: in front exactly as much as the other
+    segments and both headers take, behind it at least ``TAG_SIZE`` bytes. None if there is no such room."""
     fresh: Fresh | None = None
     """For the next command of the compound. A command that only looks at the file hands on what it was given."""
 

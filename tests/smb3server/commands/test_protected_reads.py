@@ -12,7 +12,9 @@ import pytest
 
 from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.commands import read
+from smb3server.commands.fsctl.smbtorture import READ_RESPONSE_BODY_PADDING8
 from smb3server.crypto.encryption import SessionCipher
+from smb3server.settings.server import Settings
 from smb3server.wire.create import CreateDisposition
 from smbdirect.codec import Buffer
 from smbdirect.providers.iwarp.provider import IwarpProvider
@@ -89,6 +91,25 @@ def test_an_encrypted_read_is_encrypted_where_it_was_read(
                 assert await tree.read(file, offset, length) == content[offset : offset + length]
             assert copied
             assert max(copied) < 65536, "only requests and their short answers"
+            assert server.server.buffers.lent == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("length", [100, 70_000])
+def test_an_encrypted_read_with_padding_is_answered(tmp_path: Path, length: int) -> None:
+    """The buffer that the data was read into has no room for padding in front of it."""
+    content = random.Random(4).randbytes(SIZE)
+
+    async def scenario() -> None:
+        settings = Settings(test_fsctls=True)
+        async with lab(tmp_path, settings) as server, server.session(encrypt=True) as session:
+            (tmp_path / "share" / "file").write_bytes(content)
+            tree = await session.tree_connect("share")
+            file = await tree.create("file", READ_WRITE, CreateDisposition.OPEN)
+            await tree.ioctl(READ_RESPONSE_BODY_PADDING8, file=file)
+            async with asyncio.timeout(10):
+                assert await tree.read(file, 5, length) == content[5 : 5 + length]
             assert server.server.buffers.lent == 0
 
     asyncio.run(scenario())
