@@ -10,6 +10,7 @@ from functools import partial
 
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
+from smb3server.dispatch.chain import Frame
 from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
 from smb3server.dispatch.fast_lane import (
     LARGEST_DATA,
@@ -178,7 +179,7 @@ class FileRead:
         self.opened.position = body.offset + count
         data = self._place(buffer)[:count]
         if remote is None:
-            frame = buffer.view if self._in_frame else None
+            frame = Frame(buffer.view, _BEFORE_DATA) if self._in_frame else None
             fixed = _FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0)
             return Response([fixed, data], on_sent=buffer.release, frame=frame)
         remote.rdma.write_to_peer(remote.buffers, [data], lambda error: buffer.release())

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from smbdirect.message_transport import FileRange, InboundMessage
 
 
+class Frame(NamedTuple):
+    """Memory with the data of a response, in which the whole message can be encrypted."""
+
+    memory: memoryview
+    """Ends at least ``TAG_SIZE`` bytes behind the data."""
+    data_at: int
+    """Offset of the data. The message is encrypted here only if what comes before the data is exactly as long."""
+
+
 @dataclass(slots=True)
 class Reply:
     """The part of an outgoing message that answers one command."""
@@ -36,8 +45,8 @@ class Reply:
     """Called with the finished segments, for the preauthentication integrity hash."""
     data: FileRange | None = None
     """Data behind the segments that is sent out of a file. The reply is sent alone, neither signed nor encrypted."""
-    frame: memoryview | None = None
-    """See ``Response``."""
+    frame: Frame | None = None
+    """The memory around the last segment, if it has room for the rest of the message."""
 
 
 class Fresh(NamedTuple):

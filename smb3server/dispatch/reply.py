@@ -203,8 +203,8 @@ class ReplyWriter:
             transport.send(segments, invalidate, on_sent if then is None else _both(on_sent, then))
             return
         frame = replies[-1].frame
-        if frame is not None and not last:
-            message, release = _encrypted_in(frame, segments, encrypt_for.cipher), on_sent
+        if frame is not None and frame.data_at == TRANSFORM_SIZE + sum(map(len, segments[:-1])):
+            message, release = _encrypted_in(frame.memory, segments, encrypt_for.cipher), on_sent
         else:
             message, release = self.encrypted(segments, encrypt_for.cipher)
             if on_sent is not None:

@@ -18,7 +18,7 @@ from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
-    from smb3server.dispatch.chain import Chain, Fresh
+    from smb3server.dispatch.chain import Chain, Frame, Fresh
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
     from smb3server.state.server_state import ServerState
     from smb3server.wire.file_id import FileId
@@ -39,9 +39,8 @@ class Response:
     """CREATE only: the FileId for related commands of the compound."""
     data: FileRange | None = None
     """Data behind the segments that is sent out of a file. Only if ``Host.may_send_file`` allows it."""
-    frame: memoryview | None = None
-    """The memory around the last segment, in which the message can be encrypted: in front exactly as much as the other
-    segments and both headers take, behind it at least ``TAG_SIZE`` bytes. None if there is no such room."""
+    frame: Frame | None = None
+    """The memory around the last segment, if it has room for the rest of the message."""
     fresh: Fresh | None = None
     """For the next command of the compound. A command that only looks at the file hands on what it was given."""
 

@@ -83,8 +83,9 @@ class Node:
         raise NodeError(f"node {self.name} did not start:\n{self.log()[-3000:]}")
 
     def log(self) -> str:
-        """Return the node's log."""
-        return (self.folder / f"{self.name}.log").read_text(errors="replace")
+        """Return the node's log. It is empty before the node's first start."""
+        log = self.folder / f"{self.name}.log"
+        return log.read_text(errors="replace") if log.exists() else ""
 
     def send(self, number: int) -> None:
         """Send a signal. Raises ``NodeError`` if the node is not running."""

@@ -83,7 +83,6 @@ def _padded_read(request: TreeRequest) -> Response | Pending:
     fixed = bytearray(result.segments[0])
     fixed[_DATA_OFFSET] += len(_PADDING)
     result.segments = [bytes(fixed) + _PADDING, *result.segments[1:]]
-    result.frame = None  # it has no room for the padding
     return result
 
 

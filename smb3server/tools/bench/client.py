@@ -128,9 +128,11 @@ class Client:
                 start_new_session=True,
             )
             watchdog = threading.Timer(self.seconds + _GRACE, process.kill)
-            watchdog.start()
+            # A signal may end the run while the thread starts: it must not keep the interpreter from ending.
+            watchdog.daemon = True
             running = Running(process, errors)
             try:
+                watchdog.start()
                 running.expect(_STARTED)
                 yield running
                 running.end()
