@@ -651,7 +651,7 @@ static int id_of(PyObject *argument, unsigned int *number)
     return 0;
 }
 
-/* Both calls are as quick as giving up the interpreter's lock would be. */
+/* These calls are as quick as giving up the interpreter's lock would be. */
 static PyObject *switch_ids(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
     unsigned int uid, gid;
@@ -662,6 +662,14 @@ static PyObject *switch_ids(PyObject *module, PyObject *const *arguments, Py_ssi
     uid = (unsigned int)setfsuid(uid);
     gid = (unsigned int)setfsgid(gid);
     return Py_BuildValue("(II)", uid, gid);
+}
+
+static PyObject *switch_uid(PyObject *module, PyObject *argument)
+{
+    unsigned int uid;
+
+    (void)module;
+    return id_of(argument, &uid) ? NULL : PyLong_FromUnsignedLong((unsigned int)setfsuid(uid));
 }
 
 /* -- the module */
@@ -728,6 +736,7 @@ static int clear(PyObject *module)
 
 static PyMethodDef methods[] = {
     {"switch_ids", FAST(switch_ids), NULL},
+    {"switch_uid", switch_uid, METH_O, NULL},
     {"openat2", FAST(openat2_), NULL},
     {"openat2_stat", FAST(openat2_stat), NULL},
     {"openat2_first", FAST(openat2_first), NULL},

@@ -121,6 +121,11 @@ def switch_ids(uid: int, gid: int) -> tuple[int, int]:
     return _setfsuid(uid), _setfsgid(gid)
 
 
+def switch_uid(uid: int) -> int:
+    """Do ``switch_ids`` for the uid alone."""
+    return int(_setfsuid(uid))
+
+
 def openat2(directory: int, path: bytes, flags: int, resolve: int, mode: int = 0) -> int:
     """Call openat2(2), always with close-on-exec. EAGAIN (a rename raced with a '..') is tried again, within bounds."""
     how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)

@@ -180,15 +180,15 @@ class SpaceOf:
         if found is None:
             return
         own, uid = found
-        syscalls.switch_ids(uid, syscalls.KEEP_ID)
-        if _row.under_way and syscalls.switch_ids(syscalls.KEEP_ID, syscalls.KEEP_ID)[0] != uid:
+        syscalls.switch_uid(uid)
+        if _row.under_way and syscalls.switch_uid(syscalls.KEEP_ID) != uid:
             # The end of the row is too late to see this.
             raise PermissionError(errno.EPERM, f"cannot act as uid {uid}")
         if own.lower is not None and uid != 0:
             try:
                 own.lower.make()
             except BaseException:
-                syscalls.switch_ids(own.uid, syscalls.KEEP_ID)
+                syscalls.switch_uid(own.uid)
                 raise
 
     def __exit__(
@@ -203,7 +203,7 @@ class SpaceOf:
         if found is None:
             return
         own, uid = found
-        was, _ = syscalls.switch_ids(own.uid, syscalls.KEEP_ID)
+        was = syscalls.switch_uid(own.uid)
         if own.restore is not None:
             own.restore.make()
         if was != uid:

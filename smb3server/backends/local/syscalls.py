@@ -29,6 +29,7 @@ if native.available("smb3server.backends.local._native"):
         statx,
         statx_at,
         switch_ids,
+        switch_uid,
     )
 else:
     from smb3server.backends.local.file_calls import (
@@ -42,6 +43,7 @@ else:
         statx,
         statx_at,
         switch_ids,
+        switch_uid,
     )
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "statx",
     "statx_at",
     "switch_ids",
+    "switch_uid",
 ]
 """What most requests call, in C where that is built."""
 
@@ -71,7 +74,7 @@ _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 RENAME_NOREPLACE = 1
 KEEP_ID = 0xFFFFFFFF
-"""For ``switch_ids``: do not change this one."""
+"""For ``switch_ids`` and ``switch_uid``: do not change this one."""
 
 FALLOC_KEEP_SIZE = 0x01
 FALLOC_PUNCH_HOLE = 0x02

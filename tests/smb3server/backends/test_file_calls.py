@@ -95,6 +95,10 @@ def test_ids_of_a_thread(calls: ModuleType) -> None:
         assert in_force() == [123, 4_000_000_000]
         assert calls.switch_ids(syscalls.KEEP_ID, 456) == (123, 4_000_000_000)
         assert in_force() == [123, 456]
+        assert calls.switch_uid(789) == 123
+        assert calls.switch_uid(syscalls.KEEP_ID) == 789
+        assert in_force() == [789, 456]
+        assert calls.switch_uid(123) == 789
     finally:
         assert calls.switch_ids(0, 0) == (123, 456)
     assert in_force() == [0, 0]

@@ -167,14 +167,14 @@ def present_uid() -> int:
 def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The file-system uids that were set, in their order; a row of writes that ends with the test."""
     found: list[int] = []
-    switch = syscalls.switch_ids
+    switch = syscalls.switch_uid
 
-    def noted(uid: int, gid: int) -> tuple[int, int]:
+    def noted(uid: int) -> int:
         if uid != syscalls.KEEP_ID:
             found.append(uid)
-        return switch(uid, gid)
+        return switch(uid)
 
-    monkeypatch.setattr(syscalls, "switch_ids", noted)
+    monkeypatch.setattr(syscalls, "switch_uid", noted)
     before = capabilities.get()
     try:
         yield found
@@ -253,7 +253,7 @@ async def in_thread(work: Callable[[], tuple[int, int]]) -> tuple[int, int]:
 def test_a_row_begins_only_as_a_user_whom_the_kernel_accepts(
     switches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syscalls, "switch_ids", lambda uid, gid: (0, 0))
+    monkeypatch.setattr(syscalls, "switch_uid", lambda uid: 0)
     impersonate.begin_row()
     with pytest.raises(PermissionError), SpaceOf(ALICE):
         raise AssertionError("this must not run")

@@ -79,18 +79,18 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: Callable[[Scene]
             scene = Scene(harness, clients, files)
             for who in (0, 1):
                 assert await scene.post(who, scene.write(who)) == [0]
-            switch, begin = syscalls.switch_ids, Dispatcher._begin
+            switch, begin = syscalls.switch_uid, Dispatcher._begin
 
-            def noted(uid: int, gid: int) -> tuple[int, int]:
+            def noted(uid: int) -> int:
                 if uid != syscalls.KEEP_ID:
                     scene.switches.append(uid)
-                return switch(uid, gid)
+                return switch(uid)
 
             def seen(dispatcher: Dispatcher, *message: Any) -> Any:
                 scene.general.append(present_uid())
                 return begin(dispatcher, *message)
 
-            monkeypatch.setattr(syscalls, "switch_ids", noted)
+            monkeypatch.setattr(syscalls, "switch_uid", noted)
             monkeypatch.setattr(Dispatcher, "_begin", seen)
             await test(scene)
             assert present_uid() == 0
