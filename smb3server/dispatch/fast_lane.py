@@ -205,21 +205,8 @@ class FastLane:
             and (len(view) < TAIL or view[length_at + 2] > _HIGHEST or view[length_at + 3])
         ):
             return False
-        (
-            protocol,
-            size,
-            charge,
-            sequence,
-            command,
-            credits,
-            flags,
-            step,
-            message_id,
-            _,
-            tree_id,
-            session_id,
-            signature,
-        ) = HEADER.fields_from(view)
+        header = HEADER.fields_from(view)
+        protocol, size, charge, sequence, command, credits, flags, step, message_id, _, tree_id, session_id, _ = header
         if protocol != PROTOCOL_ID or size != HEADER_SIZE or command > 0xFF or step or flags & ~_KNOWN_FLAGS:
             return False
         connection = self._connection
@@ -260,7 +247,7 @@ class FastLane:
         if remote is not None and cipher_session is not None:
             return False  # data by RDMA would not be encrypted
         if signer is not None and not signer.verify(view):
-            view[SIGNATURE_OFFSET:HEADER_SIZE] = signature
+            view[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]
             return False
         watchdog = self._watchdog
         began, processor = (time.monotonic(), time.thread_time()) if watchdog is not None else (0.0, 0.0)
@@ -273,23 +260,18 @@ class FastLane:
         except Exception as error:
             body = error
         if body is None:
-            view[SIGNATURE_OFFSET:HEADER_SIZE] = signature
+            view[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]
             return False
         window.consume(message_id, cost)
         if type(body) is not tuple:
             self.end_row()
         if type(body) is not tuple or watchdog is not None:
             request = self._request(Chain(inbound, view, cipher_session, -1), session, tree, opened, signer)
-            if not isinstance(body, (tuple, Exception)):
-                body = self._begin(body, request)
+            if not isinstance(body, tuple):
+                self._settle(request, body, remote)
             if watchdog is not None:
                 watchdog.finished(request, began, processor)
-            if isinstance(body, Exception):
-                result = remote.failure(request, body) if remote is not None else failure(request, body)
-                self._writer.send([self._writer.reply(request, result)], cipher_session)
-                inbound.release()
-                return True
-            if body is None:
+            if not isinstance(body, tuple):
                 return True
         packed = REPLY_HEADER.pack(
             PROTOCOL_ID,
@@ -344,19 +326,23 @@ class FastLane:
         else:
             self._transport.send((header + fixed,), invalidate)
 
-    def _begin(self, begin: Begin, request: Request) -> Exception | None:
-        """Begin a request that is answered later: as any other that pends (``Dispatcher.finish``). Return the error if
-        it cannot be begun."""
+    def _settle(self, request: Request, outcome: Begin | Exception, remote: RemoteMemory | None) -> None:
+        """Go on as the general path does with a request that is not answered at once. It has failed, or it is begun now
+        and answered later (``Dispatcher.finish``)."""
         try:
-            pending = begin(request)
+            if isinstance(outcome, Exception):
+                raise outcome
+            pending = outcome(request)
         except Exception as error:
-            return error
+            result = remote.failure(request, error) if remote is not None else failure(request, error)
+            self._writer.send([self._writer.reply(request, result)], request.chain.cipher_session)
+            request.chain.end()
+            return
         lookup.begin(request)
         self._requests.add(request, pending)
         early = pending.handler_returned()
         if early is not None:
             self._host.finish(request, early)
-        return None
 
     def _request(
         self,

@@ -7,7 +7,6 @@ that they leave. Between any two messages the states differ by nothing that a re
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import struct
 import tempfile
@@ -20,11 +19,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from smb3server.backends.base import User
-from smb3server.backends.local import file_io
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.client.files import READ_WRITE
 from smb3server.commands import read as read_command
-from smb3server.dispatch.fast_lane import FastLane
 from smb3server.state.objects import SessionState
 from smb3server.state.share import Share
 from smb3server.wire import create, lock, read_write
@@ -33,9 +30,9 @@ from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
 from smb3server.wire.create import CreateRequest
 from smb3server.wire.flush import FLUSH_REQUEST, FlushRequest
 from smb3server.wire.header import Command, HeaderFlags
-from smbdirect.codec import Buffer
 from tests.lab.file_requests import lease_context
 from tests.lab.harness import lab
+from tests.lab.lanes import Lanes, Step, fill_disk
 from tests.lab.wire_client import ECHO, RELATED, Client, Harness, Reply, compound, running, server_signature
 
 LONGEST_TURN = 5.0
@@ -51,8 +48,6 @@ USER = User(54321, 54321) if os.geteuid() == 0 else None
 """Whose files these are: the server has to become this user to write."""
 NO_SPACE_FROM = 100_000
 """Where the disk of these tests ends."""
-
-Step = tuple[str, dict[str, Any]]
 
 FULL, READ_ONLY, APPEND_ONLY = 0x0012019F, 0x00120089, 0x00120084
 WRITE_THROUGH, NO_BUFFER, DIRECTORY = 0x2, 0x8, 0x1
@@ -448,15 +443,8 @@ PLAYS: list[Play] = []
 @pytest.fixture(autouse=True)
 def disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is full from ``NO_SPACE_FROM`` on, and a page cache that can be cold."""
-    cached, write = read_command._read_cached, file_io.write_from
-
-    def full(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
-        if offset < NO_SPACE_FROM < offset + sum(map(len, buffers)):
-            write(descriptor, [memoryview(buffers[0])[: NO_SPACE_FROM - offset]], offset)
-            raise OSError(errno.ENOSPC, "full")
-        return write(descriptor, buffers, offset)
-
-    monkeypatch.setattr(file_io, "write_from", full)
+    cached = read_command._read_cached
+    fill_disk(monkeypatch, NO_SPACE_FROM)
     monkeypatch.setattr(
         read_command,
         "_read_cached",
@@ -464,32 +452,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-class Lanes:
-    """Whether servers have the lane, and how many messages it took."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.on = True
-        self.taken = 0
-        take = FastLane.take
-
-        def counted(lane: FastLane, *message: Any) -> bool:
-            taken = self.on and take(lane, *message)
-            self.taken += taken
-            return taken
-
-        monkeypatch.setattr(FastLane, "take", counted)
-
-    def both(self, steps: Sequence[Step], protection: str) -> None:
-        transcripts = []
-        for self.on in (True, False):
-            transcripts.append(asyncio.run(run(steps, protection)))
-        fast, general = transcripts
-        assert fast == general
-
-
 @pytest.fixture
 def lanes(monkeypatch: pytest.MonkeyPatch) -> Lanes:
-    return Lanes(monkeypatch)
+    return Lanes(monkeypatch, run)
 
 
 USUAL_READ = {"slot": 0, "length": 100, "offset": 0, "minimum": 0, "channel": 0}

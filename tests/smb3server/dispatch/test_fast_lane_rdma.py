@@ -4,7 +4,6 @@ the lane. Replies, the client's memory and the server's state are compared."""
 from __future__ import annotations
 
 import asyncio
-import errno
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,18 +15,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from smb3server.backends.local import file_io
 from smb3server.client import Client, ClientSession, RemoteFile, ServerError, Tree
 from smb3server.client.files import READ, READ_WRITE
 from smb3server.client.messages import Call
 from smb3server.commands import read as read_command
-from smb3server.dispatch.fast_lane import FastLane
 from smb3server.wire import lock as lock_wire
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.read_write import READ_REQUEST, TAIL, WRITE_REQUEST, ReadRequest, WriteRequest, pack_descriptors
 from smb3server.wire.status import NtStatus
-from smbdirect.codec import Buffer
 from smbdirect.errors import ConnectionLost
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.providers.loopback import CAPABILITIES, LoopbackProvider
@@ -35,6 +31,7 @@ from smbdirect.transport.pool import PoolBuffer
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tests.lab import harness
 from tests.lab.harness import Lab, lab
+from tests.lab.lanes import Lanes, Step, fill_disk
 
 LONGEST_TURN = 5.0
 """Two servers and a client share the processor with other tests: this is not about how long commands take."""
@@ -44,7 +41,6 @@ NO_SPACE_FROM = 3_000_000
 MEMORY = 1 << 20
 EXAMPLES = 25
 
-Step = tuple[str, dict[str, Any]]
 USUAL: dict[str, Any] = {
     "length": 8192,
     "offset": 4096,
@@ -303,42 +299,10 @@ async def run(steps: Sequence[Step], protection: str) -> list[Any]:
             return [*play.transcript, (root / "share" / "file").read_bytes()]
 
 
-class Lanes:
-    """Whether servers have the lane, and how many messages it took."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.on = True
-        self.taken = 0
-        take = FastLane.take
-
-        def counted(lane: FastLane, *message: Any) -> bool:
-            taken = self.on and take(lane, *message)
-            self.taken += taken
-            return taken
-
-        monkeypatch.setattr(FastLane, "take", counted)
-
-    def both(self, steps: Sequence[Step], protection: str = "none") -> list[Any]:
-        transcripts = []
-        for self.on in (True, False):
-            transcripts.append(asyncio.run(run(steps, protection)))
-        fast, general = transcripts
-        assert fast == general
-        return fast
-
-
 @pytest.fixture
 def lanes(monkeypatch: pytest.MonkeyPatch) -> Lanes:
-    write = file_io.write_from
-
-    def full(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
-        if offset < NO_SPACE_FROM < offset + sum(map(len, buffers)):
-            write(descriptor, [memoryview(buffers[0])[: NO_SPACE_FROM - offset]], offset)
-            raise OSError(errno.ENOSPC, "full")
-        return write(descriptor, buffers, offset)
-
-    monkeypatch.setattr(file_io, "write_from", full)
-    return Lanes(monkeypatch)
+    fill_disk(monkeypatch, NO_SPACE_FROM)
+    return Lanes(monkeypatch, run)
 
 
 CHANGES = st.fixed_dictionaries(
