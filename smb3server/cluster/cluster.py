@@ -212,6 +212,8 @@ class Cluster:
         Listeners get the differences to the old view as events. Raises ``StoreError``."""
         version = await self._store.version(self.prefix)
         fresh = await read_view(self._store, self.prefix)
+        for owner in self.services.values():
+            await owner.check_owner()
         old, self.view = self.view, fresh
         for node in old.nodes.keys() - fresh.nodes.keys():
             self._tell(NodeEvent(node, False))

@@ -252,8 +252,20 @@ class ServiceOwner:
 
         No node does that. Another party has changed the key, so another node could take the service."""
         if self.owned and version > self._version:
-            log.error("service %s: another party changed its owner key", self.name)
-            self.lose()
+            self._taken_away()
+
+    async def check_owner(self) -> None:
+        """Do ``owner_changed`` after changes may have been missed. Raises ``StoreError``."""
+        version = self._version
+        if not self.owned:
+            return
+        entry = await self._store.get(self.owner_key)
+        if self.owned and self._version == version and (entry is None or entry.version != version):
+            self._taken_away()
+
+    def _taken_away(self) -> None:
+        log.error("service %s: another party changed its owner key", self.name)
+        self.lose()
 
     def lose(self) -> None:
         """Stop serving at once, because another node or no node owns the service. Change no shared state."""
