@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import sys
@@ -22,6 +23,16 @@ def retransmissions(sock: socket.socket) -> int:
     except OSError:
         return 0
     return int(_TOTAL_RETRANSMISSIONS.unpack(info)[0]) if len(info) == _TOTAL_RETRANSMISSIONS.size else 0
+
+
+def raise_error(sock: socket.socket) -> None:
+    """Raise the ``OSError`` that has ended the connection, if one has.
+
+    Received data hides an error: a call that finds both returns the data. The event loop reports an error once and then
+    watches the socket no longer (uv_poll of libuv). So whoever waits for the rest of a message asks here first."""
+    error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, os.strerror(error))
 
 
 def is_stalled(sock: socket.socket) -> bool:

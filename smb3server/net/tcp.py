@@ -355,6 +355,7 @@ class TcpTransport:
                 self._large = None
                 self._on_message(large)
                 return True
+            tcp_info.raise_error(self._socket)
             return False
         if self._end == len(self._receive_view):
             self._compact_or_grow()
@@ -375,6 +376,9 @@ class TcpTransport:
             self._filled = True
             self._resize()
         self._deliver_buffered()
+        partial = self._end > self._start or self._large is not None
+        if partial and self._reading and not self._has_turn and not self._awaiting:
+            tcp_info.raise_error(self._socket)
         return full
 
     def _compact_or_grow(self) -> None:
@@ -461,6 +465,7 @@ class TcpTransport:
                 self._wait_for(unread)
                 return True
             # The connection has ended, or the kernel has no room for more.
+            tcp_info.raise_error(self._socket)
             self._wait_for(1)
             self._woken_early += 1
             if self._woken_early == MAX_WOKEN_EARLY:

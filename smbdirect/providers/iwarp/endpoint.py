@@ -39,7 +39,7 @@ from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, 
 from smbdirect.providers.iwarp.receiver import Receiver
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
 from smbdirect.providers.memory import Region, RegionTable, as_bytes_view
-from smbdirect.tcp_info import is_stalled, retransmissions
+from smbdirect.tcp_info import is_stalled, raise_error, retransmissions
 
 _log = logging.getLogger(__name__)
 
@@ -375,7 +375,11 @@ class IwarpEndpoint:
                 if self._deferred is not None:
                     raise self._deferred
                 left -= count
-                if left <= 0 or operations.fpdus > enough or (count < receiver.room and not receiver.midway):
+                if left <= 0 or operations.fpdus > enough:
+                    break
+                if count < receiver.room and not receiver.midway:
+                    if not receiver.at_boundary:
+                        raise_error(sock)
                     break
         except TerminateError as error:
             self._die(CloseReason(error.fault.cause, str(error)), graceful=True, terminate=error)
