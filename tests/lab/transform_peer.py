@@ -2,6 +2,7 @@
 
 It is the second opinion of the tests: it imports no code of the project.
 ``# open:`` marks what the text leaves open or contradicts, and how it is settled here.
+``# suite:`` marks where Microsoft's WindowsProtocolTestSuites (MS-SMBD cases, MS-SMB2 SDK) was compared with it.
 """
 
 from __future__ import annotations
@@ -170,6 +171,8 @@ def encode_chain(chain: Chain) -> bytes:
 def _encode_crypto(one: Crypto) -> bytes:
     lengths = {"signature_length": len(one.signature), "nonce_length": len(one.nonce)}
     data = bytes(_CRYPTO.build({**vars(one), **lengths}))
+    # open: whether a READ response, which has no descriptors, is padded. Padding is part of the structure, and
+    # DataLength counts it. suite: the same, its GMAC case expects 56, its CMAC case 40. The decoder takes both forms.
     return data.ljust(aligned(len(data)), b"\0")
 
 
@@ -198,6 +201,7 @@ def decode_chain(data: bytes) -> Chain:
         return Chain(int(head.channel), tuple(transforms))
     if head.offset != at:
         raise Refused(Status.INVALID_PARAMETER, "descriptors do not begin at the first 8-byte aligned offset")
+    # open: nothing forbids bytes behind the descriptors. suite: WriteMultipleOperation sends some, and expects success.
     rest = data[at : at + head.length]
     # open: no rule names a list that is cut off, empty, or no multiple of 16 bytes: there is no descriptor to use.
     if len(rest) != head.length or not rest or len(rest) % DESCRIPTOR:
@@ -230,6 +234,7 @@ def derive_keys(session_key: bytes, full_key: bytes, preauth_hash: bytes, cipher
     """Derive the keys of one end; labels end with their null byte [MS-SMB2 3.2.5.3.1, 3.3.5.5.3]."""
     # open: by the letter of 3.1.4.2 L is 256 for every key once CipherId is AES-256. The signing key is derived from
     # the 16-byte SessionKey for AES-128-CMAC, which takes 16 bytes only [MS-SMB2 3.1.4.1], so its L stays 128.
+    # suite: the same.
     wide = cipher in (Cipher.AES_256_CCM, Cipher.AES_256_GCM)
     base, bits = (full_key, 256) if wide else (session_key[:16], 128)
     to_server = derive(base, b"SMBC2SCipherKey\0", preauth_hash, bits)
@@ -249,6 +254,7 @@ def build_nonce(kind: Kind, algorithm: Cipher | Signer, counter: int, server: bo
     """Build a nonce of the right length from a counter that a session never uses twice [MS-SMB2 2.2.43.1]."""
     # open: 3.1.4.1 fixes the GMAC nonce of a message (MessageId, then role and CANCEL); 3.2.4.7 and 3.3.5.12 leave that
     # of a payload to the sender, and the key is the same. The top bit, zero in each message's nonce, keeps them apart.
+    # suite: signs the payload with the nonce of the message itself, which 2.2.43.1 forbids; a receiver takes any nonce.
     # For encryption the counter is the one of the messages too: their key is the same [MS-SMB2 3.1.4.3].
     length = nonce_length(kind, algorithm)
     if kind is Kind.SIGNING and length:
@@ -259,6 +265,7 @@ def build_nonce(kind: Kind, algorithm: Cipher | Signer, counter: int, server: bo
 def protect(payload: bytes, keys: Keys, kind: Kind, algorithm: Cipher | Signer, nonce: bytes) -> tuple[bytes, Crypto]:
     """Return what goes into the buffer, and the transform that describes it [MS-SMB2 3.2.4.7, 3.3.5.12]."""
     # open: only nonce, data and key are named as inputs, so there is no associated data; for messages 3.1.4.3 names it.
+    # suite: the same, with a tag of 16 bytes.
     if len(nonce) != nonce_length(kind, algorithm):
         raise ValueError(f"a nonce of {len(nonce)} bytes for {algorithm.name}")
     if kind is Kind.SIGNING:
@@ -271,6 +278,7 @@ def sign(payload: bytes, key: bytes, algorithm: Cipher | Signer, nonce: bytes) -
     """Sign a payload with Channel.SigningKey [MS-SMB2 3.1.4.1, 3.2.4.1.1, 3.3.4.1.1]."""
     # open: 3.1.4.1 hashes "the entire message, beginning with the SMB2 header". A payload has no header to zero:
     # what is hashed is the data, from its first byte to its last.
+    # suite: takes CMAC for all but GMAC in 3.x; by 3.1.4.1 the negotiated algorithm decides, HMAC-SHA256 as well.
     if algorithm is Signer.HMAC_SHA256:
         return hmac.digest(key, payload, "sha256")[:TAG]
     if algorithm is Signer.AES_GMAC:
@@ -298,20 +306,14 @@ def unprotect(data: bytes, keys: Keys, one: Crypto, algorithm: Cipher | Signer) 
         raise Refused(Status.AUTH_TAG_MISMATCH, "tag of the payload") from error
 
 
+def check_size(payload: bytes, remaining: int) -> bytes:
+    """Refuse a decrypted payload that is not as long as RemainingBytes says [MS-SMB2 3.3.5.13]."""
+    # open: how much is fetched when the descriptors hold more than RemainingBytes. By this rule it is what they hold.
+    # suite: always registers exactly RemainingBytes.
+    if len(payload) != remaining:
+        raise Refused(Status.BAD_DATA, "size of the decrypted data")
+    return payload
+
+
 def _aead(key: bytes, algorithm: Cipher | Signer) -> AESCCM | AESGCM:
     return AESCCM(key, TAG) if algorithm in (Cipher.AES_128_CCM, Cipher.AES_256_CCM) else AESGCM(key)
-
-
-def needed(ids: Sequence[int], encrypted: bool, signed: bool) -> Kind | None:
-    """Return the transform of a payload by how its request travels; None moves it clear [MS-SMB2 3.2.4.7, 3.3.5.12]."""
-    # open: 3.2.4.6 and 3.2.4.7 keep signed and encrypted sessions off RDMA altogether, which would leave the transforms
-    # to shares that encrypt. 3.2.4.7 also says "Otherwise SIGNING", though 3.3.5.13 refuses it in an unsigned request.
-    if encrypted:
-        if TransformId.ENCRYPTION not in ids:
-            raise Refused(Status.SUCCESS, "data stays in the message: it must not move clear")
-        return Kind.ENCRYPTION
-    if signed and TransformId.SIGNING in ids:
-        return Kind.SIGNING
-    if signed:
-        raise Refused(Status.SUCCESS, "data stays in the message: it must not move unsigned")
-    return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Generic, TypeVar
 
 from tests.lab.transform_peer import (
@@ -24,6 +25,63 @@ from tests.lab.transform_peer import (
 )
 
 BOTH = (int(TransformId.ENCRYPTION), int(TransformId.SIGNING))
+
+
+class Way(Enum):
+    """Name how the data of a READ or WRITE may travel."""
+
+    CLEAR = "by RDMA, as it is"
+    SIGNED = "by RDMA, signed"
+    ENCRYPTED = "by RDMA, encrypted"
+    MESSAGE = "in the message, which is signed or encrypted itself"
+
+
+@dataclass(frozen=True)
+class Need:
+    """Hold what a session, a share and a connection ask for, and the way that follows."""
+
+    session_encrypts: bool
+    share_encrypts: bool
+    must_sign: bool
+    ids: tuple[int, ...]
+    way: Way
+
+
+def way_of(encrypted: bool, signed: bool, ids: tuple[int, ...]) -> Way:
+    """Return the way of the data by how its request travels [MS-SMB2 3.2.4.7, 3.3.5.12]."""
+    # open: 3.2.4.6 and 3.2.4.7 keep signed and encrypted sessions off RDMA altogether, which would leave the transforms
+    # to shares that encrypt. 3.2.4.7 also says "Otherwise SIGNING", though 3.3.5.13 refuses it in an unsigned request.
+    # suite: reads and writes by RDMA in signed and in encrypted sessions. So this goes by how the request travels.
+    # open: by the letter of 3.3.5.12 a server that lacks the id it needs writes the data clear. Here it never does.
+    if encrypted:
+        return Way.ENCRYPTED if TransformId.ENCRYPTION in ids else Way.MESSAGE
+    if signed:
+        return Way.SIGNED if TransformId.SIGNING in ids else Way.MESSAGE
+    return Way.CLEAR
+
+
+def way_of_need(need: Need) -> Way:
+    """Derive how the request travels, which is encrypted or else signed, and its way [MS-SMB2 3.2.4.1.1, 3.2.4.1.8]."""
+    encrypted = need.session_encrypts or need.share_encrypts
+    return way_of(encrypted, need.must_sign and not encrypted, need.ids)
+
+
+NEEDS = (
+    Need(False, False, False, (), Way.CLEAR),
+    Need(False, False, False, BOTH, Way.CLEAR),
+    Need(False, False, True, BOTH, Way.SIGNED),
+    Need(False, False, True, (2,), Way.SIGNED),
+    Need(False, False, True, (1,), Way.MESSAGE),
+    Need(False, False, True, (), Way.MESSAGE),
+    Need(False, False, True, (0,), Way.MESSAGE),
+    Need(True, False, False, BOTH, Way.ENCRYPTED),
+    Need(False, True, False, BOTH, Way.ENCRYPTED),
+    Need(False, True, True, BOTH, Way.ENCRYPTED),
+    Need(True, True, True, (1,), Way.ENCRYPTED),
+    Need(False, True, True, (2,), Way.MESSAGE),
+    Need(True, False, False, (), Way.MESSAGE),
+    Need(True, True, False, (0,), Way.MESSAGE),
+)
 
 
 @dataclass(frozen=True)
@@ -69,8 +127,11 @@ def judge_write(request: Write) -> Chain:
     one = chain.transforms[0]
     if one.kind not in ids:
         raise Refused(wrong, "the transform was not negotiated")
-    if not (request.encrypted if one.kind == Kind.ENCRYPTION else request.signed):
-        raise Refused(wrong, "the request itself is not encrypted or not signed")
+    # open: by the letter SIGNING passes in an encrypted request that is signed as well, and its data moves clear.
+    # 3.2.5.11 refuses the like of it in a READ. suite: an encrypted session that signs its payload gets this status.
+    fits = request.encrypted if one.kind == Kind.ENCRYPTION else request.signed and not request.encrypted
+    if not fits:
+        raise Refused(wrong, "the transform does not fit how the request travels")
     if request.remaining > request.max_write:
         raise Refused(wrong, "RemainingBytes is more than MaxWriteSize")
     # open: no rule names a WRITE whose inner Channel is NONE: it has no first descriptor with a length.
@@ -98,6 +159,7 @@ def judge_read(response: Read) -> Crypto:
     one = chain.transforms[0]
     # open: by the letter a client that negotiated SIGNING refuses each response without a SIGNING transform, so each
     # encrypted one, which may have no second. The rule can only mean responses that are not encrypted.
+    # suite: negotiates one id at a time, and so never comes here.
     if one.kind != (Kind.ENCRYPTION if response.encrypted else Kind.SIGNING):
         raise Refused(wrong, "the transform does not fit how the response travels")
     if one.kind not in ids:
@@ -173,6 +235,11 @@ def _unaligned(chain: bytes) -> bytes:
     return _patch(chain[:at] + bytes(4) + chain[at:], 0, at + 4)
 
 
+def _unpadded(chain: bytes) -> bytes:
+    """Let the descriptors follow a GCM transform of 36 bytes at once, and say so."""
+    return _patch(chain[:52] + chain[56:], OFFSET, 52)
+
+
 OFFSET, LENGTH, CHANNEL, COUNT, KIND = 0, 2, 4, 8, 16
 E, S, BAD, TAG = Kind.ENCRYPTION, Kind.SIGNING, Status.INVALID_PARAMETER, Status.AUTH_TAG_MISMATCH
 W = "3.3.5.13"
@@ -195,6 +262,8 @@ WRITE_RULES: tuple[Rule[Write], ...] = (
     Rule("two of ENCRYPTION", W, BAD, E, lambda w: replace(w, chain=_edited(w.chain, _twice()))),
     Rule("two of SIGNING", W, BAD, S, lambda w: replace(w, chain=_edited(w.chain, _twice()))),
     Rule("ENCRYPTION and SIGNING", W, BAD, E, lambda w: replace(w, chain=_edited(w.chain, _twice(S)))),
+    Rule("SIGNING in an encrypted request", W, BAD, S, lambda w: replace(w, encrypted=True)),
+    Rule("no padding before descriptors", W, BAD, E, lambda w: replace(w, chain=_unpadded(w.chain))),
     Rule("descriptors not aligned", W, BAD, E, lambda w: replace(w, chain=_unaligned(w.chain))),
     Rule("descriptors begin too early", W, BAD, E, lambda w: replace(w, chain=_patch(w.chain, OFFSET, 16))),
     Rule("unknown transform", W, BAD, E, lambda w: replace(w, chain=_patch(w.chain, KIND, 3))),

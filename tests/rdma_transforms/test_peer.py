@@ -50,6 +50,17 @@ def test_the_bytes_of_a_chain_in_a_response() -> None:
     assert peer.encode_chain(Chain(0, (Crypto(2, b"S" * 16, b""),))) == bytes.fromhex(expected)
 
 
+def test_what_receivers_must_tolerate() -> None:
+    """Ignore reserved fields, bytes behind the descriptors, and padding that a response lacks [MS-SMB2 2.2.43]."""
+    chain = Chain(1, (Crypto(2, b"S" * 16, b""),), DESCRIPTORS)
+    data = bytearray(peer.encode_chain(chain) + b"trailing")
+    data[10:16], data[22:24] = b"\xff" * 6, b"\xff" * 2
+    assert peer.decode_chain(bytes(data)) == chain
+    alone = Chain(0, (Crypto(1, b"S" * 16, b"N" * 11),))
+    assert len(peer.encode_chain(alone)) == 56
+    assert peer.decode_chain(peer.encode_chain(alone)[:51]) == alone
+
+
 def test_capabilities() -> None:
     """Lay out the context by hand, and refuse what is too short or counts none [MS-SMB2 2.2.3.1.6, 3.3.5.4]."""
     data = bytes.fromhex("0200 0000 00000000 0100 0200")
@@ -233,11 +244,16 @@ def good_read(kind: Kind) -> rules.Read:
     return rules.Read(rules.good_chain(kind), kind is Kind.ENCRYPTION)
 
 
-def test_what_is_needed() -> None:
+def test_the_size_of_a_payload() -> None:
+    """Refuse more and less than RemainingBytes [MS-SMB2 3.3.5.13]."""
+    assert peer.check_size(b"abc", 3) == b"abc"
+    for remaining in (2, 4):
+        with pytest.raises(Refused) as refused:
+            peer.check_size(b"abc", remaining)
+        assert refused.value.status == Status.BAD_DATA
+
+
+@pytest.mark.parametrize("need", rules.NEEDS, ids=repr)
+def test_what_is_needed(need: rules.Need) -> None:
     """Encrypt with encrypted requests, sign with signed ones, and never fall back to clear [MS-SMB2 3.3.5.12]."""
-    assert peer.needed([1, 2], encrypted=True, signed=False) is Kind.ENCRYPTION
-    assert peer.needed([1, 2], encrypted=False, signed=True) is Kind.SIGNING
-    assert peer.needed([1, 2], encrypted=False, signed=False) is None
-    for ids, encrypted in (([2], True), ([0], True), ([1], False), ([], False)):
-        with pytest.raises(Refused):
-            peer.needed(ids, encrypted=encrypted, signed=True)
+    assert rules.way_of_need(need) is need.way
