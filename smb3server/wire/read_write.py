@@ -31,6 +31,13 @@ class WriteFlags(enum.IntFlag):
     UNBUFFERED = 0x02
 
 
+class ReadResponseFlags(enum.IntFlag):
+    """Flags of a READ response. [MS-SMB2 2.2.20]"""
+
+    RDMA_TRANSFORM = 0x01
+    """Buffer has an SMB2_RDMA_TRANSFORM."""
+
+
 class ReadRequest(NamedTuple):
     """The fixed part of a READ request. [MS-SMB2 2.2.19]"""
 

@@ -1,8 +1,8 @@
 """Serve one file over SMB 3.1.1 with RDMA transforms: ``transform_peer`` as a server, for this project's client.
 
-Of the project it uses a transport to move bytes, and nothing else. It answers one request at a time, without credits to
-speak of, and trusts its client in everything but the rules of the transforms. ``spoil`` changes the answer to each READ,
-for servers that break a rule.
+Of the project it uses a transport to move bytes, and nothing else. It answers each request as it comes, grants credits
+freely, and trusts its client in everything but the rules of the transforms. ``spoil`` changes the answer to each READ:
+that makes servers that break a rule.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ MORE_PROCESSING_REQUIRED, NOT_SUPPORTED, END_OF_FILE = 0xC0000016, 0xC00000BB, 0
 SESSION, TREE, FILE = 0x1122334455667788, 5, b"persistentvolatile"[:16]
 MAX_SIZE = 1 << 23
 GUID = bytes(range(16))
+NTLM_ALONE = bytes.fromhex("601c06062b0601050502a0123010a00e300c060a2b06010401823702020a")
+"""A NegTokenInit that names NTLM only: without it a client looks for Kerberos, in the network [RFC 4178 4.2.1]."""
 DATA_OFFSET = HEADER + 16
 
 
@@ -239,7 +241,9 @@ class _Connection:
             contexts += [(RDMA_TRANSFORM, data) for data in self._server.spoil_ids(ids)]
         mode = 3 if self._offer.must_sign else 1
         fixed = struct.pack("<HHHH16sIIIIQQ", 65, mode, 0x311, len(contexts), GUID, 0x44, *[MAX_SIZE] * 3, 0, 0)
-        body = fixed + struct.pack("<HHI", HEADER + 64, 0, HEADER + 64) + messages.encode_contexts(contexts)
+        end = HEADER + 64 + len(NTLM_ALONE)
+        where = struct.pack("<HHI", HEADER + 64, len(NTLM_ALONE), end + -end % 8)
+        body = fixed + where + NTLM_ALONE + bytes(-end % 8) + messages.encode_contexts(contexts)
         self._preauth = messages.extend(self._preauth, request.message)
         self._preauth = messages.extend(self._preauth, self._reply(request, body))
 
