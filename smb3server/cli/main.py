@@ -30,6 +30,7 @@ COMMANDS = {
     "proxy": "smb3server.tools.proxy.proxy",
     "verbs-check": "smb3server.tools.verbs_check",
     "bench": "smb3server.tools.bench.command",
+    "conformance": "smb3server.cli.conformance",
 }
 EXIT_USAGE, EXIT_FAILED = 2, 1
 _TALKATIVE = ("spnego", "asyncio", "pyroute2")

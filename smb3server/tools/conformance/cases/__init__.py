@@ -1,0 +1,1 @@
+"""The cases, one module per suite. ``registry.load`` imports them all."""

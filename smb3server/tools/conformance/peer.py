@@ -1,0 +1,362 @@
+"""One RDMA connection to the server under test, on which anything may be sent at any time.
+
+A peer keeps no rule by itself. It counts the credits of both directions, so that cases know what they break, and hands
+every received message to ``on_message`` or keeps it for ``receive``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from smb3server.tools.conformance.target import Target
+from smb3server.tools.conformance.verdict import Inconclusive
+from smbdirect.codec import Buffer
+from smbdirect.core.constants import DATA_OFFSET, MIN_FIRST_RECEIVE_SIZE, VERSION_1_0
+from smbdirect.core.messages import (
+    DATA_TRANSFER,
+    NEGOTIATE_REQUEST,
+    NEGOTIATE_RESPONSE,
+    DataTransfer,
+    NegotiateRequest,
+    NegotiateResponse,
+)
+from smbdirect.errors import ConnectionLost, ProviderError
+from smbdirect.providers.base import (
+    Access,
+    CloseCause,
+    CloseReason,
+    Completion,
+    Endpoint,
+    MemoryRegion,
+    Operation,
+    Send,
+    Status,
+)
+
+SPARE_RECEIVES = 4
+"""Receives that are posted and never granted, so that a message without a credit arrives and can be judged."""
+LARGEST_RECEIVE = 65536
+"""Bytes of a receive for a peer that says it takes messages of any length."""
+_EMPTY = DataTransfer(10, 0, 0, 0, 0, 0, 0)
+
+
+class Silence(Exception):
+    """Nothing came in time."""
+
+
+class Ended(Exception):
+    """The connection ended while something was expected."""
+
+
+class Received(NamedTuple):
+    """One message of the server, and what the peer knew when it came."""
+
+    data: bytes
+    invalidated: int | None
+    credits: int
+    """Credits that the server held before it sent this message."""
+    negotiated: bool
+    """Whether it came after the Negotiate Response."""
+
+
+Observer = Callable[["Peer", Received], None]
+
+
+class Peer:
+    """The client's end of one connection. Make it with ``Trial.connect``."""
+
+    def __init__(self, target: Target, note: Callable[[str], None], observe: Observer) -> None:
+        self.target = target
+        self._note = note
+        self._observe = observe
+        self.endpoint: Endpoint | None = None
+        self.request: NegotiateRequest | None = None
+        """The last Negotiate Request that was sent."""
+        self.response: NegotiateResponse | None = None
+        self.send_credits = 0
+        """Granted by the server and not used; negative after overdrawing."""
+        self.receive_credits = 0
+        """Granted to the server and not used; negative if it overdraws."""
+        self.posted = 0
+        self.reason: CloseReason | None = None
+        """Why the connection ended; None while it stands."""
+        self.on_message: Callable[[Received], None] | None = None
+        """Takes received messages; ``receive`` gets them while it is None."""
+        self.on_ended: Callable[[CloseReason], None] = lambda reason: None
+        self.on_sent: Callable[[], None] = lambda: None
+        self.quiet = False
+        """Leave Data Transfer messages out of the evidence: there are many."""
+        self.partner: object = None
+        """For the observer: what it knows about this connection."""
+        self._queue: deque[Received] = deque()
+        self._news = asyncio.Event()
+        self._closed: asyncio.Future[CloseReason] = asyncio.get_running_loop().create_future()
+        self._spare_memory: list[memoryview] = []
+        self.unsent = 0
+        """Sends whose memory the fabric still uses."""
+
+    # -- the connection ------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect, with a receive for the Negotiate Response. Raises ``Inconclusive`` if that fails."""
+        target = self.target
+
+        def prepare(endpoint: Endpoint) -> None:
+            self.endpoint = endpoint
+            endpoint.on_completions = self._completed
+            endpoint.on_closed = self._ended
+            self.post_receives(1 + SPARE_RECEIVES, LARGEST_RECEIVE)
+
+        try:
+            await target.provider.connect(target.host, target.port, prepare, timeout=target.timing.patience)
+        except (ConnectionLost, ProviderError, OSError) as error:
+            raise Inconclusive(f"no connection to {target.host} port {target.port}: {error}") from error
+        self._note("connected")
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection has not ended."""
+        return self.reason is None
+
+    def _end(self) -> Endpoint:
+        if self.endpoint is None:
+            raise Inconclusive("not connected")
+        return self.endpoint
+
+    def _ended(self, reason: CloseReason) -> None:
+        self.reason = reason
+        if reason.cause is not CloseCause.LOCAL:
+            self._note(f"<- the connection ended: {reason}")
+        self._news.set()
+        if not self._closed.done():
+            self._closed.set_result(reason)
+        self.on_ended(reason)
+
+    async def ended(self, seconds: float) -> bool:
+        """Return whether the connection has ended, or ends within ``seconds``."""
+        done, _ = await asyncio.wait([self._closed], timeout=seconds)
+        return bool(done)
+
+    async def close(self) -> None:
+        """Abort, and return when the endpoint has reported its end."""
+        if self.endpoint is not None and self.alive:
+            self.endpoint.abort()
+            await asyncio.wait([self._closed], timeout=self.target.timing.patience)
+
+    def disconnect(self) -> None:
+        """End the connection as the fabric does it in good order."""
+        self._note("-> disconnect")
+        self._end().disconnect()
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def _memory(self, size: int) -> memoryview:
+        """Return memory that the fabric can use."""
+        view = memoryview(bytearray(max(size, 1)))
+        if self._end().capabilities.requires_registration:
+            self._end().register(view, Access.LOCAL_WRITE)
+        return view[:size]
+
+    def register(self, view: memoryview, access: Access) -> MemoryRegion:
+        """Expose memory to the server. [MS-SMBD 3.1.4.3]"""
+        return self._end().register(view, access)
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def send(self, data: Buffer, what: str = "", invalidate: int | None = None) -> None:
+        """Send ``data`` as one RDMA Send. ``what`` names it in the evidence."""
+        if what:
+            self._note(f"-> {what}")
+        memory = self._memory(len(data))
+        memory[:] = data
+        self.unsent += 1
+        try:
+            self._end().post([Send([memory], memory, invalidate)])
+        except ProviderError as error:
+            raise Inconclusive(f"the fabric cannot send this: {error}") from error
+
+    def request_negotiation(
+        self,
+        *,
+        min_version: int = VERSION_1_0,
+        max_version: int = VERSION_1_0,
+        reserved: int = 0,
+        credits_requested: int = 10,
+        preferred_send_size: int = 1024,
+        max_receive_size: int = 1024,
+        max_fragmented_size: int = 131072,
+        length: int | None = None,
+    ) -> None:
+        """Send a Negotiate Request; ``length`` cuts it off or fills it up with zeros."""
+        self.request = NegotiateRequest(
+            min_version,
+            max_version,
+            reserved,
+            credits_requested,
+            preferred_send_size,
+            max_receive_size,
+            max_fragmented_size,
+        )
+        data = NEGOTIATE_REQUEST.pack(self.request)
+        if length is not None:
+            data = data[:length].ljust(length, b"\0")
+        self.send(data, f"{describe(self.request)}, {len(data)} bytes")
+
+    async def negotiate(self, **fields: int) -> NegotiateResponse:
+        """Send a Negotiate Request and return the response, whatever it says. The arguments are those of
+        ``request_negotiation``."""
+        self.request_negotiation(**fields)
+        return await self.negotiate_response()
+
+    async def negotiate_response(self) -> NegotiateResponse:
+        """Wait for the Negotiate Response. Raises ``Silence`` or ``Ended``."""
+        await self.receive()
+        if self.response is None:
+            raise Ended("the answer is too short for a Negotiate Response")
+        return self.response
+
+    def send_data(
+        self,
+        payload: Buffer = b"",
+        *,
+        credits_requested: int = 10,
+        grant: int = 0,
+        flags: int = 0,
+        reserved: int = 0,
+        remaining: int = 0,
+        offset: int | None = None,
+        length: int | None = None,
+        at: int = DATA_OFFSET,
+        padding: bytes = b"",
+        size: int = 0,
+    ) -> None:
+        """Send a Data Transfer message.
+
+        ``grant`` receives are posted and granted. ``payload`` lies ``at`` this offset, and the fields DataOffset and
+        DataLength tell the truth unless ``offset`` and ``length`` say otherwise. The message is filled up with zeros to
+        ``size`` bytes.
+        """
+        self.grant(grant)
+        header = DataTransfer(
+            credits_requested,
+            grant,
+            flags,
+            reserved,
+            remaining,
+            (at if payload else 0) if offset is None else offset,
+            len(payload) if length is None else length,
+        )
+        data = DATA_TRANSFER.pack(header)
+        if payload:
+            data = data + padding.ljust(at - len(data), b"\0") + bytes(payload)
+        data = data.ljust(size, b"\0")
+        self.send_credits -= 1
+        self.send(data, "" if self.quiet else f"{describe(header)}, {len(data)} bytes")
+
+    def grant(self, count: int) -> None:
+        """Post ``count`` receives that the next message grants."""
+        self.post_receives(count, self.receive_size)
+        self.receive_credits += count
+
+    # -- receiving -----------------------------------------------------------------------------------------------
+
+    @property
+    def receive_size(self) -> int:
+        """Bytes of a posted receive: what the server may send."""
+        if self.request is None:
+            return MIN_FIRST_RECEIVE_SIZE
+        return max(min(self.request.max_receive_size, LARGEST_RECEIVE), MIN_FIRST_RECEIVE_SIZE)
+
+    def post_receives(self, count: int, size: int) -> None:
+        """Post receives of ``size`` bytes."""
+        for _ in range(count):
+            memory = self._memory(size)
+            self._end().post_receive(memory, memory)
+        self.posted += count
+
+    def _completed(self, completions: Sequence[Completion]) -> None:
+        for completion in completions:
+            if completion.operation is Operation.SEND:
+                self.unsent -= 1
+            if completion.status is not Status.OK:
+                continue
+            if completion.operation is Operation.RECEIVE:
+                assert isinstance(completion.context, memoryview)
+                self.posted -= 1
+                self._arrived(bytes(completion.context[: completion.length]), completion.invalidated)
+        self.on_sent()
+
+    def _arrived(self, data: bytes, invalidated: int | None) -> None:
+        received = Received(data, invalidated, self.receive_credits, self.response is not None)
+        if received.negotiated:
+            self.receive_credits -= 1
+            if len(data) >= DATA_TRANSFER.size:
+                header = DATA_TRANSFER.unpack(data)
+                self.send_credits += header.credits_granted
+                if not self.quiet:
+                    self._note(f"<- {describe(header)}, {len(data)} bytes")
+        elif len(data) >= NEGOTIATE_RESPONSE.size:
+            self.response = NEGOTIATE_RESPONSE.unpack(data)
+            self.send_credits = self.response.credits_granted
+            self._note(f"<- {describe(self.response)}, {len(data)} bytes")
+        else:
+            self._note(f"<- {len(data)} bytes: {data.hex()}")
+        self._observe(self, received)
+        if self.on_message is not None:
+            self.on_message(received)
+        else:
+            self._queue.append(received)
+            self._news.set()
+
+    async def receive(self, seconds: float | None = None) -> Received:
+        """Return the next message. Raises ``Silence`` if none comes within ``seconds`` (patience by default), and
+        ``Ended``."""
+        limit = self.target.timing.patience if seconds is None else seconds
+        try:
+            async with asyncio.timeout(limit):
+                while not self._queue:
+                    if self.reason is not None:
+                        raise Ended(f"the connection ended: {self.reason}")
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise Silence(f"nothing came within {limit:g} s") from None
+        return self._queue.popleft()
+
+    async def receive_data(self, seconds: float | None = None) -> tuple[DataTransfer, bytes]:
+        """Return the next Data Transfer message: its header and its payload."""
+        data = (await self.receive(seconds)).data
+        return parse(data)
+
+
+def parse(data: bytes) -> tuple[DataTransfer, bytes]:
+    """Return header and payload of a Data Transfer message. Raises ``DecodeError`` if it has no header."""
+    header = DATA_TRANSFER.unpack(data)
+    return header, data[header.data_offset : header.data_offset + header.data_length]
+
+
+def describe(message: NegotiateRequest | NegotiateResponse | DataTransfer) -> str:
+    """Return one line for the evidence."""
+    if isinstance(message, NegotiateRequest):
+        return (
+            f"Negotiate Request {message.min_version:#06x}-{message.max_version:#06x}, CreditsRequested "
+            f"{message.credits_requested}, PreferredSendSize {message.preferred_send_size}, MaxReceiveSize "
+            f"{message.max_receive_size}, MaxFragmentedSize {message.max_fragmented_size}"
+            + (f", Reserved {message.reserved:#x}" if message.reserved else "")
+        )
+    if isinstance(message, NegotiateResponse):
+        return (
+            f"Negotiate Response {message.min_version:#06x}-{message.max_version:#06x}, NegotiatedVersion "
+            f"{message.negotiated_version:#06x}, Status {message.status:#010x}, CreditsRequested "
+            f"{message.credits_requested}, CreditsGranted {message.credits_granted}, MaxReadWriteSize "
+            f"{message.max_read_write_size}, PreferredSendSize {message.preferred_send_size}, MaxReceiveSize "
+            f"{message.max_receive_size}, MaxFragmentedSize {message.max_fragmented_size}"
+        )
+    return (
+        f"Data Transfer CreditsRequested {message.credits_requested}, CreditsGranted {message.credits_granted}, Flags "
+        f"{message.flags:#x}, RemainingDataLength {message.remaining_data_length}, DataOffset {message.data_offset}, "
+        f"DataLength {message.data_length}" + (f", Reserved {message.reserved:#x}" if message.reserved else "")
+    )

@@ -1,0 +1,99 @@
+"""Run cases against a target, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Sequence
+
+from smb3server.client import ServerError
+from smb3server.tools.conformance.peer import Ended, Silence
+from smb3server.tools.conformance.registry import Case
+from smb3server.tools.conformance.target import Target
+from smb3server.tools.conformance.trial import Trial
+from smb3server.tools.conformance.verdict import Busy, Finding, Result, Verdict
+from smbdirect.errors import SmbDirectError
+
+AT_ONCE = 8
+ATTEMPTS = 3
+"""How often a case is tried on a machine that is too busy to judge times."""
+_SPARE = 60.0
+
+Progress = Callable[[Result], None]
+
+
+async def run(
+    target: Target, cases: Sequence[Case], progress: Progress = lambda result: None, at_once: int = AT_ONCE
+) -> list[Result]:
+    """Run ``cases`` and return their results in the given order.
+
+    Cases that wait for timers run beside all others, which share ``at_once`` places.
+    """
+    places = asyncio.Semaphore(at_once)
+
+    async def in_place(case: Case) -> Result:
+        if case.waits:
+            result = await run_case(target, case)
+        else:
+            async with places:
+                result = await run_case(target, case)
+        progress(result)
+        return result
+
+    return list(await asyncio.gather(*(in_place(case) for case in cases)))
+
+
+async def run_case(target: Target, case: Case) -> Result:
+    """Run one case; a machine that is too busy gets another attempt."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await _attempt(target, case)
+        except Busy:
+            continue
+    try:
+        return await _attempt(target, case)
+    except Busy as busy:
+        return _result(target, case, Verdict.INCONCLUSIVE, str(busy))
+
+
+async def _attempt(target: Target, case: Case) -> Result:
+    """Run one case once. Raises ``Busy``."""
+    if target.fabric not in case.fabrics:
+        return _result(target, case, Verdict.NOT_APPLICABLE, f"only on {', '.join(case.fabrics)}")
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    trial = Trial(target)
+    verdict, reason = Verdict.PASS, ""
+    limit = _SPARE + 3 * target.timing.keepalive if case.waits else _SPARE + 3 * target.timing.patience
+    try:
+        async with asyncio.timeout(limit):
+            await case.run(trial)
+    except Busy:
+        raise
+    except Finding as finding:
+        verdict, reason = finding.verdict, str(finding)
+    except (Silence, Ended, ServerError, SmbDirectError) as error:
+        # What a case expects without saying what else would be wrong: an answer, and a status of success.
+        verdict, reason = Verdict.FAIL, str(error)
+    except TimeoutError:
+        verdict, reason = Verdict.INCONCLUSIVE, f"not finished within {limit:g} s"
+    except Exception as error:
+        # A defect of the case. The others go on.
+        verdict, reason = Verdict.INCONCLUSIVE, f"the case itself failed: {error!r}"
+        trial.evidence += traceback.format_exc().splitlines()
+    finally:
+        await trial.finish()
+    return _result(target, case, verdict, reason, trial.evidence, loop.time() - began)
+
+
+def _result(
+    target: Target,
+    case: Case,
+    verdict: Verdict,
+    reason: str,
+    evidence: Sequence[str] = (),
+    seconds: float = 0.0,
+) -> Result:
+    return Result(
+        case.name, case.suite, case.section, case.rule, target.fabric, verdict, reason, list(evidence), seconds
+    )

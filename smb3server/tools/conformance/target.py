@@ -1,0 +1,47 @@
+"""The server under test: where it is, who logs on, and how long its timers take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smbdirect.core import constants
+from smbdirect.providers.base import Provider
+
+FABRICS = ("loopback", "iwarp", "roce", "verbs")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds. The timers are those of the server under test."""
+
+    negotiation: float = constants.NEGOTIATION_TIMEOUT_PASSIVE
+    keepalive: float = constants.KEEPALIVE_INTERVAL
+    keepalive_answer: float = constants.KEEPALIVE_RESPONSE_TIMEOUT
+    """How long the server waits for the answer to its keepalive."""
+    credit: float = constants.SEND_CREDIT_TIMEOUT
+    """How long the server waits for credits. Not in spec: Windows waits five seconds."""
+    patience: float = 10.0
+    """How long the server may take for what it must do at once."""
+    quiet: float = 1.0
+    """How long to watch that the server does not do something."""
+    slack: float = 1.0
+    """How far a timer may be off, and this machine be late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One server on one fabric."""
+
+    fabric: str
+    provider: Provider
+    host: str
+    port: int
+    tcp_port: int
+    """Where the same server listens for SMB over TCP."""
+    user: str = ""
+    password: str = ""
+    share: str = ""
+    """The share that cases write to; empty if they must not log on."""
+    timing: Timing = Timing()
+    name: str = ""
+    """What reports call the server."""
