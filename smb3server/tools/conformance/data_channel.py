@@ -1,0 +1,277 @@
+"""READ and WRITE of one file by RDMA, with requests that may break every rule. [MS-SMB2 2.2.19 to 2.2.22]"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smb3server.client import RemoteFile
+from smb3server.client.messages import CREDIT_SIZE, Reply
+from smb3server.client.negotiation import Offer
+from smb3server.tools.conformance.peer import Ended, Peer, Silence
+from smb3server.tools.conformance.trial import DIALECTS, Session, Trial
+from smb3server.tools.conformance.verdict import Inconclusive, NotApplicable
+from smb3server.wire.header import Command
+from smb3server.wire.negotiate import Dialect
+from smb3server.wire.read_write import (
+    READ_DATA_OFFSET,
+    READ_REQUEST,
+    TAIL,
+    WRITE_REQUEST,
+    Channel,
+    ReadRequest,
+    ReadResponse,
+    WriteRequest,
+    WriteResponse,
+    pack_descriptors,
+    parse_read_response,
+    parse_write_response,
+)
+from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.errors import ConnectionLost, SmbDirectError
+from smbdirect.message_transport import RemoteBuffer
+from smbdirect.providers.base import Access
+
+FILLING = b"\xa5"
+"""What exposed memory is full of before the server writes to it."""
+INLINE = 65536
+"""Bytes that one READ or WRITE carries in its message."""
+MOST_CREDITS = 128
+"""A request never pays more than the client holds, whatever length it claims."""
+
+
+class Exposed:
+    """Memory that the server may access, and its descriptor."""
+
+    def __init__(self, peer: Peer, size: int, content: bytes | None = None) -> None:
+        """Expose ``size`` bytes for RDMA Write, or for RDMA Read if there is ``content``."""
+        self.view = memoryview(bytearray(FILLING * size if content is None else content.ljust(size, b"\0")))
+        remote = Access.REMOTE_WRITE if content is None else Access.REMOTE_READ
+        self.region = peer.register(self.view, Access.LOCAL_WRITE | remote)
+
+    @property
+    def buffer(self) -> RemoteBuffer:
+        """The descriptor that tells the truth."""
+        return RemoteBuffer(self.region.address, self.region.token, self.region.length)
+
+    def part(self, begin: int, length: int) -> RemoteBuffer:
+        """Return the descriptor of a part."""
+        return RemoteBuffer(self.region.address + begin, self.region.token, length)
+
+    @property
+    def info(self) -> bytes:
+        """The channel information that tells the truth."""
+        return pack_descriptors([self.buffer])
+
+    def untouched(self, begin: int = 0) -> bool:
+        """Return whether the server has written nothing from ``begin`` on, to memory that it may write to."""
+        rest = self.view[begin:]
+        return rest == FILLING * len(rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A READ that says what its fields say. What is None here tells the truth. [MS-SMB2 2.2.19]"""
+
+    length: int
+    info: bytes = b""
+    offset: int = 0
+    channel: int = Channel.RDMA_V1
+    remaining: int | None = None
+    info_offset: int | None = None
+    info_length: int | None = None
+    minimum: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A WRITE that says what its fields say. What is None here tells the truth. [MS-SMB2 2.2.21]"""
+
+    remaining: int
+    info: bytes = b""
+    offset: int = 0
+    channel: int = Channel.RDMA_V1
+    length: int = 0
+    data_offset: int = 0
+    info_offset: int | None = None
+    info_length: int | None = None
+    data: bytes = b""
+    """Lies behind ``info``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The response to a request, and what came with it."""
+
+    status: int
+    read: ReadResponse | None = None
+    """None unless the request was a READ and succeeded."""
+    write: WriteResponse | None = None
+    data: bytes = b""
+    """Data in the message."""
+    invalidated: int | None = None
+    """The token that came with the response."""
+
+
+class DataFile:
+    """One open file on a connection over SMB Direct."""
+
+    def __init__(self, trial: Trial, session: Session, file: RemoteFile) -> None:
+        self.trial = trial
+        self.session = session
+        self.file = file
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest READ and WRITE by RDMA. [MS-SMB2 2.2.4, MS-SMBD 2.2.2]"""
+        negotiated, response = self.session.client.negotiated, self.session.peer.response
+        limit = min(negotiated.max_read_size, negotiated.max_write_size, MOST_CREDITS * CREDIT_SIZE)
+        return limit if response is None else min(limit, response.max_read_write_size)
+
+    def expose(self, size: int, content: bytes | None = None) -> Exposed:
+        """Expose memory on the file's connection: see ``Exposed``."""
+        return Exposed(self.session.peer, size, content)
+
+    async def fill(self, content: bytes) -> None:
+        """Give the file this content, which goes in messages."""
+        quiet, self.session.peer.quiet = self.session.peer.quiet, True
+        try:
+            for at in range(0, len(content), INLINE):
+                await self.session.tree.write(self.file, at, content[at : at + INLINE])
+        except (StatusError, SmbDirectError) as error:
+            raise Inconclusive(f"cannot write {len(content)} bytes in messages: {error}") from error
+        self.session.peer.quiet = quiet
+        self.trial.note(f"wrote {len(content)} bytes in messages")
+
+    async def content(self, length: int) -> bytes:
+        """Return up to ``length`` bytes from the beginning of the file, which come in messages."""
+        quiet, self.session.peer.quiet = self.session.peer.quiet, True
+        found = bytearray()
+        while len(found) < length:
+            piece = await self.session.tree.read(self.file, len(found), min(INLINE, length - len(found)))
+            found += piece
+            if not piece:
+                break
+        self.session.peer.quiet = quiet
+        self.trial.note(f"read {len(found)} bytes in messages")
+        return bytes(found)
+
+    async def read(self, request: Read) -> Answer:
+        """Send a READ and return the answer. Raises ``Ended`` if the connection ends instead, and ``Silence``."""
+        persistent, volatile = self.file.file_id
+        length, info = request.length, request.info
+        record = ReadRequest(
+            padding=READ_DATA_OFFSET,
+            length=length,
+            offset=request.offset,
+            persistent=persistent,
+            volatile=volatile,
+            minimum_count=request.minimum,
+            channel=request.channel,
+            remaining_bytes=_or(request.remaining, length if request.channel else 0),
+            channel_info_offset=_or(request.info_offset, TAIL if info else 0),
+            channel_info_length=_or(request.info_length, len(info)),
+        )
+        self.trial.note(
+            f"-> READ Length {length}, Offset {request.offset}, Channel {request.channel:#x}, RemainingBytes "
+            f"{record.remaining_bytes}, ReadChannelInfoOffset {record.channel_info_offset}, ReadChannelInfoLength "
+            f"{record.channel_info_length}"
+        )
+        reply = await self._call(Command.READ, READ_REQUEST.pack(record), info, length)
+        if reply.status != NtStatus.SUCCESS:
+            return self._answer(reply)
+        body, data = parse_read_response(reply.message)
+        self.trial.note(
+            f"<- READ DataOffset {body.data_offset}, DataLength {body.data_length}, DataRemaining "
+            f"{body.data_remaining}, Flags {body.flags:#x}"
+        )
+        return self._answer(reply, read=body, data=bytes(data))
+
+    async def write(self, request: Write) -> Answer:
+        """Send a WRITE and return the answer. Raises ``Ended`` if the connection ends instead, and ``Silence``."""
+        persistent, volatile = self.file.file_id
+        info = request.info
+        record = WriteRequest(
+            data_offset=request.data_offset,
+            length=request.length,
+            offset=request.offset,
+            persistent=persistent,
+            volatile=volatile,
+            channel=request.channel,
+            remaining_bytes=request.remaining,
+            channel_info_offset=_or(request.info_offset, TAIL if info else 0),
+            channel_info_length=_or(request.info_length, len(info)),
+        )
+        self.trial.note(
+            f"-> WRITE Length {request.length}, DataOffset {request.data_offset}, Offset {request.offset}, Channel "
+            f"{request.channel:#x}, RemainingBytes {request.remaining}, WriteChannelInfoOffset "
+            f"{record.channel_info_offset}, WriteChannelInfoLength {record.channel_info_length}"
+        )
+        paid = max(request.length, request.remaining)
+        reply = await self._call(Command.WRITE, WRITE_REQUEST.pack(record), info + request.data, paid)
+        if reply.status != NtStatus.SUCCESS:
+            return self._answer(reply)
+        body = parse_write_response(reply.message)
+        self.trial.note(f"<- WRITE Count {body.byte_count}, Remaining {body.remaining}")
+        return self._answer(reply, write=body)
+
+    async def _call(self, command: int, fixed: bytes, tail: bytes, length: int) -> Reply:
+        session = self.session
+        payload = min(length, MOST_CREDITS * CREDIT_SIZE)
+        # The variable part has at least one byte, which StructureSize 49 counts.
+        body = [fixed, tail or b"\0"]
+        quiet, session.peer.quiet = session.peer.quiet, True
+        limit = self.trial.timing.patience
+        try:
+            async with asyncio.timeout(limit):
+                started = await session.client.start(
+                    command, body, session.session, session.tree.tree_id, payload=payload
+                )
+                reply = await asyncio.shield(started.future)
+        except TimeoutError:
+            raise Silence(f"no answer within {limit:g} s") from None
+        except ConnectionLost as error:
+            raise Ended(str(error)) from error
+        session.peer.quiet = quiet
+        token = session.conversation.invalidated[-1]
+        self.trial.note(f"<- {status_name(reply.status)}" + ("" if token is None else f", invalidates {token:#010x}"))
+        return reply
+
+    def _answer(
+        self, reply: Reply, read: ReadResponse | None = None, write: WriteResponse | None = None, data: bytes = b""
+    ) -> Answer:
+        return Answer(reply.status, read, write, data, self.session.conversation.invalidated[-1])
+
+
+async def open_file(
+    trial: Trial,
+    content: bytes = b"",
+    *,
+    dialects: Sequence[int] = DIALECTS,
+    offer: Offer | None = None,
+    sign: bool = False,
+    encrypt: bool = False,
+) -> DataFile:
+    """Log on over SMB Direct and create a file with ``content``.
+
+    Raises ``NotApplicable`` if the server chose a dialect without RDMA."""
+    session = await trial.log_on(dialects=dialects, offer=offer, sign=sign, encrypt=encrypt)
+    if session.client.dialect < Dialect.SMB_3_0:
+        raise NotApplicable(f"the server chose dialect {session.client.dialect:#06x}, and RDMA needs 3.0")
+    file = DataFile(trial, session, await trial.create(session))
+    if content:
+        await file.fill(content)
+    return file
+
+
+def _or(value: int | None, truth: int) -> int:
+    return truth if value is None else value
+
+
+def status_name(status: int) -> str:
+    """Return the name of a status, or its number if it has none here."""
+    try:
+        return f"STATUS_{NtStatus(status).name}"
+    except ValueError:
+        return f"{status:#010x}"
