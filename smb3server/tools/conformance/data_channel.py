@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from smb3server.client import RemoteFile
+from smb3server.client import ClientSession, RemoteFile, ServerError, Tree
+from smb3server.client.files import READ_WRITE
 from smb3server.client.messages import CREDIT_SIZE, Reply
 from smb3server.client.negotiation import Offer
+from smb3server.tools.conformance.conversation import Conversation
 from smb3server.tools.conformance.peer import Ended, Peer, Silence
-from smb3server.tools.conformance.trial import DIALECTS, Session, Trial
+from smb3server.tools.conformance.trial import DIALECTS, Trial
 from smb3server.tools.conformance.verdict import Inconclusive, NotApplicable
+from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.header import Command
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.read_write import (
@@ -115,45 +121,69 @@ class Answer:
 
 
 class DataFile:
-    """One open file on a connection over SMB Direct."""
+    """One open file on one connection."""
 
-    def __init__(self, trial: Trial, session: Session, file: RemoteFile) -> None:
+    def __init__(self, trial: Trial, tree: Tree, file: RemoteFile, conversation: Conversation | None) -> None:
+        """``conversation`` is None on a connection over TCP."""
         self.trial = trial
-        self.session = session
+        self.tree = tree
         self.file = file
+        self._conversation = conversation
+
+    @property
+    def peer(self) -> Peer:
+        """The RDMA connection. Raises ``Inconclusive`` over TCP."""
+        if self._conversation is None:
+            raise Inconclusive("the connection has no RDMA")
+        return self._conversation.peer
+
+    @property
+    def session(self) -> ClientSession:
+        """The session, whose keys protect payloads."""
+        assert isinstance(self.tree.session, ClientSession)
+        return self.tree.session
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Leave Data Transfer messages out of the evidence."""
+        peer = self._conversation.peer if self._conversation is not None else None
+        before = peer is not None and peer.quiet
+        if peer is not None:
+            peer.quiet = True
+        yield
+        if peer is not None:
+            peer.quiet = before
 
     @property
     def largest(self) -> int:
         """Bytes of the largest READ and WRITE by RDMA. [MS-SMB2 2.2.4, MS-SMBD 2.2.2]"""
-        negotiated, response = self.session.client.negotiated, self.session.peer.response
+        negotiated, response = self.tree.client.negotiated, self.peer.response
         limit = min(negotiated.max_read_size, negotiated.max_write_size, MOST_CREDITS * CREDIT_SIZE)
         return limit if response is None else min(limit, response.max_read_write_size)
 
     def expose(self, size: int, content: bytes | None = None) -> Exposed:
         """Expose memory on the file's connection: see ``Exposed``."""
-        return Exposed(self.session.peer, size, content)
+        return Exposed(self.peer, size, content)
 
     async def fill(self, content: bytes) -> None:
         """Give the file this content, which goes in messages."""
-        quiet, self.session.peer.quiet = self.session.peer.quiet, True
-        try:
-            for at in range(0, len(content), INLINE):
-                await self.session.tree.write(self.file, at, content[at : at + INLINE])
-        except (StatusError, SmbDirectError) as error:
-            raise Inconclusive(f"cannot write {len(content)} bytes in messages: {error}") from error
-        self.session.peer.quiet = quiet
+        with self._quietly():
+            try:
+                for at in range(0, len(content), INLINE):
+                    await self.tree.write(self.file, at, content[at : at + INLINE])
+            except (StatusError, SmbDirectError) as error:
+                raise Inconclusive(f"cannot write {len(content)} bytes in messages: {error}") from error
         self.trial.note(f"wrote {len(content)} bytes in messages")
 
     async def content(self, length: int) -> bytes:
         """Return up to ``length`` bytes from the beginning of the file, which come in messages."""
-        quiet, self.session.peer.quiet = self.session.peer.quiet, True
         found = bytearray()
-        while len(found) < length:
-            piece = await self.session.tree.read(self.file, len(found), min(INLINE, length - len(found)))
-            found += piece
-            if not piece:
-                break
-        self.session.peer.quiet = quiet
+        with self._quietly():
+            while len(found) < length:
+                piece = await self.tree.read(self.file, len(found), min(INLINE, length - len(found)))
+                found += piece
+                if not piece:
+                    break
         self.trial.note(f"read {len(found)} bytes in messages")
         return bytes(found)
 
@@ -217,49 +247,66 @@ class DataFile:
         return self._answer(reply, write=body)
 
     async def _call(self, command: int, fixed: bytes, tail: bytes, length: int) -> Reply:
-        session = self.session
+        tree = self.tree
         payload = min(length, MOST_CREDITS * CREDIT_SIZE)
         # The variable part has at least one byte, which StructureSize 49 counts.
         body = [fixed, tail or b"\0"]
-        quiet, session.peer.quiet = session.peer.quiet, True
         limit = self.trial.timing.patience
         try:
-            async with asyncio.timeout(limit):
-                started = await session.client.start(
-                    command, body, session.session, session.tree.tree_id, payload=payload
-                )
-                reply = await asyncio.shield(started.future)
+            with self._quietly():
+                async with asyncio.timeout(limit):
+                    started = await tree.client.start(command, body, tree.session, tree.tree_id, payload=payload)
+                    reply = await asyncio.shield(started.future)
         except TimeoutError:
             raise Silence(f"no answer within {limit:g} s") from None
         except ConnectionLost as error:
             raise Ended(str(error)) from error
-        session.peer.quiet = quiet
-        token = session.conversation.invalidated[-1]
+        token = self._token
         self.trial.note(f"<- {status_name(reply.status)}" + ("" if token is None else f", invalidates {token:#010x}"))
         return reply
+
+    @property
+    def _token(self) -> int | None:
+        """The token that came with the last message."""
+        return None if self._conversation is None else self._conversation.invalidated[-1]
 
     def _answer(
         self, reply: Reply, read: ReadResponse | None = None, write: WriteResponse | None = None, data: bytes = b""
     ) -> Answer:
-        return Answer(reply.status, read, write, data, self.session.conversation.invalidated[-1])
+        return Answer(reply.status, read, write, data, self._token)
+
+
+def new_name() -> str:
+    """Return the name of a file that is not there."""
+    return f"conformance-{os.getpid()}-{secrets.token_hex(6)}"
 
 
 async def open_file(
     trial: Trial,
     content: bytes = b"",
     *,
+    name: str = "",
     dialects: Sequence[int] = DIALECTS,
     offer: Offer | None = None,
     sign: bool = False,
     encrypt: bool = False,
 ) -> DataFile:
-    """Log on over SMB Direct and create a file with ``content``.
+    """Log on over SMB Direct and create a file with ``content``, or open the file ``name`` if it is there. It goes away
+    with its last open.
 
     Raises ``NotApplicable`` if the server chose a dialect without RDMA."""
     session = await trial.log_on(dialects=dialects, offer=offer, sign=sign, encrypt=encrypt)
     if session.client.dialect < Dialect.SMB_3_0:
         raise NotApplicable(f"the server chose dialect {session.client.dialect:#06x}, and RDMA needs 3.0")
-    file = DataFile(trial, session, await trial.create(session))
+    options = int(CreateOptions.DELETE_ON_CLOSE)
+    quiet, session.peer.quiet = session.peer.quiet, True
+    try:
+        async with asyncio.timeout(trial.timing.patience):
+            made = await session.tree.create(name or new_name(), READ_WRITE, CreateDisposition.OPEN_IF, options)
+    except (ServerError, SmbDirectError, TimeoutError) as error:
+        raise Inconclusive(f"cannot create a file in {session.tree.path}: {error or 'no answer'}") from error
+    session.peer.quiet = quiet
+    file = DataFile(trial, session.tree, made, session.conversation)
     if content:
         await file.fill(content)
     return file

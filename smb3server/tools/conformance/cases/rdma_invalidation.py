@@ -24,7 +24,7 @@ SIZE = 65536
 async def open_for_invalidation(trial: Trial, dialects: Sequence[int] = WITH_INVALIDATION) -> DataFile:
     """Open a file, if the fabric lets a server invalidate regions of this side."""
     file = await open_file(trial, dialects=dialects)
-    endpoint = file.session.peer.endpoint
+    endpoint = file.peer.endpoint
     if endpoint is None or not endpoint.capabilities.regions_invalidatable:
         raise NotApplicable("a peer cannot invalidate memory that is registered on this side of the fabric")
     return file
@@ -52,7 +52,7 @@ async def ends_over(trial: Trial, file: DataFile, request: Read | Write) -> None
         trial.note(f"no answer: {error}")
     else:
         trial.require(answer.status != NtStatus.SUCCESS, "a request with an invalidated token succeeded")
-    await trial.terminated(file.session.peer, "a request with an invalidated token")
+    await trial.terminated(file.peer, "a request with an invalidated token")
 
 
 @case(SUITE, "BVT_Smb2OverRdma_Smb302_Write_SMB2_CHANNEL_RDMA_V1_INVALIDATE", WRITE)
