@@ -142,25 +142,32 @@ class SessionCipher:
         self._nonce = nonce + 1
         return nonce.to_bytes(16, "little")[: self._nonce_size]
 
-    def encrypt_payload(self, buffer: memoryview, nonce: bytes) -> bytes:
-        """Encrypt a payload in place, and return its tag. ``nonce`` comes from ``new_nonce``. May run on any thread.
+    def encrypt_payload(self, payload: memoryview, nonce: bytes) -> bytes:
+        """Encrypt a payload in place, and return its tag. ``nonce`` comes from ``new_nonce``. May run on any thread."""
+        if self._ccm:
+            # Only the one-call interface has CCM. It wants room for the tag behind the ciphertext.
+            sealed = (self._encrypting or self._encryptor()).encrypt(nonce, payload, None)
+            payload[:] = memoryview(sealed)[:-TAG_SIZE]
+            return sealed[-TAG_SIZE:]
+        state = GcmContext(AES(self._keys[0]), GCM(nonce)).encryptor()
+        state.update_into(payload, payload)
+        state.finalize()
+        return state.tag
 
-        ``buffer`` ends ``TAG_SIZE`` bytes behind the payload. Those bytes are scratch space."""
-        length = len(buffer) - TAG_SIZE
-        (self._encrypting or self._encryptor()).encrypt_into(nonce, buffer[:length], None, buffer)
-        return bytes(buffer[length:])
-
-    def decrypt_payload(self, buffer: memoryview, nonce: bytes, tag: bytes) -> bool:
+    def decrypt_payload(self, payload: memoryview, nonce: bytes, tag: bytes) -> bool:
         """Decrypt a payload in place. Return False if it is not authentic: its content is undefined then.
 
-        ``buffer`` as for ``encrypt_payload``. Nonce and tag come from the peer and may have wrong lengths. May run on
-        any thread."""
+        Nonce and tag come from the peer and may have wrong lengths. May run on any thread."""
         if len(nonce) != self._nonce_size or len(tag) != TAG_SIZE:
             return False
-        length = len(buffer) - TAG_SIZE
-        buffer[length:] = tag  # the one-call interface expects the tag behind the ciphertext
         try:
-            (self._decrypting or self._decryptor()).decrypt_into(nonce, buffer, None, buffer[:length])
+            if self._ccm:
+                joined = b"".join((payload, tag))
+                (self._decrypting or self._decryptor()).decrypt_into(nonce, joined, None, payload)
+            else:
+                state = GcmContext(AES(self._keys[1]), GCM(nonce, tag)).decryptor()
+                state.update_into(payload, payload)
+                state.finalize()
         except InvalidTag:
             return False
         return True

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.cmac import CMAC
 
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
-from smb3server.crypto.encryption import TAG_SIZE, SessionCipher
+from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.signing import Signer, make_signer
 
 CIPHERS = [cipher for cipher in Cipher if cipher]
@@ -28,7 +28,7 @@ def ends(cipher: Cipher) -> tuple[SessionCipher, SessionCipher, bytes]:
 
 
 def buffer_with(payload: bytes) -> memoryview:
-    return memoryview(bytearray(payload + bytes(TAG_SIZE)))
+    return memoryview(bytearray(payload))
 
 
 @pytest.mark.parametrize("cipher", CIPHERS)
@@ -41,10 +41,10 @@ def test_encrypted_payload_is_plain_aead_without_additional_data(cipher: Cipher,
     tag = server.encrypt_payload(buffer, nonce)
     ccm = cipher in (Cipher.AES_128_CCM, Cipher.AES_256_CCM)
     assert (len(nonce), len(tag)) == (11 if ccm else 12, 16)
-    assert bytes(buffer[:size]) + tag == (AESCCM if ccm else AESGCM)(key).encrypt(nonce, plain, None)
-    received = buffer_with(bytes(buffer[:size]))
+    assert bytes(buffer) + tag == (AESCCM if ccm else AESGCM)(key).encrypt(nonce, plain, None)
+    received = buffer_with(bytes(buffer))
     assert client.decrypt_payload(received, nonce, tag)
-    assert bytes(received[:size]) == plain
+    assert bytes(received) == plain
 
 
 @pytest.mark.parametrize("cipher", CIPHERS)
@@ -53,7 +53,7 @@ def test_changed_payload_nonce_or_tag_is_not_accepted(cipher: Cipher) -> None:
     buffer = buffer_with(b"payload")
     nonce = server.new_nonce()
     tag = server.encrypt_payload(buffer, nonce)
-    sealed = bytes(buffer[:7])
+    sealed = bytes(buffer)
     wrong_tag, wrong_nonce = bytes([tag[0] ^ 1]) + tag[1:], bytes([nonce[0] ^ 1]) + nonce[1:]
     assert client.decrypt_payload(buffer_with(sealed), nonce, tag)
     assert not client.decrypt_payload(buffer_with(b"x" + sealed[1:]), nonce, tag)
@@ -135,13 +135,13 @@ def test_payloads_may_be_protected_on_several_threads() -> None:
     def there_and_back(number: int) -> bool:
         plain = bytes([number]) * 100_000
         buffer = buffer_with(plain)
-        signature = signer.sign_payload(buffer[:-TAG_SIZE], b"")
+        signature = signer.sign_payload(buffer, b"")
         nonce = nonces[number]
         tag = server.encrypt_payload(buffer, nonce)
         return (
             client.decrypt_payload(buffer, nonce, tag)
-            and bytes(buffer[:-TAG_SIZE]) == plain
-            and signer.verify_payload(buffer[:-TAG_SIZE], b"", signature)
+            and bytes(buffer) == plain
+            and signer.verify_payload(buffer, b"", signature)
         )
 
     nonces = [server.new_nonce() for _ in range(40)]
