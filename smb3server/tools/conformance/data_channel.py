@@ -15,7 +15,7 @@ from smb3server.client.messages import CREDIT_SIZE, Reply
 from smb3server.client.negotiation import Offer
 from smb3server.tools.conformance.conversation import Conversation
 from smb3server.tools.conformance.peer import Ended, Peer, Silence
-from smb3server.tools.conformance.trial import DIALECTS, Trial
+from smb3server.tools.conformance.trial import DIALECTS, Session, Trial
 from smb3server.tools.conformance.verdict import Inconclusive, NotApplicable
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.header import Command
@@ -276,28 +276,45 @@ class DataFile:
         return Answer(reply.status, read, write, data, self._token)
 
 
+def check_read(trial: Trial, answer: Answer, count: int) -> None:
+    """Require a successful response that says that ``count`` bytes went by RDMA. [MS-SMB2 3.3.5.12]"""
+    trial.require(answer.status == NtStatus.SUCCESS, f"READ failed with {status_name(answer.status)}")
+    body = answer.read
+    assert body is not None
+    trial.require(body.data_offset == READ_DATA_OFFSET, f"DataOffset is {body.data_offset}, not {READ_DATA_OFFSET}")
+    trial.require(body.data_length == 0, f"DataLength is {body.data_length}: data is in the response")
+    trial.require(body.data_remaining == count, f"DataRemaining is {body.data_remaining}, not {count}")
+
+
+def check_write(trial: Trial, answer: Answer, count: int) -> None:
+    """Require a successful response that says that ``count`` bytes were written. [MS-SMB2 3.3.5.13]"""
+    trial.require(answer.status == NtStatus.SUCCESS, f"WRITE failed with {status_name(answer.status)}")
+    body = answer.write
+    assert body is not None
+    trial.require(body.byte_count == count, f"Count is {body.byte_count}, not {count}")
+    rest = (body.remaining, body.channel_info_offset, body.channel_info_length)
+    trial.require(rest == (0, 0, 0), f"Remaining, WriteChannelInfoOffset and WriteChannelInfoLength are {rest}")
+
+
 def new_name() -> str:
     """Return the name of a file that is not there."""
     return f"conformance-{os.getpid()}-{secrets.token_hex(6)}"
 
 
 async def open_file(
-    trial: Trial,
-    content: bytes = b"",
-    *,
-    name: str = "",
-    dialects: Sequence[int] = DIALECTS,
-    offer: Offer | None = None,
-    sign: bool = False,
-    encrypt: bool = False,
+    trial: Trial, content: bytes = b"", *, name: str = "", dialects: Sequence[int] = DIALECTS
 ) -> DataFile:
-    """Log on over SMB Direct and create a file with ``content``, or open the file ``name`` if it is there. It goes away
-    with its last open.
+    """Log on over SMB Direct, without RDMA transforms, and open a file as ``open_on`` does.
 
     Raises ``NotApplicable`` if the server chose a dialect without RDMA."""
-    session = await trial.log_on(dialects=dialects, offer=offer, sign=sign, encrypt=encrypt)
+    session = await trial.log_on(dialects=dialects, offer=Offer(rdma_transforms=()))
     if session.client.dialect < Dialect.SMB_3_0:
         raise NotApplicable(f"the server chose dialect {session.client.dialect:#06x}, and RDMA needs 3.0")
+    return await open_on(trial, session, content, name=name)
+
+
+async def open_on(trial: Trial, session: Session, content: bytes = b"", *, name: str = "") -> DataFile:
+    """Create a file with ``content``, or open the file ``name`` if it is there. It goes away with its last open."""
     options = int(CreateOptions.DELETE_ON_CLOSE)
     quiet, session.peer.quiet = session.peer.quiet, True
     try:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from smb3server.client.session import ClientSession
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
-from smb3server.crypto.encryption import TAG_SIZE
 from smb3server.tools.conformance.verdict import Inconclusive, Violation
 from smb3server.wire.rdma_transform import (
     RDMA_CRYPTO_TRANSFORM,
@@ -90,13 +89,12 @@ def protect(session: ClientSession, kind: int, payload: bytes) -> tuple[bytes, C
         if session.cipher is None:
             raise Inconclusive("the session has no cipher")
         nonce = session.cipher.new_nonce()
-        room = memoryview(bytearray(payload) + bytearray(TAG_SIZE))
-        tag = session.cipher.encrypt_payload(room, nonce)
-        return bytes(room[: len(payload)]), Crypto(kind, tag, nonce)
+        sealed = bytearray(payload)
+        tag = session.cipher.encrypt_payload(memoryview(sealed), nonce)
+        return bytes(sealed), Crypto(kind, tag, nonce)
     if session.signer is None:
         raise Inconclusive("the session has no signing key")
-    # The nonce of a payload is the sender's choice. A random one has the top bit of the last byte set, which no
-    # message's nonce has: the key is the same. [MS-SMB2 3.1.4.1]
+    # The nonce of a payload is the sender's choice, and must be new under the key.
     nonce = session.signer.payload_nonce(int.from_bytes(os.urandom(8), "little"), from_server=False)
     return payload, Crypto(kind, session.signer.sign_payload(memoryview(payload), nonce), nonce)
 
@@ -127,10 +125,10 @@ def unprotect(session: ClientSession, kind: int, chain: bytes, received: bytes) 
     if kind == ENCRYPTION:
         if session.cipher is None:
             raise Inconclusive("the session has no cipher")
-        room = memoryview(bytearray(received) + bytearray(TAG_SIZE))
-        if not session.cipher.decrypt_payload(room, nonce, signature):
+        opened = bytearray(received)
+        if not session.cipher.decrypt_payload(memoryview(opened), nonce, signature):
             raise Violation(f"the tag of the payload is wrong (nonce of {len(nonce)} bytes, tag of {len(signature)})")
-        return bytes(room[: len(received)])
+        return bytes(opened)
     if session.signer is None:
         raise Inconclusive("the session has no signing key")
     if not session.signer.verify_payload(memoryview(received), nonce, signature):

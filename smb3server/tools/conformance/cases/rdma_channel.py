@@ -6,18 +6,18 @@ import os
 from collections.abc import Callable
 
 from smb3server.tools.conformance.data_channel import (
-    Answer,
     DataFile,
     Exposed,
     Read,
     Write,
+    check_read,
+    check_write,
     open_file,
-    status_name,
 )
 from smb3server.tools.conformance.peer import Ended, Silence
 from smb3server.tools.conformance.registry import case
 from smb3server.tools.conformance.trial import Trial
-from smb3server.wire.read_write import READ_DATA_OFFSET, pack_descriptors
+from smb3server.wire.read_write import pack_descriptors
 from smb3server.wire.status import NtStatus
 from smbdirect.message_transport import RemoteBuffer
 
@@ -26,26 +26,6 @@ READ, WRITE = "MS-SMB2 3.3.5.12", "MS-SMB2 3.3.5.13"
 OPERATIONS = 64
 DESCRIPTORS = 0xFFFF // 16
 """As many as the 16-bit length of the channel information allows."""
-
-
-def check_read(trial: Trial, answer: Answer, count: int) -> None:
-    """Require a successful response that says that ``count`` bytes went by RDMA. [MS-SMB2 3.3.5.12]"""
-    trial.require(answer.status == NtStatus.SUCCESS, f"READ failed with {status_name(answer.status)}")
-    body = answer.read
-    assert body is not None
-    trial.require(body.data_offset == READ_DATA_OFFSET, f"DataOffset is {body.data_offset}, not {READ_DATA_OFFSET}")
-    trial.require(body.data_length == 0, f"DataLength is {body.data_length}: data is in the response")
-    trial.require(body.data_remaining == count, f"DataRemaining is {body.data_remaining}, not {count}")
-
-
-def check_write(trial: Trial, answer: Answer, count: int) -> None:
-    """Require a successful response that says that ``count`` bytes were written. [MS-SMB2 3.3.5.13]"""
-    trial.require(answer.status == NtStatus.SUCCESS, f"WRITE failed with {status_name(answer.status)}")
-    body = answer.write
-    assert body is not None
-    trial.require(body.byte_count == count, f"Count is {body.byte_count}, not {count}")
-    rest = (body.remaining, body.channel_info_offset, body.channel_info_length)
-    trial.require(rest == (0, 0, 0), f"Remaining, WriteChannelInfoOffset and WriteChannelInfoLength are {rest}")
 
 
 async def read_by_rdma(trial: Trial, operations: int) -> None:

@@ -5,8 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from smb3server.tools.conformance.cases.rdma_channel import READ, WRITE, check_read, check_write
-from smb3server.tools.conformance.data_channel import Answer, DataFile, Exposed, Read, Write, open_file, status_name
+from smb3server.tools.conformance.cases.rdma_channel import READ, WRITE
+from smb3server.tools.conformance.data_channel import (
+    Answer,
+    DataFile,
+    Exposed,
+    Read,
+    Write,
+    check_read,
+    check_write,
+    open_file,
+    status_name,
+)
 from smb3server.tools.conformance.peer import Ended
 from smb3server.tools.conformance.registry import case
 from smb3server.tools.conformance.trial import Trial

@@ -11,9 +11,17 @@ from smb3server.client import Client, ClientSession, RemoteFile, ServerError, Tr
 from smb3server.client.channels import BoundSession
 from smb3server.client.files import READ_WRITE
 from smb3server.client.interfaces import ServerInterface, query_interfaces
-from smb3server.tools.conformance.cases.rdma_channel import check_read, check_write
 from smb3server.tools.conformance.conversation import Conversation
-from smb3server.tools.conformance.data_channel import INLINE, DataFile, Read, Write, new_name, status_name
+from smb3server.tools.conformance.data_channel import (
+    INLINE,
+    DataFile,
+    Read,
+    Write,
+    check_read,
+    check_write,
+    new_name,
+    status_name,
+)
 from smb3server.tools.conformance.registry import case
 from smb3server.tools.conformance.trial import Session, Trial
 from smb3server.tools.conformance.verdict import Inconclusive, NotApplicable

@@ -7,13 +7,15 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from smb3server.tools.conformance.cases.rdma_channel import READ, WRITE, check_read, check_write
+from smb3server.tools.conformance.cases.rdma_channel import READ, WRITE
 from smb3server.tools.conformance.cases.rdma_multichannel import Main
 from smb3server.tools.conformance.data_channel import (
     FILLING,
     DataFile,
     Read,
     Write,
+    check_read,
+    check_write,
     new_name,
     open_file,
     status_name,
@@ -100,6 +102,12 @@ WRITES: tuple[tuple[str, str, str, ChangeWrite], ...] = (
     ("RemainingZero", WRITE, "whose RemainingBytes is 0", lambda w: replace(w, remaining=0)),
     ("InfoOffsetZero", WRITE, "whose WriteChannelInfoOffset is 0", lambda w: replace(w, info_offset=0)),
     ("InfoLengthZero", WRITE, "whose WriteChannelInfoLength is 0", lambda w: replace(w, info_length=0)),
+    (
+        "ChannelTransform",
+        WRITE,
+        "with SMB2_CHANNEL_RDMA_TRANSFORM on a connection without transforms",
+        lambda w: replace(w, channel=3),
+    ),
     ("ChannelUnknown", WRITE, "with Channel 4", lambda w: replace(w, channel=4)),
     ("ChannelHighBits", WRITE, "with Channel 0x10001", lambda w: replace(w, channel=0x10001)),
     (
