@@ -78,7 +78,7 @@ async def _both_ways(tree: Tree) -> Moved:
             await tree.close(file)
     if written != AMOUNT or found != data:
         raise Garbled(f"{len(found)} bytes were read after {written} of {AMOUNT} were written, and they differ")
-    return Moved(written, len(found), tree.why_inline, "a temporary file was written, read and deleted")
+    return Moved(written, len(found), tree.choice.why_inline, "a temporary file was written, read and deleted")
 
 
 async def _one_way(tree: Tree, why: str) -> Moved:
@@ -106,5 +106,5 @@ async def _one_way(tree: Tree, why: str) -> Moved:
         finally:
             if tree.client.closed is None:
                 await tree.close(file)
-        return Moved(0, len(found), tree.why_inline, f"{why}; {entry.name} was read")
-    return Moved(0, 0, tree.why_inline, f"{why}, and there is no file of {RDMA_THRESHOLD} bytes or more to read")
+        return Moved(0, len(found), tree.choice.why_inline, f"{why}; {entry.name} was read")
+    return Moved(0, 0, tree.choice.why_inline, f"{why}, and there is no file of {RDMA_THRESHOLD} bytes or more to read")
