@@ -6,7 +6,7 @@ It keeps the rules of credits and fragments unless a case sets something else.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from smb3server.tools.conformance.peer import Peer, Received, parse
 from smbdirect.codec import Buffer
@@ -18,6 +18,11 @@ from smbdirect.transport.pool import BufferPool, PoolBuffer
 
 LONGEST_MESSAGE = 16 << 20
 """Bytes of an SMB2 message that this side takes."""
+
+
+def whole() -> Iterator[int]:
+    """Yield no sizes: fragments are as large as the server takes."""
+    return iter(())
 
 
 class _Inbound:
@@ -44,17 +49,16 @@ class Conversation:
         self.window = window
         """Credits that the server is kept at, as Connection.ReceiveCreditMax."""
         self.credits_requested = credits_requested
-        self.sizes: Callable[[], Iterator[int]] = lambda: iter(())
-        """Returns the DataLength of each fragment of a message. When it is exhausted, or from the start by default,
-        fragments are as large as the server takes."""
+        self.sizes: Callable[[], Iterator[int]] = whole
+        """Returns the DataLength of each fragment of a message."""
         self.fill = False
         """Fill every message that carries data up to the server's MaxReceiveSize."""
         self.captured: list[bytes] | None = None
         """Takes the messages instead of the server, if it is a list."""
         self.granting = True
         """Whether the server gets credits back."""
-        self.empty_received = 0
-        """Empty messages of the server so far."""
+        self.answering = True
+        """Whether messages with SMB_DIRECT_RESPONSE_REQUESTED are answered."""
         self.invalidated: list[int | None] = []
         """The token that came with each whole message, or None."""
         self.local_address = peer.endpoint.local_address
@@ -104,8 +108,7 @@ class Conversation:
         if self.captured is not None:
             self.captured.append(message)
             return
-        self._fragments.extend(self.cut(message))
-        self._pump()
+        self.send_fragments(self.cut(message))
 
     def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
         return False
@@ -151,6 +154,19 @@ class Conversation:
             position += len(fragment)
             yield fragment, len(message) - position
 
+    def send_fragments(self, fragments: Iterable[tuple[Buffer, int]]) -> None:
+        """Send messages with these payloads and values of RemainingDataLength, as the credits allow."""
+        self._fragments.extend(fragments)
+        self._pump()
+
+    def grant_again(self, count: int | None = None) -> None:
+        """Send an empty message that grants ``count`` credits. By default the server gets what it lacks, now and from
+        now on."""
+        if count is None:
+            self.granting = True
+            count = self._grantable()
+        self._send(b"", 0, count)
+
     def _pump(self) -> None:
         """Send what the credits allow. The last credit goes with a grant. [MS-SMBD 3.1.5.1]"""
         peer = self.peer
@@ -191,13 +207,11 @@ class Conversation:
             self.abort("the server's message is no Data Transfer message")
             return
         if header.flags & DataFlags.RESPONSE_REQUESTED:
-            self._answer = True
+            self._answer = self.answering
         if received.invalidated is not None:
             self._token = received.invalidated
         if payload or header.remaining_data_length:
             self._assembly += payload
-        else:
-            self.empty_received += 1
         if payload and not header.remaining_data_length:
             message, self._assembly = self._assembly, bytearray()
             token, self._token = self._token, None

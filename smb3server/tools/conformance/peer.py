@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 from smb3server.tools.conformance.target import Target
 from smb3server.tools.conformance.verdict import Inconclusive
@@ -40,7 +40,6 @@ SPARE_RECEIVES = 4
 """Receives that are posted and never granted, so that a message without a credit arrives and can be judged."""
 LARGEST_RECEIVE = 65536
 """Bytes of a receive for a peer that says it takes messages of any length."""
-_EMPTY = DataTransfer(10, 0, 0, 0, 0, 0, 0)
 
 
 class Silence(Exception):
@@ -62,14 +61,46 @@ class Received(NamedTuple):
     """Whether it came after the Negotiate Response."""
 
 
+class Record(TypedDict, total=False):
+    """The fields of a Negotiate Request that a case sets. [MS-SMBD 2.2.1]"""
+
+    min_version: int
+    max_version: int
+    reserved: int
+    credits_requested: int
+    preferred_send_size: int
+    max_receive_size: int
+    max_fragmented_size: int
+
+
+class Fields(Record, total=False):
+    """What a case sets of a Negotiate Request: ``length`` cuts it off or fills it up with zeros."""
+
+    length: int
+
+
+_GOOD = NegotiateRequest(
+    min_version=VERSION_1_0,
+    max_version=VERSION_1_0,
+    reserved=0,
+    credits_requested=10,
+    preferred_send_size=1024,
+    max_receive_size=1024,
+    max_fragmented_size=131072,
+)
+
 Observer = Callable[["Peer", Received], None]
 
 
 class Peer:
     """The client's end of one connection. Make it with ``Trial.connect``."""
 
-    def __init__(self, target: Target, note: Callable[[str], None], observe: Observer) -> None:
+    def __init__(
+        self, target: Target, note: Callable[[str], None], observe: Observer, notify: Callable[[], None]
+    ) -> None:
+        """``observe`` is called with every message, and ``notify`` when the connection has ended."""
         self.target = target
+        self._notify = notify
         self._note = note
         self._observe = observe
         self.endpoint: Endpoint | None = None
@@ -86,17 +117,11 @@ class Peer:
         self.on_message: Callable[[Received], None] | None = None
         """Takes received messages; ``receive`` gets them while it is None."""
         self.on_ended: Callable[[CloseReason], None] = lambda reason: None
-        self.on_sent: Callable[[], None] = lambda: None
         self.quiet = False
         """Leave Data Transfer messages out of the evidence: there are many."""
-        self.partner: object = None
-        """For the observer: what it knows about this connection."""
         self._queue: deque[Received] = deque()
         self._news = asyncio.Event()
         self._closed: asyncio.Future[CloseReason] = asyncio.get_running_loop().create_future()
-        self._spare_memory: list[memoryview] = []
-        self.unsent = 0
-        """Sends whose memory the fabric still uses."""
 
     # -- the connection ------------------------------------------------------------------------------------------
 
@@ -134,6 +159,7 @@ class Peer:
         if not self._closed.done():
             self._closed.set_result(reason)
         self.on_ended(reason)
+        self._notify()
 
     async def ended(self, seconds: float) -> bool:
         """Return whether the connection has ended, or ends within ``seconds``."""
@@ -172,42 +198,19 @@ class Peer:
             self._note(f"-> {what}")
         memory = self._memory(len(data))
         memory[:] = data
-        self.unsent += 1
         try:
             self._end().post([Send([memory], memory, invalidate)])
         except ProviderError as error:
             raise Inconclusive(f"the fabric cannot send this: {error}") from error
 
-    def request_negotiation(
-        self,
-        *,
-        min_version: int = VERSION_1_0,
-        max_version: int = VERSION_1_0,
-        reserved: int = 0,
-        credits_requested: int = 10,
-        preferred_send_size: int = 1024,
-        max_receive_size: int = 1024,
-        max_fragmented_size: int = 131072,
-        length: int | None = None,
-    ) -> None:
-        """Send a Negotiate Request; ``length`` cuts it off or fills it up with zeros."""
-        self.request = NegotiateRequest(
-            min_version,
-            max_version,
-            reserved,
-            credits_requested,
-            preferred_send_size,
-            max_receive_size,
-            max_fragmented_size,
-        )
-        data = NEGOTIATE_REQUEST.pack(self.request)
-        if length is not None:
-            data = data[:length].ljust(length, b"\0")
+    def request_negotiation(self, *, length: int = NEGOTIATE_REQUEST.size, **fields: Unpack[Record]) -> None:
+        """Send a Negotiate Request: a good one, but for ``fields``; ``length`` is that of ``Fields``."""
+        self.request = _GOOD._replace(**fields)
+        data = NEGOTIATE_REQUEST.pack(self.request)[:length].ljust(length, b"\0")
         self.send(data, f"{describe(self.request)}, {len(data)} bytes")
 
-    async def negotiate(self, **fields: int) -> NegotiateResponse:
-        """Send a Negotiate Request and return the response, whatever it says. The arguments are those of
-        ``request_negotiation``."""
+    async def negotiate(self, **fields: Unpack[Fields]) -> NegotiateResponse:
+        """Send a Negotiate Request and return the response, whatever it says."""
         self.request_negotiation(**fields)
         return await self.negotiate_response()
 
@@ -279,15 +282,10 @@ class Peer:
 
     def _completed(self, completions: Sequence[Completion]) -> None:
         for completion in completions:
-            if completion.operation is Operation.SEND:
-                self.unsent -= 1
-            if completion.status is not Status.OK:
-                continue
-            if completion.operation is Operation.RECEIVE:
+            if completion.status is Status.OK and completion.operation is Operation.RECEIVE:
                 assert isinstance(completion.context, memoryview)
                 self.posted -= 1
                 self._arrived(bytes(completion.context[: completion.length]), completion.invalidated)
-        self.on_sent()
 
     def _arrived(self, data: bytes, invalidated: int | None) -> None:
         received = Received(data, invalidated, self.receive_credits, self.response is not None)

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from smb3server.client import ServerError
+from smb3server.tools.conformance.observed import Monitor
 from smb3server.tools.conformance.peer import Ended, Silence
 from smb3server.tools.conformance.registry import Case
 from smb3server.tools.conformance.target import Target
@@ -27,42 +28,46 @@ async def run(
 ) -> list[Result]:
     """Run ``cases`` and return their results in the given order.
 
-    Cases that wait for timers run beside all others, which share ``at_once`` places.
+    Cases that wait for timers run beside all others, which share ``at_once`` places. Cases that judge the whole run
+    come last.
     """
     places = asyncio.Semaphore(at_once)
+    monitor = Monitor()
+    results: dict[str, Result] = {}
 
-    async def in_place(case: Case) -> Result:
+    async def in_place(case: Case) -> None:
         if case.waits:
-            result = await run_case(target, case)
+            result = await run_case(target, case, monitor)
         else:
             async with places:
-                result = await run_case(target, case)
+                result = await run_case(target, case, monitor)
+        results[case.name] = result
         progress(result)
-        return result
 
-    return list(await asyncio.gather(*(in_place(case) for case in cases)))
+    await asyncio.gather(*(in_place(case) for case in cases if not case.last))
+    await asyncio.gather(*(in_place(case) for case in cases if case.last))
+    return [results[case.name] for case in cases]
 
 
-async def run_case(target: Target, case: Case) -> Result:
-    """Run one case; a machine that is too busy gets another attempt."""
-    for _ in range(ATTEMPTS - 1):
+async def run_case(target: Target, case: Case, monitor: Monitor | None = None) -> Result:
+    """Run one case. If this machine is too busy, try again."""
+    monitor = monitor or Monitor()
+    for attempt in range(1, ATTEMPTS + 1):
         try:
-            return await _attempt(target, case)
-        except Busy:
-            continue
-    try:
-        return await _attempt(target, case)
-    except Busy as busy:
-        return _result(target, case, Verdict.INCONCLUSIVE, str(busy))
+            return await _attempt(target, case, monitor)
+        except Busy as busy:
+            if attempt == ATTEMPTS:
+                return _result(target, case, Verdict.INCONCLUSIVE, str(busy))
+    raise AssertionError("the loop returns")
 
 
-async def _attempt(target: Target, case: Case) -> Result:
+async def _attempt(target: Target, case: Case, monitor: Monitor) -> Result:
     """Run one case once. Raises ``Busy``."""
     if target.fabric not in case.fabrics:
         return _result(target, case, Verdict.NOT_APPLICABLE, f"only on {', '.join(case.fabrics)}")
     loop = asyncio.get_running_loop()
     began = loop.time()
-    trial = Trial(target)
+    trial = Trial(target, monitor)
     verdict, reason = Verdict.PASS, ""
     limit = _SPARE + 3 * target.timing.keepalive if case.waits else _SPARE + 3 * target.timing.patience
     try:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Unpack
 
 from smb3server.client import Client, ClientSession, RemoteFile, ServerError, Tree
 from smb3server.client.files import READ_WRITE
 from smb3server.client.negotiation import Offer
-from smb3server.tools.conformance.conversation import Conversation
-from smb3server.tools.conformance.peer import Ended, Observer, Peer, Silence
+from smb3server.tools.conformance.conversation import Conversation, whole
+from smb3server.tools.conformance.observed import Monitor
+from smb3server.tools.conformance.peer import Ended, Fields, Peer, Received, Silence
 from smb3server.tools.conformance.target import Target
 from smb3server.tools.conformance.verdict import Busy, Inconclusive, NotApplicable, Violation
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.negotiate import Dialect
-from smbdirect.core.messages import NegotiateResponse
+from smbdirect.core.messages import DATA_TRANSFER, DataTransfer, NegotiateResponse
 from smbdirect.errors import SmbDirectError
 
 DIALECTS = (Dialect.SMB_2_1, Dialect.SMB_3_0, Dialect.SMB_3_0_2, Dialect.SMB_3_1_1)
+WRITE_HEADER = 64 + 48
+"""Bytes of a WRITE request before its data. [MS-SMB2 2.2.1, 2.2.21]"""
 MAX_EVIDENCE = 400
 """Lines of evidence of one case. Of more, the middle is left out."""
 
@@ -34,21 +38,22 @@ class Session:
         self.session = session
         self.tree = tree
 
-    async def captured_write(self, file: RemoteFile, data: bytes) -> bytes:
-        """Return the SMB2 message of a WRITE at offset 0, which is not sent. The request stays unanswered."""
+    async def captured(self, operation: Coroutine[Any, Any, int]) -> tuple[bytes, asyncio.Task[int]]:
+        """Return the SMB2 message of ``operation``, a WRITE for example, which is not sent, and the task that waits for
+        its response. The case sends the message in its own way."""
         captured: list[bytes] = []
         self.conversation.captured = captured
-        writing = asyncio.get_running_loop().create_task(self.tree.write(file, 0, data))
+        task = asyncio.get_running_loop().create_task(operation)
+        # The task is not cancelled, which would send CANCEL: it ends with the connection.
+        task.add_done_callback(_ignore_outcome)
         try:
-            while not captured and not writing.done():
+            while not captured and not task.done():
                 await asyncio.sleep(0)
         finally:
             self.conversation.captured = None
-            # Cancelling would send CANCEL. The task ends with the connection.
-            writing.add_done_callback(_ignore_outcome)
         if not captured:
-            raise Inconclusive("no WRITE could be made")
-        return captured[0]
+            raise Inconclusive("the client made no request")
+        return captured[0], task
 
 
 def _ignore_outcome(task: asyncio.Task[int]) -> None:
@@ -60,14 +65,17 @@ def _ignore_outcome(task: asyncio.Task[int]) -> None:
 class Trial:
     """One run of one case against one server."""
 
-    def __init__(self, target: Target, observe: Observer = lambda peer, received: None) -> None:
+    def __init__(self, target: Target, monitor: Monitor | None = None) -> None:
         self.target = target
         self.timing = target.timing
+        self.monitor = monitor or Monitor()
+        """Judges what all cases of the run receive."""
         self.evidence: list[str] = []
-        self._observe = observe
+        self.received: list[tuple[Peer, Received]] = []
+        """Every message of the server in this case, in order."""
+        self._news = asyncio.Event()
         self._peers: list[Peer] = []
         self._clients: list[Client] = []
-        self._files: list[tuple[Session, str]] = []
         self._began = asyncio.get_running_loop().time()
 
     def note(self, text: str) -> None:
@@ -83,22 +91,27 @@ class Trial:
         if not condition:
             raise Violation(reason)
 
+    def _observed(self, peer: Peer, received: Received) -> None:
+        self.received.append((peer, received))
+        self.monitor.observe(peer, received)
+        self._news.set()
+
     # -- connections ---------------------------------------------------------------------------------------------
 
     async def connect(self) -> Peer:
         """Return a new RDMA connection, on which nothing was sent yet."""
-        peer = Peer(self.target, self.note, self._observe)
+        peer = Peer(self.target, self.note, self._observed, self._news.set)
         self._peers.append(peer)
         await peer.open()
         return peer
 
-    async def negotiated(self, **fields: int) -> Peer:
+    async def negotiated(self, **fields: Unpack[Fields]) -> Peer:
         """Return a connection that has negotiated; see ``Peer.request_negotiation``."""
         peer = await self.connect()
         await self.succeed(peer, **fields)
         return peer
 
-    async def succeed(self, peer: Peer, **fields: int) -> NegotiateResponse:
+    async def succeed(self, peer: Peer, **fields: Unpack[Fields]) -> NegotiateResponse:
         """Negotiate; it is a violation if the server does not accept."""
         try:
             response = await peer.negotiate(**fields)
@@ -111,12 +124,11 @@ class Trial:
         self,
         *,
         window: int = 32,
-        credits_requested: int = 32,
         dialects: Sequence[int] = DIALECTS,
         offer: Offer | None = None,
         sign: bool = False,
         encrypt: bool = False,
-        **fields: int,
+        **fields: Unpack[Fields],
     ) -> Session:
         """Negotiate, log on and connect to the share.
 
@@ -125,7 +137,8 @@ class Trial:
         """
         if not self.target.share:
             raise NotApplicable("needs --user and --share")
-        peer = await self.negotiated(credits_requested=credits_requested, **fields)
+        credits_requested = fields.setdefault("credits_requested", 32)
+        peer = await self.negotiated(**fields)
         peer.quiet = True
         try:
             async with asyncio.timeout(self.timing.patience):
@@ -158,6 +171,42 @@ class Trial:
         self.note(f"created {name}" + (f" with {len(content)} bytes" if content else ""))
         return file
 
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def messages_of(self, peer: Peer, since: int = 0) -> list[DataTransfer]:
+        """Return the headers of the server's Data Transfer messages on ``peer``, from entry ``since`` of ``received``
+        on."""
+        return [
+            DATA_TRANSFER.unpack(received.data)
+            for owner, received in self.received[since:]
+            if owner is peer and received.negotiated and len(received.data) >= DATA_TRANSFER.size
+        ]
+
+    async def message(
+        self, peer: Peer, since: int, accept: Callable[[DataTransfer], object], seconds: float, what: str
+    ) -> DataTransfer:
+        """Return the first message from entry ``since`` of ``received`` on that is ``what`` the case waits for. It is a
+        violation if none comes within ``seconds``."""
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    self._news.clear()
+                    for header in self.messages_of(peer, since):
+                        if accept(header):
+                            return header
+                    if not peer.alive:
+                        raise Violation(f"the connection ended before {what} came: {peer.reason}")
+                    await self._news.wait()
+        except TimeoutError:
+            raise Violation(f"{what} did not come within {seconds:g} s") from None
+
+    async def settled(self) -> None:
+        """Return when no message has come for the quiet time."""
+        count = -1
+        while count != len(self.received):
+            count = len(self.received)
+            await asyncio.sleep(self.timing.quiet)
+
     # -- judging -------------------------------------------------------------------------------------------------
 
     async def terminated(self, peer: Peer, why: str) -> None:
@@ -183,3 +232,16 @@ class Trial:
         for client in self._clients:
             client.on_closed = lambda error: None
         await asyncio.gather(*(peer.close() for peer in self._peers))
+
+
+async def write_and_check(trial: Trial, session: Session, size: int) -> None:
+    """Write with a request of ``size`` bytes, and require that the file has the data then."""
+    file = await trial.create(session)
+    data = os.urandom(size - WRITE_HEADER)
+    conversation = session.conversation
+    written = await session.tree.write(file, 0, data)
+    trial.require(written == len(data), f"{written} of {len(data)} bytes were written")
+    # What a case has set is for the WRITE.
+    conversation.sizes, conversation.fill = whole, False
+    trial.require(await session.tree.read(file, 0, len(data)) == data, "the file has other data than was written")
+    await session.tree.close(file)
