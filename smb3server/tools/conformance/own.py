@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
 import socket
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from dataclasses import replace
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.commands import load
+from smb3server.net.interfaces import DEFAULT_SPEED, Interface
 from smb3server.net.listener import TcpListener
 from smb3server.server.server import Server
 from smb3server.service.listeners import transport_settings
@@ -25,6 +27,8 @@ from smbdirect.providers.roce.provider import RoceProvider
 from smbdirect.transport.listen import listen
 
 HOST = "127.0.0.1"
+TCP_ONLY = "127.0.0.2"
+"""Another address of the server, as on an interface without RDMA."""
 USER, SHARE = "conformance", "share"
 FABRICS = ("loopback", "iwarp", "roce")
 SHORT = Timing(negotiation=1.5, keepalive=2.0, keepalive_answer=1.0, credit=1.5, patience=10.0, quiet=0.3, slack=0.6)
@@ -62,7 +66,14 @@ async def own_server(fabric: str, timing: Timing = SHORT) -> AsyncIterator[Targe
     server = Server(settings, users)
     server.add_share(Share(SHARE, backend=MemoryBackend()))
     provider = make_provider(fabric)
-    tcp = TcpListener(HOST, 0, server.buffers, server.accept, settings.max_message_before_authentication)
+    limit = settings.max_message_before_authentication
+    tcp = TcpListener(HOST, 0, server.buffers, server.accept, limit)
+    plain = TcpListener(TCP_ONLY, tcp.address[1], server.buffers, server.accept, limit)
+    server.interfaces.interfaces = [
+        Interface(number, "lo", ipaddress.IPv4Address(address), DEFAULT_SPEED, loopback=True)
+        for number, address in enumerate((HOST, TCP_ONLY), 1)
+    ]
+    server.tcp_addresses, server.rdma_addresses = {HOST, TCP_ONLY}, {HOST}
     listener = await listen(
         provider,
         HOST,
@@ -94,4 +105,5 @@ async def own_server(fabric: str, timing: Timing = SHORT) -> AsyncIterator[Targe
     finally:
         await listener.close()
         await tcp.close()
+        await plain.close()
         await server.shutdown(1.0)
