@@ -390,6 +390,7 @@ class Open:
         "create_options",
         "delete_on_close",
         "descriptor",
+        "desired_access",
         "durable",
         "enumeration",
         "file",
@@ -437,6 +438,7 @@ class Open:
         create_action: int = 0,
         is_directory: bool = False,
         delete_on_close: bool = False,
+        desired_access: int | None = None,
     ) -> None:
         self.file_id = file_id
         self.session = session
@@ -474,6 +476,8 @@ class Open:
         self.parent_lease: tuple[bytes, bytes] | None = None
         """(ClientGuid, ParentLeaseKey): the directory lease that changes by this open do not break."""
         self.delete_on_close = delete_on_close
+        self.desired_access = desired_access
+        """As the CREATE had it. None for an open that a server stored which did not note it."""
         self._closing: Handle | None = None
         """A handle that was taken off the open, to be closed when nothing is in flight."""
         self.lock_sequences: dict[int, int] = {}

@@ -183,13 +183,13 @@ class Ground:
         self.clients.append(client)
         return client
 
-    async def peer(self, guid: bytes | None = None, previous: int = 0) -> Peer:
+    async def peer(self, guid: bytes | None = None, previous: int = 0, user: str = "u") -> Peer:
         """A client that has logged on. ``guid``: its ClientGuid, to be the same client on another connection."""
         client = await self.connect()
         if guid is not None:
             client.guid = guid
         assert (await client.negotiate()).status == 0
-        assert (await client.session_setup(previous=previous)).status == 0
+        assert (await client.session_setup(user, previous=previous)).status == 0
         assert (await client.tree_connect()).status == 0
         return Peer(client)
 
