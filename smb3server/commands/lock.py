@@ -167,11 +167,13 @@ def _lock(
 
 
 def _break_caching(opened: Open, file: File[Open], elements: list[LockElement]) -> None:
-    """Break the caching rights of others, unless all locks begin behind the stream's data. [MS-FSA 2.1.5.8]"""
+    """Break the caching rights of others, unless all locks begin behind the stream's data. [MS-FSA 2.1.5.8]
+
+    By the letter no lock of an empty file breaks anything. smbtorture (smb2.lease.lock1) wants all of them to."""
     if not file.caching.is_broken_by_write(opened.caching):
         return
     end = end_of_data(handle_of(opened).info())
-    if any(element.offset < end for element in elements):
+    if not end or any(element.offset < end for element in elements):
         file.data_changes(opened.caching)
 
 

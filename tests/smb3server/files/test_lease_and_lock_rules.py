@@ -78,14 +78,17 @@ def test_l4_a_lock_breaks_the_leases_of_other_keys_to_none(tmp_path: Path) -> No
     act(tmp_path, scene)
 
 
-@pytest.mark.parametrize(("offset", "broken"), [(99, [(2, RH, 0)]), (1 << 30, [])])
+@pytest.mark.parametrize(
+    ("size", "offset", "broken"), [(100, 99, [(2, RH, 0)]), (100, 1 << 30, []), (0, 100, [(2, RH, 0)])]
+)
 def test_f14_a_lock_beyond_the_allocation_breaks_nothing(
-    tmp_path: Path, offset: int, broken: list[tuple[int, int, int]]
+    tmp_path: Path, size: int, offset: int, broken: list[tuple[int, int, int]]
 ) -> None:
     async def scene(ground: Ground) -> None:
         first, other = await ground.peer(), await ground.peer()
         file = (await first.make("f")).file
-        assert await first.write(file, bytes(100)) == 0
+        if size:
+            assert await first.write(file, bytes(size)) == 0
         await other.make("f", lease(2, RH))
         assert await first.lock(file, offset) == 0
         assert await other.told() == broken
