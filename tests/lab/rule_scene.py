@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.auth.users import Account, nt_hash
+from smb3server.backends.base import User
 from smb3server.config.model import Config, ShareConfig
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings
@@ -210,15 +211,18 @@ class Ground:
 
 
 @asynccontextmanager
-async def ground(folder: Path, settings: Settings | None = None, **share: Any) -> AsyncIterator[Ground]:
-    """``share``: fields of its ``ShareConfig``."""
+async def ground(
+    folder: Path, settings: Settings | None = None, user: User | None = None, **share: Any
+) -> AsyncIterator[Ground]:
+    """``user``: of the host, as which the account ``u`` acts; None means that everybody acts as the tests' own user.
+    ``share``: fields of its ``ShareConfig``."""
     (folder / "share").mkdir(exist_ok=True)
     settings = settings or Settings()
     settings.min_dialect = 0x0202
     settings.failed_logon_delay, settings.interim_delay = 0.0, 0.02
     config = Config(
-        [ShareConfig("share", folder / "share", force_user=own_user.CREDENTIALS, **share)],
-        [Account("u", nt_hash("pw")), Account("other", nt_hash("pw"))],
+        [ShareConfig("share", folder / "share", force_user=None if user else own_user.CREDENTIALS, **share)],
+        [Account("u", nt_hash("pw"), user), Account("other", nt_hash("pw"))],
         settings,
         ["127.0.0.1"],
         port=0,
