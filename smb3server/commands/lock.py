@@ -147,7 +147,7 @@ def _lock(
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     if opened.usage is not None:
         request.server.ceilings.check_locks(opened.usage, len(elements))
-    _break_caching(opened, file, elements)
+    file.data_changes(opened.caching)
     taken: list[LockElement] = []
     try:
         for element in elements:
@@ -164,18 +164,6 @@ def _lock(
             _give_back(opened, file, element)
         raise
     return None
-
-
-def _break_caching(opened: Open, file: File[Open], elements: list[LockElement]) -> None:
-    """Break what others cache, if a lock begins where the file has data. [MS-FSA 2.1.5.8]
-
-    The section asks for a lock below AllocationSize. A file system that delays allocation shows less than there is, so
-    the end of file counts, too."""
-    if not file.caching.is_broken_by_write(opened.caching) or opened.handle is None:
-        return
-    info = opened.handle.info()
-    if min(element.offset for element in elements) < max(info.allocation_size, info.end_of_file):
-        file.data_changes(opened.caching)
 
 
 def _take(opened: Open, file: File[Open], element: LockElement) -> bool:

@@ -74,8 +74,6 @@ def _acknowledge_lease(request: TreeRequest, body: LeaseBreak) -> Response | Pen
     lease = request.server.file_table.leases.find(connection.client_guid, body.lease_key)
     if lease is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
-    for opened in lease.opens:
-        request.server.opens.replays.forget(opened)
     return _after_writes(request, lease.caching, lambda: _end_lease_break(lease, body))
 
 
