@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.lookup import find_open, handle_of
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.waiting import answer
 from smb3server.files import host_locks
-from smb3server.files.file import File
+from smb3server.files.file import File, end_of_data
 from smb3server.files.locks import Lock, Waiter, valid_range
 from smb3server.state.objects import Open
 from smb3server.wire.create import Access
@@ -147,7 +147,7 @@ def _lock(
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     if opened.usage is not None:
         request.server.ceilings.check_locks(opened.usage, len(elements))
-    file.data_changes(opened.caching)
+    _break_caching(opened, file, elements)
     taken: list[LockElement] = []
     try:
         for element in elements:
@@ -164,6 +164,17 @@ def _lock(
             _give_back(opened, file, element)
         raise
     return None
+
+
+def _break_caching(opened: Open, file: File[Open], elements: list[LockElement]) -> None:
+    """Break the caching rights of others, unless all locks begin behind the stream's data. [MS-FSA 2.1.5.8]
+
+    By the letter no lock of an empty file breaks anything. smbtorture (smb2.lease.lock1) wants all of them to."""
+    if not file.caching.is_broken_by_write(opened.caching):
+        return
+    end = end_of_data(handle_of(opened).info())
+    if not end or any(element.offset < end for element in elements):
+        file.data_changes(opened.caching)
 
 
 def _take(opened: Open, file: File[Open], element: LockElement) -> bool:

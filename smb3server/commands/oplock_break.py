@@ -74,6 +74,10 @@ def _acknowledge_lease(request: TreeRequest, body: LeaseBreak) -> Response | Pen
     lease = request.server.file_table.leases.find(connection.client_guid, body.lease_key)
     if lease is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    for opened in lease.opens:
+        # A persistent open is found by its CreateGuid even so.
+        if opened.replayable is not None:
+            request.server.opens.replays.forget(opened)
     return _after_writes(request, lease.caching, lambda: _end_lease_break(lease, body))
 
 

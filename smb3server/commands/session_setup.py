@@ -254,6 +254,8 @@ def _complete(request: Request, session: Session, body: SessionSetupRequest) -> 
         raise StatusError(NtStatus.INTERNAL_ERROR)
     if not server.has_room(connection):
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+    if not identity.anonymous:
+        connection.constrained = False
     if session.state is not SessionState.IN_PROGRESS:
         if connection not in session.channel_list:
             if session.identity is None or not session.identity.same_user(identity):
@@ -277,8 +279,13 @@ def _complete(request: Request, session: Session, body: SessionSetupRequest) -> 
     server.sessions.count(session, connection, identity)
     session.identity = identity
     session.expiration_time = acceptor.expiration_time
-    if unproven:
+    if identity.guest:
         session.channel_list[connection] = Channel(connection, b"", None)
+    elif identity.anonymous:
+        # By the letter there are no keys for encryption, and a client that requires signing must sign. Windows makes
+        # the keys, and serves unsigned requests: its own clients do not sign as nobody, whatever they require.
+        _make_keys(connection, session, acceptor.session_key)
+        session.keys_are_public = True
     else:
         _make_keys(connection, session, acceptor.session_key)
         # 3.3.5.4 (Connection.ShouldSign), 3.3.5.5.3: any of the three may require signing.

@@ -59,14 +59,15 @@ def _connect(request: SessionRequest, body: TreeConnectRequest, share: Share) ->
     if share.placement is not None:
         share.placement.check(share, connection.transport.local_address[0], connection.dialect, body.flags)
     proven = not (session.is_guest or session.is_anonymous)
-    if connection.dialect == Dialect.SMB_3_1_1 and proven and not (request.signed or request.encrypted):
+    protected = (request.signed or request.encrypted) and not session.keys_are_public
+    if connection.dialect == Dialect.SMB_3_1_1 and proven and not protected:
         # Tampering with the negotiation must be detected before a share is used.
         raise Disconnect("TREE_CONNECT neither signed nor encrypted")
     if share.type is not ShareType.PIPE:
         identity = session.identity
         if identity is None or not share.admits(identity, connection.client_name):
             raise StatusError(NtStatus.ACCESS_DENIED)
-    if share.encrypt_data and session.cipher is None:
+    if share.encrypt_data and (session.cipher is None or session.keys_are_public):
         raise StatusError(NtStatus.ACCESS_DENIED)
     if share.backend is not None and not share.backend.is_available():
         raise StatusError(NtStatus.BAD_NETWORK_NAME)

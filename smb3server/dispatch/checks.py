@@ -174,7 +174,7 @@ def verify(request: Request, session: Session | None) -> None:
     if channel is None or channel.signer is None:
         if request.header.command == _SESSION_SETUP:
             return
-        if session.identity is not None and (session.is_guest or session.is_anonymous):
+        if session.identity is not None and session.is_guest:
             return
         raise StatusError(NtStatus.ACCESS_DENIED)
     if not channel.signer.verify(request.message):

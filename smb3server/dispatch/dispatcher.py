@@ -159,6 +159,9 @@ class Dispatcher:
         session = self.connection.session_table.get(session_id)
         if session is None or session.cipher is None:
             raise Disconnect("encrypted for a session that does not exist")
+        if session.keys_are_public and self.connection.constrained:
+            # After a logon of somebody else, Windows serves it (3.3.5.2.1.1 note 259).
+            raise Disconnect("encrypted by an anonymous user, and nobody else has logged on")
         if flags != ENCRYPTED or size != len(view) - TRANSFORM_SIZE:
             raise Disconnect("bad transform header")
         if size < HEADER_SIZE:

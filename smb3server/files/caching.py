@@ -376,7 +376,8 @@ class Caching(Generic[Owner]):
     ) -> Oplock[Owner] | None:
         """Grant and return the highest possible oplock at or below ``level``, or None if none is. [MS-FSA 2.1.5.18.1]
 
-        ``other_opens``: the stream has other opens that exclude exclusive caching. ``locked``: it has byte-range locks.
+        ``other_opens``: the stream has other opens that exclude exclusive caching. ``locked``: a byte-range lock begins
+        where it has data.
         ``level2``: the oplock may be of level II, now or after a break."""
         state = LEVEL_STATES.get(level, NONE)
         if any(

@@ -14,7 +14,7 @@ from smb3server.files.locks import LockTable
 from smb3server.wire.create import Access
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import FileKey, Handle
+    from smb3server.backends.base import FileInfo, FileKey, Handle
     from smb3server.files.write_times import WriteTime
 
 STAT_ACCESS = int(Access.READ_ATTRIBUTES | Access.WRITE_ATTRIBUTES | Access.SYNCHRONIZE)
@@ -69,6 +69,14 @@ def _count_locks(owner: FileOpen, more: int) -> None:
 def is_stat_open(access: int) -> bool:
     """Return whether an open with ``access`` is for attributes only and does not affect oplocks."""
     return not access & ~STAT_ACCESS
+
+
+def end_of_data(info: FileInfo) -> int:
+    """Return the offset up to which clients can cache a stream, in bytes. A byte-range lock that begins here or beyond
+    it has nothing to do with caching. [MS-FSA 2.1.5.8, 2.1.5.18: AllocationSize]
+
+    Files of the host that are sparse, or very small, have fewer blocks than their size tells."""
+    return max(info.allocation_size, info.end_of_file)
 
 
 class Deleter(NamedTuple, Generic[Opened]):

@@ -142,6 +142,16 @@ class LockTable(Generic[Owner]):
             return True
         return False
 
+    def any_below(self, offset: int) -> bool:
+        """Return whether a lock of any owner begins below ``offset``. [MS-FSA 2.1.5.18]"""
+        return any(
+            index.first_offset is not None and index.first_offset < offset for index in (self._exclusive, self._shared)
+        )
+
+    def holds_any(self, owner: Owner) -> bool:
+        """Return whether ``owner`` holds a lock."""
+        return owner in self._by_owner
+
     def locks_of(self, owner: Owner) -> list[Lock[Owner]]:
         """Return all locks that ``owner`` holds."""
         return [lock for same in self._by_owner.get(owner, {}).values() for lock in same]

@@ -69,6 +69,11 @@ class RangeIndex(Generic[T]):
     def __len__(self) -> int:
         return len(self._keys)
 
+    @property
+    def first_offset(self) -> int | None:
+        """The lowest offset of a range; None if there is none."""
+        return self._firsts[0][0] if self._firsts else None
+
     def add(self, entry: T) -> None:
         """Add a range. Its owner, offset and length must not change while it is here."""
         self._next += 1

@@ -69,6 +69,8 @@ class OpenRecord:
     client_guid: bytes
     identity: Identity
     timeout: float
+    desired_access: int | None
+    """None in records of servers that did not note it."""
     granted_access: int
     maximal_access: int
     share_access: int
@@ -124,6 +126,7 @@ def snapshot(opened: Open) -> bytes:
         "identity": [identity.name, identity.domain, identity.guest, identity.anonymous],
         "timeout": durable.timeout,
         "access": [opened.granted_access, opened.maximal_access, opened.share_access],
+        "desired": opened.desired_access,
         "options": opened.create_options,
         "action": opened.create_action,
         "delete": [opened.delete_on_close, file.delete_pending],
@@ -174,6 +177,7 @@ def parse(data: bytes) -> OpenRecord:
             client_guid=bytes.fromhex(record["client_guid"]),
             identity=Identity(name, domain, guest, anonymous),
             timeout=record["timeout"],
+            desired_access=record.get("desired"),
             granted_access=record["access"][0],
             maximal_access=record["access"][1],
             share_access=record["access"][2],
@@ -208,6 +212,7 @@ def _check(record: OpenRecord) -> None:
         record.create_options,
         record.create_action,
         *(record.app_instance_version or ()),
+        record.desired_access or 0,
         caching.state,
         caching.requested,
         caching.required,

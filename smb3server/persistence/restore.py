@@ -137,6 +137,7 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
         maximal_access=record.maximal_access,
         share_access=record.share_access,
         create_options=record.create_options,
+        desired_access=record.desired_access,
         create_action=record.create_action,
         is_directory=record.is_directory,
         delete_on_close=record.delete_on_close,

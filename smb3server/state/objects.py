@@ -97,6 +97,8 @@ class Connection:
 
         None means that there is no such limit."""
         self.session_table: dict[int, Session] = {}
+        self.constrained = True
+        """Nobody but anonymous users has logged on (Connection.ConstrainedConnection)."""
         self.preauth_integrity_hash = b""
         """3.1.1 only: hash of the negotiation."""
         self.preauth_session_table: dict[int, bytes] = {}
@@ -208,7 +210,7 @@ class Channel:
         self.connection = connection
         self.signing_key = signing_key
         self.signer = signer
-        """None for guest and anonymous sessions, which have no key to sign with."""
+        """None for guests, who have no key to sign with."""
 
 
 class Session:
@@ -227,6 +229,8 @@ class Session:
         self.session_key = b""
         self.full_session_key = b""
         """The whole key of the authentication protocol. The keys of 256-bit ciphers derive from it."""
+        self.keys_are_public = False
+        """Everybody can compute its keys, because it began with an anonymous logon: they prove and hide nothing."""
         self.signing_required = False
         self.encrypt_data = False
         self.cipher: SessionCipher | None = None
@@ -390,6 +394,7 @@ class Open:
         "create_options",
         "delete_on_close",
         "descriptor",
+        "desired_access",
         "durable",
         "enumeration",
         "file",
@@ -437,6 +442,7 @@ class Open:
         create_action: int = 0,
         is_directory: bool = False,
         delete_on_close: bool = False,
+        desired_access: int | None = None,
     ) -> None:
         self.file_id = file_id
         self.session = session
@@ -474,6 +480,8 @@ class Open:
         self.parent_lease_key: bytes | None = None
         """ParentLeaseKey of the CREATE: the key of the directory leases that changes by this open do not break."""
         self.delete_on_close = delete_on_close
+        self.desired_access = desired_access
+        """As the CREATE had it. None for an open that a server stored which did not note it."""
         self._closing: Handle | None = None
         """A handle that was taken off the open, to be closed when nothing is in flight."""
         self.lock_sequences: dict[int, int] = {}

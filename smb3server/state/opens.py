@@ -12,6 +12,7 @@ from functools import partial
 
 from smb3server.backends.deferred import DeferredHandle
 from smb3server.files import write_times
+from smb3server.files.caching import WRITE
 from smb3server.files.file import File
 from smb3server.state import last_close
 from smb3server.state.durable import Durability, HandleCounts, covers, may_come_back
@@ -218,7 +219,7 @@ class OpenTable:
         """Start the timeout of a durable open whose caching rights still cover it, or that is resilient or persistent.
         Return False for others. Delete-on-close happens when the timeout ends."""
         protected = durable.persistent or durable.resilient
-        if not protected and not covers(opened.caching):
+        if not protected and not (covers(opened.caching) and _may_lock_alone(opened)):
             return False
         durable.disconnected = True
         if opened.usage is not None and not protected:
@@ -259,6 +260,17 @@ def settle_write_time(opened: Open) -> None:
         write_times.closing(opened)
     except OSError as error:
         log.warning("last write time of %s: %s", "/".join(opened.path), error)
+
+
+def _may_lock_alone(opened: Open) -> bool:
+    """Return whether the client of an open may stay away with the open's locks, if it has any: only with write caching,
+    because then others first break it. Without it the locks would stop readers and writers who break nothing.
+
+    Windows closes such an open; the specification says nothing about it."""
+    file, holder = opened.file, opened.caching
+    if file is None or not file.locks.holds_any(opened):
+        return True
+    return holder is not None and bool(holder.state & WRITE)
 
 
 def client_guid_of(opened: Open) -> bytes:

@@ -32,9 +32,11 @@ class Replays:
         """Return the open that an earlier sending of the same CREATE made, or None if this is the first sending.
 
         ``replayed``: whether the client marked the request as a replay. ``lease_key``: the lease key that the request
-        has. Raises FILE_NOT_AVAILABLE while the first sending still waits (Windows: ACCESS_DENIED, and clients give
-        up), DUPLICATE_OBJECTID if a CreateGuid comes again in a request that is no replay, ACCESS_DENIED if it cannot
-        be the same request."""
+        has. The open's client may be away: then it has lost its connection together with the answer.
+
+        Raises FILE_NOT_AVAILABLE while the first sending still waits (Windows: ACCESS_DENIED, and clients give up),
+        DUPLICATE_OBJECTID if a CreateGuid comes again in a request that is no replay, or in another session while that
+        of the open lives, ACCESS_DENIED if it cannot be the same request. [MS-SMB2 3.3.5.9]"""
         if key in self._waiting:
             raise StatusError(NtStatus.FILE_NOT_AVAILABLE if replayed else NtStatus.DUPLICATE_OBJECTID)
         opened = self._opens.get(key)
@@ -48,9 +50,9 @@ class Replays:
         lease = opened.caching if isinstance(opened.caching, Lease) else None
         if lease_key != (lease.key if lease is not None else None):
             raise StatusError(NtStatus.ACCESS_DENIED)
-        disconnected = opened.durable is not None and opened.durable.disconnected
-        if disconnected or opened.session is not session:
-            raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
+        away = opened.durable is not None and opened.durable.disconnected
+        if not away and opened.session is not session:
+            raise StatusError(NtStatus.DUPLICATE_OBJECTID)
         return opened
 
     def wait(self, key: Key, waiting: Waiting, session: Session) -> None:

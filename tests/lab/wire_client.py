@@ -198,9 +198,16 @@ class Client:
         return reply
 
     async def session_setup(
-        self, user: str = "u", password: str = "pw", binding: bool = False, previous: int = 0, mode: int = 1
+        self,
+        user: str = "u",
+        password: str = "pw",
+        binding: bool = False,
+        previous: int = 0,
+        mode: int = 1,
+        context: Any = None,
     ) -> Reply:
-        context = spnego.client(user, password, protocol="ntlm", hostname="server", service="cifs")
+        """``context``: a security context in place of one for ``user``."""
+        context = context or spnego.client(user, password, protocol="ntlm", hostname="server", service="cifs")
         preauth = self.preauth
         token = context.step()
         while True:

@@ -17,10 +17,19 @@ from smb3server.state.objects import Open
 from smb3server.state.opens import OpenTable
 from smb3server.state.replayable import Key
 from smb3server.wire import create_contexts as wire
+from smb3server.wire.create import CreateOptions, CreateRequest
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
 log = logging.getLogger(__name__)
+
+_CHANGEABLE_OPTIONS = int(
+    CreateOptions.WRITE_THROUGH
+    | CreateOptions.SEQUENTIAL_ONLY
+    | CreateOptions.SYNCHRONOUS_IO_ALERT
+    | CreateOptions.SYNCHRONOUS_IO_NONALERT
+)
+"""Options that clients set anew by FileModeInformation. [MS-FSCC 2.4.31]"""
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds for which a durable open waits for its client if the client requests no time."""
@@ -110,29 +119,53 @@ def reconnect(opener: Opener, asked: CreateContexts, opens: OpenTable, path: Pat
     return opened
 
 
-def revived(opener: Opener, asked: CreateContexts, key: Key, replayed: bool, opens: OpenTable) -> Open | None:
-    """Return the persistent open of a CREATE whose response was lost, moved to this session. [MS-SMB2 3.3.5.9.10]
+def persistent_of(opener: Opener, asked: CreateContexts, key: Key, replayed: bool, opens: OpenTable) -> Open | None:
+    """Return the persistent open of a CREATE that is not eligible for replay, if its client is away. [MS-SMB2 3.3.5.9]
 
-    The response was lost with its connection or because the server ended. None means that there is no such open.
-    ``replayed``: whether the client marked the CREATE as a replay; if not, DUPLICATE_OBJECTID is raised. Raises
-    ACCESS_DENIED if share, user or lease differ."""
+    It was used, or an earlier run of the server made it. None means that there is no such open. ``replayed``: whether
+    the client marked the CREATE as a replay; if not, DUPLICATE_OBJECTID is raised. Raises FILE_NOT_AVAILABLE if the
+    client is not away, ACCESS_DENIED if user or lease differ."""
+    wanted = asked.durable_v2
     opened = opens.persistent.get(key)
     durable = opened.durable if opened is not None else None
-    if opened is None or durable is None or not durable.disconnected:
+    if opened is None or durable is None:
+        return None
+    if not durable.disconnected:
+        if replayed and opener.may_persist and wanted is not None and wanted.flags & wire.PERSISTENT:
+            raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
         return None
     if not replayed:
         raise StatusError(NtStatus.DUPLICATE_OBJECTID)
     lease = opened.caching if isinstance(opened.caching, Lease) else None
-    if (
-        opener.tree.share is not opened.tree.share
-        or durable.owner != owner_of(opener.session.identity)
-        or asked.lease_key != (lease.key if lease is not None else None)
+    if durable.owner != owner_of(opener.session.identity) or asked.lease_key != (
+        lease.key if lease is not None else None
     ):
         raise StatusError(NtStatus.ACCESS_DENIED)
+    return opened
+
+
+def revive(opened: Open, opener: Opener, body: CreateRequest, opens: OpenTable) -> None:
+    """Move an open, whose client was away and has repeated its CREATE, to the client's new session. [MS-SMB2 3.3.5.9]
+
+    Raises ACCESS_DENIED for another share, CONTEXT_MISMATCH if a persistent open was requested otherwise."""
+    if opener.tree.share is not opened.tree.share:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if opened.durable is not None and opened.durable.persistent and not _is_same_request(opened, body):
+        raise StatusError(NtStatus.CONTEXT_MISMATCH)
     _wake(opened, opens)
     _attach(opened, opener, opens)
     opens.counts.replayed += 1
-    return opened
+
+
+def _is_same_request(opened: Open, body: CreateRequest) -> bool:
+    """Return whether a request has the options, the access and the sharing that the open was made with.
+
+    A client may have changed some of the options since (FileModeInformation)."""
+    return (
+        (opened.create_options ^ body.create_options) & ~_CHANGEABLE_OPTIONS == 0
+        and opened.share_access == body.share_access
+        and (opened.desired_access is None or opened.desired_access == body.desired_access)
+    )
 
 
 def _wake(opened: Open, opens: OpenTable) -> None:

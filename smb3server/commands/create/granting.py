@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smb3server.files.caching import Lease
-from smb3server.files.file import File
+from smb3server.files.file import File, end_of_data
 from smb3server.state.objects import Open
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.negotiate import Dialect
@@ -18,10 +18,16 @@ def grant_oplock(opened: Open, level: int) -> int:
     if file is None or level not in _LEVELS or opened.is_directory:
         return OplockLevel.NONE
     oplock = file.caching.grant_oplock(
-        opened, level, file.other_opens(opened, None), bool(file.locks.locks), opened.tree.share.level2_oplocks
+        opened, level, file.other_opens(opened, None), _is_locked(opened, file), opened.tree.share.level2_oplocks
     )
     opened.caching = oplock
     return oplock.level if oplock is not None else OplockLevel.NONE
+
+
+def _is_locked(opened: Open, file: File[Open]) -> bool:
+    """Return whether a byte-range lock, of whatever open, keeps read caching from being granted. [MS-FSA 2.1.5.18]"""
+    handle = opened.handle
+    return bool(file.locks.locks) and handle is not None and file.locks.any_below(end_of_data(handle.info()))
 
 
 def may_lease_directories(wanted: wire.Lease | wire.LeaseV2, dialect: int, enabled: bool) -> bool:
@@ -40,7 +46,7 @@ def grant_lease(opened: Open, client_guid: bytes, wanted: wire.Lease | wire.Leas
     lease.opens.append(opened)
     opened.caching = lease
     file.caching.grant_lease(
-        lease, wanted.lease_state, file.other_opens(opened, lease), bool(file.locks.locks), opened.is_directory
+        lease, wanted.lease_state, file.other_opens(opened, lease), _is_locked(opened, file), opened.is_directory
     )
     return lease_context(lease)
 

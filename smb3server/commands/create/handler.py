@@ -116,21 +116,25 @@ def _reconnect(server: ServerState, opener: Opener, body: CreateRequest, name: s
 def _answer_again(
     server: ServerState, opener: Opener, body: CreateRequest, name: str, asked: CreateContexts, replayed: bool
 ) -> Response | None:
-    """Answer a CREATE that was processed before. None means that it is new. [MS-SMB2 3.3.5.9.10]
+    """Answer a CREATE that was processed before. None means that it is new. [MS-SMB2 3.3.5.9, 3.3.5.9.10]
 
     ``replayed``: whether the client marked the request as a replay."""
     key = replay.key_of(opener.client_guid, asked)
     if key is None:
         return None
     tree, opens = opener.tree, server.opens
-    revived = durable.revived(opener, asked, key, replayed, opens)
-    if revived is not None:
-        checked = checks.check(body, name, asked, tree.maximal_access, tree.share.streams)
-        opening = _opening(server, opener, body, asked, checked)
-        opening.action = CreateAction(revived.create_action)
-        return _respond_again(opening, revived, replayed=True)
     earlier = opens.replays.find(key, replayed, opener.session, asked.lease_key)
-    return _respond_to_replay(earlier, body) if earlier is not None else None
+    if earlier is None:
+        earlier = durable.persistent_of(opener, asked, key, replayed, opens)
+    if earlier is None:
+        return None
+    if earlier.durable is None or not earlier.durable.disconnected:
+        return _respond_to_replay(earlier, body)
+    checked = checks.check(body, name, asked, tree.maximal_access, tree.share.streams)
+    opening = _opening(server, opener, body, asked, checked)
+    durable.revive(earlier, opener, body, opens)
+    opening.action = CreateAction(earlier.create_action)
+    return _respond_again(opening, earlier, key)
 
 
 def _close_same_application(opening: Opening, app_instance_id: bytes) -> None:
@@ -251,7 +255,7 @@ def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
     if asked is not NOTHING:
         answers = response.answers(asked, info, opened.maximal_access, opening.backend.volume_serial)
         key = replay.key_of(opener.client_guid, asked)
-        if key is not None:
+        if key is not None and replay.is_eligible(opened):
             opens.replays.remember(opened, Replayable(key, fields, answers))
     fresh = Fresh(opened, opening.info, opening.path_on_disk) if not opening.settled else None
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id, fresh=fresh)
@@ -311,16 +315,19 @@ def _respond_to_replay(opened: Open, body: CreateRequest) -> Response:
     return Response([pack_response(fields, [*kept.answers, *more])], file_id=opened.file_id)
 
 
-def _respond_again(opening: Opening, opened: Open, replayed: bool = False) -> Response:
-    """Describe an open as it is now: to a client that reconnects, or (``replayed``) that replays a CREATE which an
-    earlier run of the server did."""
+def _respond_again(opening: Opening, opened: Open, replayed: Key | None = None) -> Response:
+    """Describe an open as it is now: to a client that reconnects, or that comes back with a replay of its CREATE.
+
+    ``replayed``: the key of the CREATE that is replayed. It may be replayed again."""
     if opened.handle is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     more = [granting.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []
-    if replayed and opened.durable is not None:
+    if replayed is not None and opened.durable is not None:
         more.append(durable.response_v2(opened.durable))
     info = presentation.shown(opened, opened.handle.info())
     level = durable.oplock_level(opened)
     fields = response.fields(opened, info, level, opening.action, opening.opener.dialect)
     answers = response.answers(opening.contexts, info, opened.maximal_access, opening.backend.volume_serial)
+    if replayed is not None:
+        opening.opens.replays.remember(opened, Replayable(replayed, fields, answers))
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)

@@ -508,6 +508,7 @@ class Opening:
             create_action=self.action,
             is_directory=handle.kind is _FOLDER and not self.stream,
             delete_on_close=bool(body.create_options & _DELETE_ON_CLOSE),
+            desired_access=body.desired_access,
         )
         opened.max_offset = self.backend.max_file_size
         opened.channel_sequence = opener.channel_sequence

@@ -6,13 +6,23 @@ from smb3server.commands.create.contexts import CreateContexts
 from smb3server.files.caching import LEVEL_STATES, Lease
 from smb3server.state.objects import Open
 from smb3server.state.replayable import Key
+from smb3server.wire.create import Access
 from smb3server.wire.oplock_break import OplockLevel
+
+_MAKES_ELIGIBLE = int(Access.READ_DATA | Access.EXECUTE | Access.WRITE_DATA | Access.APPEND_DATA | Access.DELETE)
 
 
 def key_of(client_guid: bytes, asked: CreateContexts) -> Key | None:
     """Return the key that identifies a CREATE. None means that it cannot be replayed."""
     wanted = asked.durable_v2
     return (client_guid, wanted.create_guid) if wanted is not None else None
+
+
+def is_eligible(opened: Open) -> bool:
+    """Return whether the CREATE of an open of a file may be replayed (Open.IsReplayEligible)."""
+    if opened.durable is not None and opened.durable.persistent:
+        return True
+    return not opened.is_directory and bool(opened.granted_access & _MAKES_ELIGIBLE)
 
 
 def level_for(opened: Open, requested: int) -> int:

@@ -27,6 +27,7 @@ from smb3server.wire.session import SESSION_SETUP_REQUEST, SessionSetupRequest
 from smb3server.wire.status import NtStatus
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.iwarp import IwarpProvider
+from tests.lab.anonymous import NEGOTIATE, authenticate
 from tests.lab.services import configured, port_of, running
 
 HAS_IPV6 = socket.has_ipv6 and Path("/proc/net/if_inet6").exists() and bool(Path("/proc/net/if_inet6").read_text())
@@ -166,20 +167,10 @@ def test_no_guests_where_everything_is_protected(tmp_path: Path, key: str) -> No
     asyncio.run(test())
 
 
-ANONYMOUS_NEGOTIATE = struct.pack("<8sII", b"NTLMSSP\0", 1, 0x20080205) + bytes(16)
-
-
-def anonymous_authenticate() -> bytes:
-    """MS-NLMP 3.2.5.1.2: no user, no NT response, an LM response of one zero byte."""
-    fields = [(1, 64)] + [(0, 65)] * 5
-    head = b"".join(struct.pack("<HHI", length, length, offset) for length, offset in fields)
-    return struct.pack("<8sI", b"NTLMSSP\0", 3) + head + struct.pack("<I", 0x20080A05) + b"\0"
-
-
 async def anonymous(client: Client) -> ClientSession:
     """Log on with neither name nor password. Raises ``ServerError``."""
     session = ClientSession(client)
-    for token in (ANONYMOUS_NEGOTIATE, anonymous_authenticate()):
+    for token in (NEGOTIATE, authenticate()):
         reply = await session._exchange(token)
         session.session_id = reply.header.session_id
         session.flags = reply.message[66] | reply.message[67] << 8
