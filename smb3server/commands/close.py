@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from smb3server.commands.info import presentation
+from smb3server.commands.info import after_breaks, presentation
 from smb3server.dispatch.lookup import find_open, fresh_of
-from smb3server.dispatch.request import Response, TreeRequest, handles
+from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
+from smb3server.state.objects import Open
 from smb3server.state.opens import settle_write_time
 from smb3server.wire.close import CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request
 from smb3server.wire.header import Command
@@ -13,30 +14,52 @@ _NO_ATTRIBUTES = CLOSE_RESPONSE.pack(CloseResponse())
 
 
 @handles(Command.CLOSE, TreeRequest)
-def close(request: TreeRequest) -> Response:
-    """Close an open and return its attributes if requested. They are read last, to include the final write time."""
+def close(request: TreeRequest) -> Response | Pending:
+    """Close an open and return its attributes if requested."""
     body = parse_request(request.message)
     opened = find_open(request, (body.persistent, body.volatile))
-    response = _NO_ATTRIBUTES
-    if body.flags & POSTQUERY_ATTRIB and opened.handle is not None:
-        fresh = fresh_of(request, opened)
-        if fresh is None or (opened.file is not None and opened.file.write_time is not None):
-            settle_write_time(opened)
-            info = opened.handle.info()
-        else:
-            info = fresh.info
-        info = presentation.shown(opened, info)
-        response = CLOSE_RESPONSE.pack(
-            CloseResponse(
-                flags=POSTQUERY_ATTRIB,
-                creation_time=info.creation_time,
-                last_access_time=info.last_access_time,
-                last_write_time=info.last_write_time,
-                change_time=info.change_time,
-                allocation_size=info.allocation_size,
-                end_of_file=info.end_of_file,
-                file_attributes=info.attributes,
-            )
-        )
+    queried = bool(body.flags & POSTQUERY_ATTRIB)
+    if opened.delete_on_close and opened.file is not None and opened.file.caching.holders:
+        return _close_and_delete(request, opened, queried)
+    response = _attributes(request, opened) if queried else _NO_ATTRIBUTES
     request.host.server.opens.close(opened)
     return Response([response])
+
+
+def _close_and_delete(request: TreeRequest, opened: Open, queried: bool) -> Response | Pending:
+    """Close an open that deletes its file, after others have given up handles that they only cache.
+
+    Windows waits for them. MS-FSA 2.1.5.5 has no check for it."""
+
+    def attempt() -> Response:
+        after_breaks.break_handles(opened, [opened.file] if opened.file is not None else [])
+        response = _attributes(request, opened) if queried else _NO_ATTRIBUTES
+        request.host.server.opens.close(opened)
+        return Response([response])
+
+    return after_breaks.change(request, opened, attempt)
+
+
+def _attributes(request: TreeRequest, opened: Open) -> bytes:
+    """Return the response with the attributes. They are read last, to include the final write time."""
+    if opened.handle is None:
+        return _NO_ATTRIBUTES
+    fresh = fresh_of(request, opened)
+    if fresh is None or (opened.file is not None and opened.file.write_time is not None):
+        settle_write_time(opened)
+        info = opened.handle.info()
+    else:
+        info = fresh.info
+    info = presentation.shown(opened, info)
+    return CLOSE_RESPONSE.pack(
+        CloseResponse(
+            flags=POSTQUERY_ATTRIB,
+            creation_time=info.creation_time,
+            last_access_time=info.last_access_time,
+            last_write_time=info.last_write_time,
+            change_time=info.change_time,
+            allocation_size=info.allocation_size,
+            end_of_file=info.end_of_file,
+            file_attributes=info.attributes,
+        )
+    )

@@ -35,7 +35,7 @@ class FileOpen(Protocol):
 
     granted_access: int
     share_access: int
-    parent_lease: tuple[bytes, bytes] | None
+    parent_lease_key: bytes | None
 
     @property
     def handle(self) -> Handle | None: ...
@@ -84,8 +84,7 @@ class Deleter(NamedTuple, Generic[Opened]):
 
     opened: Opened
     handle: Handle
-    parent_lease: tuple[bytes, bytes] | None
-    """``Open.parent_lease`` at the time of the request."""
+    parent_lease_key: bytes | None
 
 
 class File(Generic[Opened]):
@@ -160,7 +159,7 @@ class File(Generic[Opened]):
         if opened.handle is not None:
             # Keep the handle beyond the close of its open, as no other handle has this name and these rights.
             opened.begin_io()
-            self.deleter = Deleter(opened, opened.handle, opened.parent_lease)
+            self.deleter = Deleter(opened, opened.handle, opened.parent_lease_key)
 
     def keep(self) -> None:
         """Withdraw the request to delete the file."""

@@ -25,7 +25,7 @@ FORMAT = 2
 _READABLE = (1, 2)
 """Format 1 has credentials, which are not read."""
 _LOCK = struct.Struct("<QQB")
-_GUID_SIZE = 16
+_GUID_SIZE = _KEY_SIZE = 16
 _BAD_PARTS = frozenset(["", ".", ".."])
 """Parts that a path must not have."""
 _LONGEST_TIMEOUT = 24 * 3600.0
@@ -79,6 +79,7 @@ class OpenRecord:
     delete_on_close: bool
     delete_pending: bool
     caching: CachingRecord | None
+    parent_lease_key: bytes | None
     locks: Sequence[LockRecord]
     lock_sequences: dict[int, int]
     app_instance_id: bytes | None
@@ -130,6 +131,7 @@ def snapshot(opened: Open) -> bytes:
         "action": opened.create_action,
         "delete": [opened.delete_on_close, file.delete_pending],
         "caching": _caching(opened.caching),
+        "parent_lease_key": opened.parent_lease_key.hex() if opened.parent_lease_key is not None else None,
         "locks": base64.b64encode(locks).decode(),
         "sequences": list(opened.lock_sequences.items()),
         "app": opened.app_instance_id.hex() if opened.app_instance_id is not None else None,
@@ -162,6 +164,8 @@ def parse(data: bytes) -> OpenRecord:
             raise ValueError(f"format {record['format']}")
         name, domain, guest, anonymous = record["identity"]
         version = record["app_version"]
+        # Records that an older version has written do not have it.
+        parent = record.get("parent_lease_key")
         found = OpenRecord(
             persistent_id=record["id"],
             share=record["share"],
@@ -182,6 +186,7 @@ def parse(data: bytes) -> OpenRecord:
             delete_on_close=record["delete"][0],
             delete_pending=record["delete"][1],
             caching=CachingRecord(*record["caching"]) if record["caching"] else None,
+            parent_lease_key=bytes.fromhex(parent) if parent is not None else None,
             locks=[LockRecord(o, n, bool(e)) for o, n, e in _LOCK.iter_unpack(base64.b64decode(record["locks"]))],
             lock_sequences={int(index): int(number) for index, number in record["sequences"]},
             app_instance_id=bytes.fromhex(record["app"]) if record["app"] is not None else None,
@@ -225,6 +230,7 @@ def _check(record: OpenRecord) -> None:
         or {*map(type, texts), *map(type, path)} != {str}
         or not {*map(type, flags), type(caching.breaking)} <= {bool, int}
         or not (caching.parent_key is None or isinstance(caching.parent_key, str))
+        or not (record.parent_lease_key is None or len(record.parent_lease_key) == _KEY_SIZE)
         or len(record.create_guid) != _GUID_SIZE
         or len(record.client_guid) != _GUID_SIZE
         or not (record.app_instance_id is None or len(record.app_instance_id) == _GUID_SIZE)

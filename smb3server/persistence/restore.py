@@ -150,6 +150,7 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
     opened.use_handle(handle)
     opened.file = file
     opened.lock_sequences = dict(record.lock_sequences)
+    opened.parent_lease_key = record.parent_lease_key
     if record.app_instance_id is not None:
         server.opens.join_application(opened, record.app_instance_id)
     opened.app_instance_version = record.app_instance_version

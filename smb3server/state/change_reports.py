@@ -22,25 +22,35 @@ def somebody_listens(opened: Open) -> bool:
     )
 
 
-def report(opened: Open, path: Path, action: int, completion_filter: int, stream: str = "") -> None:
-    """Report that ``opened`` changed ``path``. The other parameters are those of ``NotifyHub.report``."""
+def notify(opened: Open, path: Path, action: int, completion_filter: int, stream: str = "") -> None:
+    """Tell watchers that ``opened`` changed ``path``. The other parameters are those of ``NotifyHub.report``."""
     opened.tree.share.notify.report(path, action, completion_filter, stream)
-    if not stream:
-        _entry_changed(opened, path)
+
+
+def report(opened: Open, path: Path, action: int, completion_filter: int, stream: str = "") -> None:
+    """Tell watchers as ``notify`` does, and break the leases on the directory of ``path``: its entry there has changed.
+
+    Other changes are for watchers only: those of streams, extended attributes and security. [MS-FSA 2.1.5.15.6,
+    2.1.5.17]"""
+    notify(opened, path, action, completion_filter, stream)
+    entry_changed(opened, path, opened.parent_lease_key)
 
 
 def report_rename(opened: Open, old: Path, new: Path, directory: bool) -> None:
     """Report that ``opened`` was renamed."""
     opened.tree.share.notify.report_rename(old, new, directory)
-    _entry_changed(opened, old)
+    entry_changed(opened, old, opened.parent_lease_key)
     if fold(old[:-1]) != fold(new[:-1]):
-        _entry_changed(opened, new)
+        entry_changed(opened, new, opened.parent_lease_key)
 
 
 def report_write(opened: Open) -> None:
-    """Report that the file changes, now and once more when it is closed. Call it with the first WRITE of an open.
+    """Report that the content of the file changes, now and once more when it is closed.
 
-    Clients that cache the directory are notified only at the close, as by Windows (smb2.lease.v2_request)."""
+    Only the first call for an open does something. Clients that cache the directory are notified only at the close, as
+    by Windows (smb2.lease.v2_request)."""
+    if opened.wrote:
+        return
     opened.wrote = True
     _report_data(opened, closing=False)
     opened.on_close.append(lambda: _report_data(opened, closing=True))
@@ -54,16 +64,16 @@ def _report_data(opened: Open, closing: bool) -> None:
         path = handle.path
     except FileNotFoundError:
         return
+    action, which = Action.MODIFIED, NotifyFilter.SIZE | NotifyFilter.LAST_WRITE
     if handle.stream:
-        which = NotifyFilter.STREAM_SIZE | NotifyFilter.STREAM_WRITE
-        report(opened, path, Action.MODIFIED_STREAM, which, handle.stream)
-    elif closing:
-        report(opened, path, Action.MODIFIED, NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
-    else:
-        opened.tree.share.notify.report(path, Action.MODIFIED, NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
+        action, which = Action.MODIFIED_STREAM, NotifyFilter.STREAM_SIZE | NotifyFilter.STREAM_WRITE
+    notify(opened, path, action, which, handle.stream)
+    if closing:
+        entry_changed(opened, path, opened.parent_lease_key)
 
 
-def _entry_changed(opened: Open, path: Path) -> None:
+def entry_changed(opened: Open, path: Path, spared: bytes | None) -> None:
+    """Break the leases on the directory of ``path``, except those with the key ``spared``."""
     file, backend = opened.file, opened.tree.share.backend
     if file is not None and backend is not None and file.table.leases.directory_leases:
-        directory_leases.entry_changed(file.table, backend, path, opened.parent_lease)
+        directory_leases.entry_changed(file.table, backend, path, spared)

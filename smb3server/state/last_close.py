@@ -88,12 +88,11 @@ def _remove(file: File[Open], opened: Open, handle: Handle) -> None:
         file.release_deleter()
     if opened.is_directory:
         opened.tree.share.notify.directory_deleted(path)
-    if (deleter.parent_lease if deleter is not None else None) != opened.parent_lease:
-        # The last closer may not be the open that requested deletion. The break is skipped only if both named the same
-        # parent lease key.
-        opened.parent_lease = None
     if file.stream:
-        change_reports.report(opened, path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, file.stream)
-    else:
-        kind = NotifyFilter.DIR_NAME if opened.is_directory else NotifyFilter.FILE_NAME
-        change_reports.report(opened, path, Action.REMOVED, kind)
+        change_reports.notify(opened, path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, file.stream)
+        return
+    kind = NotifyFilter.DIR_NAME if opened.is_directory else NotifyFilter.FILE_NAME
+    change_reports.notify(opened, path, Action.REMOVED, kind)
+    # A lease is spared only if both opens named its key: the one that requested the deletion, and the last one.
+    asked = deleter.parent_lease_key if deleter is not None else None
+    change_reports.entry_changed(opened, path, asked if asked == opened.parent_lease_key else None)

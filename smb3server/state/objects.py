@@ -413,7 +413,7 @@ class Open:
         "maximal_access",
         "may_block",
         "next_ea",
-        "parent_lease",
+        "parent_lease_key",
         "on_close",
         "outstanding_pre_requests",
         "outstanding_requests",
@@ -482,8 +482,8 @@ class Open:
         self.file: File[Open] | None = None
         """The file, shared with its other opens; None for pipes only."""
         self.caching: Oplock[Open] | Lease[Open] | None = None
-        self.parent_lease: tuple[bytes, bytes] | None = None
-        """(ClientGuid, ParentLeaseKey): the directory lease that changes by this open do not break."""
+        self.parent_lease_key: bytes | None = None
+        """ParentLeaseKey of the CREATE: the key of the directory leases that changes by this open do not break."""
         self.delete_on_close = delete_on_close
         self.desired_access = desired_access
         """As the CREATE had it. None for an open that a server stored which did not note it."""

@@ -25,7 +25,7 @@ from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus
-from tests.lab.wire_client import ECHO, Client, Reply
+from tests.lab.wire_client import ECHO, Client, Reply, ioctl_body
 from tools.support import own_user
 
 R, RH, RW, RWH = 1, 3, 5, 7
@@ -90,6 +90,8 @@ class Peer:
 
     client: Client
     breaks: list[Broken] = field(default_factory=list)
+    notifications: list[Reply] = field(default_factory=list)
+    """The notifications themselves, all that have come."""
     pending: list[Reply] = field(default_factory=list)
     """Interim replies."""
 
@@ -105,6 +107,7 @@ class Peer:
     def is_notification(self, reply: Reply) -> bool:
         if reply.header.message_id != 0xFFFFFFFFFFFFFFFF:
             return False
+        self.notifications.append(reply)
         found = oplock_break.parse_notification(memoryview(reply.message))
         if isinstance(found, oplock_break.LeaseBreakNotification):
             number = int.from_bytes(found.lease_key, "little")
@@ -120,6 +123,10 @@ class Peer:
         assert (await self.call(Command.ECHO, ECHO)).status == 0
         breaks, self.breaks = self.breaks, []
         return breaks
+
+    async def waits(self) -> bool:
+        """Return whether the request that was posted last has no final answer yet."""
+        return (await self.call(Command.ECHO, ECHO)).header.command == Command.ECHO
 
     @staticmethod
     def request(name: str, *contexts: RawContext, **fields: Any) -> bytes:
@@ -152,11 +159,13 @@ class Peer:
         return await self.lock(file, offset, length, int(lock.LockFlags.UNLOCK))
 
     async def close(self, file: FileId) -> int:
-        return (await self.call(Command.CLOSE, CLOSE_REQUEST.pack(CloseRequest(24, 0, 0, *file)))).status
+        return (await self.call(Command.CLOSE, close_body(file))).status
 
     async def set_info(self, file: FileId, level: int, data: bytes, kind: int = 1, additional: int = 0) -> int:
-        body = struct.pack("<HBBIHHI2Q", 33, kind, level, len(data), 96, 0, additional, *file) + data
-        return (await self.call(Command.SET_INFO, body)).status
+        return (await self.call(Command.SET_INFO, set_info_body(file, level, data, kind, additional))).status
+
+    async def fsctl(self, file: FileId, code: int, data: bytes = b"") -> Reply:
+        return await self.call(Command.IOCTL, ioctl_body(code, data, struct.pack("<QQ", *file)))
 
     async def query_info(self, file: FileId, level: int, size: int = 1024) -> Reply:
         return await self.call(Command.QUERY_INFO, query_info_body(file, level, size))
@@ -164,6 +173,20 @@ class Peer:
     async def acknowledge(self, number: int, state: int) -> int:
         body = oplock_break.LEASE_BREAK.pack(oplock_break.LeaseBreak(lease_key=key(number), lease_state=state))
         return (await self.call(Command.OPLOCK_BREAK, body)).status
+
+
+def close_body(file: FileId) -> bytes:
+    return CLOSE_REQUEST.pack(CloseRequest(24, 0, 0, *file))
+
+
+def set_info_body(file: FileId, level: int, data: bytes, kind: int = 1, additional: int = 0) -> bytes:
+    return struct.pack("<HBBIHHI2Q", 33, kind, level, len(data), 96, 0, additional, *file) + data
+
+
+def rename_to(name: str, replace: bool = True) -> bytes:
+    """The data of a rename or of a hard link."""
+    path = name.encode("utf-16-le")
+    return struct.pack("<B7xQI", replace, 0, len(path)) + path
 
 
 def query_info_body(file: FileId, level: int, size: int = 1024) -> bytes:

@@ -12,13 +12,14 @@ import contextlib
 import logging
 import os
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
 from smb3server.backends import names
 from smb3server.backends.base import Change, FileKey
 from smb3server.backends.local import syscalls
-from smb3server.backends.local.own_changes import OwnChanges
+from smb3server.backends.local.own_changes import SECONDS, OwnChanges
 from smb3server.backends.local.resolve import Resolver
 
 ACTION_LOST = 0
@@ -41,6 +42,7 @@ MAX_WATCHES = 16384
 _PER_TURN = 64
 _READ_BYTES = 65536
 _EVENT = struct.Struct("@iIII")
+_LONGEST_EVENT = _EVENT.size + 256
 
 _MODIFY, _ATTRIB = 0x2, 0x4
 MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x40, 0x80, 0x100, 0x200
@@ -136,7 +138,7 @@ class Watcher:
                 _log.warning("changes by other programs are not noticed: %s", error)
                 return None
             self._loop = loop
-            self._own.watched = True
+            self._own.settle_later = self._settle_later
             loop.add_reader(self._descriptor, self._on_readable)
         subscription = _Subscription(base, recursive, on_change)
         if not self._add(subscription.root):
@@ -149,6 +151,7 @@ class Watcher:
         """End all subscriptions and close the inotify instance."""
         self._todo.clear()
         self._nodes.clear()
+        self._own.settle_later = None
         if self._descriptor >= 0:
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.remove_reader(self._descriptor)
@@ -259,11 +262,28 @@ class Watcher:
 
     # -- events
 
-    def _on_readable(self) -> None:
+    def _settle_later(self) -> None:
+        # A worker thread may have made the change.
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.call_later, SECONDS, self._settle)
+
+    def _settle(self) -> None:
+        """Let the server's own changes of a while ago be forgotten, after reading the events that they have caused.
+
+        These may still be unread if the loop was held up."""
+        if self._descriptor < 0:
+            return
+        now = time.monotonic()
+        while self._on_readable():
+            pass
+        self._own.settle(now)
+
+    def _on_readable(self) -> bool:
+        """Handle a batch of events. Return whether there may be more by now."""
         try:
             data = os.read(self._descriptor, _READ_BYTES)
         except BlockingIOError:
-            return
+            return False
         events = list(_events(data))
         places = {(cookie, mask & _MOVED): watch for watch, mask, cookie, _ in events if mask & _MOVED}
         for watch, mask, cookie, name in events:
@@ -282,6 +302,7 @@ class Watcher:
                     own = self._is_own(nodes[0], watch, mask, name)
                     for node in nodes:
                         self._handle(node, mask, name, within, own)
+        return len(data) > _READ_BYTES - _LONGEST_EVENT
 
     def _is_own(self, node: _Node, watch: int, mask: int, name: str) -> bool:
         if mask & _NAMES:

@@ -516,7 +516,7 @@ class Opening:
         opened.file = file
         lease = self.lease
         if isinstance(lease, wire.LeaseV2) and lease.flags & wire.LeaseFlags.PARENT_LEASE_KEY_SET:
-            opened.parent_lease = opener.client_guid, lease.parent_lease_key
+            opened.parent_lease_key = lease.parent_lease_key
         file.opens.append(opened)
         self.opens.add(opened)
         if self.action is not _OPENED and self.free is None and change_reports.somebody_listens(opened):
@@ -525,18 +525,15 @@ class Opening:
 
     def _report(self, opened: Open) -> None:
         """Report the change to watchers, and to clients that cache the directory. [MS-FSA 2.1.4.1]"""
-        if self.stream:
-            created = self.action is _CREATED
-            change_reports.report(
-                opened,
-                self.path,
-                Action.ADDED_STREAM if created else Action.MODIFIED_STREAM,
-                NotifyFilter.STREAM_NAME if created else NotifyFilter.STREAM_SIZE,
-                self.stream,
-            )
-        elif self.action is _CREATED:
+        created = self.action is _CREATED
+        if created and opened.handle is not None and opened.handle.file_created:
             kind = NotifyFilter.DIR_NAME if opened.is_directory else NotifyFilter.FILE_NAME
             change_reports.report(opened, self.path, Action.ADDED, kind)
-        else:
+        if self.stream and created:
+            change_reports.notify(opened, self.path, Action.ADDED_STREAM, NotifyFilter.STREAM_NAME, self.stream)
+        elif self.stream:
+            which = NotifyFilter.STREAM_SIZE
+            change_reports.report(opened, self.path, Action.MODIFIED_STREAM, which, self.stream)
+        elif not created:
             changed = NotifyFilter.ATTRIBUTES | NotifyFilter.SIZE | NotifyFilter.LAST_WRITE
             change_reports.report(opened, self.path, Action.MODIFIED, changed)

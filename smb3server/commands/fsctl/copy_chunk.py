@@ -9,14 +9,13 @@ import secrets
 from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server.access import required
-from smb3server.commands.info.set_info import report
 from smb3server.dispatch import waiting
 from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.request import Response, TreeRequest
 from smb3server.dispatch.stable_storage import after_flush, flushed
+from smb3server.state.change_reports import report_write
 from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
-from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.create import Access
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus, StatusError
@@ -126,8 +125,7 @@ class _Copy:
 
     def result(self) -> Response:
         if self.total:
-            stream = self.target.handle is not None and self.target.handle.stream
-            report(self.target, NotifyFilter.STREAM_WRITE if stream else NotifyFilter.LAST_WRITE | NotifyFilter.SIZE)
+            report_write(self.target)
         return _result(self.control, self.status, self.index, self.offset, self.total)
 
     def step(self) -> bool:
@@ -237,7 +235,7 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
     if opened.file is not None:
         opened.file.data_changes(opened.caching)
     _clone(clone, count, 0 if same_end else count % cluster)
-    report(opened, NotifyFilter.LAST_WRITE)
+    report_write(opened)
     return after_flush(control.request, opened, control.respond())
 
 

@@ -16,6 +16,7 @@ from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.request import Pending, Response
 from smb3server.dispatch.stable_storage import after_flush
 from smb3server.process.long_work import Steps
+from smb3server.state.change_reports import report_write
 from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
@@ -95,7 +96,7 @@ def set_zero_data(control: Control) -> bytes | Response | Pending:
 
 
 def _zeroed(control: Control, opened: Open) -> Response:
-    report(opened, NotifyFilter.LAST_WRITE)
+    report_write(opened)
     return control.respond()
 
 

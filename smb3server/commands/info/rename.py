@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from smb3server.access import decide
 from smb3server.access.caller import Caller
 from smb3server.backends.names import split_path, upcase
+from smb3server.commands.info import after_breaks
 from smb3server.dispatch.lookup import handle_of
-from smb3server.dispatch.waiting import MustWait, retry
 from smb3server.files import share_modes
 from smb3server.state import change_reports
 from smb3server.state.caller import caller_of
@@ -24,15 +24,16 @@ from smb3server.wire.file_info import RenameFlags, RenameInformation
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import Backend, FileInfo, FileKey, Path
+    from smb3server.backends.base import Backend, FileInfo, Path
     from smb3server.dispatch.request import Pending, Response, TreeRequest
-    from smb3server.files.file import File
+    from smb3server.files.file import File, FileTable
     from smb3server.state.objects import Open
 
 OPENS_AT_ONCE = 128
 """Number of opens of which the path is read before other requests get their turn."""
-_PARENT_ACCESS = int(Access.WRITE_DATA)
-_PARENT_SHARE = int(ShareAccess.READ | ShareAccess.WRITE)
+_FOLDER_ACCESS = int(Access.WRITE_DATA)
+"""FILE_ADD_FILE. For share modes FILE_ADD_SUBDIRECTORY is the same: both write."""
+_FOLDER_SHARE = int(ShareAccess.READ | ShareAccess.WRITE)
 
 
 def same(one: Path, other: Path) -> bool:
@@ -67,17 +68,13 @@ class _NameChange:
             self._try()
             return done()
 
-        return retry(self.request, attempt)
+        return after_breaks.change(self.request, self.opened, attempt)
 
     def prepare(self) -> Awaitable[None] | None:
         """Return work to be done before the attempt, in several turns, or None."""
         return None
 
     def _try(self) -> None:
-        if self.request.server.has_lost(self.opened.tree.share):
-            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-        if self.opened.handle is None:
-            raise StatusError(NtStatus.FILE_CLOSED)
         backend = self.backend
         backend.defer_reading = True
         try:
@@ -113,15 +110,25 @@ class _NameChange:
         return backend
 
     def check_folder(self, target: Path) -> None:
-        """Check that the user may add the name to the target's folder. Raises ``StatusError``.
+        """Open the target's folder for FILE_ADD_FILE or FILE_ADD_SUBDIRECTORY, as far as rights and share modes are
+        concerned. A name in a different case is a new name, too. [MS-FSA 2.1.5.15.7, 2.1.5.15.12]
 
-        DestinationDirectory is opened for FILE_ADD_FILE or FILE_ADD_SUBDIRECTORY (MS-FSA 2.1.5.15.6, 2.1.5.15.12). A
-        name in a different case is a new name, too."""
+        All opens of all clients count. Sharing reads and writes, but not deletion, is what Windows does up to Windows
+        11 and Server 2022 (MS-FSA notes 183, 185). Raises ``StatusError``, SHARING_VIOLATION and DELETE_PENDING, and
+        ``MustWait`` if the opens in the way may be kept for caching only."""
         try:
             rights = self.caller.rights_in_folder(self.backend, target[:-1])
         except (FileNotFoundError, NotADirectoryError):
             raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
         decide.check_addition(rights, self.opened.is_directory)
+        folder = self.files.find(self.backend.stat(target[:-1], self.caller.user).key)
+        if folder is None:
+            return
+        if folder.delete_pending:
+            raise StatusError(NtStatus.DELETE_PENDING)
+        if share_modes.conflicts(folder.opens, _FOLDER_ACCESS, _FOLDER_SHARE):
+            self.break_handles(folder)
+            raise StatusError(NtStatus.SHARING_VIOLATION)
 
     def existing(self, target: Path) -> FileInfo | None:
         """Return information about the target, or None if it does not exist."""
@@ -132,42 +139,27 @@ class _NameChange:
 
     def check_replaceable(self, target: Path, info: FileInfo) -> None:
         """Check that the existing target may be replaced. Raises ``StatusError``, and ``MustWait`` if others have it
-        open, possibly only for caching."""
+        open, possibly only for caching.
+
+        Each open stream of it counts, and handle caching alone is broken, as on Windows
+        (smb2.lease.v2_rename_target_overwrite). MS-FSA 2.1.5.15.12 would break it as for a new end of file."""
         if not self.replace:
             raise StatusError(NtStatus.OBJECT_NAME_COLLISION)
         rights, present = self.caller.rights_by_name(self.backend, target)
         decide.check_replacement(rights, present.attributes | info.attributes)
-        file = self._open_file(info.key)
-        if file is None:
-            return
-        self.break_handles(file)
-        if file.opens:
+        streams = self.files.streams(info.key)
+        self.break_handles(*streams)
+        if any(file.opens for file in streams):
             raise StatusError(NtStatus.ACCESS_DENIED)
 
-    def break_handles(self, file: File[Open]) -> None:
+    @property
+    def files(self) -> FileTable[Open]:
+        """The open files of the server."""
+        return self.request.server.file_table
+
+    def break_handles(self, *files: File[Open]) -> None:
         """Break the handle caching of others. Raises ``MustWait`` if this needs an acknowledgment."""
-        if file.caching.break_handles(self.opened.caching):
-            raise MustWait(file.caching)
-
-    def _open_file(self, key: FileKey) -> File[Open] | None:
-        file = self.opened.file
-        return file.table.find(key) if file is not None else None
-
-    def check_parent(self, target: Path) -> None:
-        """Check the share modes of the target's directory. Raises ``StatusError``: SHARING_VIOLATION.
-
-        The directory is opened for the change, sharing reads and writes but not deletion. Only opens of the same
-        session are checked, so that an application that watches a folder does not prevent other clients from renaming
-        in it."""
-        backend, file = self.opened.tree.share.backend, self.opened.file
-        if backend is None or file is None:
-            return
-        parent = file.table.find(backend.stat(target[:-1], self.caller.user).key)
-        if parent is None:
-            return
-        opens = [opened for opened in parent.opens if opened.session is self.opened.session]
-        if share_modes.conflicts(opens, _PARENT_ACCESS, _PARENT_SHARE):
-            raise StatusError(NtStatus.SHARING_VIOLATION)
+        after_breaks.break_handles(self.opened, files)
 
 
 class Rename(_NameChange):
@@ -208,32 +200,31 @@ class Rename(_NameChange):
             raise StatusError(NtStatus.ACCESS_DENIED)
         if old == target:
             return
-        if opened.is_directory:
-            self._check_below()
         self.check_folder(target)
         file = opened.file
         if file is not None:
             self.break_handles(file)
+        if opened.is_directory:
+            self._check_below()
         info = self.existing(target)
         if info is not None and not (info.key == handle.key and same(old, target)):
             self.check_replaceable(target, info)
-        self.check_parent(target)
         handle.rename(target, self.replace, self.caller.user)
         self.request.server.opens.store_all(opened, sync=handle.flush)
         if info is not None and self.replace and info.key != handle.key:
-            change_reports.report(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
+            change_reports.notify(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
         change_reports.report_rename(opened, old, target, opened.is_directory)
 
     def _check_below(self) -> None:
-        """Check that there are no opens below the directory. Break handle caching of the first one found. Raises
-        ``StatusError``, and ``MustWait`` if the break needs an acknowledgment."""
+        """Check that there are no opens below the directory, and break the handle caching of those that there are.
+        [MS-FSA 2.1.4.2]
+
+        All of them are asked at once. Raises ``StatusError``, and ``MustWait`` if this needs an acknowledgment."""
         table = self.request.server.opens.by_id
         prefix = self.handle.path
-        for other in [opened for opened in table.values() if opened not in self.elsewhere]:
-            if not self._is_below(other, prefix):
-                continue
-            if other.file is not None:
-                self.break_handles(other.file)
+        below = [other for other in table.values() if other not in self.elsewhere and self._is_below(other, prefix)]
+        if below:
+            self.break_handles(*{other.file for other in below if other.file is not None})
             raise StatusError(NtStatus.ACCESS_DENIED)
 
     def _is_below(self, other: Open, prefix: Path) -> bool:
@@ -264,8 +255,8 @@ class Rename(_NameChange):
         old = handle.stream
         handle.rename_stream(stream, self.replace)
         self.request.server.opens.store_all(self.opened)
-        change_reports.report(self.opened, handle.path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, old)
-        change_reports.report(self.opened, handle.path, Action.ADDED_STREAM, NotifyFilter.STREAM_NAME, stream)
+        change_reports.notify(self.opened, handle.path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, old)
+        change_reports.notify(self.opened, handle.path, Action.ADDED_STREAM, NotifyFilter.STREAM_NAME, stream)
 
 
 class Link(_NameChange):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from smb3server.access import required
 from smb3server.access.of_handle import set_security
+from smb3server.commands.info import after_breaks
 from smb3server.commands.info.file_levels import MODE_BITS
 from smb3server.commands.info.rename import Link, Rename
 from smb3server.commands.info.truncate import cut
@@ -102,13 +103,16 @@ def _set_file(request: TreeRequest, opened: Open, body: SetInfoRequest, data: me
     return after_flush(request, opened, done()) if body.info_class in _CHANGE_DATA else done()
 
 
-def report(opened: Open, completion_filter: int) -> None:
-    """Report to watchers that the file, or its stream, was modified."""
+def report(opened: Open, completion_filter: int, entry: bool = True) -> None:
+    """Tell watchers that the file, or its stream, was modified.
+
+    ``entry``: this concerns the file's entry in its directory, so that leases on the directory are broken."""
     handle = handle_of(opened)
     if not change_reports.somebody_listens(opened):
         return
     action = Action.MODIFIED_STREAM if handle.stream else Action.MODIFIED
-    change_reports.report(opened, handle.path, action, completion_filter, handle.stream)
+    tell = change_reports.report if entry else change_reports.notify
+    tell(opened, handle.path, action, completion_filter, handle.stream)
 
 
 # Levels
@@ -136,7 +140,8 @@ def _basic(request: TreeRequest, opened: Open, data: memoryview) -> None:
     for time, bit in zip(times, _TIME_FILTERS, strict=True):
         if time > 0:
             changed |= bit
-    if changed:
+    # A change time alone breaks leases on the directory, and no watcher can ask for it.
+    if changed or times[3] > 0:
         report(opened, changed)
 
 
@@ -156,11 +161,11 @@ def set_times(opened: Open, times: tuple[int, int, int, int]) -> None:
         write_times.of(opened.file).set(opened, times[2])
 
 
-def _disposition(request: TreeRequest, opened: Open, data: memoryview) -> None:
-    _set_disposition(request, opened, bool(wire.DISPOSITION.unpack(data).delete_pending), 0)
+def _disposition(request: TreeRequest, opened: Open, data: memoryview) -> SetResult:
+    return _set_disposition(request, opened, bool(wire.DISPOSITION.unpack(data).delete_pending), 0)
 
 
-def _disposition_ex(request: TreeRequest, opened: Open, data: memoryview) -> None:
+def _disposition_ex(request: TreeRequest, opened: Open, data: memoryview) -> SetResult:
     """Set or withdraw the request to delete the file. ON_CLOSE changes the FILE_DELETE_ON_CLOSE option of the open
     instead. [MS-FSA 2.1.5.15.4]"""
     flags = wire.DISPOSITION_EX.unpack(data).flags
@@ -170,27 +175,35 @@ def _disposition_ex(request: TreeRequest, opened: Open, data: memoryview) -> Non
         before = opened.delete_on_close
         opened.delete_on_close = bool(flags & DispositionFlags.DELETE)
         _store_deletion(request, opened, before, None)
-        return
-    _set_disposition(request, opened, bool(flags & DispositionFlags.DELETE), flags)
+        return None
+    return _set_disposition(request, opened, bool(flags & DispositionFlags.DELETE), flags)
 
 
-def _set_disposition(request: TreeRequest, opened: Open, delete: bool, flags: int) -> None:
-    """Set or withdraw the request to delete the file at its last close. [MS-FSA 2.1.5.15.3]"""
-    handle = handle_of(opened)
+def _set_disposition(request: TreeRequest, opened: Open, delete: bool, flags: int) -> SetResult:
+    """Set or withdraw the request to delete the file at its last close. [MS-FSA 2.1.5.15.3, 2.1.5.15.4]
+
+    Others lose their handle caching first, as 2.1.4.12 has it for dispositions (Windows does so; 2.1.5.15.3 does not
+    mention it): the file is gone with the close of this open if they kept it open only for their caches."""
     file = opened.file
     if file is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    before = file.delete_pending
     if not delete:
+        before = file.delete_pending
         file.keep()
         _store_deletion(request, opened, None, before)
-        return
-    check_deletable(opened, bool(flags & DispositionFlags.IGNORE_READONLY_ATTRIBUTE))
-    file.caching.break_handles(opened.caching)
-    file.mark(opened)
-    _store_deletion(request, opened, None, before)
-    if opened.is_directory:
-        opened.tree.share.notify.directory_deleted(handle.path)
+        return None
+
+    def mark() -> Response:
+        check_deletable(opened, bool(flags & DispositionFlags.IGNORE_READONLY_ATTRIBUTE))
+        after_breaks.break_handles(opened, [file])
+        before = file.delete_pending
+        file.mark(opened)
+        _store_deletion(request, opened, None, before)
+        if opened.is_directory:
+            opened.tree.share.notify.directory_deleted(handle_of(opened).path)
+        return done()
+
+    return after_breaks.change(request, opened, mark)
 
 
 def _store_deletion(request: TreeRequest, opened: Open, on_close: bool | None, pending: bool | None) -> None:
@@ -250,8 +263,7 @@ def _end_of_file(request: TreeRequest, opened: Open, data: memoryview) -> Pendin
     def finish() -> None:
         handle.truncate(size)
         write_times.make_visible(opened)
-        if size != before:
-            _report_size(opened)
+        _report_size(opened, size != before)
 
     return cut(request, opened, size, finish, done())
 
@@ -263,21 +275,33 @@ def _allocation(request: TreeRequest, opened: Open, data: memoryview) -> Pending
     handle = handle_of(opened)
     before = handle.info().end_of_file
     _data_changes(opened)
-    if size > before:
-        steps = reserve(request, opened, size)
-        return None if steps is None else run_steps(request, opened, steps, done)
+
+    def reserved() -> Response:
+        _report_size(opened, changed=False)
+        return done()
 
     def finish() -> None:
         handle.allocate(size)
-        if size < before:
-            _report_size(opened)
+        _report_size(opened, size < before)
 
-    return cut(request, opened, size, finish, done())
+    if size <= before:
+        return cut(request, opened, size, finish, done())
+    steps = reserve(request, opened, size)
+    if steps is not None:
+        return run_steps(request, opened, steps, reserved)
+    reserved()
+    return None
 
 
-def _report_size(opened: Open) -> None:
-    stream = handle_of(opened).stream
-    report(opened, NotifyFilter.STREAM_SIZE if stream else NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
+def _report_size(opened: Open, changed: bool) -> None:
+    """Report that the end of file or the allocation was set. ``changed``: the end of file is another now.
+
+    Leases on the directory are broken in any case. [MS-FSA 2.1.5.15.1, 2.1.5.15.5]"""
+    which = 0
+    if changed:
+        stream = handle_of(opened).stream
+        which = NotifyFilter.STREAM_SIZE if stream else NotifyFilter.SIZE | NotifyFilter.LAST_WRITE
+    report(opened, which)
 
 
 def _data_changes(opened: Open) -> None:
@@ -327,7 +351,7 @@ def _full_ea(request: TreeRequest, opened: Open, data: memoryview) -> None:
         raise StatusError(NtStatus.EA_TOO_LARGE)
     if entries:
         handle.set_eas([(name, value) for name, value, _ in entries])
-        report(opened, NotifyFilter.EA)
+        report(opened, NotifyFilter.EA, entry=False)
 
 
 def _rename(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
@@ -366,20 +390,21 @@ _LEVELS: dict[int, SetLevel] = {
 }
 
 
-def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data: memoryview) -> Response:
-    """Set the security descriptor. [MS-SMB2 3.3.5.21.3]"""
+def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data: memoryview) -> Response | Pending:
+    """Set the security descriptor. Others lose their handle caching first. [MS-SMB2 3.3.5.21.3, MS-FSA 2.1.5.17]"""
     which = body.additional_information
     required.check_set_security(opened.granted_access, which)
-    if opened.handle is None:
+    file = opened.file
+    if file is None or opened.handle is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    session, tree, accounts = opened.session, opened.tree, request.server.accounts
-    set_security(
-        opened.handle,
-        which,
-        data,
-        caller_of(session, tree, accounts),
-        accounts,
-        keep_inherited_flag=tree.share.keep_inherited_flag,
-    )
-    report(opened, NotifyFilter.SECURITY)
-    return done()
+    tree, accounts = opened.tree, request.server.accounts
+    descriptor = bytes(data)
+
+    def set_it() -> Response:
+        after_breaks.break_handles(opened, [file])
+        caller, keep = caller_of(opened.session, tree, accounts), tree.share.keep_inherited_flag
+        set_security(handle_of(opened), which, memoryview(descriptor), caller, accounts, keep_inherited_flag=keep)
+        report(opened, NotifyFilter.SECURITY, entry=False)
+        return done()
+
+    return after_breaks.change(request, opened, set_it)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 from pathlib import Path
@@ -228,14 +229,44 @@ def test_a_name_that_comes_and_goes_is_forgotten(tmp_path: Path, monkeypatch: py
     clock = 1000.0
     monkeypatch.setattr("smb3server.backends.local.own_changes.time.monotonic", lambda: clock)
     changes = own_changes.OwnChanges()
-    changes.watched = True
+    asked: list[float] = []
+    changes.settle_later = lambda: asked.append(clock + own_changes.SECONDS)
     directory = os.open(tmp_path, os.O_PATH)
     try:
         for _ in range(10000):
             changes.expect(directory, "lock", CREATE)
             clock += own_changes.SECONDS / 4
+            if clock >= asked[-1]:
+                changes.settle(clock)
         ((key, deadlines),) = changes._expected.items()
         assert len(deadlines) <= 5
         assert changes.is_expected(*key)
+        clock += own_changes.SECONDS
+        changes.settle(clock)
+        assert not changes._expected and asked[-1] <= clock, "nothing is left, and nobody is asked to look again"
     finally:
         os.close(directory)
+
+
+def test_own_changes_count_as_such_however_late_their_events_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (own_changes, watching):
+        monkeypatch.setattr(module, "SECONDS", 0.05)
+
+    async def body(store: LocalBackend) -> None:
+        log = Log()
+        with closing(store.open(OpenRequest((), directory=True))) as handle:
+            assert store.watch(handle, True, log) is not None
+            put(store, "f")
+            with opened(store, "f") as file:
+                file.set_attributes(2)
+            time.sleep(0.08)  # A loop that is held up.
+            (tmp_path / "mark").touch()
+            await log.until(ACTION_ADDED, "mark")
+            assert {path for _, path in log.take()} == {"mark"}
+            await asyncio.sleep(0.15)
+            (tmp_path / "f").write_bytes(b"x")
+            await log.until(ACTION_MODIFIED, "f")
+
+    run(tmp_path, body)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.client import ServerError
-from smb3server.client.files import READ_WRITE
+from smb3server.client.files import READ_WRITE, RemoteFile
 from smb3server.files.caching import HANDLE, READ
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.create_contexts import RawContext
@@ -22,25 +22,35 @@ ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
 
 
 @pytest.mark.parametrize("lets_go", [True, False], ids=["closes", "acknowledges"])
-def test_removed_and_made_anew(tmp_path: Path, lets_go: bool) -> None:
+@pytest.mark.parametrize("how", ["close", "loss"])
+def test_removed_and_made_anew(tmp_path: Path, lets_go: bool, how: str) -> None:
+    """The CLOSE that deletes waits for the client that caches. If it is the connection that ends, the next CREATE
+    waits."""
+
     async def scene(acted: Scene) -> None:
         caching = await (await log_on(await acted.tcp())).tree_connect("data")
         other = await (await log_on(await acted.tcp())).tree_connect("data")
+        third = await (await log_on(await acted.tcp())).tree_connect("data")
         broken: asyncio.Queue[LeaseBreakNotification] = asyncio.Queue()
         caching.client.on_break = broken.put_nowait  # type: ignore[assignment]
         (tmp_path / "share" / "f").write_bytes(b"old")
         held = await caching.create("f", contexts=[LEASE], oplock=int(OplockLevel.LEASE))
-        await other.close(await other.create("f", READ_WRITE, options=ON_CLOSE))
+        doomed = await other.create("f", READ_WRITE, options=ON_CLOSE)
+        removing = asyncio.create_task(other.close(doomed) if how == "close" else other.client.close())
         notification = await asyncio.wait_for(broken.get(), 10)
         assert (notification.current_lease_state, notification.new_lease_state) == (READ | HANDLE, READ)
-        making = asyncio.create_task(other.create("f", READ_WRITE, CreateDisposition.CREATE))
-        await asyncio.sleep(0)
+        making: asyncio.Task[RemoteFile] | None = None
+        if how == "loss":
+            making = asyncio.create_task(third.create("f", READ_WRITE, CreateDisposition.CREATE))
+        await asyncio.sleep(0.02)
+        assert not (making or removing).done()
+        await (caching.close(held) if lets_go else caching.acknowledge_lease_break(KEY, READ))
+        await removing
+        if making is None:
+            making = asyncio.create_task(third.create("f", READ_WRITE, CreateDisposition.CREATE))
         if lets_go:
-            await caching.close(held)
-            made = await making
-            assert made.size == 0
+            assert (await making).size == 0
         else:
-            await caching.acknowledge_lease_break(KEY, READ)
             with pytest.raises(ServerError) as failure:
                 await making
             assert failure.value.status in (NtStatus.DELETE_PENDING, NtStatus.OBJECT_NAME_COLLISION)

@@ -181,16 +181,6 @@ def test_parent_lease_key_spares_its_holder_only() -> None:
     run(test)
 
 
-def test_parent_lease_key_is_of_its_client() -> None:
-    async def test(harness: Harness, client: Client) -> None:
-        other = await second(harness)
-        await lease_directory(client)
-        await leased(other, "d\\f", b"f" * 16, parent=KEY)
-        assert await broken(client)
-
-    run(test)
-
-
 @pytest.mark.parametrize("parent", [KEY, b"x" * 16])
 def test_deletion_spares_who_asked_for_it_and_closed_last(parent: bytes) -> None:
     async def test(harness: Harness, client: Client) -> None:

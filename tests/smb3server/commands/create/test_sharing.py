@@ -26,7 +26,7 @@ class FakeOpen:
 
     handle: Handle | None = None
     usage = None
-    parent_lease: tuple[bytes, bytes] | None = None
+    parent_lease_key: bytes | None = None
 
     def __init__(self, file: File[FakeOpen], access: int, share: int) -> None:
         self.granted_access = access
