@@ -1,7 +1,8 @@
 # What a developer or a user types. Everything lives in .venv; tools/setup.sh makes it and says what the machine lacks.
 # PYTEST_ARGS="-k name -x" narrows `make test`, which runs one test more at a time than there are processors, since many
 # tests wait; with -s, --pdb or `-n 0` one. SERVE_ARGS="--port 1445" goes to the server, CASES="siw tcp" to the kernel lab, SUITES="lock lease" narrows
-# `make torture`, TORTURE_ARGS=--update makes its results the expected ones.
+# `make torture`, TORTURE_ARGS=--update makes its results the expected ones. FUZZ_SECONDS=600 is for each target of `make
+# fuzz`, FUZZ_TARGETS="captures names" chooses them.
 
 VENV_PYTHON := .venv/bin/python
 
@@ -10,7 +11,7 @@ TESTS_AT_ONCE := $(shell n=$$(nproc); [ $$n -le 7 ] || n=7; echo $$((n + 1)))
 # Tests of a module stay together (they share servers) until a worker has nothing left to do.
 WORKERS = $(if $(filter -s --capture=no --pdb --trace,$(PYTEST_ARGS)),0,$(TESTS_AT_ONCE) --dist worksteal)
 
-.PHONY: serve test lint format kernel-test bench bench-quick torture torture-variants clean
+.PHONY: serve test lint format kernel-test bench bench-quick torture torture-variants fuzz clean
 
 serve: .venv/.installed
 	tools/serve_demo.sh $(SERVE_ARGS)
@@ -66,6 +67,12 @@ INSTALLED_FROM := pyproject.toml setup.py tools/setup.sh $(shell find smbdirect 
 
 .venv/.installed-dev: $(INSTALLED_FROM)
 	tools/setup.sh install-dev
+
+FUZZ_SECONDS ?= 60
+
+# Guided by coverage, on every decoder and on whole connections; needs atheris. build/fuzz keeps the corpora.
+fuzz: .venv/.installed-dev
+	$(VENV_PYTHON) -m tools.fuzz.campaign --seconds $(FUZZ_SECONDS) --targets "$(FUZZ_TARGETS)"
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -104,7 +104,7 @@ case ${1:-} in
     install_project ""
     touch .venv/.installed ;;
   install-dev)
-    install_project "[dev]"
+    install_project "[dev,fuzz]"
     touch .venv/.installed .venv/.installed-dev ;;
   test-tools)
     packages=$(missing smbclient=smbclient krb5kdc=krb5-kdc kadmin.local=krb5-admin-server kinit=krb5-user \

@@ -37,7 +37,9 @@ def rpc_sid(sid: Sid) -> RPC_SID:
 
 
 def sid_of(decoded: Any) -> Sid:
-    """Return the SID in an NDR structure."""
+    """Return the SID in an NDR structure. Raises ``ValueError`` for a NULL pointer, which impacket decodes to bytes."""
+    if isinstance(decoded, bytes):
+        raise ValueError("no SID")
     authority = int.from_bytes(bytes(decoded["IdentifierAuthority"]), "big")
     return Sid(authority, tuple(int(sub) for sub in decoded["SubAuthority"]))
 
@@ -161,12 +163,15 @@ class _Service:
     # SIDs to names
 
     def _names(self, request: Any, answer: Any, entry_type: Any, extended: bool) -> Any:
-        entries = request["SidEnumBuffer"]["SidInfo"]
-        sids = [sid_of(entry["Sid"]) for entry in entries][: MAX_LOOKUPS + 1]
         domains = _Domains(self.accounts, answer)
         answer["TranslatedNames"]["Entries"] = 0
         answer["MappedCount"] = 0
-        if len(sids) > MAX_LOOKUPS:
+        try:
+            sids = [sid_of(entry["Sid"]) for entry in request["SidEnumBuffer"]["SidInfo"]]
+        except ValueError:
+            # Every SID is checked first. [MS-LSAT 3.1.4.9]
+            sids = None
+        if sids is None or len(sids) > MAX_LOOKUPS:
             answer["ErrorCode"] = NtStatus.INVALID_PARAMETER
             return answer
         found = [self.accounts.by_sid(sid) for sid in sids]

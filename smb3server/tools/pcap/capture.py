@@ -32,6 +32,8 @@ _PCAP_MAGIC = {
     b"\xa1\xb2\x3c\x4d": (">", 1e-9),
 }
 _SECTION_HEADER, _INTERFACE, _SIMPLE, _ENHANCED = 0x0A0D0D0A, 1, 3, 6
+_FIXED_PART = {_INTERFACE: 8, _SIMPLE: 4, _ENHANCED: 20}
+"""Bytes that the body of a block has at least, by its type."""
 _OPTION_TIME_RESOLUTION = 9
 
 
@@ -97,6 +99,8 @@ def _pcapng(data: bytes) -> Iterator[Frame]:
         if offset + length > len(data):
             return
         body = data[offset + 8 : offset + length - 4]
+        if len(body) < _FIXED_PART.get(kind, 0):
+            raise CaptureError(f"block of type {kind} too short at {offset}")
         if kind == _INTERFACE:
             interfaces.append((struct.unpack_from(order + "H", body)[0], _time_unit(body, order)))
         elif kind == _ENHANCED:

@@ -1,0 +1,79 @@
+"""The RPC interfaces as a logged-on user sees them, without a network."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from smb3server.access.identity import Identity
+from smb3server.auth.acceptor import Acceptor
+from smb3server.auth.users import Account, UserDatabase, nt_hash
+from smb3server.rpc import lsarpc, samr, srvsvc, wkssvc
+from smb3server.rpc.association import Association, AssociationGroups
+from smb3server.rpc.dcerpc import Interface
+from smb3server.rpc.endpoint_mapper import EndpointMapper
+from smb3server.rpc.security import NTLM, AuthTrailer, Level, SecurityContext
+from smb3server.wire.negotiate import Dialect
+from tools.fuzz.in_memory import LOGINS, World
+from tools.fuzz.virtual_loop import VirtualLoop
+from witness.cluster import ManualCluster, Node
+from witness.interface import WitnessInterface
+from witness.registrations import Registrations
+
+USER, PASSWORD = "u", "pw"
+
+
+def users() -> UserDatabase:
+    """Return the accounts of associations that log on by themselves."""
+    found = UserDatabase()
+    found.add(Account(USER, nt_hash(PASSWORD)))
+    return found
+
+
+def cluster() -> ManualCluster:
+    """Return two nodes, of which this is the first."""
+    nodes = [Node("NODE-A", [ip_address("10.9.0.1")], local=True), Node("NODE-B", [ip_address("fd00::2")])]
+    return ManualCluster(["FILES"], nodes, lambda: ["data", "IPC$"])
+
+
+class Services:
+    """All interfaces, for a client of a server in memory. Each call of ``association`` is a connection of its own."""
+
+    def __init__(self) -> None:
+        loop = VirtualLoop()
+        self._world = loop.run_until_complete(self._make(loop))
+        self._server = self._world.server
+        loop.run_until_complete(self._world.client(LOGINS[0], (Dialect.SMB_3_1_1,)))
+        (self._session,) = self._server.sessions.by_id.values()
+        self._witnessing = WitnessInterface(cluster(), Registrations(cluster()), clock=lambda: 1.0)
+        self._mapper = EndpointMapper()
+        self._groups = AssociationGroups()
+
+    @staticmethod
+    async def _make(loop: VirtualLoop) -> World:
+        return World(loop)
+
+    def association(self) -> Association:
+        """Return a new association with all interfaces."""
+        accounts = self._server.users
+        return Association("4711", self.interfaces, lambda: Acceptor(accounts, "FILES"), self._groups)
+
+    def interfaces(self, association: Association) -> list[Interface]:
+        """Return all interfaces for the calls of an association."""
+        server, session = self._server, self._session
+        return [
+            srvsvc.interface(server, session),
+            wkssvc.interface("FILES"),
+            lsarpc.interface(server.accounts, session),
+            samr.interface(server.accounts, session),
+            self._mapper.interface(association),
+            self._witnessing.interface(association),
+        ]
+
+
+def trusted(association: Association) -> Association:
+    """Return the association, whose calls count as sealed by a logged-on user."""
+    acceptor = Acceptor(users(), "FILES")
+    acceptor.identity = Identity(USER)
+    association.caller = SecurityContext(acceptor, AuthTrailer(NTLM, Level.PRIVACY), False)
+    association.group = AssociationGroups().join(0)
+    return association
