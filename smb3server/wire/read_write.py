@@ -32,10 +32,10 @@ class WriteFlags(enum.IntFlag):
 
 
 class ReadResponseFlags(enum.IntFlag):
-    """Flags of a READ response. [MS-SMB2 2.2.20]"""
+    """Flags of a READ response, in dialect 3.1.1. [MS-SMB2 2.2.20]"""
 
     RDMA_TRANSFORM = 0x01
-    """Buffer has an SMB2_RDMA_TRANSFORM."""
+    """The variable part says how data that moved by RDMA is protected."""
 
 
 class ReadRequest(NamedTuple):
