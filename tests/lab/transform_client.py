@@ -103,11 +103,11 @@ class TransformClient:
     def __post_init__(self) -> None:
         self._answers: dict[int, asyncio.Future[Reply]] = {}
         self._message_id = 0
-        self._session_id = self._tree_id = 0
+        self.session_id = self._tree_id = 0
         self._counter = 0
         self._preauth = bytes(64)
         self._keys: Keys | None = None
-        self._file = bytes(16)
+        self.file_id = bytes(16)
         self.encrypts = self.signs = False
         self.transport.start(self._received, self._lost)
 
@@ -150,19 +150,35 @@ class TransformClient:
         message_id = self._message_id
         self._message_id += charge
         tree_id = 0 if command in (NEGOTIATE, SESSION_SETUP, TREE_CONNECT) else self._tree_id
-        header = Header(command, message_id, 0, charge, 512, flags, tree_id, self._session_id)
+        header = Header(command, message_id, 0, charge, 512, flags, tree_id, self.session_id)
         return header.encode() + body
 
     def post(self, message: bytes, encrypt: bool | None = None, sign: bool | None = None) -> int:
         """Protect a request as its session does, or as told, and send it. Return its MessageId."""
-        header = messages.decode_header(message)
+        header = self._expect(message)
+        self.send(message, encrypt, sign)
+        return header.message_id
+
+    def send_compound(self, *requests: bytes) -> list[int]:
+        """Encrypt requests together and send them as one message [MS-SMB2 3.2.4.1.4]."""
+        numbers = [self._expect(request).message_id for request in requests]
+        padded = [request + bytes(-len(request) % 8) for request in requests[:-1]]
+        chained = [part[:20] + len(part).to_bytes(4, "little") + part[24:] for part in padded]
+        self.send(b"".join([*chained, requests[-1]]), encrypt=True)
+        return numbers
+
+    def _expect(self, request: bytes) -> Header:
+        header = messages.decode_header(request)
         self._answers[header.message_id] = asyncio.get_running_loop().create_future()
+        return header
+
+    def send(self, message: bytes, encrypt: bool | None = None, sign: bool | None = None) -> None:
+        """Protect a message and send it. Nobody waits for an answer."""
         if self.encrypts if encrypt is None else encrypt:
-            message = messages.seal(message, self.keys, self.offer.cipher, self._session_id, self.next_number())
+            message = messages.seal(message, self.keys, self.offer.cipher, self.session_id, self.next_number())
         elif self.signs if sign is None else sign:
             message = messages.sign_message(message, self.keys, self.offer.signer)
         self.transport.send([message])
-        return header.message_id
 
     async def answer(self, message_id: int) -> Reply:
         """Return the final response to a request. Raises ``CancelledError`` if the server ends the connection."""
@@ -227,7 +243,7 @@ class TransformClient:
             if reply.status != MORE_PROCESSING_REQUIRED:
                 break
             self._preauth = messages.extend(self._preauth, reply.message)
-            self._session_id = reply.header.session_id
+            self.session_id = reply.header.session_id
             offset, length = struct.unpack_from("<HH", reply.body, 4)
             token = context.step(reply.message[offset : offset + length])
         assert not reply.status, hex(reply.status)
@@ -241,7 +257,7 @@ class TransformClient:
         fields = (57, 0, 0, 2, 0, 0, 0x0012019F, 0, 7, 3, 0, HEADER + 56, len(path), 0, 0)
         reply = await self.call(CREATE, struct.pack("<HBBIQQIIIIIHHII", *fields) + path)
         assert not reply.status, hex(reply.status)
-        self._file = reply.body[64:80]
+        self.file_id = reply.body[64:80]
 
     # READ and WRITE
 
@@ -281,7 +297,7 @@ class TransformClient:
         values = {"data_offset": 0, "length": 0, "offset": 0, "info_offset": CHANNEL_OFFSET if info else 0, **fields}
         fixed = struct.pack("<HHIQ", 49, values["data_offset"], values["length"], values["offset"])
         rest = struct.pack("<IIHHI", channel, remaining, values["info_offset"], len(info), values.get("flags", 0))
-        return fixed + self._file + rest + info
+        return fixed + self.file_id + rest + info
 
     def write_request(self, data: bytes, at: int = 0, cuts: Sequence[int] = ()) -> tuple[bytes, Memory]:
         """Build a WRITE as the session demands. The server may use the memory at once."""
@@ -321,7 +337,7 @@ class TransformClient:
     def read_body(self, length: int, info: bytes, channel: int | None = None, **fields: int) -> bytes:
         """Build a READ by RDMA [MS-SMB2 2.2.19]."""
         offset = fields.get("offset", 0)
-        fixed = struct.pack("<HBBIQ", 49, DATA_OFFSET, 0, length, offset) + self._file
+        fixed = struct.pack("<HBBIQ", 49, DATA_OFFSET, 0, length, offset) + self.file_id
         kind = self.channel if channel is None else channel
         return fixed + struct.pack("<IIIHH", fields.get("minimum", 0), kind, length, CHANNEL_OFFSET, len(info)) + info
 

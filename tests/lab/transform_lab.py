@@ -38,6 +38,7 @@ class Setup:
     """What the server demands."""
 
     fabric: str = "loopback"
+    host: str = "127.0.0.1"
     must_sign: bool = False
     session_encrypts: bool = False
     share_encrypts: bool = False
@@ -50,6 +51,7 @@ class TransformLab:
 
     server: Server
     provider: Provider
+    host: str
     port: int
     tcp_port: int
     path: Path
@@ -59,9 +61,9 @@ class TransformLab:
     async def client(self, offer: Offer | None = None, rdma: bool = True) -> TransformClient:
         """Connect, but do not negotiate yet."""
         if rdma:
-            transport = await open_rdma(self.provider, "127.0.0.1", self.port)
+            transport = await open_rdma(self.provider, self.host, self.port)
         else:
-            transport = await open_tcp("127.0.0.1", self.tcp_port)
+            transport = await open_tcp(self.host, self.tcp_port)
         made = TransformClient(transport, offer or Offer())
         self.clients.append(made)
         return made
@@ -90,9 +92,9 @@ async def transform_lab(setup: Setup | None = None) -> AsyncIterator[TransformLa
         root = Path(name)
         server.add_share(Share("share", backend=LocalBackend(root), encrypt_data=setup.share_encrypts))
         provider = FABRICS[setup.fabric]()
-        rdma = await listen(provider, "127.0.0.1", 0, server.accept)
-        tcp = TcpListener("127.0.0.1", 0, server.buffers, server.accept, settings.max_message_before_authentication)
-        made = TransformLab(server, provider, rdma.address[1], tcp.address[1], root / "f")
+        rdma = await listen(provider, setup.host, 0, server.accept)
+        tcp = TcpListener(setup.host, 0, server.buffers, server.accept, settings.max_message_before_authentication)
+        made = TransformLab(server, provider, setup.host, rdma.address[1], tcp.address[1], root / "f")
         try:
             yield made
             await made.settled()
