@@ -157,8 +157,7 @@ JUDGED = [rule for rule in rules.READ_RULES if rule.name not in ("connection is 
 
 @pytest.mark.parametrize("rule", JUDGED, ids=lambda rule: rule.name)
 def test_each_rule_of_the_peer(rule: rules.Rule[rules.Read]) -> None:
-    """Break what the peer's own judge refuses in a chain, with a response that travels as it must.
-    [MS-SMB2 3.2.5.11]"""
+    """Break what the peer's own judge refuses in a chain; the response travels as it must [MS-SMB2 3.2.5.11]."""
     # Chains without a nonce, as those that the rules were written for, have no padding.
     offer = replace(OFFERS[rule.kind], signer=Signer.AES_CMAC)
 
