@@ -20,6 +20,10 @@ LONGEST_MESSAGE = 16 << 20
 """Bytes of an SMB2 message that this side takes."""
 
 
+Sizes = Callable[[], Iterator[int]]
+"""Returns the DataLength of each fragment of a message."""
+
+
 def whole() -> Iterator[int]:
     """Yield no sizes: fragments are as large as the server takes."""
     return iter(())
@@ -49,8 +53,7 @@ class Conversation:
         self.window = window
         """Credits that the server is kept at, as Connection.ReceiveCreditMax."""
         self.credits_requested = credits_requested
-        self.sizes: Callable[[], Iterator[int]] = whole
-        """Returns the DataLength of each fragment of a message."""
+        self.sizes: Sizes = whole
         self.fill = False
         """Fill every message that carries data up to the server's MaxReceiveSize."""
         self.captured: list[bytes] | None = None

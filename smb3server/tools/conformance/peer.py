@@ -14,7 +14,7 @@ from typing import NamedTuple, TypedDict, Unpack
 from smb3server.tools.conformance.target import Target
 from smb3server.tools.conformance.verdict import Inconclusive
 from smbdirect.codec import Buffer
-from smbdirect.core.constants import DATA_OFFSET, MIN_FIRST_RECEIVE_SIZE, VERSION_1_0
+from smbdirect.core.constants import DATA_OFFSET, VERSION_1_0
 from smbdirect.core.messages import (
     DATA_TRANSFER,
     NEGOTIATE_REQUEST,
@@ -40,6 +40,7 @@ SPARE_RECEIVES = 4
 """Receives that are posted and never granted, so that a message without a credit arrives and can be judged."""
 LARGEST_RECEIVE = 65536
 """Bytes of a receive for a peer that says it takes messages of any length."""
+SMALLEST_RECEIVE = 8192
 
 
 class Silence(Exception):
@@ -268,10 +269,9 @@ class Peer:
 
     @property
     def receive_size(self) -> int:
-        """Bytes of a posted receive: what the server may send."""
-        if self.request is None:
-            return MIN_FIRST_RECEIVE_SIZE
-        return max(min(self.request.max_receive_size, LARGEST_RECEIVE), MIN_FIRST_RECEIVE_SIZE)
+        """Bytes of a posted receive: what the server may send, and more, so that a longer message can be judged."""
+        stated = 0 if self.request is None else self.request.max_receive_size
+        return max(min(stated, LARGEST_RECEIVE), SMALLEST_RECEIVE)
 
     def post_receives(self, count: int, size: int) -> None:
         """Post receives of ``size`` bytes."""

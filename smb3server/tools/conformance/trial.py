@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from smb3server.client import Client, ClientSession, RemoteFile, ServerError, Tree
 from smb3server.client.files import READ_WRITE
 from smb3server.client.negotiation import Offer
-from smb3server.tools.conformance.conversation import Conversation, whole
+from smb3server.tools.conformance.conversation import Conversation, Sizes, whole
 from smb3server.tools.conformance.observed import Monitor
 from smb3server.tools.conformance.peer import Ended, Fields, Peer, Received, Silence
 from smb3server.tools.conformance.target import Target
@@ -215,8 +215,11 @@ class Trial:
             raise Violation(f"the connection still stands {self.timing.patience:g} s after {why}")
 
     async def still_serves(self) -> None:
-        """Require that the server accepts a new connection."""
-        await self.negotiated()
+        """Require that the server accepts a new connection, after whatever the case did."""
+        try:
+            await self.negotiated()
+        except Inconclusive as error:
+            raise Violation(f"the server does not go on: {error}") from error
 
     async def pause(self, seconds: float) -> None:
         """Let time pass. Raise ``Busy`` if this machine came back much later."""
@@ -234,14 +237,20 @@ class Trial:
         await asyncio.gather(*(peer.close() for peer in self._peers))
 
 
-async def write_and_check(trial: Trial, session: Session, size: int) -> None:
-    """Write with a request of ``size`` bytes, and require that the file has the data then."""
+async def write_and_check(trial: Trial, session: Session, size: int, sizes: Sizes = whole, fill: bool = False) -> None:
+    """Write with a request of ``size`` bytes, and require that the file has the data then. ``sizes`` and ``fill`` are
+    those of ``Conversation``, for the WRITE."""
     file = await trial.create(session)
     data = os.urandom(size - WRITE_HEADER)
     conversation = session.conversation
-    written = await session.tree.write(file, 0, data)
-    trial.require(written == len(data), f"{written} of {len(data)} bytes were written")
-    # What a case has set is for the WRITE.
-    conversation.sizes, conversation.fill = whole, False
-    trial.require(await session.tree.read(file, 0, len(data)) == data, "the file has other data than was written")
-    await session.tree.close(file)
+    conversation.sizes, conversation.fill = sizes, fill
+    try:
+        async with asyncio.timeout(2 * trial.timing.patience):
+            written = await session.tree.write(file, 0, data)
+            trial.require(written == len(data), f"{written} of {len(data)} bytes were written")
+            conversation.sizes, conversation.fill = whole, False
+            same = await session.tree.read(file, 0, len(data)) == data
+            await session.tree.close(file)
+    except TimeoutError:
+        raise Violation(f"a WRITE and a READ of {size} bytes were not answered") from None
+    trial.require(same, "the file has other data than was written")

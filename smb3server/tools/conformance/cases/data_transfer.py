@@ -40,17 +40,29 @@ async def write_request(trial: Trial, size: int, **fields: Unpack[Fields]) -> tu
     return session, message
 
 
+async def long_request(trial: Trial, size: int, **fields: Unpack[Fields]) -> tuple[Session, bytes]:
+    """Do as ``write_request``, for a request of which all but the beginning can be missing or wrong: a short WRITE, and
+    bytes behind it that belong to nothing. So a server that hands up the wrong message has no reason to end the
+    connection but the rule under test."""
+    session, message = await write_request(trial, SMALL, **fields)
+    return session, message.ljust(size, b"\0")
+
+
 async def terminates(
-    trial: Trial, *, offset: int | None = None, length: int | None = None, more: int = 0, filled: bool = False
+    trial: Trial, *, at: int = DATA_OFFSET, offset: int | None = None, more: int = 0, filled: bool = False
 ) -> None:
-    """Send a WRITE request with a wrong DataOffset or DataLength, in a message with ``more`` bytes behind the data, and
-    require that the connection is terminated. ``filled`` makes the message as long as the server takes."""
+    """Send a good WRITE request ``at`` this offset, with a DataLength that is ``more`` than its length, and require
+    that the connection is terminated. ``offset`` is the DataOffset if that is not true. ``filled`` makes the message
+    as long as the server takes.
+
+    The request is a good one: a server that does not check the message carries it out.
+    """
     session, message = await write_request(trial, SMALL)
     if filled:
         message = message.ljust(session.conversation.largest_payload, b"\0")
-        length = len(message) + 1
-    session.peer.send_data(message, offset=offset, length=length, size=DATA_OFFSET + len(message) + more)
-    await trial.terminated(session.peer, f"DataOffset {offset or DATA_OFFSET}, DataLength {length or len(message)}")
+    length = min(len(message) + more, MAX)
+    session.peer.send_data(message, at=at, offset=offset, length=length)
+    await trial.terminated(session.peer, f"DataOffset {at if offset is None else offset}, DataLength {length}")
 
 
 def falling_and_rising() -> Iterator[int]:
@@ -73,26 +85,19 @@ async def moderate(trial: Trial) -> None:
 @case(SUITE, "SmbdDataTransfer_VariableLengthSegment", "MS-SMBD 3.1.5.8")
 async def variable(trial: Trial) -> None:
     """A WRITE of 64 KiB in fragments of every length, among them two without data, is put together."""
-    session = await trial.log_on()
-    session.conversation.sizes = falling_and_rising
-    await write_and_check(trial, session, MODERATE)
+    await write_and_check(trial, await trial.log_on(), MODERATE, falling_and_rising)
 
 
 @case(SUITE, "SmbdDataTransfer_SmallLengthSegment", "MS-SMBD 3.1.5.8")
 async def single_bytes(trial: Trial) -> None:
     """A WRITE in fragments of one byte is put together. Each message is filled up to the server's MaxReceiveSize."""
-    session = await trial.log_on()
-    session.conversation.sizes = lambda: itertools.repeat(1)
-    session.conversation.fill = True
-    await write_and_check(trial, session, MANY)
+    await write_and_check(trial, await trial.log_on(), MANY, lambda: itertools.repeat(1), fill=True)
 
 
 @case(SUITE, "SmbdDataTransfer_Redundancy", "MS-SMBD 3.1.5.8")
 async def redundancy(trial: Trial) -> None:
     """Bytes behind the data of a message are ignored."""
-    session = await trial.log_on()
-    session.conversation.fill = True
-    await write_and_check(trial, session, SMALL)
+    await write_and_check(trial, await trial.log_on(), SMALL, fill=True)
 
 
 @case(SUITE, "SmbdDataTransfer_ReceiveMaxReceiveSize", "MS-SMBD 3.1.5.4")
@@ -126,24 +131,24 @@ async def uncompleted(trial: Trial) -> None:
 
 @case(SUITE, "SmbdDataTransfer_NegativeParameter_DataOffset_Against8ByteAligned", "MS-SMBD 3.1.5.8")
 async def alignment(trial: Trial) -> None:
-    """A DataOffset that is no multiple of 8 terminates the connection, although the data would be there."""
-    await terminates(trial, offset=DATA_OFFSET - 1)
-    await terminates(trial, offset=DATA_OFFSET + 1, more=8)
+    """A DataOffset that is no multiple of 8 terminates the connection, although the data is there."""
+    await terminates(trial, at=DATA_OFFSET - 1)
+    await terminates(trial, at=DATA_OFFSET + 1)
 
 
 @case(SUITE, "SmbdDataTransfer_NegativeParameter_DataOffset_AgainstMessageLength", "MS-SMBD 3.1.5.8")
 async def offset_and_message(trial: Trial) -> None:
     """A DataOffset that puts the data beyond the end of the message terminates the connection."""
-    await terminates(trial, offset=DATA_OFFSET + 8)
+    await terminates(trial, at=DATA_OFFSET + 8, more=8)
     await terminates(trial, offset=MAX)
 
 
 @case(SUITE, "SmbdDataTransfer_NegativeParameter_DataLength_AgainstMessageLength", "MS-SMBD 3.1.5.8")
 async def length_and_message(trial: Trial) -> None:
     """A DataLength beyond the end of the message terminates the connection, also in the longest message."""
-    await terminates(trial, length=SMALL + 1)
-    await terminates(trial, filled=True)
-    await terminates(trial, length=MAX)
+    await terminates(trial, more=1)
+    await terminates(trial, more=1, filled=True)
+    await terminates(trial, more=MAX)
 
 
 @case(SUITE, "SmbdDataTransfer_NegativeParameter_DataLength_AgainstMaxReceiveSize", "MS-SMBD 3.1.5.8, 3.1.5.9")
@@ -163,16 +168,15 @@ async def length_and_receive_size(trial: Trial) -> None:
 async def fragmented_size(trial: Trial) -> None:
     """A message with one byte more than the server's MaxFragmentedSize ends the connection, although no fragment says
     so; a WRITE that fits is carried out."""
-    session = await trial.log_on(**LARGEST)
+    session, message = await write_request(trial, SMALL, **LARGEST)
     conversation = session.conversation
     most = conversation.max_outbound_message_size
     if most > TOO_MUCH:
         raise NotApplicable(f"the server's MaxFragmentedSize is {most}: too much to send")
+    message = message.ljust(most + 1, b"\0")
     session.peer.quiet = True
     trial.note(f"-> {most + 1} bytes in fragments whose RemainingDataLength is one too small")
-    conversation.send_fragments(
-        (payload, max(remaining - 1, 0)) for payload, remaining in conversation.cut(bytes(most + 1))
-    )
+    conversation.send_fragments((payload, max(remaining - 1, 0)) for payload, remaining in conversation.cut(message))
     await trial.terminated(session.peer, f"a message of {most + 1} bytes")
     session = await trial.log_on(**LARGEST)
     session.peer.quiet = True
@@ -183,7 +187,8 @@ async def fragmented_size(trial: Trial) -> None:
 async def remaining_and_fragmented_size(trial: Trial) -> None:
     """A RemainingDataLength beyond the server's MaxFragmentedSize terminates the connection, without any data."""
     for remaining in (None, MAX):
-        peer = await trial.negotiated()
+        # A server may limit clients that have not logged on to less.
+        peer = (await trial.log_on()).peer
         assert peer.response is not None
         too_much = peer.response.max_fragmented_size + 1 if remaining is None else remaining
         peer.send_data(remaining=too_much)
@@ -191,8 +196,8 @@ async def remaining_and_fragmented_size(trial: Trial) -> None:
 
 
 async def fragments(trial: Trial) -> tuple[Session, list[Fragment]]:
-    """Log on. Return the session, and the fragments of a WRITE request of 64 KiB that was not sent."""
-    session, message = await write_request(trial, MODERATE)
+    """Log on. Return the session, and the fragments of a request of 64 KiB that was not sent."""
+    session, message = await long_request(trial, MODERATE)
     return session, list(session.conversation.cut(message))
 
 

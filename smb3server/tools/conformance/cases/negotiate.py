@@ -130,14 +130,14 @@ async def disconnect(trial: Trial) -> None:
     peer = await trial.negotiated()
     peer.disconnect()
     await peer.ended(trial.timing.patience)
-    await accepted(trial)
+    await trial.still_serves()
 
 
 @case(SUITE, "SmbdNegotiate_UncompletedMessage", "MS-SMBD 3.1.5.6")
 async def uncompleted(trial: Trial) -> None:
     """A Negotiate Request of less than 20 bytes terminates the connection; the server goes on."""
     await refused(trial, length=19)
-    await accepted(trial)
+    await trial.still_serves()
 
 
 @case(SUITE, "SmbdNegotiate_VersionRangeNotCover0x0100_LessThanMinVersion", "MS-SMBD 3.1.5.6")
@@ -216,4 +216,4 @@ async def timer_expires(trial: Trial) -> None:
     limit = trial.timing.negotiation + trial.timing.patience
     if not await peer.ended(limit):
         raise Violation(f"the connection still stands {limit:g} s after it began")
-    await accepted(trial)
+    await trial.still_serves()
