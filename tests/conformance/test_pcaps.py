@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from smb3server.tools.pcap.session import CaptureFile, read_capture
+from smb3server.tools.pcap.judge import Judge, judge_capture
 from tests.lab.captures import CAPTURES, FOLDER
-from tools.kernel_lab.judge import for_tshark, tshark_complaints
+from tools.kernel_lab.judge import capture_complaints, for_tshark, lab_secrets, tshark_complaints
 
 COUNTERS = ("rdma_read_bytes", "rdma_write_bytes", "inline_read_bytes", "inline_write_bytes", "invalidations")
 
 
 @cache
-def capture_of(name: str) -> CaptureFile:
-    return read_capture(FOLDER / f"{name}.pcap")
+def capture_of(name: str) -> Judge:
+    return judge_capture(str(FOLDER / f"{name}.pcap"), lab_secrets(), record=True)
 
 
 def expectations(name: str) -> dict[str, Any]:
@@ -41,24 +41,24 @@ def test_description_is_complete(name: str) -> None:
 def test_verdict(name: str) -> None:
     wanted, capture = expectations(name)["verdict"], capture_of(name)
     assert capture.frames == wanted["frames"]
-    assert len(capture.all_problems) == wanted["problems"], [str(problem) for problem in capture.all_problems]
+    assert len(complaints := capture_complaints(capture)) == wanted["problems"], complaints
+    assert not any(gap.secret for gap in capture.gaps)
     if "management" in wanted:
-        assert capture.roce is not None
-        assert [message for _, message in capture.roce.management] == wanted["management"]
+        assert [message for _, message in capture.infiniband.management] == wanted["management"]
 
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_sessions(name: str) -> None:
-    wanted, sessions = expectations(name)["session"], capture_of(name).sessions
+    wanted, sessions = expectations(name)["session"], capture_of(name).connections
     assert [(s.fabric, s.server[1], len(s.upper)) for s in sessions] == [
         (w["fabric"], w["port"], w["messages"]) for w in wanted
     ]
     for expected, session in zip(wanted, sessions, strict=True):
-        if session.smbdirect is not None:
-            counted = {counter: getattr(session.smbdirect.counters, counter) for counter in COUNTERS}
+        if session.wire is not None:
+            counted = {counter: getattr(session.counters, counter) for counter in COUNTERS}
             assert counted == {counter: expected.get(counter, 0) for counter in COUNTERS}
             if "crc" in expected:
-                assert session.smbdirect.wire.properties["crc"] == expected["crc"]
+                assert session.wire.properties["crc"] == expected["crc"]
 
 
 @pytest.mark.interop
@@ -89,6 +89,6 @@ def tshark_smb2(path: Path) -> list[tuple[int, bool]]:
 @pytest.mark.parametrize("name", CAPTURES)
 def test_tshark_sees_the_same_messages(name: str) -> None:
     """Our reassembly against tshark's: the same SMB2 headers in the same order."""
-    ours = [(part.command, part.is_response) for session in capture_of(name).sessions for _, part in session.smb2()]
+    ours = [(part.command, part.is_response) for one in capture_of(name).connections for _, part in one.smb2()]
     with for_tshark(FOLDER / f"{name}.pcap") as path:
         assert ours == tshark_smb2(path)

@@ -6,17 +6,18 @@ from functools import cache
 
 import pytest
 
-from smb3server.tools.pcap.rdma import Kind
+from smb3server.tools.pcap.connection import Connection
+from smb3server.tools.pcap.judge import judge_capture
 from smb3server.tools.pcap.replay import replay_iwarp, replay_machines, replay_sends, replay_smb2
-from smb3server.tools.pcap.session import Session, read_capture
 from smb3server.tools.pcap.smbdirect import SmbDirectReader
 from smb3server.tools.pcap.tcp import Direction
 from tests.lab.captures import CAPTURES, FOLDER
 
 
 @cache
-def sessions_of(name: str) -> list[Session]:
-    return [session for session in read_capture(FOLDER / f"{name}.pcap").sessions if session.upper]
+def sessions_of(name: str) -> list[Connection]:
+    judged = judge_capture(str(FOLDER / f"{name}.pcap"), record=True)
+    return [connection for connection in judged.connections if connection.upper]
 
 
 SESSIONS = [(name, index) for name in CAPTURES for index in range(len(sessions_of(name)))]
@@ -41,10 +42,10 @@ def test_every_send_encodes_to_the_same_bytes(name: str, index: int) -> None:
 
 @pytest.mark.parametrize(("name", "index"), SMB_DIRECT)
 def test_both_state_machines_agree_with_the_wire(name: str, index: int) -> None:
-    reader = reader_of(name, index)
-    machines = replay_machines(reader)
+    messages = sessions_of(name)[index].upper
+    machines = replay_machines(reader_of(name, index), messages)
     assert machines.found == []
-    assert machines.delivered == len(reader.upper) > 0
+    assert machines.delivered == len(messages) > 0
 
 
 @pytest.mark.parametrize(("name", "index"), SESSIONS)
@@ -52,22 +53,20 @@ def test_every_smb2_message_encodes_to_the_same_bytes(name: str, index: int) -> 
     assert replay_smb2(sessions_of(name)[index]) == []
 
 
-def changed(reader: SmbDirectReader, position: int, value: int) -> SmbDirectReader:
-    """The session with one byte of the client's first message that carries data changed."""
-    wire = reader.wire
-    messages = list(wire.messages)
-    carriers = (n for n, m in enumerate(messages) if m.kind is Kind.SEND and m.direction is Direction.TO_SERVER)
-    at = next(number for number in carriers if len(messages[number].payload) > 100)
-    payload = bytearray(messages[at].payload)
+def change(reader: SmbDirectReader, position: int, value: int) -> None:
+    """Change one byte of the client's first message that carries data."""
+    sends = enumerate(reader.transfers)
+    at = next(n for n, (m, _) in sends if m.direction is Direction.TO_SERVER and len(m.payload) > 100)
+    message, transfer = reader.transfers[at]
+    payload = bytearray(message.payload)
     payload[position] = value
-    messages[at] = messages[at]._replace(payload=bytes(payload))
-    wire.messages = messages
-    return SmbDirectReader(wire)
+    reader.transfers[at] = message._replace(payload=bytes(payload)), transfer
 
 
 @pytest.mark.parametrize(("position", "value"), [(0, 0), (12, 1), (8, 1)], ids=["credits", "offset", "remaining"])
 def test_replay_notices_a_broken_message(position: int, value: int) -> None:
     """A replay that could not fail would prove nothing."""
-    (session,) = read_capture(FOLDER / "linux612-siw-ksmbd-mtu1500.pcap").sessions
-    assert session.smbdirect is not None
-    assert replay_machines(changed(session.smbdirect, position, value)).found != []
+    (connection,) = judge_capture(str(FOLDER / "linux612-siw-ksmbd-mtu1500.pcap"), record=True).connections
+    assert connection.smbdirect is not None
+    change(connection.smbdirect, position, value)
+    assert replay_machines(connection.smbdirect, connection.upper).found != []

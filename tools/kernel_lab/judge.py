@@ -8,7 +8,6 @@ import contextlib
 import json
 import re
 import shutil
-import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -16,10 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from smb3server.tools.pcap.capture import CaptureError
+from smb3server.tools.pcap.given_secrets import Secrets
+from smb3server.tools.pcap.judge import Judge, judge_capture
 from smb3server.tools.pcap.replay import replay
 from smb3server.tools.pcap.rewrite import rewrite
-from smb3server.tools.pcap.session import CaptureFile, read_capture
-from smb3server.tools.pcap.smb2 import READ, WRITE
+from smb3server.tools.pcap.smb2 import READ, WRITE, transfer_length
 from tools.kernel_lab import multichannel
 from tools.kernel_lab.cases import Case
 from tools.kernel_lab.server import log_complaints
@@ -36,10 +36,8 @@ DEPTHS = {"siw": 1 << 20, "rxe": 2 << 20}
 LARGEST_REQUEST = 4 << 20
 """Bytes that guest/workout.sh reads and writes with one call in the captured session."""
 
-REQUEST_BYTES, LENGTH_AT = 112, 68
-"""Length of the header and the fixed part of READ and WRITE requests, and the offset of Length in both. [MS-SMB2
-2.2.19, 2.2.21]
-"""
+PASSWORD = "pw"
+"""Password of all users of the lab."""
 
 SMALL_BYTES, SMALL_REQUESTS = 65536, 300
 """Bytes and number of the workout's requests that are too small for RDMA, at most."""
@@ -88,7 +86,7 @@ def _sent_by_server(capture: Path) -> str:
     tshark cannot judge what the client sends: it takes only the first packet of a RoCEv2 message for a fragment, and
     loses its place in compounds that the client's kernel splits over fragments.
     """
-    servers = {session.server[0] for session in read_capture(capture).sessions if session.fabric == "roce"}
+    servers = {found.server[0] for found in judge_capture(str(capture)).connections if found.fabric == "roce"}
     return " || ".join(
         ["tcp.srcport == 445", "tcp.srcport == 5445", *(f"ip.src == {host}" for host in sorted(servers))]
     )
@@ -125,8 +123,9 @@ def tshark_experts(capture: Path) -> list[Expert]:
 
 @contextlib.contextmanager
 def for_tshark(capture: Path) -> Iterator[Path]:
-    """Yield the capture with its iWARP sessions in a form that tshark can judge (``smb3server.tools.pcap.rewrite``)."""
-    wires = [s.wire for s in read_capture(capture).sessions if s.wire is not None and s.wire.fabric == "iwarp"]
+    """Yield the capture with its iWARP connections in a form that tshark can judge (``rewrite``)."""
+    found = judge_capture(str(capture), record=True).connections
+    wires = [one.wire for one in found if one.wire is not None and one.fabric == "iwarp"]
     if not wires:
         yield capture
         return
@@ -138,7 +137,7 @@ def for_tshark(capture: Path) -> Iterator[Path]:
 
 def tshark_complaints(capture: Path) -> list[str]:
     """Return malformed frames of any protocol, and errors or warnings of our protocols, without the exclusions."""
-    over_rdma = any(session.fabric != "tcp" for session in read_capture(capture).sessions)
+    over_rdma = any(found.fabric != "tcp" for found in judge_capture(str(capture)).connections)
     exclusions = TSHARK_EXCLUSIONS + (RDMA_EXCLUSIONS if over_rdma else ())
     with for_tshark(capture) as path:
         experts = tshark_experts(path)
@@ -191,22 +190,35 @@ def debug_data(case: Case, folder: Path) -> list[str]:
     return []
 
 
-def _capture(case: Case, path: Path) -> tuple[list[str], CaptureFile | None]:
+def capture_complaints(judged: Judge) -> list[str]:
+    """Return the rules that the capture shows broken, and what of the capture could not be read."""
+    found = [str(breach) for breach in judged.breaches]
+    return found + [str(gap) for gap in judged.gaps if not gap.secret]
+
+
+def lab_secrets() -> Secrets:
+    """Return the password of the lab's users."""
+    secrets = Secrets()
+    secrets.add_password(PASSWORD)
+    return secrets
+
+
+def _capture(case: Case, path: Path) -> tuple[list[str], Judge | None]:
     if not path.exists():
         return ["no capture"], None
     try:
-        capture = read_capture(path)
+        capture = judge_capture(str(path), lab_secrets(), record=True)
     except CaptureError as error:
         return [f"capture: {error}"], None
-    found = [str(problem) for problem in capture.all_problems]
-    found += [f"replay: {text}" for session in capture.sessions for text in replay(session)]
+    found = capture_complaints(capture)
+    found += [f"replay: {text}" for connection in capture.connections for text in replay(connection)]
     fabric = FABRICS[case.protocol]
-    sessions = [session for session in capture.sessions if session.fabric == fabric and session.upper]
-    if not sessions:
+    connections = [one for one in capture.connections if one.fabric == fabric and one.upper]
+    if not connections:
         return [*found, f"capture: no session over {fabric}"], capture
     if fabric == "tcp":
         return found, capture
-    counters = [session.smbdirect.counters for session in sessions if session.smbdirect]
+    counters = [connection.counters for connection in connections]
     read, written = sum(c.rdma_read_bytes for c in counters), sum(c.rdma_write_bytes for c in counters)
     if case.rdma_transfers and min(read, written) < SESSION_FILE_BYTES:
         found.append(f"capture: RDMA Read {read} and Write {written} bytes, want {SESSION_FILE_BYTES}")
@@ -252,7 +264,7 @@ def _counters(case: Case, folder: Path) -> list[str]:
     return found
 
 
-def _sizes(case: Case, folder: Path, capture: CaptureFile) -> list[str]:
+def _sizes(case: Case, folder: Path, capture: Judge) -> list[str]:
     """Check that READs and WRITEs in the capture were as long as the mount allows, and that the mount uses the whole
     device.
     """
@@ -267,12 +279,10 @@ def _sizes(case: Case, folder: Path, capture: CaptureFile) -> list[str]:
         # The length of an encrypted request is not visible. Another check has shown that all data arrived and fitted.
         return []
     longest = dict.fromkeys((READ, WRITE), 0)
-    for session in capture.sessions:
-        for _, part in session.smb2():
-            if part.command in longest and not part.is_response and len(part.data) >= REQUEST_BYTES:
-                (length,) = struct.unpack_from("<I", part.data, LENGTH_AT)
-                length = length or sum(descriptor.length for descriptor in part.descriptors)
-                longest[part.command] = max(longest[part.command], length)
+    for connection in capture.connections:
+        for _, part in connection.smb2():
+            if part.command in longest and not part.is_response:
+                longest[part.command] = max(longest[part.command], transfer_length(part))
     found = []
     for name, limit, length in (("READ", rsize, longest[READ]), ("WRITE", wsize, longest[WRITE])):
         if length != min(limit, LARGEST_REQUEST):

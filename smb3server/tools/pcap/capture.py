@@ -1,15 +1,19 @@
-"""Read frames from pcap and pcapng files."""
+"""Read frames from pcap and pcapng files, compressed or not, from the disk or standard input, one after the other."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import struct
+import sys
+import zlib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
+from contextlib import contextmanager
+from typing import BinaryIO, NamedTuple, cast
 
 
 class CaptureError(Exception):
-    """The file is not a capture, or it is damaged."""
+    """The file is not a capture."""
 
 
 class Frame(NamedTuple):
@@ -31,87 +35,157 @@ _PCAP_MAGIC = {
     b"\x4d\x3c\xb2\xa1": ("<", 1e-9),
     b"\xa1\xb2\x3c\x4d": (">", 1e-9),
 }
-_SECTION_HEADER, _INTERFACE, _SIMPLE, _ENHANCED = 0x0A0D0D0A, 1, 3, 6
-_FIXED_PART = {_INTERFACE: 8, _SIMPLE: 4, _ENHANCED: 20}
-"""Bytes that the body of a block has at least, by its type."""
-_OPTION_TIME_RESOLUTION = 9
+_GZIP_MAGIC = b"\x1f\x8b"
+_SECTION_HEADER, _INTERFACE, _SIMPLE, _ENHANCED, _OBSOLETE = 0x0A0D0D0A, 1, 3, 6, 2
+_SECTION_MAGIC = struct.pack("<I", _SECTION_HEADER)
+_OPTION_TIME_RESOLUTION, _OPTION_TIME_OFFSET = 9, 14
+_MAX_RECORD = 64 << 20
+"""Bytes of a record beyond which its length is taken for damage: no link has such frames."""
 
 
-def read_frames(path: Path) -> Iterator[Frame]:
-    """Yield the frames of a file in file order.
+@contextmanager
+def opened(name: str) -> Iterator[BinaryIO]:
+    """Open a capture for reading; ``-`` is standard input. Raises ``OSError``."""
+    raw: BinaryIO = sys.stdin.buffer if name == "-" else open(name, "rb")  # noqa: SIM115  # closed below
+    try:
+        buffered = io.BufferedReader(cast(io.RawIOBase, raw), 1 << 20)
+        if buffered.peek(2)[:2] == _GZIP_MAGIC:
+            yield io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=buffered)), 1 << 20)
+        else:
+            yield buffered
+        if name == "-":
+            buffered.detach()
+    finally:
+        if name != "-":
+            raw.close()
 
-    A record truncated by the end of the file ends the iteration without an error: the capture was stopped abruptly, and
-    tshark does not do more than warn either. Raises ``CaptureError``.
+
+class Frames:
+    """The frames of a stream, in file order. Iterate once.
+
+    A file that ends within a record, or is damaged, ends the iteration. ``ended_early`` then says why: what came before
+    is still good.
     """
-    data = path.read_bytes()
-    if data[:4] in _PCAP_MAGIC:
-        return _pcap(data)
-    if data[:4] == struct.pack("<I", _SECTION_HEADER):
-        return _pcapng(data)
-    raise CaptureError(f"{path}: neither pcap nor pcapng")
 
+    def __init__(self, stream: BinaryIO) -> None:
+        """Read the beginning of the file. Raises ``CaptureError`` if it is no capture."""
+        self._stream = stream
+        self.ended_early = ""
+        magic = self._read(4)
+        if magic in _PCAP_MAGIC:
+            self._frames = self._pcap(*_PCAP_MAGIC[magic])
+        elif magic == _SECTION_MAGIC:
+            self._frames = self._pcapng()
+        else:
+            raise CaptureError("neither pcap nor pcapng")
 
-def _pcap(data: bytes) -> Iterator[Frame]:
-    order, unit = _PCAP_MAGIC[data[:4]]
-    if len(data) < 24:
-        raise CaptureError("pcap header cut off")
-    (link_type,) = struct.unpack_from(order + "I", data, 20)
-    record = struct.Struct(order + "IIII")
-    offset, number = 24, 0
-    while offset + record.size <= len(data):
-        seconds, fraction, captured, original = record.unpack_from(data, offset)
-        offset += record.size
-        if offset + captured > len(data):
+    def __iter__(self) -> Iterator[Frame]:
+        return self._frames
+
+    def _read(self, size: int) -> bytes:
+        """Return ``size`` bytes, or fewer at the end of the file or where the compression is damaged."""
+        try:
+            return self._stream.read(size)
+        except (EOFError, OSError, zlib.error) as error:
+            self.ended_early = f"the file is damaged: {error}"
+            return b""
+
+    def _whole(self, size: int, what: str) -> bytes:
+        """Return ``size`` bytes, or nothing if the file has fewer; only in front of a record is that no loss."""
+        data = self._read(size) if size <= _MAX_RECORD else b""
+        if len(data) == size:
+            return data
+        if size > _MAX_RECORD:
+            self.ended_early = f"the file is damaged: {what} of {size} bytes"
+        elif not self.ended_early and (data or what != "record header"):
+            self.ended_early = f"the file ends within a {what}"
+        return b""
+
+    def _pcap(self, order: str, unit: float) -> Iterator[Frame]:
+        header = self._whole(20, "file header")
+        if not header:
             return
-        number += 1
-        yield Frame(number, seconds + fraction * unit, link_type & 0xFFFF, data[offset : offset + captured], original)
-        offset += captured
+        link_type = struct.unpack_from(order + "I", header, 16)[0] & 0xFFFF
+        record = struct.Struct(order + "IIII")
+        number = 0
+        while fields := self._whole(16, "record header"):
+            seconds, fraction, captured, original = record.unpack(fields)
+            data = self._whole(captured, "frame")
+            if captured and not data:
+                return
+            number += 1
+            yield Frame(number, seconds + fraction * unit, link_type, data, original)
+
+    def _pcapng(self) -> Iterator[Frame]:
+        order, number = "<", 0
+        interfaces: list[_Interface] = []
+        kind, rest = _SECTION_HEADER, self._whole(4, "block")
+        while rest:
+            if kind == _SECTION_HEADER:
+                start = self._whole(4, "block")
+                if not start:
+                    return
+                order = "<" if start == b"\x4d\x3c\x2b\x1a" else ">"
+                interfaces = []
+                rest += start
+            (length,) = struct.unpack_from(order + "I", rest)
+            if length < 12 or length % 4:
+                self.ended_early = f"the file is damaged: block of {length} bytes"
+                return
+            body = (rest[4:] + self._whole(length - 4 - len(rest), "block"))[:-4]
+            if len(body) != length - 12:
+                return
+            if kind == _INTERFACE and len(body) >= 8:
+                interfaces.append(_interface(body, order))
+            elif kind in (_ENHANCED, _SIMPLE, _OBSOLETE):
+                frame = _packet_block(kind, body, order, interfaces, number + 1)
+                if frame is None:
+                    self.ended_early = f"the file is damaged: block of packet {number + 1}"
+                    return
+                number += 1
+                yield frame
+            header = self._whole(8, "record header")
+            if not header:
+                return
+            # The number of a section header reads the same in both byte orders.
+            (kind,) = struct.unpack_from(order + "I", header)
+            rest = header[4:]
 
 
-def _options(body: bytes, offset: int, order: str) -> Iterator[tuple[int, bytes]]:
-    while offset + 4 <= len(body):
-        code, length = struct.unpack_from(order + "HH", body, offset)
-        if code == 0:
-            return
-        yield code, body[offset + 4 : offset + 4 + length]
-        offset += 4 + (length + 3 & ~3)
+class _Interface(NamedTuple):
+    link_type: int
+    unit: float
+    offset: int
 
 
-def _time_unit(body: bytes, order: str) -> float:
-    for code, value in _options(body, 8, order):
+def _interface(body: bytes, order: str) -> _Interface:
+    unit, offset, at = 1e-6, 0, 8
+    while at + 4 <= len(body):
+        code, length = struct.unpack_from(order + "HH", body, at)
+        value = body[at + 4 : at + 4 + length]
         if code == _OPTION_TIME_RESOLUTION and value:
-            exponent = value[0] & 0x7F
-            return float(2.0**-exponent if value[0] & 0x80 else 10.0**-exponent)
-    return 1e-6
+            unit = float(2.0 ** -(value[0] & 0x7F) if value[0] & 0x80 else 10.0 ** -value[0])
+        elif code == _OPTION_TIME_OFFSET and len(value) == 8:
+            (offset,) = struct.unpack(order + "q", value)
+        elif code == 0:
+            break
+        at += 4 + (length + 3 & ~3)
+    return _Interface(struct.unpack_from(order + "H", body)[0], unit, offset)
 
 
-def _pcapng(data: bytes) -> Iterator[Frame]:
-    order, offset, number = "<", 0, 0
-    interfaces: list[tuple[int, float]] = []
-    while offset + 12 <= len(data):
-        (kind,) = struct.unpack_from(order + "I", data, offset)
-        if kind == _SECTION_HEADER:
-            order = "<" if data[offset + 8 : offset + 12] == b"\x4d\x3c\x2b\x1a" else ">"
-            interfaces = []
-        (length,) = struct.unpack_from(order + "I", data, offset + 4)
-        if length < 12 or length % 4:
-            raise CaptureError(f"block length {length} at {offset}")
-        if offset + length > len(data):
-            return
-        body = data[offset + 8 : offset + length - 4]
-        if len(body) < _FIXED_PART.get(kind, 0):
-            raise CaptureError(f"block of type {kind} too short at {offset}")
-        if kind == _INTERFACE:
-            interfaces.append((struct.unpack_from(order + "H", body)[0], _time_unit(body, order)))
-        elif kind == _ENHANCED:
-            interface, high, low, captured, original = struct.unpack_from(order + "IIIII", body)
-            if interface >= len(interfaces) or captured > len(body) - 20:
-                raise CaptureError(f"damaged packet block at {offset}")
-            link_type, unit = interfaces[interface]
-            number += 1
-            yield Frame(number, (high << 32 | low) * unit, link_type, body[20 : 20 + captured], original)
-        elif kind == _SIMPLE and interfaces:
-            (original,) = struct.unpack_from(order + "I", body)
-            number += 1
-            yield Frame(number, 0.0, interfaces[0][0], body[4 : 4 + original], original)
-        offset += length
+def _packet_block(kind: int, body: bytes, order: str, interfaces: list[_Interface], number: int) -> Frame | None:
+    """Return the frame of a packet block, or None if the block is damaged."""
+    if kind == _SIMPLE:
+        if len(body) < 4 or not interfaces:
+            return None
+        (original,) = struct.unpack_from(order + "I", body)
+        return Frame(number, 0.0, interfaces[0].link_type, body[4 : 4 + original], original)
+    if len(body) < 20:
+        return None
+    # The obsolete block has a 16-bit interface and a 16-bit count of drops in the place of the interface.
+    interface = struct.unpack_from(order + ("I" if kind == _ENHANCED else "H"), body)[0]
+    high, low, captured, original = struct.unpack_from(order + "IIII", body, 4)
+    if interface >= len(interfaces) or captured > len(body) - 20:
+        return None
+    link_type, unit, offset = interfaces[interface]
+    return Frame(number, offset + (high << 32 | low) * unit, link_type, body[20 : 20 + captured], original)

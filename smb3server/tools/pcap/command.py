@@ -1,6 +1,4 @@
-"""``smb3server pcap FILE...``: print the contents of captures, or judge them with ``--verify`` (exit 1 on
-any problem).
-"""
+"""``smb3server pcap FILE...``: judge captures of SMB Direct and SMB by the rules of their specifications."""
 
 from __future__ import annotations
 
@@ -9,98 +7,141 @@ import sys
 from pathlib import Path
 
 from smb3server.tools.pcap.capture import CaptureError
-from smb3server.tools.pcap.rdma import Kind, RdmaMessage
+from smb3server.tools.pcap.filters import Filter
+from smb3server.tools.pcap.given_secrets import SecretError, Secrets
+from smb3server.tools.pcap.json_report import JsonReport
+from smb3server.tools.pcap.judge import Watcher, judge_capture
 from smb3server.tools.pcap.replay import replay
-from smb3server.tools.pcap.session import CaptureFile, Session, read_capture
-from smb3server.tools.pcap.smb2 import Smb2Error, is_encrypted, split
-from smb3server.tools.pcap.smbdirect import DataTransfer
+from smb3server.tools.pcap.rules import RULES
+from smb3server.tools.pcap.summary import Summary
+from smb3server.tools.pcap.text_report import TextReport
+
+EXIT_CLEAN, EXIT_BROKEN, EXIT_UNREADABLE = 0, 1, 2
+
+_DESCRIPTION = """Judge captures of SMB Direct and SMB: iWARP, RoCEv2, InfiniBand and TCP, in pcap or pcapng, also
+compressed by gzip. Both ends are followed through the state machines of MS-SMBD, MS-SMB2 and the fabric. A line per
+command is printed, and a verdict per rule with frame numbers."""
+_EPILOG = """Columns of a command: frames of request and final response, time (UTC), latency, number of the connection,
+command, status, CreditCharge/CreditRequest/credits granted, marks (a: asynchronous, s: signed, e: encrypted), bytes and
+how they went (with the number and the frames of RDMA operations), file or share.
+Exit status: 0 no rule is broken, 1 rules are broken, 2 a file cannot be read. docs/captures.md has examples and the
+fields of --json."""
 
 
-def _describe_upper(data: bytes) -> str:
-    if is_encrypted(data):
-        return f"encrypted, {len(data)} bytes"
-    try:
-        return " + ".join(str(part) for part in split(data)) or f"SMB1 negotiate, {len(data)} bytes"
-    except Smb2Error as error:
-        return f"not SMB2: {error}"
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="smb3server pcap", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("files", nargs="*", metavar="FILE", help="captures; - is standard input")
+    shown = parser.add_argument_group("what is shown")
+    shown.add_argument("--verdicts", action="store_true", help="no line per command")
+    shown.add_argument("--messages", action="store_true", help="a line for each Send, RDMA Read and RDMA Write, too")
+    shown.add_argument("--json", action="store_true", help="one JSON object per line")
+    shown.add_argument("--rules", action="store_true", help="list all rules and exit")
+    chosen = parser.add_argument_group("filters (repeated: any of them; different ones: all of them)")
+    chosen.add_argument("--connection", type=int, action="append", default=[], metavar="N", help="by number")
+    chosen.add_argument("--session", type=_number, action="append", default=[], metavar="ID", help="SessionId")
+    chosen.add_argument("--command", type=str.upper, action="append", default=[], metavar="NAME", help="such as READ")
+    chosen.add_argument("--file", default="", metavar="PATTERN", help="name of a file, with * and ?")
+    chosen.add_argument(
+        "--status", type=str.upper, action="append", default=[], metavar="NAME", help="such as ACCESS_DENIED, or 0x..."
+    )
+    chosen.add_argument("--errors", action="store_true", help="commands that failed or have no response")
+    chosen.add_argument(
+        "--rule", type=_rule, action="append", default=[], metavar="ID", help="a rule, or 'smbd.' for all that begin so"
+    )
+    chosen.add_argument("--frames", type=_frames, default=(0, 0), metavar="FIRST-LAST", help="frames of requests")
+    secrets = parser.add_argument_group("keys, to verify signatures and to decrypt")
+    secrets.add_argument(
+        "--password", action="append", default=[], metavar="[USER:]PASSWORD", help="for logons by NTLM in the capture"
+    )
+    secrets.add_argument(
+        "--session-key", action="append", default=[], metavar="[SESSIONID:]KEY", help="in hexadecimal digits"
+    )
+    secrets.add_argument(
+        "--key-file",
+        type=Path,
+        metavar="FILE",
+        help="lines 'password USER:PASSWORD' and 'key [SESSIONID:]KEY': other users see options, not files",
+    )
+    parser.add_argument(
+        "--replay", action="store_true", help="also drive this server's own codecs and state machines by each capture"
+    )
+    return parser
 
 
-def _describe_rdma(message: RdmaMessage, transfer: DataTransfer | None) -> str:
-    if message.kind is not Kind.SEND:
-        return f"{message.kind.value} {message.length} bytes at {message.address:#x} token {message.token:#x}"
-    text = "Send" if message.invalidated is None else f"Send invalidating {message.invalidated:#x}"
-    if transfer is None:
-        return f"{text}: SMB Direct negotiate, {message.length} bytes"
-    text += f": credits +{transfer.credits_granted} (wants {transfer.credits_requested}), {transfer.data_length} bytes"
-    if transfer.remaining_data_length:
-        text += f", {transfer.remaining_data_length} to come"
+def _number(text: str) -> int:
+    return int(text, 0)
+
+
+def _rule(text: str) -> str:
+    if text not in RULES and not (text.endswith(".") and any(rule.startswith(text) for rule in RULES)):
+        raise argparse.ArgumentTypeError(f"no rule {text}: --rules lists them")
     return text
 
 
-def dump_session(session: Session) -> None:
-    """Print the messages of one connection."""
-    print(f"{session.fabric} {session.client[0]}:{session.client[1]} -> {session.server[0]}:{session.server[1]}")
-    if session.smbdirect is None:
-        for message in session.upper:
-            print(f"  {message.number:6} {message.direction.arrow} {_describe_upper(message.data)}")
-        return
-    reader = session.smbdirect
-    for name, value in sorted(reader.wire.properties.items()):
-        print(f"  {name}: {value!r}")
-    print(f"  {reader.request}\n  {reader.response}")
-    transfers = {id(message): transfer for message, transfer in reader.transfers}
-    upper = iter(reader.upper)
-    following = next(upper, None)
-    for rdma in reader.wire.messages:
-        transfer = transfers.get(id(rdma))
-        print(f"  {rdma.number:6} {rdma.direction.arrow} {_describe_rdma(rdma, transfer)}")
-        if transfer and transfer.data_length and not transfer.remaining_data_length and following:
-            print(f"         {rdma.direction.arrow}   {_describe_upper(following.data)}")
-            following = next(upper, None)
-    print(f"  {reader.counters}")
+def _frames(text: str) -> tuple[int, int]:
+    first, dash, last = text.partition("-")
+    return int(first or 0), int(last or 0) if dash else int(first)
 
 
-def verify(capture: CaptureFile) -> bool:
-    """Print a verdict per connection, every problem, and every disagreement of the project's codecs and
-    state machines.
-    """
-    for problem in capture.all_problems:
-        print(f"  {problem}")
-    differences = [text for session in capture.sessions for text in replay(session)]
+def _secrets(options: argparse.Namespace) -> Secrets:
+    """Return the given keys. Raises ``SecretError`` and ``OSError``."""
+    secrets = Secrets()
+    for password in options.password:
+        secrets.add_password(password)
+    for key in options.session_key:
+        secrets.add_key(key)
+    if options.key_file is not None:
+        secrets.add_file(options.key_file.read_text())
+    return secrets
+
+
+def _judge(name: str, options: argparse.Namespace, secrets: Secrets) -> bool:
+    """Judge and print one capture. Return whether it is clean. Raises ``CaptureError`` and ``OSError``."""
+    summary = Summary(
+        Filter(
+            frozenset(options.connection),
+            frozenset(options.session),
+            frozenset(options.command),
+            options.file,
+            frozenset(options.status),
+            options.errors,
+            frozenset(options.rule),
+            *options.frames,
+        )
+    )
+    kind = JsonReport if options.json else TextReport
+    report = kind(summary, not options.verdicts, options.messages)
+    watcher = Watcher(report.command, report.breach, report.gap, report.rdma if options.messages else None)
+    judged = judge_capture(name, secrets, watcher, record=options.replay)
+    differences = [text for one in judged.connections for text in replay(one)] if options.replay else []
     for text in differences:
-        print(f"  replay: {text}")
-    for session in capture.sessions:
-        line = f"  {session.fabric} {session.client[0]} -> {session.server[0]}:{session.server[1]}: "
-        line += f"{len(session.upper)} messages, {len(session.problems)} problems"
-        if session.smbdirect is not None:
-            line += f", {session.smbdirect.counters}"
-        print(line)
-    passed = not capture.all_problems and not differences
-    print(f"{capture.path}: {'ok' if passed else 'FAIL'} ({capture.frames} frames)")
-    return passed
+        print(f"replay: {text}", file=sys.stderr)
+    report.finish(name, judged)
+    return not summary.broken and not differences
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return the exit status."""
-    parser = argparse.ArgumentParser(prog="smb3server pcap", description=__doc__)
-    parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--verify", action="store_true", help="judge instead of print")
+    parser = _parser()
     options = parser.parse_args(arguments)
-    passed = True
-    for path in options.files:
+    if options.rules:
+        for rule in RULES.values():
+            print(f"{rule.id:<28} {rule.text} [{rule.section}]")
+        return EXIT_CLEAN
+    if not options.files:
+        parser.error("no file is given")
+    try:
+        secrets = _secrets(options)
+    except (SecretError, OSError) as error:
+        parser.error(str(error))
+    status = EXIT_CLEAN
+    for name in options.files:
         try:
-            capture = read_capture(path)
+            clean = _judge(name, options, secrets)
         except (CaptureError, OSError) as error:
-            print(f"{path}: {error}", file=sys.stderr)
-            passed = False
+            print(f"{name}: {error}", file=sys.stderr)
+            status = EXIT_UNREADABLE
             continue
-        if options.verify:
-            passed &= verify(capture)
-            continue
-        for session in capture.sessions:
-            dump_session(session)
-        for number, name in capture.roce.management if capture.roce else ():
-            print(f"  {number:6} CM {name}")
-        for problem in capture.all_problems:
-            print(f"  {problem}")
-    return 0 if passed else 1
+        if not clean:
+            status = max(status, EXIT_BROKEN)
+    return status

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 
 import smb3server.wire
+from smb3server.tools.pcap.connection import Connection as CapturedConnection
+from smb3server.tools.pcap.direct_tcp import UpperMessage
 from smb3server.tools.pcap.rdma import Kind, RdmaMessage, Wire
-from smb3server.tools.pcap.session import Session
 from smb3server.tools.pcap.smb2 import is_encrypted
 from smb3server.tools.pcap.smbdirect import DataTransfer, SmbDirectReader
 from smb3server.tools.pcap.tcp import Direction
@@ -207,10 +208,13 @@ def _transfer(machines: Machines, message: RdmaMessage, transfer: DataTransfer) 
     return event
 
 
-def replay_machines(reader: SmbDirectReader) -> Machines:
-    """Run both state machines through the whole session, then compare their credits with the observer's."""
+def replay_machines(reader: SmbDirectReader, messages: Sequence[UpperMessage]) -> Machines:
+    """Run both state machines through the whole connection, then compare their credits with the observer's.
+
+    ``messages`` are those of the upper layer that the observer assembled.
+    """
     machines = _start(reader)
-    expected = iter(reader.upper)
+    expected = iter(messages)
     for message, transfer in reader.transfers:
         event = _transfer(machines, message, transfer)
         if event is None:
@@ -223,8 +227,8 @@ def replay_machines(reader: SmbDirectReader) -> Machines:
         if event.buffer is not None:
             event.buffer.release()
         machines.delivered += 1
-    if machines.delivered != len(reader.upper):
-        machines.found.append(f"{machines.delivered} of {len(reader.upper)} messages came out")
+    if machines.delivered != len(messages):
+        machines.found.append(f"{machines.delivered} of {len(messages)} messages came out")
     for direction in Direction:
         sender, receiver, peer = machines.sender(direction), machines.receiver(direction), reader.peers[direction]
         if not sender.credits.send_credits == receiver.credits.receive_credits == peer.credits:
@@ -297,14 +301,14 @@ def codec_name(header: Header, body: bytes) -> str:
     return _SHARED.get(name, name)
 
 
-def replay_smb2(session: Session) -> list[str]:
+def replay_smb2(connection: CapturedConnection) -> list[str]:
     """Pass every plain SMB2 message through ``smb3server.wire``.
 
     Header and fixed part are decoded and encoded again; the rest is parsed.
     """
     codecs = wire_codecs()
     found = []
-    for message, part in session.smb2():
+    for message, part in connection.smb2():
         header = HEADER.unpack(part.data)
         body = part.data[HEADER.size :]
         name = codec_name(header, body)
@@ -324,16 +328,16 @@ def replay_smb2(session: Session) -> list[str]:
     return found
 
 
-def replay(session: Session) -> list[str]:
-    """Run every replay that applies to the session."""
+def replay(connection: CapturedConnection) -> list[str]:
+    """Run every replay that applies to the connection, which was recorded."""
     found = []
-    reader = session.smbdirect
+    reader = connection.smbdirect
     if reader is not None:
         if reader.wire.fabric == "iwarp":
             found += replay_iwarp(reader.wire)
         found += replay_sends(reader)
         if reader.request is not None and reader.response is not None and not reader.response.status:
-            found += replay_machines(reader).found
-    if not all(is_encrypted(message.data) for message in session.upper):
-        found += replay_smb2(session)
+            found += replay_machines(reader, connection.upper).found
+    if not all(is_encrypted(message.data) for message in connection.upper):
+        found += replay_smb2(connection)
     return found

@@ -1,25 +1,28 @@
-"""MS-SMBD as observed on a wire: negotiation, credits, reassembly of both ends, and RDMA Reads and Writes.
+"""MS-SMBD as observed on a wire: negotiation, credits, reassembly and keepalives of both ends.
 
-The module models both peers from what went over the wire, in the order of the capture. Each broken rule becomes a
-``Problem`` with the section that states it.
+The module models both peers from what went over the wire, in the order of the capture.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from smb3server.tools.pcap import rules
 from smb3server.tools.pcap.direct_tcp import UpperMessage
 from smb3server.tools.pcap.rdma import Kind, RdmaMessage, Wire
-from smb3server.tools.pcap.smb2 import CHANNEL_RDMA_V1_INVALIDATE, Descriptor, Smb2Error, Smb2Message, split
 from smb3server.tools.pcap.tcp import Direction
 
 _REQUEST = struct.Struct("<HHHHIII")
 _RESPONSE = struct.Struct("<HHHHHHIIIII")
 _DATA = struct.Struct("<HHHHIIII")
+_HEADER = 20
 VERSION = 0x0100
 RESPONSE_REQUESTED = 1
+KEEPALIVE_PATIENCE = 5.0
+"""Seconds after which an answer is not prompt. Linux and Windows end the connection then."""
 
 
 class NegotiateRequest(NamedTuple):
@@ -68,224 +71,217 @@ class DataTransfer(NamedTuple):
 class Peer:
     """The state of one end, as far as the wire shows it."""
 
-    credits: int = 0
-    """Messages that it may still send: granted by the other end and not used."""
-    fewest_credits: int = 1 << 16
+    credits: int | None = 0
+    """Messages that it may still send: granted by the other end and not used. None: the capture does not say."""
+    negotiated: bool = False
     partial: bytearray = field(default_factory=bytearray)
-    remaining: int = 0
+    remaining: int | None = 0
+    """Bytes of the message in progress that are still to come. None: not known until a message ends."""
+    whole: int = -1
+    """Bytes of the message in progress up to the first that was not captured; -1: all."""
+    invalidated: int | None = None
+    """Token that a fragment of the message in progress invalidated."""
     max_receive_size: int = 0
-    """Bytes of its receive buffers; they limit the messages of the other end."""
+    """Bytes of its receive buffers; they limit the messages of the other end. 0: not known."""
     max_fragmented_size: int = 0
+    asked: tuple[int, float] | None = None
+    """Frame and time of its keepalive that has no answer yet."""
     sends: int = 0
-    empty_sends: int = 0
-    keepalives: int = 0
     inline_bytes: int = 0
 
 
-@dataclass
-class Counters:
-    """Sums over the session; the server's own counters must agree with them."""
-
-    rdma_read_bytes: int = 0
-    """Bytes the server fetched from the client by RDMA Read."""
-    rdma_write_bytes: int = 0
-    """Bytes the server put into the client's memory by RDMA Write."""
-    inline_read_bytes: int = 0
-    """Bytes inside READ responses."""
-    inline_write_bytes: int = 0
-    """Bytes inside WRITE requests."""
-    invalidations: int = 0
-
-
 class SmbDirectReader:
-    """Reads all messages of one connection at construction."""
+    """Reads the messages of one connection from its wire, and forwards those of the upper layer."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, forward: Callable[[UpperMessage], None]) -> None:
         self.wire = wire
+        self._forward = forward
+        self._verdicts = wire.verdicts
         self.peers = {direction: Peer() for direction in Direction}
         """Peers by the direction in which they send."""
         self.request: NegotiateRequest | None = None
         self.response: NegotiateResponse | None = None
         self.transfers: list[tuple[RdmaMessage, DataTransfer]] = []
-        self.upper: list[UpperMessage] = []
-        self.counters = Counters()
-        self._offered: dict[int, tuple[int, Descriptor, int]] = {}
-        """Descriptors of the READ and WRITE requests in progress: token -> (channel, descriptor, message id)."""
-        for message in wire.messages:
-            self._receive(message)
+        """All data transfers, if the wire records."""
+        if not wire.saw_start:
+            for direction in Direction:
+                self.peers[direction].negotiated = True
+                self.lose(direction, 0)
+
+    def lose(self, direction: Direction, number: int) -> None:
+        """Note that messages in this direction were not captured: credits and fragments are not known any more."""
+        peer = self.peers[direction]
+        peer.partial.clear()
+        peer.remaining, peer.whole, peer.asked = None, -1, None
+        for one in self.peers.values():
+            one.credits = None
+        self._verdicts.unjudged(number, "SMB Direct credits are not known, since messages are missing")
+
+    def finish(self, number: int, time: float) -> None:
+        """Judge what is left when the connection has ended in frame ``number``."""
         for direction, peer in self.peers.items():
             if peer.remaining:
-                wire.problem(0, "MS-SMBD 3.1.5.9", f"message {direction.arrow} ends {peer.remaining} bytes early")
+                self._verdicts.unjudged(number, f"a message {direction.arrow} ends {peer.remaining} bytes early")
+            self._judge_keepalive(direction, number, time)
 
-    def _receive(self, message: RdmaMessage) -> None:
-        if message.kind is Kind.SEND:
-            self._send(message)
-        elif message.kind is Kind.WRITE:
-            self.counters.rdma_write_bytes += message.length
-            self._check_range(message, "Write")
-        elif message.kind is Kind.READ_REQUEST:
-            self._check_range(message, "Read")
-        elif message.kind is Kind.READ_RESPONSE:
-            self.counters.rdma_read_bytes += message.length
-
-    def _check_range(self, message: RdmaMessage, name: str) -> None:
-        if message.direction is not Direction.TO_CLIENT:
-            self.wire.problem(message.number, "MS-SMB2 3.2.4.6", f"the client issues an RDMA {name}")
-            return
-        known = self._offered.get(message.token)
-        if known is None:
-            self.wire.problem(
-                message.number, "MS-SMBD 3.1.4.3", f"RDMA {name} to token {message.token:#x}, which no request offers"
-            )
-            return
-        _, descriptor, _ = known
-        end = message.address + message.length
-        if message.address < descriptor.offset or end > descriptor.offset + descriptor.length:
-            self.wire.problem(
-                message.number,
-                "MS-SMBD 3.1.4.3",
-                f"RDMA {name} of {message.length} bytes at {message.address:#x} leaves its descriptor "
-                f"({descriptor.length} at {descriptor.offset:#x})",
-            )
-
-    def _send(self, message: RdmaMessage) -> None:
+    def send(self, message: RdmaMessage) -> None:
+        """Take the next Send."""
         peer = self.peers[message.direction]
         peer.sends += 1
-        if message.direction is Direction.TO_SERVER and self.request is None:
-            self._negotiate_request(message)
-        elif message.direction is Direction.TO_CLIENT and self.response is None:
-            self._negotiate_response(message)
-        else:
-            self._data_transfer(message, peer, self.peers[Direction(1 - message.direction)])
+        if not peer.negotiated:
+            peer.negotiated = True
+            if message.direction is Direction.TO_SERVER:
+                self._negotiate_request(message)
+            else:
+                self._negotiate_response(message)
+            return
+        if message.known >= 0 and message.known < _HEADER + 4:
+            self.lose(message.direction, message.number)
+            return
+        self._data_transfer(message, peer, self.peers[message.direction.reverse])
+
+    # -- Negotiation ----------------------------------------------------------------------------------------------
 
     def _negotiate_request(self, message: RdmaMessage) -> None:
-        if len(message.payload) < _REQUEST.size:
-            self.wire.problem(message.number, "MS-SMBD 3.1.5.6", f"request of {len(message.payload)} bytes")
+        check, number, way = self._verdicts.check, message.number, message.direction
+        size = len(message.payload)
+        text = "Negotiate Request: {}"
+        if not check(rules.SMBD_REQUEST, size >= _REQUEST.size, number, way, text, f"{size} bytes"):
             return
         request = self.request = NegotiateRequest._make(_REQUEST.unpack_from(message.payload))
         client = self.peers[Direction.TO_SERVER]
         client.max_receive_size, client.max_fragmented_size = request.max_receive_size, request.max_fragmented_size
-        for broken, text in (
-            (not request.min_version <= VERSION <= request.max_version, "versions without 1.0"),
-            (request.credits_requested == 0, "CreditsRequested 0"),
-            (request.max_receive_size < 128, f"MaxReceiveSize {request.max_receive_size}"),
-            (request.max_fragmented_size < 131072, f"MaxFragmentedSize {request.max_fragmented_size}"),
+        for kept, what in (
+            (request.min_version <= VERSION <= request.max_version, "versions without 1.0"),
+            (request.credits_requested > 0, "CreditsRequested 0"),
+            (request.max_receive_size >= 128, f"MaxReceiveSize {request.max_receive_size}"),
+            (request.max_fragmented_size >= 131072, f"MaxFragmentedSize {request.max_fragmented_size}"),
         ):
-            if broken:
-                self.wire.problem(message.number, "MS-SMBD 3.1.5.6", f"Negotiate Request: {text}")
+            check(rules.SMBD_REQUEST, kept, number, way, text, what)
 
     def _negotiate_response(self, message: RdmaMessage) -> None:
-        if len(message.payload) < _RESPONSE.size:
-            self.wire.problem(message.number, "MS-SMBD 3.1.5.7", f"response of {len(message.payload)} bytes")
+        check, number, way = self._verdicts.check, message.number, message.direction
+        size = len(message.payload)
+        text = "Negotiate Response: {}"
+        if not check(rules.SMBD_RESPONSE, size >= _RESPONSE.size, number, way, text, f"{size} bytes"):
             return
         response = self.response = NegotiateResponse._make(_RESPONSE.unpack_from(message.payload))
+        check(rules.SMBD_ORDER, self.request is not None, number, way, "a Negotiate Response before the request")
         server = self.peers[Direction.TO_CLIENT]
         server.max_receive_size, server.max_fragmented_size = response.max_receive_size, response.max_fragmented_size
         self.peers[Direction.TO_SERVER].credits = response.credits_granted
         if response.status:
             return
-        for broken, text in (
-            (self.request is None, "before the request"),
-            (response.negotiated_version != VERSION, f"NegotiatedVersion {response.negotiated_version:#x}"),
-            (response.credits_requested == 0, "CreditsRequested 0"),
-            (response.credits_granted == 0, "CreditsGranted 0"),
-            (response.max_receive_size < 128, f"MaxReceiveSize {response.max_receive_size}"),
-            (response.max_fragmented_size < 131072, f"MaxFragmentedSize {response.max_fragmented_size}"),
+        for kept, what in (
+            (response.negotiated_version == VERSION, f"NegotiatedVersion {response.negotiated_version:#x}"),
+            (response.credits_requested > 0, "CreditsRequested 0"),
+            (response.credits_granted > 0, "CreditsGranted 0"),
+            (response.max_receive_size >= 128, f"MaxReceiveSize {response.max_receive_size}"),
+            (response.max_fragmented_size >= 131072, f"MaxFragmentedSize {response.max_fragmented_size}"),
             (
-                self.request is not None and response.preferred_send_size > self.request.max_receive_size,
+                self.request is None or response.preferred_send_size <= self.request.max_receive_size,
                 f"PreferredSendSize {response.preferred_send_size} above the client's MaxReceiveSize",
             ),
         ):
-            if broken:
-                self.wire.problem(message.number, "MS-SMBD 3.1.5.7", f"Negotiate Response: {text}")
+            check(rules.SMBD_RESPONSE, kept, number, way, text, what)
+
+    # -- Data transfer --------------------------------------------------------------------------------------------
 
     def _data_transfer(self, message: RdmaMessage, sender: Peer, receiver: Peer) -> None:
-        raw, number = message.payload, message.number
-        if len(raw) < 20:
-            self.wire.problem(number, "MS-SMBD 3.1.5.8", f"data transfer of {len(raw)} bytes")
+        raw, number, way, check = message.payload, message.number, message.direction, self._verdicts.check
+        self._judge_keepalive(way.reverse, number, message.time)
+        check(rules.SMBD_ORDER, receiver.negotiated, number, way, "data before the peer's negotiate message")
+        if receiver.max_receive_size:
+            text = "{} bytes, the peer's MaxReceiveSize is {}"
+            size, limit = len(raw), receiver.max_receive_size
+            check(rules.SMBD_SIZE, size <= limit, number, way, text, size, limit)
+        if not check(rules.SMBD_LENGTH, len(raw) >= _HEADER, number, way, "data transfer of {} bytes", len(raw)):
             return
-        fields = _DATA.unpack(raw[:20].ljust(24, b"\0"))[:7]
-        _, granted, flags, _, remaining, offset, length = fields
-        broken = bool(length) and (offset < 24 or offset % 8 != 0 or offset + length > len(raw))
-        if broken:
-            self.wire.problem(number, "MS-SMBD 3.1.5.8", f"DataOffset {offset}, DataLength {length} of {len(raw)}")
-        if len(raw) > receiver.max_receive_size:
-            self.wire.problem(number, "MS-SMBD 3.1.5.8", f"{len(raw)} bytes, limit {receiver.max_receive_size}")
-        padding = int.from_bytes(raw[20:24], "little")
-        transfer = DataTransfer._make(
-            (*fields, padding, raw[offset : offset + length] if length and not broken else b"")
-        )
-        self.transfers.append((message, transfer))
-        if not sender.credits:
-            self.wire.problem(number, "MS-SMBD 3.1.5.1", f"sent {message.direction.arrow} without a credit")
+        fields = _DATA.unpack(raw[:_HEADER].ljust(_DATA.size, b"\0"))[:7]
+        requested, granted, flags, _, remaining, offset, length = fields
+        self._credits(message, sender, receiver, requested, granted)
+        check(rules.SMBD_FLAGS, not flags & ~RESPONSE_REQUESTED, number, way, "Flags {:#06x}", flags)
+        if flags & RESPONSE_REQUESTED and sender.asked is None:
+            sender.asked = number, message.time
+        # Without data, only the alignment of DataOffset matters.
+        aligned = offset % 8 == 0 and (offset >= 24 or not length)
+        inside = offset + length <= len(raw)
+        usable = check(rules.SMBD_OFFSET, aligned, number, way, "DataOffset {}", offset)
+        text = "DataOffset {} and DataLength {} in {} bytes"
+        usable &= check(rules.SMBD_BOUNDS, inside, number, way, text, offset, length, len(raw))
+        if self.wire.record:
+            padding = int.from_bytes(raw[_HEADER:24], "little")
+            payload = raw[offset : offset + length] if length and usable else b""
+            self.transfers.append((message, DataTransfer._make((*fields, padding, payload))))
+        if not usable:
+            self.lose(way, number)
+        elif length:
+            self._reassemble(message, sender, receiver, remaining, offset, length)
         else:
-            sender.credits -= 1
-            if not sender.credits and not granted:
-                self.wire.problem(number, "MS-SMBD 3.1.5.1", "last credit used without granting any")
-        sender.fewest_credits = min(sender.fewest_credits, sender.credits)
-        receiver.credits += granted
-        sender.keepalives += flags & RESPONSE_REQUESTED
-        if broken:
-            return
-        if not length:
-            sender.empty_sends += 1
-            if remaining:
-                self.wire.problem(number, "MS-SMBD 3.1.5.8", f"no data, but RemainingDataLength {remaining}")
-        else:
-            self._reassemble(message, transfer, sender, receiver)
+            check(rules.SMBD_EMPTY, not remaining, number, way, "no data, but RemainingDataLength {}", remaining)
 
-    def _reassemble(self, message: RdmaMessage, transfer: DataTransfer, sender: Peer, receiver: Peer) -> None:
-        number, remaining = message.number, transfer.remaining_data_length
-        if sender.remaining and sender.remaining != transfer.data_length + remaining:
-            self.wire.problem(
-                number,
-                "MS-SMBD 3.1.5.9",
-                f"{transfer.data_length} bytes and {remaining} to come, {sender.remaining} were announced",
-            )
-            sender.partial.clear()
-        sender.partial += transfer.payload
+    def _credits(self, message: RdmaMessage, sender: Peer, receiver: Peer, requested: int, granted: int) -> None:
+        check, number, way = self._verdicts.check, message.number, message.direction
+        check(rules.SMBD_REQUESTED, requested > 0, number, way, "CreditsRequested 0")
+        held = sender.credits
+        if held is not None and check(rules.SMBD_OVERDRAWN, held > 0, number, way, "sent without a credit"):
+            sender.credits = held - 1
+            kept = held > 1 or granted > 0
+            check(rules.SMBD_LAST, kept, number, way, "the last credit is used without granting any")
+        if receiver.credits is not None:
+            receiver.credits += granted
+
+    def _judge_keepalive(self, direction: Direction, number: int, time: float) -> None:
+        """Judge the keepalive that was sent in ``direction``, now that the other end sends, or the connection ends."""
+        peer = self.peers[direction]
+        if peer.asked is None:
+            return
+        asked, when = peer.asked
+        peer.asked = None
+        waited = time - when
+        text = "the keepalive of frame {} had no answer for {:.1f} s"
+        self._verdicts.check(
+            rules.SMBD_KEEPALIVE, waited <= KEEPALIVE_PATIENCE, number, direction.reverse, text, asked, waited
+        )
+
+    # -- Reassembly -----------------------------------------------------------------------------------------------
+
+    def _reassemble(
+        self, message: RdmaMessage, sender: Peer, receiver: Peer, remaining: int, offset: int, length: int
+    ) -> None:
+        number, way, check = message.number, message.direction, self._verdicts.check
+        sender.inline_bytes += length
+        if sender.remaining is None:
+            # In the middle of something that was lost. Its last fragment ends it; a whole message also shows itself.
+            if message.payload[offset + 1 : offset + 4] == b"SMB":
+                sender.remaining = 0
+            else:
+                sender.remaining = None if remaining else 0
+                return
+        if sender.remaining:
+            text = "{} bytes and {} to come, {} were announced"
+            kept = sender.remaining == length + remaining
+            if not check(rules.SMBD_REMAINING, kept, number, way, text, length, remaining, sender.remaining):
+                sender.partial.clear()
+                sender.whole, sender.invalidated = -1, None
+        if message.known >= 0 and sender.whole < 0:
+            sender.whole = len(sender.partial) + max(message.known - offset, 0)
+        sender.partial += message.payload[offset : offset + length]
         sender.remaining = remaining
-        sender.inline_bytes += transfer.data_length
-        if len(sender.partial) + remaining > receiver.max_fragmented_size:
-            self.wire.problem(
-                number, "MS-SMBD 3.1.5.9", f"message above MaxFragmentedSize {receiver.max_fragmented_size}"
-            )
+        if message.invalidated is not None:
+            sender.invalidated = message.invalidated
+        size, limit = len(sender.partial) + remaining, receiver.max_fragmented_size
+        if limit:
+            text = "a message of {} bytes, MaxFragmentedSize is {}"
+            check(rules.SMBD_FRAGMENTED, size <= limit, number, way, text, size, limit)
         if remaining:
             return
-        upper = UpperMessage(number, message.time, message.direction, bytes(sender.partial))
+        data, whole, invalidated = bytes(sender.partial), sender.whole, sender.invalidated
         sender.partial.clear()
-        self.upper.append(upper)
-        self._upper(message, upper)
+        sender.whole, sender.invalidated = -1, None
+        self._forward(UpperMessage(number, message.time, way, data, whole, invalidated))
 
-    def _upper(self, message: RdmaMessage, upper: UpperMessage) -> None:
-        try:
-            parts = list(split(upper.data))
-        except Smb2Error as error:
-            self.wire.problem(upper.number, "MS-SMB2 2.2.1", str(error))
-            return
-        for part in parts:
-            if part.is_response:
-                self._response(message, part)
-            else:
-                self.counters.inline_write_bytes += part.data_length
-                for descriptor in part.descriptors:
-                    self._offered[descriptor.token] = (part.channel, descriptor, part.message_id)
 
-    def _response(self, message: RdmaMessage, part: Smb2Message) -> None:
-        self.counters.inline_read_bytes += part.data_length
-        if part.status == 0x00000103:  # The final response comes later.
-            return
-        offered = {token: known for token, known in self._offered.items() if known[2] == part.message_id}
-        wanted = {token for token, known in offered.items() if known[0] == CHANNEL_RDMA_V1_INVALIDATE}
-        if message.invalidated is not None:
-            self.counters.invalidations += 1
-            if message.invalidated not in wanted:
-                self.wire.problem(
-                    message.number,
-                    "MS-SMB2 3.3.5.12",
-                    f"invalidates {message.invalidated:#x}, which its request did not offer for that",
-                )
-        elif wanted:
-            self.wire.problem(message.number, "MS-SMB2 3.3.5.12", f"does not invalidate {min(wanted):#x}")
-        for token in offered:
-            del self._offered[token]
+def is_send(message: RdmaMessage) -> bool:
+    """Return whether SMB Direct sees a message: it does not see RDMA Reads and Writes."""
+    return message.kind is Kind.SEND

@@ -1,12 +1,27 @@
-"""TCP reassembly: the bytes of both directions, in order, interleaved as they became available in the capture."""
+"""TCP reassembly: the bytes of both directions, in order, interleaved as they became available in the capture.
+
+Bytes that the capture does not have become a hole: zeros that are marked. Whoever reads the stream knows then which
+messages it cannot judge, and does not lose its place.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from smb3server.tools.pcap.packets import FIN, RST, SYN, Address, TcpSegment
+from smb3server.tools.pcap.packets import ACK, FIN, RST, SYN, Address, TcpSegment
+
+_LARGEST_HOLE = 1 << 24
+"""Bytes of a hole that a message could span. [MS-SMB2 2.1]"""
+_PATIENCE = 64
+"""Segments of a connection after which bytes count as not captured if their receiver has acknowledged them."""
+_MAX_PENDING = 4096
+"""Segments behind a gap after which its bytes count as not captured, acknowledged or not."""
+_ENDED_KEPT = 1024
+"""Ended connections that are remembered, so that their last repeated segments begin no new ones."""
 
 
 class Direction(IntEnum):
@@ -20,6 +35,16 @@ class Direction(IntEnum):
         """The direction in print."""
         return "->" if self is Direction.TO_SERVER else "<-"
 
+    @property
+    def sender(self) -> str:
+        """Who sends in this direction."""
+        return "client" if self is Direction.TO_SERVER else "server"
+
+    @property
+    def reverse(self) -> Direction:
+        """The other direction."""
+        return Direction(1 - self)
+
 
 class Chunk(NamedTuple):
     """Bytes of one direction that became available together."""
@@ -29,13 +54,29 @@ class Chunk(NamedTuple):
     time: float
     direction: Direction
     data: bytes
+    known: bool = True
+    """Whether the capture has these bytes. If not, ``data`` is zeros, or nothing if even their number is no use."""
+
+
+Receiver = Callable[[Chunk], None]
+
+
+class _Piece(NamedTuple):
+    """A captured segment that waits for the bytes before it."""
+
+    data: bytes
+    lost: int
 
 
 @dataclass
 class _Stream:
     next_sequence: int | None = None
-    pending: dict[int, tuple[int, float, bytes]] = field(default_factory=dict)
-    """Segments behind a gap, by relative sequence number."""
+    pending: dict[int, _Piece] = field(default_factory=dict)
+    """Segments behind a gap, by sequence number."""
+    waited: int = 0
+    """Segments of the connection since the gap was acknowledged."""
+    acknowledged: int | None = None
+    finished: bool = False
 
 
 @dataclass
@@ -44,52 +85,106 @@ class Conversation:
 
     client: Address
     server: Address
-    chunks: list[Chunk] = field(default_factory=list)
-    saw_start: bool = False
-    finished: bool = False
-    reset: bool = False
+    saw_start: bool
+    receive: Receiver | None = None
+    """Takes the chunks. Set by who is told of the conversation."""
+    end: Callable[[], None] | None = None
+    """Is told when the connection has ended."""
+    empty: bool = True
+    ended: bool = False
+    missing: int = 0
+    """Bytes that the capture does not have."""
+    last: tuple[int, float] = (0, 0.0)
+    """Number and time of the last frame."""
     _streams: tuple[_Stream, _Stream] = field(default_factory=lambda: (_Stream(), _Stream()))
 
-    @property
-    def missing(self) -> bool:
-        """Whether some bytes were never captured although later ones were."""
-        return any(stream.pending for stream in self._streams)
-
-    def add(self, segment: TcpSegment) -> None:
-        """Add the next captured segment."""
+    def add(self, segment: TcpSegment) -> bool:
+        """Add the next captured segment. Return whether the connection has ended."""
         direction = Direction.TO_SERVER if segment.source == self.client else Direction.TO_CLIENT
-        stream = self._streams[direction]
+        stream, other = self._streams[direction], self._streams[1 - direction]
+        self.last = segment.number, segment.time
         sequence = segment.sequence
         if segment.flags & SYN:
-            sequence += 1
-            stream.next_sequence = sequence & 0xFFFFFFFF
+            sequence = sequence + 1 & 0xFFFFFFFF
+            if stream.next_sequence is None:
+                stream.next_sequence = sequence
         if stream.next_sequence is None:
             stream.next_sequence = sequence
-        if segment.payload:
-            self._place(stream, direction, sequence & 0xFFFFFFFF, segment)
-        if segment.flags & FIN:
-            self.finished = True
-        if segment.flags & RST:
-            self.reset = True
+        if segment.flags & ACK:
+            other.acknowledged = segment.acknowledged
+        if segment.payload or segment.lost:
+            self._place(stream, direction, sequence, segment)
+        for late, way in ((stream, direction), (other, direction.reverse)):
+            if late.pending:
+                self._give_up(late, way)
+        stream.finished |= bool(segment.flags & FIN)
+        if segment.flags & RST or (stream.finished and other.finished and not (stream.pending or other.pending)):
+            self.finish()
+        return self.ended
+
+    def finish(self) -> None:
+        """Deliver what is left, with its holes, and end."""
+        if self.ended:
+            return
+        for direction in Direction:
+            while self._streams[direction].pending:
+                self._skip_gap(self._streams[direction], direction)
+        self.ended = True
+        if self.end is not None:
+            self.end()
+
+    def _deliver(self, direction: Direction, data: bytes, known: bool = True) -> None:
+        self.empty = False
+        if self.receive is not None:
+            self.receive(Chunk(*self.last, direction, data, known))
 
     def _place(self, stream: _Stream, direction: Direction, sequence: int, segment: TcpSegment) -> None:
         assert stream.next_sequence is not None
-        ahead = _distance(sequence, stream.next_sequence)
-        if ahead + len(segment.payload) <= 0:
+        if sequence == stream.next_sequence and not stream.pending and not segment.lost:
+            stream.next_sequence = sequence + len(segment.payload) & 0xFFFFFFFF
+            self._deliver(direction, segment.payload)
+            return
+        if _distance(sequence, stream.next_sequence) + len(segment.payload) + segment.lost <= 0:
             return
         kept = stream.pending.get(sequence)
-        if kept is None or len(kept[2]) < len(segment.payload):
-            stream.pending[sequence] = (segment.number, segment.time, segment.payload)
-        while True:
-            ready = [s for s in stream.pending if _distance(s, stream.next_sequence) <= 0]
-            if not ready:
-                return
-            for start in ready:
-                _, _, data = stream.pending.pop(start)
-                fresh = data[-_distance(start, stream.next_sequence) :]
-                if fresh:
-                    self.chunks.append(Chunk(segment.number, segment.time, direction, fresh))
-                    stream.next_sequence = (stream.next_sequence + len(fresh)) & 0xFFFFFFFF
+        if kept is None or len(kept.data) + kept.lost < len(segment.payload) + segment.lost:
+            stream.pending[sequence] = _Piece(segment.payload, segment.lost)
+        self._drain(stream, direction)
+
+    def _drain(self, stream: _Stream, direction: Direction) -> None:
+        """Deliver the pending segments that continue the stream."""
+        assert stream.next_sequence is not None
+        while ready := [start for start in stream.pending if _distance(start, stream.next_sequence) <= 0]:
+            for start in sorted(ready, key=lambda s: _distance(s, stream.next_sequence or 0)):
+                data, lost = stream.pending.pop(start)
+                old = -_distance(start, stream.next_sequence)
+                if fresh := data[old:]:
+                    stream.next_sequence = stream.next_sequence + len(fresh) & 0xFFFFFFFF
+                    self._deliver(direction, fresh)
+                if (hole := lost - max(old - len(data), 0)) > 0:
+                    self._hole(stream, direction, hole)
+
+    def _hole(self, stream: _Stream, direction: Direction, size: int) -> None:
+        assert stream.next_sequence is not None
+        self.missing += size
+        stream.next_sequence = stream.next_sequence + size & 0xFFFFFFFF
+        self._deliver(direction, bytes(size) if size <= _LARGEST_HOLE else b"", known=False)
+
+    def _give_up(self, stream: _Stream, direction: Direction) -> None:
+        """Skip the gap that the stream waits for if its bytes will not come any more."""
+        assert stream.next_sequence is not None
+        if stream.acknowledged is not None and _distance(stream.acknowledged, stream.next_sequence) > 0:
+            stream.waited += 1
+        if stream.waited > _PATIENCE or len(stream.pending) > _MAX_PENDING:
+            self._skip_gap(stream, direction)
+
+    def _skip_gap(self, stream: _Stream, direction: Direction) -> None:
+        expected = stream.next_sequence
+        assert expected is not None
+        stream.waited = 0
+        first = min(stream.pending, key=lambda start: _distance(start, expected))
+        self._hole(stream, direction, _distance(first, expected))
+        self._drain(stream, direction)
 
 
 def _distance(a: int, b: int) -> int:
@@ -98,23 +193,43 @@ def _distance(a: int, b: int) -> int:
 
 
 class Reassembler:
-    """All TCP connections of a capture, in order of their first segment."""
+    """All TCP connections of a capture. ``begun`` is told of each when its first bytes come."""
 
-    def __init__(self) -> None:
-        self.conversations: list[Conversation] = []
+    def __init__(self, begun: Callable[[Conversation], None]) -> None:
+        self._begun = begun
         self._open: dict[tuple[Address, Address], Conversation] = {}
+        self._ended: deque[tuple[Address, Address]] = deque()
 
     def add(self, segment: TcpSegment) -> None:
         """Add the next captured segment to its connection."""
-        key = (min(segment.source, segment.destination), max(segment.source, segment.destination))
+        source, destination = segment.source, segment.destination
+        key = (source, destination) if source < destination else (destination, source)
         conversation = self._open.get(key)
         opening = segment.flags & SYN
-        if conversation is None or (opening and segment.source == conversation.client and conversation.chunks):
-            from_client = segment.source[1] > segment.destination[1]
-            if opening:
-                from_client = not segment.flags & 0x10  # A SYN without ACK.
-            ends = (segment.source, segment.destination)
-            conversation = Conversation(*(ends if from_client else ends[::-1]), saw_start=bool(opening))
-            self._open[key] = conversation
-            self.conversations.append(conversation)
-        conversation.add(segment)
+        if conversation is None or (opening and not segment.flags & ACK and not conversation.empty):
+            if conversation is not None:
+                conversation.finish()
+            conversation = self._open[key] = self._make(segment)
+        if conversation.ended:
+            return
+        if conversation.receive is None and (segment.payload or segment.lost):
+            self._begun(conversation)
+        if conversation.add(segment):
+            self._ended.append(key)
+            if len(self._ended) > _ENDED_KEPT:
+                old = self._ended.popleft()
+                if old in self._open and self._open[old].ended:
+                    del self._open[old]
+
+    @staticmethod
+    def _make(segment: TcpSegment) -> Conversation:
+        from_client = segment.source[1] > segment.destination[1]
+        if segment.flags & SYN:
+            from_client = not segment.flags & ACK
+        ends = (segment.source, segment.destination)
+        return Conversation(*(ends if from_client else ends[::-1]), saw_start=bool(segment.flags & SYN))
+
+    def finish(self) -> None:
+        """End all connections: the capture has ended."""
+        for conversation in self._open.values():
+            conversation.finish()

@@ -1,0 +1,122 @@
+"""The rules by which captures are judged: what each says, and where the specification says it.
+
+An id is ``layer.subject``. Ids are stable: scripts filter by them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Rule(NamedTuple):
+    """One rule of a specification that can be seen kept or broken on the wire."""
+
+    id: str
+    section: str
+    text: str
+
+
+RULES: dict[str, Rule] = {}
+"""All rules by id, in the order in which reports name them."""
+
+
+def _rule(identifier: str, section: str, text: str) -> Rule:
+    rule = RULES[identifier] = Rule(identifier, section, text)
+    return rule
+
+
+# -- iWARP ----------------------------------------------------------------------------------------------------------
+
+MPA_SET_UP = _rule("mpa.set-up", "RFC 5044 7.1", "a connection begins with an MPA request and an MPA reply")
+MPA_ENHANCED = _rule("mpa.enhanced", "RFC 6581 4", "an enhanced MPA frame has IRD and ORD")
+MPA_FIRST_FPDU = _rule("mpa.first-fpdu", "RFC 5044 7.1.2", "the responder sends no FPDU before it has received one")
+MPA_CRC = _rule("mpa.crc", "RFC 5044 4.4", "the CRC of an FPDU is right")
+DDP_HEADER = _rule("ddp.header", "RFC 5040 4.1", "versions are 1, the opcode is known and goes with the tagged bit")
+DDP_QUEUE = _rule("ddp.queue", "RFC 5040 4.3", "an untagged message uses the queue of its opcode")
+DDP_MSN = _rule("ddp.msn", "RFC 5041 5.3", "message sequence numbers of a queue follow each other")
+DDP_OFFSET = _rule("ddp.offset", "RFC 5041 5.1", "the segments of a message follow each other without gap or overlap")
+RDMAP_READ = _rule("rdmap.read-request", "RFC 5040 4.4", "an RDMA Read Request has 28 bytes")
+
+# -- RoCE and InfiniBand --------------------------------------------------------------------------------------------
+
+IB_PACKET = _rule("ib.packet", "IBA 9.2", "a packet has all the headers that its opcode asks for")
+IB_ICRC = _rule("ib.icrc", "IBA 7.8.1, A17.3.3", "the invariant CRC of a packet is right")
+IB_OPCODE = _rule("ib.opcode", "IBA 9.7.3.3", "the packets of a message are first, middle and last, in this order")
+IB_SIZE = _rule("ib.size", "IBA 9.7.3.4", "first and middle packets are as long as the MTU, others no longer")
+IB_WRITE = _rule("ib.write-length", "IBA 9.7.3.4", "an RDMA Write has as many bytes as its header announces")
+IB_PSN = _rule("ib.psn", "IBA 9.7.3.1", "packet sequence numbers follow each other; what is lost is sent again")
+IB_ACK = _rule("ib.ack", "IBA 9.7.5.1", "only packets that were sent are acknowledged")
+
+# -- RDMA on any fabric ---------------------------------------------------------------------------------------------
+
+RDMA_READS = _rule("rdma.reads", "RFC 6581 4, IBA 9.4.4", "no more RDMA Reads are outstanding than were negotiated")
+RDMA_RESPONSE = _rule(
+    "rdma.read-response", "RFC 5040 5.2, IBA 9.7.5", "an RDMA Read gets all that it asked for, in order"
+)
+RDMA_DIRECTION = _rule("rdma.direction", "MS-SMB2 3.3.5.12, 3.3.5.13", "only the server begins RDMA Reads and Writes")
+RDMA_TOKEN = _rule("rdma.token", "MS-SMBD 3.1.4.3", "RDMA goes to memory that a request offers")
+RDMA_INVALIDATED = _rule("rdma.invalidated", "MS-SMBD 3.1.4.3", "memory is not used after its token was invalidated")
+RDMA_LATE = _rule("rdma.late", "MS-SMB2 3.3.5.12, 3.3.5.13", "memory is not used after the response to its request")
+RDMA_RANGE = _rule("rdma.range", "MS-SMBD 3.1.4.3", "RDMA stays inside the buffer descriptor")
+RDMA_RIGHT = _rule("rdma.right", "MS-SMB2 3.3.5.12, 3.3.5.13", "a READ's memory is only written, a WRITE's only read")
+RDMA_BYTES = _rule(
+    "rdma.bytes", "MS-SMB2 3.3.5.12, 3.3.5.13", "a response by RDMA counts the bytes that went by RDMA before it"
+)
+INVALIDATE_MISSING = _rule(
+    "rdma.invalidation-missing", "MS-SMB2 3.3.5.12, 3.3.5.13", "a request with RDMA_V1_INVALIDATE gets its token back"
+)
+INVALIDATE_UNASKED = _rule(
+    "rdma.invalidation-unasked", "MS-SMB2 3.3.5.12, 3.3.5.13", "only tokens of RDMA_V1_INVALIDATE are invalidated"
+)
+DESCRIPTOR = _rule("rdma.descriptor", "MS-SMB2 2.2.19, 2.2.21", "the buffer descriptors of a request lie inside it")
+
+# -- SMB Direct -----------------------------------------------------------------------------------------------------
+
+SMBD_REQUEST = _rule("smbd.negotiate-request", "MS-SMBD 3.1.5.6", "sizes, credits and version are possible")
+SMBD_RESPONSE = _rule("smbd.negotiate-response", "MS-SMBD 3.1.5.7", "sizes, credits and version are possible")
+SMBD_ORDER = _rule("smbd.order", "MS-SMBD 3.1.5.4", "data is transferred after the negotiation, in both directions")
+SMBD_LENGTH = _rule("smbd.length", "MS-SMBD 3.1.5.8", "a data transfer message has 20 bytes at least")
+SMBD_OFFSET = _rule("smbd.offset", "MS-SMBD 3.1.5.8", "DataOffset is aligned to 8 bytes and behind the header")
+SMBD_BOUNDS = _rule("smbd.bounds", "MS-SMBD 3.1.5.8", "DataOffset and DataLength lie inside the message")
+SMBD_SIZE = _rule("smbd.size", "MS-SMBD 3.1.5.6", "no message is longer than the peer's MaxReceiveSize")
+SMBD_REQUESTED = _rule("smbd.credits-requested", "MS-SMBD 3.1.5.8", "CreditsRequested is not 0")
+SMBD_OVERDRAWN = _rule("smbd.credits-overdrawn", "MS-SMBD 3.1.5.1", "nothing is sent without a credit")
+SMBD_LAST = _rule("smbd.last-credit", "MS-SMBD 3.1.5.1", "the last credit is used only to grant credits")
+SMBD_EMPTY = _rule("smbd.empty", "MS-SMBD 3.1.5.4", "a message without data announces no more of it")
+SMBD_REMAINING = _rule(
+    "smbd.remaining", "MS-SMBD 3.1.5.8", "RemainingDataLength counts down to 0, fragment by fragment"
+)
+SMBD_FRAGMENTED = _rule(
+    "smbd.fragmented-size", "MS-SMBD 3.1.5.8", "no reassembled message is longer than the peer's MaxFragmentedSize"
+)
+SMBD_FLAGS = _rule("smbd.flags", "MS-SMBD 2.2.3", "Flags has no bit but SMB_DIRECT_RESPONSE_REQUESTED")
+SMBD_KEEPALIVE = _rule("smbd.keepalive", "MS-SMBD 3.1.5.8", "SMB_DIRECT_RESPONSE_REQUESTED is answered promptly")
+
+# -- SMB2 -----------------------------------------------------------------------------------------------------------
+
+SMB2_FRAME = _rule("smb2.frame", "MS-SMB2 2.1", "a message over TCP begins with a zero byte and its length")
+SMB2_HEADER = _rule("smb2.header", "MS-SMB2 2.2.1", "a message begins with a header of SMB2")
+SMB2_NEXT = _rule("smb2.next-command", "MS-SMB2 2.2.1.2", "NextCommand is aligned to 8 bytes and inside the message")
+SMB2_BODY = _rule("smb2.body", "MS-SMB2 2.2", "StructureSize is that of the command")
+SMB2_BUFFER = _rule("smb2.buffer", "MS-SMB2 2.2", "the buffer of a message lies inside it")
+SMB2_DIRECTION = _rule("smb2.direction", "MS-SMB2 2.2.1.2", "SERVER_TO_REDIR is set in responses and not in requests")
+SMB2_RELATED = _rule("smb2.related", "MS-SMB2 3.3.5.2.7", "the first request of a message is not related to another")
+SMB2_ID = _rule("smb2.message-id", "MS-SMB2 3.3.5.2.3", "no MessageId is used twice")
+SMB2_OVERDRAWN = _rule("smb2.credits-overdrawn", "MS-SMB2 3.3.5.2.3", "no request uses credits that were not granted")
+SMB2_CHARGE = _rule("smb2.credit-charge", "MS-SMB2 3.3.5.2.5", "CreditCharge pays for the bytes asked for or sent")
+SMB2_STARVED = _rule("smb2.credits-starved", "MS-SMB2 3.3.1.2", "the client is never left without credits")
+SMB2_ANSWER = _rule("smb2.response", "MS-SMB2 3.3.4.1", "every response answers a request, once and with its command")
+SMB2_ASYNC = _rule("smb2.async", "MS-SMB2 3.3.4.2, 3.3.4.4", "interim and final response have the same unique AsyncId")
+SMB2_DIALECT = _rule("smb2.dialect", "MS-SMB2 3.3.5.4", "the server chooses a dialect that the client offers")
+SMB2_SESSION = _rule("smb2.session-id", "MS-SMB2 3.3.5.2.9", "requests name sessions that exist on their connection")
+SMB2_TREE = _rule("smb2.tree-id", "MS-SMB2 3.3.5.2.11", "requests name tree connects that exist in their session")
+SMB2_MAX_SIZE = _rule("smb2.max-size", "MS-SMB2 3.3.5.12, 3.3.5.13", "no READ or WRITE is larger than was negotiated")
+SMB2_READ_LENGTH = _rule("smb2.read-length", "MS-SMB2 3.3.5.12", "a READ returns no more than was asked for")
+SIGNED = _rule("smb2.signed", "MS-SMB2 3.2.4.1.1, 3.3.4.1.1", "what a session must sign is signed")
+SIGNATURE = _rule("smb2.signature", "MS-SMB2 3.1.5.1", "signatures are right")
+ENCRYPTED = _rule(
+    "smb2.encrypted", "MS-SMB2 3.2.4.1.8, 3.3.4.1.4", "what a session or a share encrypts is encrypted, both ways"
+)
+TRANSFORM = _rule("smb2.transform", "MS-SMB2 2.2.41, 3.3.5.2.1.1", "the transform header fits the message it protects")
+DECRYPTED = _rule("smb2.decryption", "MS-SMB2 3.1.4.3", "encrypted messages are authentic")
+NONCE = _rule("smb2.nonce", "MS-SMB2 3.1.4.3", "no nonce is used twice with a key")
