@@ -85,6 +85,8 @@ class Deleter(NamedTuple, Generic[Opened]):
     opened: Opened
     handle: Handle
     parent_lease_key: bytes | None
+    posix: bool
+    """The name goes with the close of this open, and not with the last one. [MS-FSCC 2.4.12, POSIX_SEMANTICS]"""
 
 
 class File(Generic[Opened]):
@@ -96,6 +98,7 @@ class File(Generic[Opened]):
         "deleter",
         "key",
         "last_closed",
+        "link_deletions",
         "locks",
         "opens",
         "stream",
@@ -115,6 +118,8 @@ class File(Generic[Opened]):
         self.deleter: Deleter[Opened] | None = None
         """The open that requested the deletion. Also None if it was requested in an earlier run of the server."""
         # Invariant: deleter is None unless delete_pending.
+        self.link_deletions: dict[Opened, Deleter[Opened]] = {}
+        """Requests to delete one of several hard links, by the open that made them. See ``state.deletions``."""
         self.last_closed: tuple[Opened, Handle] | None = None
         """The last open of a file to be deleted, while other streams of the file are still open."""
         self.unwatch: Callable[[], None] | None = None
@@ -151,20 +156,37 @@ class File(Generic[Opened]):
             for opened in self.opens
         )
 
-    def mark(self, opened: Opened) -> None:
+    def mark(self, opened: Opened, posix: bool = False) -> None:
         """Delete the file at its last close, with the name and the rights of this open. The last close may be that of
-        another open."""
+        another open, but not with ``posix``."""
         self.release_deleter()
         self.delete_pending = True
-        if opened.handle is not None:
-            # Keep the handle beyond the close of its open, as no other handle has this name and these rights.
-            opened.begin_io()
-            self.deleter = Deleter(opened, opened.handle, opened.parent_lease_key)
+        self.deleter = self._deleter(opened, posix)
+
+    def mark_link(self, opened: Opened, posix: bool) -> None:
+        """Delete the name that ``opened`` was made by, when the last open made by it is closed."""
+        deleter = self._deleter(opened, posix)
+        self.keep_link(opened)
+        if deleter is not None:
+            self.link_deletions[opened] = deleter
+
+    @staticmethod
+    def _deleter(opened: Opened, posix: bool) -> Deleter[Opened] | None:
+        if opened.handle is None:
+            return None
+        # Keep the handle beyond the close of its open, as no other handle has this name and these rights.
+        opened.begin_io()
+        return Deleter(opened, opened.handle, opened.parent_lease_key, posix)
 
     def keep(self) -> None:
-        """Withdraw the request to delete the file."""
+        """Withdraw the request to delete the file. Those to delete single names stay."""
         self.delete_pending = False
         self.release_deleter()
+
+    def keep_link(self, opened: Opened) -> None:
+        """Withdraw the request that ``opened`` made to delete its name, or forget it, as it is done."""
+        if self.link_deletions.pop(opened, None) is not None:
+            opened.end_io()
 
     def release_deleter(self) -> None:
         """Release the open that requested the deletion."""
@@ -208,7 +230,7 @@ class FileTable(Generic[Opened]):
 
     def release(self, file: File[Opened]) -> None:
         """Remove the file from the table if it has no opens left."""
-        if file.opens or file.last_closed is not None:
+        if file.opens or file.last_closed is not None or file.link_deletions:
             return
         if file.unwatch is not None:
             file.unwatch()

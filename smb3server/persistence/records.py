@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from smb3server.access.identity import Identity
 from smb3server.files.caching import Lease, Oplock
+from smb3server.state import deletions
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Path
@@ -78,6 +79,8 @@ class OpenRecord:
     create_action: int
     delete_on_close: bool
     delete_pending: bool
+    name_deleted: bool
+    """Of several names only the one of this open will be deleted."""
     caching: CachingRecord | None
     parent_lease_key: bytes | None
     locks: Sequence[LockRecord]
@@ -129,7 +132,8 @@ def snapshot(opened: Open) -> bytes:
         "desired": opened.desired_access,
         "options": opened.create_options,
         "action": opened.create_action,
-        "delete": [opened.delete_on_close, file.delete_pending],
+        "delete": [opened.delete_on_close, deletions.of_open(opened)],
+        "name_deleted": not file.delete_pending and deletions.of_open(opened),
         "caching": _caching(opened.caching),
         "parent_lease_key": opened.parent_lease_key.hex() if opened.parent_lease_key is not None else None,
         "locks": base64.b64encode(locks).decode(),
@@ -164,7 +168,7 @@ def parse(data: bytes) -> OpenRecord:
             raise ValueError(f"format {record['format']}")
         name, domain, guest, anonymous = record["identity"]
         version = record["app_version"]
-        # Records that an older version has written do not have it.
+        # Records that an older version has written do not have this and ``name_deleted``.
         parent = record.get("parent_lease_key")
         found = OpenRecord(
             persistent_id=record["id"],
@@ -185,6 +189,7 @@ def parse(data: bytes) -> OpenRecord:
             create_action=record["action"],
             delete_on_close=record["delete"][0],
             delete_pending=record["delete"][1],
+            name_deleted=record.get("name_deleted", False),
             caching=CachingRecord(*record["caching"]) if record["caching"] else None,
             parent_lease_key=bytes.fromhex(parent) if parent is not None else None,
             locks=[LockRecord(o, n, bool(e)) for o, n, e in _LOCK.iter_unpack(base64.b64decode(record["locks"]))],
@@ -221,7 +226,8 @@ def _check(record: OpenRecord) -> None:
         caching.epoch,
     )
     texts = (record.share, record.stream, identity.name, identity.domain, caching.key, caching.client_guid)
-    flags = record.is_directory, record.delete_on_close, record.delete_pending, identity.guest, identity.anonymous
+    deleted = record.delete_on_close, record.delete_pending, record.name_deleted
+    flags = record.is_directory, *deleted, identity.guest, identity.anonymous
     path = record.path
     if (
         {*map(type, numbers)} != {int}

@@ -155,7 +155,11 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
         server.opens.join_application(opened, record.app_instance_id)
     opened.app_instance_version = record.app_instance_version
     file.opens.append(opened)
-    file.delete_pending = file.delete_pending or record.delete_pending
+    if record.name_deleted:
+        # The open that asked for it may be gone. This one has the same name.
+        file.mark_link(opened, posix=False)
+    elif record.delete_pending:
+        file.delete_pending = True
     for lock in record.locks:
         file.locks.add(Lock(opened, *lock))
         if not host_locks.take(opened.descriptor if opened.tree.share.posix_locks else None, *lock):

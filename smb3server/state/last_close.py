@@ -6,13 +6,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from smb3server.files.caching import Lease
-from smb3server.state import change_reports
+from smb3server.state import change_reports, deletions
 from smb3server.wire.change_notify import Action, NotifyFilter
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle
     from smb3server.files.caching import Holder
-    from smb3server.files.file import File
+    from smb3server.files.file import Deleter, File
     from smb3server.state.objects import Open
 
 log = logging.getLogger(__name__)
@@ -38,11 +38,19 @@ def leave(file: File[Open], opened: Open) -> None:
 def _closed(file: File[Open], opened: Open, holder: Holder[Open] | None) -> None:
     """Delete the file, now or with its last open, if ``opened`` or an earlier open requested it."""
     if opened.delete_on_close:
-        file.mark(opened)
+        if file.opens or _other_streams_open(file):
+            _mark(file, opened)
+        else:
+            file.mark(opened)
         # A client that keeps the file open only for its cache would delay the deletion.
         file.caching.break_handles(holder)
         if file.opens and opened.is_directory and opened.handle is not None:
             opened.tree.share.notify.directory_deleted(opened.handle.path)
+    if file.link_deletions or file.stream:
+        _delete_names(file, opened)
+    if file.deleter is not None and file.deleter.posix and file.deleter.opened is opened:
+        _remove(opened, file.deleter, file.deleter.handle, file.stream)
+        file.keep()
     if file.opens:
         return
     if file.delete_pending and opened.handle is not None:
@@ -51,7 +59,7 @@ def _closed(file: File[Open], opened: Open, holder: Holder[Open] | None) -> None
             file.last_closed = (opened, opened.handle)
             opened.begin_io()
             return
-        _remove(file, opened, opened.handle)
+        _remove_last(file, opened, opened.handle)
     file.table.release(file)
     base = file.table.find(file.key) if file.stream else None
     if base is not None:
@@ -63,7 +71,7 @@ def _stream_closed(file: File[Open]) -> None:
     if file.last_closed is None or _other_streams_open(file):
         return
     (opened, handle), file.last_closed = file.last_closed, None
-    _remove(file, opened, handle)
+    _remove_last(file, opened, handle)
     opened.end_io()
     file.table.release(file)
 
@@ -72,24 +80,50 @@ def _other_streams_open(file: File[Open]) -> bool:
     return any(other is not file and other.opens for other in file.table.streams(file.key))
 
 
-def _remove(file: File[Open], opened: Open, handle: Handle) -> None:
-    """Delete a file, whose last open was ``opened``, and report it. Errors are logged."""
-    deleter = file.deleter
+def _mark(file: File[Open], opened: Open) -> None:
+    """Note that the file, or one of its names, is to be deleted with an open that is not closed yet."""
     try:
-        if deleter is not None:
-            handle = deleter.handle
+        deletions.mark(opened)
+    except OSError as error:
+        log.info("delete on close: %s", error)
+        file.mark(opened)
+
+
+def _delete_names(file: File[Open], closed: Open) -> None:
+    """Delete the names that no open was made by any more. [MS-FSA 2.1.5.5, phase 3]"""
+    named = file.table.find(file.key) if file.stream else file
+    if named is None or not named.link_deletions:
+        return
+    opens = [opened for stream in file.table.streams(file.key) for opened in stream.opens]
+    for asked, deletion in list(named.link_deletions.items()):
+        at_once = deletion.posix and asked is closed
+        if at_once or not any(deletions.made_by_same_name(asked, opened) for opened in opens):
+            _remove(closed, deletion, deletion.handle, "")
+            named.keep_link(asked)
+    if named is not file:
+        file.table.release(named)
+
+
+def _remove_last(file: File[Open], opened: Open, handle: Handle) -> None:
+    """Delete a file with its last open, ``opened``."""
+    deleter = file.deleter
+    _remove(opened, deleter, deleter.handle if deleter is not None else handle, file.stream)
+    file.release_deleter()
+
+
+def _remove(opened: Open, deleter: Deleter[Open] | None, handle: Handle, stream: str) -> None:
+    """Delete what ``handle`` names, at the close of ``opened``, and report it. Errors are logged."""
+    try:
         path = handle.path
         handle.unlink()
     except OSError as error:
         # The directory is not empty, or a program of the host was faster. There is no reply that could carry the error.
         log.info("delete on close: %s", error)
         return
-    finally:
-        file.release_deleter()
     if opened.is_directory:
         opened.tree.share.notify.directory_deleted(path)
-    if file.stream:
-        change_reports.notify(opened, path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, file.stream)
+    if stream:
+        change_reports.notify(opened, path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, stream)
         return
     kind = NotifyFilter.DIR_NAME if opened.is_directory else NotifyFilter.FILE_NAME
     change_reports.notify(opened, path, Action.REMOVED, kind)

@@ -204,6 +204,8 @@ class OpenTable:
         opened.delete_on_close = False
         if opened.file is not None:
             opened.file.keep()
+            for asked in list(opened.file.link_deletions):
+                opened.file.keep_link(asked)
 
     # While the client is away
 

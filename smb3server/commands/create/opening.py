@@ -32,7 +32,7 @@ from smb3server.commands.create.opener import Opener
 from smb3server.files import symlinks
 from smb3server.files.caching import Lease
 from smb3server.files.file import File, FileTable
-from smb3server.state import change_reports
+from smb3server.state import change_reports, deletions
 from smb3server.state.durable import held_for_owner
 from smb3server.state.objects import Open
 from smb3server.state.opens import OpenTable
@@ -373,7 +373,7 @@ class Opening:
             raise
         except OSError:
             file = None
-        if file is None or not file.delete_pending:
+        if file is None or not deletions.is_pending(file, self.backend, self.path):
             return NtStatus.OBJECT_NAME_COLLISION
         sharing.wait_for_deletion(file, self._own_lease())
         return NtStatus.DELETE_PENDING
@@ -443,7 +443,7 @@ class Opening:
 
     def _check_existing(self, handle: Handle, found: Described, file: File[Open], own: Lease[Open] | None) -> int:
         """Check rights, share modes and caching rights of others. Return the granted access. [MS-FSA 2.1.5.1.2]"""
-        if file.delete_pending or (self.stream and self._base_pending(handle)):
+        if (file.delete_pending or file.link_deletions or self.stream) and self._is_pending(file, handle):
             sharing.wait_for_deletion(file, own)
             raise StatusError(NtStatus.DELETE_PENDING)
         wanted = self.wanted
@@ -462,14 +462,22 @@ class Opening:
             # 3.3.5.9: no client could be asked to release it.
             raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
         sharing.admit(file, sharing.NewOpen(granted, self.body.share_access, overwrites), own, self.first)
-        if file.delete_pending or (self.stream and self._base_pending(handle)):
+        if (file.delete_pending or file.link_deletions or self.stream) and self._is_pending(file, handle):
             raise _DeletedMeanwhileError
         return granted
 
     def _base_pending(self, handle: Handle) -> bool:
         """Return whether the file of this stream is about to be deleted."""
-        base = self.files.find(handle.key)
-        return base is not None and base.delete_pending
+        return self._is_doomed(self.files.find(handle.key), handle)
+
+    def _is_pending(self, file: File[Open], handle: Handle) -> bool:
+        """Return whether the file, or the stream, is about to be deleted."""
+        return self._is_doomed(file, handle) or bool(self.stream and self._base_pending(handle))
+
+    def _is_doomed(self, file: File[Open] | None, handle: Handle) -> bool:
+        if file is None or not (file.delete_pending or file.link_deletions):
+            return False
+        return deletions.is_pending(file, self.backend, handle.path)
 
     def _own_lease(self) -> Lease[Open] | None:
         """Return the existing lease with the key that the request names."""

@@ -43,8 +43,9 @@ def admit(file: File[Opened], new: NewOpen, own: Lease[Opened] | None, first: bo
 
 
 def wait_for_deletion(file: File[Opened], own: Lease[Opened] | None) -> None:
-    """Raise ``MustWait`` while a break asks clients to close a deleted file that they keep open for their caches.
+    """Raise ``MustWait`` while a break asks clients to close a file that they keep open for their caches, and that is
+    about to be deleted.
 
     Windows answers DELETE_PENDING, which reaches an application that has just removed the file and creates it again."""
-    if file.delete_pending and any(holder.breaking for holder in file.caching.others(own)):
+    if any(holder.breaking for holder in file.caching.others(own)):
         raise MustWait(file.caching)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from smb3server.backends.names import short_name
 from smb3server.commands.info import presentation
 from smb3server.dispatch.lookup import handle_of
+from smb3server.state import deletions
 from smb3server.wire import attributes as attr
 from smb3server.wire import file_info as wire
 from smb3server.wire.create import Access, CreateOptions
@@ -49,9 +50,9 @@ def _info(opened: Open, fresh: Fresh | None) -> FileInfo:
     return presentation.shown(opened, handle_of(opened).info() if fresh is None else fresh.info)
 
 
-def delete_pending(opened: Open) -> bool:
-    """Return whether the file of the open will be deleted at its last close."""
-    return opened.file is not None and bool(opened.file.delete_pending)
+def delete_pending(opened: Open, info: FileInfo) -> bool:
+    """Return whether the name of the open is about to be deleted, or is gone already (POSIX semantics)."""
+    return deletions.of_open(opened) or not info.link_count
 
 
 def _links(info: FileInfo, pending: bool) -> int:
@@ -81,7 +82,8 @@ def _basic(opened: Open, fresh: Fresh | None) -> bytes:
 
 
 def _standard(opened: Open, fresh: Fresh | None) -> bytes:
-    i, pending = _info(opened, fresh), delete_pending(opened)
+    i = _info(opened, fresh)
+    pending = delete_pending(opened, i)
     return wire.STANDARD.pack(
         wire.StandardInformation(
             i.allocation_size,
@@ -95,7 +97,7 @@ def _standard(opened: Open, fresh: Fresh | None) -> bytes:
 
 def _all(opened: Open, fresh: Fresh | None) -> bytes:
     i = _info(opened, fresh)
-    pending = delete_pending(opened)
+    pending = delete_pending(opened, i)
     fixed = wire.ALL_FIXED.pack_fields(
         i.creation_time,
         i.last_access_time,
@@ -194,7 +196,8 @@ def _compression(opened: Open, fresh: Fresh | None) -> bytes:
 
 
 def _standard_link(opened: Open, fresh: Fresh | None) -> bytes:
-    i, pending = _info(opened, fresh), delete_pending(opened)
+    i = _info(opened, fresh)
+    pending = delete_pending(opened, i)
     return wire.STANDARD_LINK.pack(
         wire.StandardLinkInformation(_links(i, pending), i.link_count, pending, bool(i.attributes & attr.DIRECTORY))
     )

@@ -17,7 +17,7 @@ from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.stable_storage import after_flush
 from smb3server.files import write_times
-from smb3server.state import change_reports
+from smb3server.state import change_reports, deletions
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
@@ -188,16 +188,16 @@ def _set_disposition(request: TreeRequest, opened: Open, delete: bool, flags: in
     if file is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if not delete:
-        before = file.delete_pending
-        file.keep()
+        before = deletions.of_open(opened)
+        deletions.withdraw(opened)
         _store_deletion(request, opened, None, before)
         return None
 
     def mark() -> Response:
         check_deletable(opened, bool(flags & DispositionFlags.IGNORE_READONLY_ATTRIBUTE))
         after_breaks.break_handles(opened, [file])
-        before = file.delete_pending
-        file.mark(opened)
+        before = deletions.of_open(opened)
+        deletions.mark(opened, bool(flags & DispositionFlags.POSIX_SEMANTICS))
         _store_deletion(request, opened, None, before)
         if opened.is_directory:
             opened.tree.share.notify.directory_deleted(handle_of(opened).path)
@@ -210,16 +210,15 @@ def _store_deletion(request: TreeRequest, opened: Open, on_close: bool | None, p
     """Store the changed deletion of the file if it has persistent opens.
 
     ``on_close`` and ``pending`` are the previous values, restored if this fails. None means not changed."""
-    file = opened.file
 
     def undo() -> None:
         if on_close is not None:
             opened.delete_on_close = on_close
-        if pending is not None and file is not None:
+        if pending is not None:
             if pending:
-                file.mark(opened)
+                deletions.mark(opened)
             else:
-                file.keep()
+                deletions.withdraw(opened)
 
     request.server.opens.store_all(opened, undo)
 

@@ -154,9 +154,8 @@ def test_attributes_alone_break_nothing(file: File[FakeOpen], clients: Clients) 
 
 def test_a_deleted_file_that_is_only_cached_is_waited_for(file: File[FakeOpen]) -> None:
     lease = hold_lease(file, FakeOpen(file, READS, ALL), READ | HANDLE)
-    lease.lower(READ)
     wait_for_deletion(file, None)
-    file.delete_pending = True
+    lease.lower(READ)
     with pytest.raises(MustWait):
         wait_for_deletion(file, None)
     wait_for_deletion(file, lease)

@@ -1,0 +1,76 @@
+"""Requests to delete a file at its last close: the whole file, or one of its names. [MS-FSA 2.1.5.5, 2.1.5.15.3]
+
+Most files have one name, and ``File.delete_pending`` says it all. If a file has several hard links, an open was made by
+one of them (Open.Link). Then this name alone is deleted, when the last open made by it is closed: those made by other
+names do not count, and can still be made. (``File.link_deletions``)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smb3server.backends.base import Kind
+from smb3server.files.notify import fold
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import Backend, Path
+    from smb3server.files.file import File
+    from smb3server.state.objects import Open
+
+
+def mark(opened: Open, posix: bool = False) -> None:
+    """Request the deletion of the file, or of the name that ``opened`` was made by. Raises ``OSError``.
+
+    ``posix``: the name goes when this open is closed, though others stay open. [MS-FSCC 2.4.12]"""
+    file, handle = opened.file, opened.handle
+    if file is None or handle is None:
+        return
+    if not file.stream and handle.kind is Kind.FILE and handle.info().link_count > 1:
+        file.mark_link(opened, posix)
+    else:
+        file.mark(opened, posix)
+
+
+def withdraw(opened: Open) -> None:
+    """Withdraw the request to delete what ``mark`` would request."""
+    file = opened.file
+    if file is None:
+        return
+    file.keep()
+    for asked in [asked for asked in file.link_deletions if made_by_same_name(asked, opened)]:
+        file.keep_link(asked)
+
+
+def is_pending(file: File[Open] | None, backend: Backend | None, path: Path) -> bool:
+    """Return whether an open of ``file`` by the name ``path`` must fail with DELETE_PENDING."""
+    if file is None or file.delete_pending:
+        return file is not None
+    return any(asked.tree.share.backend is backend and _has_path(asked, path) for asked in file.link_deletions)
+
+
+def of_open(opened: Open) -> bool:
+    """Return whether what ``opened`` is an open of will be deleted (Open.Link.IsDeleted or Open.Stream.IsDeleted)."""
+    file = opened.file
+    if file is None or file.delete_pending:
+        return file is not None
+    return any(made_by_same_name(asked, opened) for asked in file.link_deletions)
+
+
+def made_by_same_name(one: Open, other: Open) -> bool:
+    """Return whether two opens of one file were made by the same hard link (Open.Link). Renames do not change this."""
+    if one is other:
+        return True
+    if one.tree.share.backend is not other.tree.share.backend or other.handle is None:
+        return False
+    try:
+        return _has_path(one, other.handle.path)
+    except OSError:
+        # A name that is gone is no reason to delete another one later.
+        return False
+
+
+def _has_path(opened: Open, path: Path) -> bool:
+    try:
+        return opened.handle is not None and fold(opened.handle.path) == fold(path)
+    except OSError:
+        return False
