@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from smb3server.process import output
 from tools.fuzz import target as targets
 from tools.fuzz.minimise import minimise
 from tools.fuzz.targets import load, names
@@ -137,4 +138,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from smb3server.tools.pcap.connection import Connection
+from smb3server.tools.pcap.judge import judge_capture
 from smb3server.tools.pcap.rdma import Kind
-from smb3server.tools.pcap.session import CaptureFile, read_capture
 from smb3server.tools.pcap.tcp import Direction
 
 FOLDER = Path(__file__).parents[2] / "pcaps"
@@ -19,35 +20,32 @@ def paths() -> list[Path]:
 
 
 @cache
-def captures() -> list[CaptureFile]:
-    """Return what is in the captures."""
-    return [read_capture(path) for path in paths()]
+def connections() -> list[Connection]:
+    """Return the connections in the captures."""
+    return [found for path in paths() for found in judge_capture(str(path), record=True).connections]
 
 
 def smb2_messages() -> Iterator[bytes]:
     """Yield the parts of all SMB2 messages in the clear, one of each kind and length."""
     known: set[tuple[int, bool, int]] = set()
-    for capture in captures():
-        for session in capture.sessions:
-            for _, part in session.smb2():
-                kind = (part.command, part.is_response, len(part.data))
-                if kind not in known:
-                    known.add(kind)
-                    yield part.data
+    for connection in connections():
+        for _, part in connection.smb2():
+            kind = (part.command, part.is_response, len(part.data))
+            if kind not in known:
+                known.add(kind)
+                yield part.data
 
 
 def sends(of_server: bool) -> Iterator[list[bytes]]:
     """Yield the SMB Direct messages of one side of each connection, in order."""
-    for capture in captures():
-        for session in capture.sessions:
-            if session.wire is not None:
-                wanted = Direction.TO_CLIENT if of_server else Direction.TO_SERVER
-                messages = session.wire.messages
-                yield [found.payload for found in messages if found.kind is Kind.SEND and found.direction is wanted]
+    for connection in connections():
+        if connection.wire is not None:
+            wanted = Direction.TO_CLIENT if of_server else Direction.TO_SERVER
+            messages = connection.wire.messages
+            yield [found.payload for found in messages if found.kind is Kind.SEND and found.direction is wanted]
 
 
 def conversations() -> Iterator[list[bytes]]:
     """Yield the requests of each connection in the clear, in order."""
-    for capture in captures():
-        for session in capture.sessions:
-            yield [part.data for _, part in session.smb2() if not part.is_response and len(part.data) < 1024]
+    for connection in connections():
+        yield [part.data for _, part in connection.smb2() if not part.is_response and len(part.data) < 1024]

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from smb3server.tools.pcap.capture import CaptureError
-from smb3server.tools.pcap.session import read_capture
+from smb3server.tools.pcap.judge import judge_capture
 from tools.fuzz import seeds
 from tools.fuzz.memory_file import MemoryFile
 from tools.fuzz.target import Target
@@ -51,9 +51,7 @@ def _mutate(data: bytes, size: int, chance: random.Random, change: Callable[[byt
 
 
 def _run(data: bytes) -> None:
-    capture = read_capture(FILE.write(data))
-    for session in capture.sessions:
-        session.smb2()
+    judge_capture(str(FILE.write(data)))
 
 
 def _block(kind: int, body: bytes) -> bytes:
