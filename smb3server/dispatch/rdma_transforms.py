@@ -48,8 +48,8 @@ class Transform(NamedTuple):
         future = connection.loop.run_in_executor(None, self.run, payload)
         future.add_done_callback(lambda future: then(_outcome(future.result)))
 
-    def has_moved(self, connection: Connection, count: int) -> None:
-        """Count ``count`` protected bytes that have moved by RDMA."""
+    def moves(self, connection: Connection, count: int) -> None:
+        """Count ``count`` protected bytes that move by RDMA. Call it when the transport counts them (``Traffic``)."""
         if self.kind is _ENCRYPTION:
             connection.rdma_bytes_encrypted += count
         else:
