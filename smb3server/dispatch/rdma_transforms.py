@@ -21,8 +21,8 @@ from smb3server.wire.rdma_transform import CryptoTransform, RdmaTransformId, pac
 from smb3server.wire.status import NtStatus, StatusError
 
 LONG_FROM = 2 << 20
-"""Bytes of a payload from which a worker thread encrypts or signs it, with a fast algorithm. Handing it over costs
-about as much as the event loop would stand still for."""
+"""Bytes of a payload from which a worker thread encrypts or signs it, with a fast algorithm. The event loop would stand
+still for 0.2 ms. Handing it over costs about 0.1 ms."""
 LONG_FROM_IF_SLOW = 256 << 10
 """The same with a slow algorithm."""
 
