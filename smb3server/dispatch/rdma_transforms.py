@@ -21,8 +21,8 @@ from smb3server.wire.rdma_transform import CryptoTransform, RdmaTransformId, pac
 from smb3server.wire.status import NtStatus, StatusError
 
 LONG_FROM = 2 << 20
-"""Bytes of a payload from which a worker thread encrypts or signs it, with a fast algorithm. Handing it over costs
-about as much as the event loop would stand still for."""
+"""Bytes of a payload from which a worker thread encrypts or signs it, with a fast algorithm. The event loop would stand
+still for 0.2 ms. Handing it over costs about 0.1 ms."""
 LONG_FROM_IF_SLOW = 256 << 10
 """The same with a slow algorithm."""
 
@@ -48,8 +48,8 @@ class Transform(NamedTuple):
         future = connection.loop.run_in_executor(None, self.run, payload)
         future.add_done_callback(lambda future: then(_outcome(future.result)))
 
-    def has_moved(self, connection: Connection, count: int) -> None:
-        """Count ``count`` protected bytes that have moved by RDMA."""
+    def moves(self, connection: Connection, count: int) -> None:
+        """Count ``count`` protected bytes that move by RDMA. Call it when the transport counts them (``Traffic``)."""
         if self.kind is _ENCRYPTION:
             connection.rdma_bytes_encrypted += count
         else:

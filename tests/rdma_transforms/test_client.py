@@ -10,9 +10,10 @@ import pytest
 from smb3server.client.negotiation import Offer as ClientOffer
 from smb3server.client.ways import Way
 from smb3server.crypto.encryption import SessionCipher
+from tests.lab.transform_lab import FABRICS
 from tests.lab.transform_peer import Channel, Cipher, Signer
 from tests.lab.transform_rules import Way as PeerWay
-from tests.lab.transform_scene import FABRICS, Scene, play
+from tests.lab.transform_scene import Scene, play
 from tests.lab.transform_server import Offer, TransformServer
 
 SIZES = (4096, 4097, 65535, 1 << 20, (1 << 20) + 1, (3 << 20) + 17)
