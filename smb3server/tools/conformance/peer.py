@@ -97,7 +97,7 @@ class Peer:
     """The client's end of one connection. Make it with ``Trial.connect``."""
 
     def __init__(
-        self, target: Target, note: Callable[[str], None], observe: Observer, notify: Callable[[], None]
+        self, target: Target, note: Callable[[str], None], observe: Observer, notify: Callable[[CloseReason], None]
     ) -> None:
         """``observe`` is called with every message, and ``notify`` when the connection has ended."""
         self.target = target
@@ -160,7 +160,7 @@ class Peer:
         if not self._closed.done():
             self._closed.set_result(reason)
         self.on_ended(reason)
-        self._notify()
+        self._notify(reason)
 
     async def ended(self, seconds: float) -> bool:
         """Return whether the connection has ended, or ends within ``seconds``."""
