@@ -208,6 +208,4 @@ class Monitor:
     def ended(self, reason: CloseReason) -> None:
         """Judge the end of a connection. There are always more receives than credits (``peer.SPARE_RECEIVES``)."""
         if reason.cause is CloseCause.NO_RECEIVE:
-            self.violations[ONLY_WITH_CREDIT].append(
-                "a connection ended: there was no receive for a message"
-            )
+            self.violations[ONLY_WITH_CREDIT].append("a connection ended: there was no receive for a message")
