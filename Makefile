@@ -10,7 +10,7 @@ TESTS_AT_ONCE := $(shell n=$$(nproc); [ $$n -le 7 ] || n=7; echo $$((n + 1)))
 # Tests of a module stay together (they share servers) until a worker has nothing left to do.
 WORKERS = $(if $(filter -s --capture=no --pdb --trace,$(PYTEST_ARGS)),0,$(TESTS_AT_ONCE) --dist worksteal)
 
-.PHONY: serve test lint format kernel-test bench bench-quick torture torture-variants clean
+.PHONY: serve test lint format conformance kernel-test bench bench-quick torture torture-variants clean
 
 serve: .venv/.installed
 	tools/serve_demo.sh $(SERVE_ARGS)
@@ -28,6 +28,12 @@ lint: .venv/.installed-dev
 format: .venv/.installed-dev
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
+
+# Our server over all fabrics, rule by rule. CONFORMANCE_ARGS="--cases 'SmbdCredit*'" narrows it, and writes no page then.
+conformance: .venv/.installed
+	mkdir -p build
+	$(VENV_PYTHON) -m smb3server conformance --html build/conformance.html --junit build/conformance.xml \
+	  $(if $(CONFORMANCE_ARGS),$(CONFORMANCE_ARGS),--markdown docs/conformance.md)
 
 kernel-test: .venv/.installed-dev
 	tools/setup.sh kernel-lab

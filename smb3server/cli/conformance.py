@@ -26,6 +26,8 @@ from pathlib import Path
 from smb3server.config.error import ConfigError
 from smb3server.config.passwords import find_password
 from smb3server.service.listeners import make_provider
+from smb3server.tools.bench.errors import BenchError
+from smb3server.tools.bench.page import check_page, rewrite
 from smb3server.tools.conformance import own, report
 from smb3server.tools.conformance.registry import Case, select
 from smb3server.tools.conformance.runner import run
@@ -37,6 +39,8 @@ from smbdirect.errors import ProviderError
 
 EXIT_CONFORMS, EXIT_BROKEN, EXIT_NOTHING = 0, 1, 2
 SMB_PORT = 445
+MARKS = "conformance"
+"""What the marks in a page of Markdown say, between which the table stands."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,7 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--json", type=Path, metavar="FILE", help="write everything, for programs; - is the output")
     what.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML")
     what.add_argument("--html", type=Path, metavar="FILE", help="write a page")
-    what.add_argument("--markdown", type=Path, metavar="FILE", help="write a table, one column per fabric")
+    what.add_argument(
+        "--markdown", type=Path, metavar="PAGE", help=f"write the table between the marks of {MARKS!r} in this page"
+    )
     return parser
 
 
@@ -169,10 +175,12 @@ def _write(options: argparse.Namespace, runs: Sequence[report.Run]) -> None:
     else:
         print(report.text(runs, options.evidence))
         if options.json is not None:
-            options.json.write_text(document)
-    for path, make in ((options.junit, report.junit), (options.html, report.page), (options.markdown, report.markdown)):
+            options.json.write_text(document, encoding="utf-8")
+    for path, make in ((options.junit, report.junit), (options.html, report.page)):
         if path is not None:
-            path.write_text(make(runs))
+            path.write_text(make(runs), encoding="utf-8")
+    if options.markdown is not None:
+        rewrite(options.markdown, report.markdown(runs), MARKS)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -185,13 +193,11 @@ def main(arguments: Sequence[str]) -> int:
     # The server of ours logs each connection that the cases have it terminate.
     logging.basicConfig(level=logging.CRITICAL)
     try:
+        if options.markdown is not None:
+            check_page(options.markdown, MARKS)
         runs = asyncio.run(_run(options, cases))
-    except (ConfigError, ProviderError, OSError, Finding) as error:
-        print(f"smb3server conformance: {error}", file=sys.stderr)
-        return EXIT_NOTHING
-    try:
         _write(options, runs)
-    except OSError as error:
+    except (BenchError, ConfigError, ProviderError, OSError, Finding) as error:
         print(f"smb3server conformance: {error}", file=sys.stderr)
         return EXIT_NOTHING
     return EXIT_CONFORMS if report.passed(runs) else EXIT_BROKEN

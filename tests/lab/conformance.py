@@ -9,7 +9,7 @@ from smb3server.tools.conformance.own import SHORT, own_server
 from smb3server.tools.conformance.registry import Case, load
 from smb3server.tools.conformance.runner import run
 from smb3server.tools.conformance.target import Timing
-from smb3server.tools.conformance.verdict import Result
+from smb3server.tools.conformance.verdict import Result, Verdict
 
 BROKEN = Timing(negotiation=0.6, keepalive=0.8, keepalive_answer=0.4, credit=0.4, patience=0.6, quiet=0.2, slack=0.3)
 """For servers of which a case waits in vain for what they should do."""
@@ -29,6 +29,11 @@ def result(name: str, fabric: str = "loopback", timing: Timing = SHORT) -> Resul
     """Run one case, chosen by its name, against a new server."""
     (found,) = results(fabric, [load()[name]], timing)
     return found
+
+
+def expected(case: Case, fabric: str) -> Verdict:
+    """Return the verdict that our server gets."""
+    return Verdict.PASS if fabric in case.fabrics else Verdict.NOT_APPLICABLE
 
 
 def told(found: Result) -> str:

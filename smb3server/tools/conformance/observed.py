@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from smb3server.tools.conformance.peer import Peer, Received, parse
 from smbdirect.core.constants import DATA_ALIGNMENT, DataFlags
 from smbdirect.core.messages import DATA_TRANSFER, DataTransfer
+from smbdirect.providers.base import CloseCause, CloseReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Sent:
     payload: bytes
     data: bytes
     credits: int
-    """Credits that the server held before it sent this message."""
+    """Credits that the server held before it sent this message, or more: grants may have been on their way to it."""
     remaining: int
     """Bytes that the message under way still lacked before; 0 if none is under way."""
     max_send_size: int
@@ -106,6 +107,7 @@ def _padding(sent: Sent) -> str:
     return f"the padding is {padding.hex()}" if any(padding) else ""
 
 
+ONLY_WITH_CREDIT = "Sent_OnlyWithCredit"
 RULES = (
     Rule(
         "Sent_PayloadInsideMessage",
@@ -139,7 +141,7 @@ RULES = (
         "The server's CreditsRequested is at least 1.",
         _requests,
     ),
-    Rule("Sent_OnlyWithCredit", "MS-SMBD 3.1.5.1", "The server sends no message without a credit.", _credit),
+    Rule(ONLY_WITH_CREDIT, "MS-SMBD 3.1.5.1", "The server sends no message without a credit.", _credit),
     Rule(
         "Sent_LastCreditGrants",
         "MS-SMBD 3.1.5.1",
@@ -202,3 +204,8 @@ class Monitor:
                 self.violations[rule.name].append(wrong)
         if header.data_length:
             self._remaining[peer] = header.remaining_data_length
+
+    def ended(self, reason: CloseReason) -> None:
+        """Judge the end of a connection. There are always more receives than credits (``peer.SPARE_RECEIVES``)."""
+        if reason.cause is CloseCause.NO_RECEIVE:
+            self.violations[ONLY_WITH_CREDIT].append("a connection ended: there was no receive for a message")

@@ -31,7 +31,7 @@ TCP_ONLY = "127.0.0.2"
 """Another address of the server, as on an interface without RDMA."""
 USER, SHARE = "conformance", "share"
 FABRICS = ("loopback", "iwarp", "roce")
-SHORT = Timing(negotiation=1.5, keepalive=2.0, keepalive_answer=1.0, credit=1.5, patience=10.0, quiet=0.3, slack=0.6)
+SHORT = Timing(negotiation=1.5, keepalive=2.0, keepalive_answer=1.0, credit=1.5, patience=10.0, quiet=0.2, slack=0.6)
 """The timers of our server when it is tested: the rules are the same, and the run does not take minutes."""
 _MESSAGE = (1 << 20) + (1 << 16)
 """Bytes of the longest message. The default is eight times as much, in as many more Sends."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypedDict, Unpack
 
 from smb3server.tools.conformance.target import Target
@@ -41,6 +42,7 @@ SPARE_RECEIVES = 4
 LARGEST_RECEIVE = 65536
 """Bytes of a receive for a peer that says it takes messages of any length."""
 SMALLEST_RECEIVE = 8192
+SMALLEST_BUFFER = 1024
 
 
 class Silence(Exception):
@@ -49,6 +51,13 @@ class Silence(Exception):
 
 class Ended(Exception):
     """The connection ended while something was expected."""
+
+
+@dataclass(slots=True, eq=False)
+class _Buffer:
+    """Memory of a peer's own Sends and receives, and the context of both."""
+
+    memory: memoryview
 
 
 class Received(NamedTuple):
@@ -97,7 +106,7 @@ class Peer:
     """The client's end of one connection. Make it with ``Trial.connect``."""
 
     def __init__(
-        self, target: Target, note: Callable[[str], None], observe: Observer, notify: Callable[[], None]
+        self, target: Target, note: Callable[[str], None], observe: Observer, notify: Callable[[CloseReason], None]
     ) -> None:
         """``observe`` is called with every message, and ``notify`` when the connection has ended."""
         self.target = target
@@ -122,6 +131,8 @@ class Peer:
         """Leave Data Transfer messages out of the evidence: there are many."""
         self._queue: deque[Received] = deque()
         self._news = asyncio.Event()
+        self._spare: dict[int, list[_Buffer]] = {}
+        """Memory that is not in use, by its size."""
         self._closed: asyncio.Future[CloseReason] = asyncio.get_running_loop().create_future()
 
     # -- the connection ------------------------------------------------------------------------------------------
@@ -160,7 +171,7 @@ class Peer:
         if not self._closed.done():
             self._closed.set_result(reason)
         self.on_ended(reason)
-        self._notify()
+        self._notify(reason)
 
     async def ended(self, seconds: float) -> bool:
         """Return whether the connection has ended, or ends within ``seconds``."""
@@ -180,12 +191,17 @@ class Peer:
 
     # -- memory --------------------------------------------------------------------------------------------------
 
-    def _memory(self, size: int) -> memoryview:
-        """Return memory that the fabric can use."""
-        view = memoryview(bytearray(max(size, 1)))
+    def _take_buffer(self, size: int) -> _Buffer:
+        """Return memory of at least ``size`` bytes that the fabric can use. What is no longer in use is used again:
+        some fabrics need a registration for it."""
+        capacity = 1 << max(size - 1, SMALLEST_BUFFER - 1).bit_length()
+        spare = self._spare.setdefault(capacity, [])
+        if spare:
+            return spare.pop()
+        memory = memoryview(bytearray(capacity))
         if self._end().capabilities.requires_registration:
-            self._end().register(view, Access.LOCAL_WRITE)
-        return view[:size]
+            self._end().register(memory, Access.LOCAL_WRITE)
+        return _Buffer(memory)
 
     def register(self, view: memoryview, access: Access) -> MemoryRegion:
         """Expose memory to the server. [MS-SMBD 3.1.4.3]"""
@@ -197,10 +213,11 @@ class Peer:
         """Send ``data`` as one RDMA Send. ``what`` names it in the evidence."""
         if what:
             self._note(f"-> {what}")
-        memory = self._memory(len(data))
-        memory[:] = data
+        buffer = self._take_buffer(len(data))
+        segment = buffer.memory[: len(data)]
+        segment[:] = data
         try:
-            self._end().post([Send([memory], memory, invalidate)])
+            self._end().post([Send([segment], buffer, invalidate)])
         except ProviderError as error:
             raise Inconclusive(f"the fabric cannot send this: {error}") from error
 
@@ -276,16 +293,20 @@ class Peer:
     def post_receives(self, count: int, size: int) -> None:
         """Post receives of ``size`` bytes."""
         for _ in range(count):
-            memory = self._memory(size)
-            self._end().post_receive(memory, memory)
+            buffer = self._take_buffer(size)
+            self._end().post_receive(buffer.memory, buffer)
         self.posted += count
 
     def _completed(self, completions: Sequence[Completion]) -> None:
         for completion in completions:
-            if completion.status is Status.OK and completion.operation is Operation.RECEIVE:
-                assert isinstance(completion.context, memoryview)
+            buffer = completion.context
+            if not isinstance(buffer, _Buffer):
+                continue  # of a case's own work request
+            data = bytes(buffer.memory[: completion.length])
+            self._spare[len(buffer.memory)].append(buffer)
+            if completion.operation is Operation.RECEIVE and completion.status is Status.OK:
                 self.posted -= 1
-                self._arrived(bytes(completion.context[: completion.length]), completion.invalidated)
+                self._arrived(data, completion.invalidated)
 
     def _arrived(self, data: bytes, invalidated: int | None) -> None:
         received = Received(data, invalidated, self.receive_credits, self.response is not None)

@@ -168,22 +168,21 @@ def _escaped(given: str) -> str:
     return html.escape(given.translate(_CONTROL))
 
 
-def _cell(result: Result) -> str:
-    verdict = result.verdict.value
-    return f"{verdict}: {result.reason}" if result.reason else verdict
-
-
 def markdown(runs: Sequence[Run]) -> str:
-    """Return a table with one row per rule and one column of verdicts per run."""
-    names = [run.fabric for run in runs]
-    lines = [f"| case | section | rule | {' | '.join(names)} |", f"| --- | --- | --- |{' --- |' * len(names)}"]
+    """Return a table for each suite, with one row per rule and one column of verdicts per run. A single run shows the
+    reasons, too."""
+    lines: list[str] = []
+    suite = ""
     for results in zip(*(run.results for run in runs), strict=True):
         first = results[0]
-        verdicts = [
-            result.verdict.value
-            + (f": {result.reason}" if result.verdict is not Verdict.PASS and result.reason else "")
-            for result in results
-        ]
+        if first.suite != suite:
+            suite = first.suite
+            names = [run.fabric for run in runs]
+            lines += ["", f"### {suite}", ""] if lines else [f"### {suite}", ""]
+            lines += [f"| case | section | rule | {' | '.join(names)} |", f"| --- | --- | --- |{' --- |' * len(names)}"]
+        verdicts = [result.verdict.value for result in results]
+        if len(runs) == 1 and first.reason:
+            verdicts = [f"{first.verdict.value}: {first.reason}"]
         cells = [f"`{first.name}`", first.section, first.rule, *verdicts]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines).translate(_CONTROL) + "\n"
+    return "\n".join(lines).translate(_CONTROL)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
 from smb3server.client import Client, ClientSession, RemoteFile, ServerError, Tree
@@ -20,6 +21,7 @@ from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.negotiate import Dialect
 from smbdirect.core.messages import DATA_TRANSFER, DataTransfer, NegotiateResponse
 from smbdirect.errors import SmbDirectError
+from smbdirect.providers.base import CloseReason
 
 DIALECTS = (Dialect.SMB_2_1, Dialect.SMB_3_0, Dialect.SMB_3_0_2, Dialect.SMB_3_1_1)
 WRITE_HEADER = 64 + 48
@@ -96,11 +98,15 @@ class Trial:
         self.monitor.observe(peer, received)
         self._news.set()
 
+    def _ended(self, reason: CloseReason) -> None:
+        self.monitor.ended(reason)
+        self._news.set()
+
     # -- connections ---------------------------------------------------------------------------------------------
 
     async def connect(self) -> Peer:
         """Return a new RDMA connection, on which nothing was sent yet."""
-        peer = Peer(self.target, self.note, self._observed, self._news.set)
+        peer = Peer(self.target, self.note, self._observed, self._ended)
         self._peers.append(peer)
         await peer.open()
         return peer
@@ -113,10 +119,8 @@ class Trial:
 
     async def succeed(self, peer: Peer, **fields: Unpack[Fields]) -> NegotiateResponse:
         """Negotiate; it is a violation if the server does not accept."""
-        try:
+        async with self.expecting("the answer to a good Negotiate Request", 2 * self.timing.patience):
             response = await peer.negotiate(**fields)
-        except (Silence, Ended) as error:
-            raise Violation(f"a good Negotiate Request was not answered: {error}") from error
         self.require(response.status == 0, f"a good Negotiate Request was refused with {response.status:#010x}")
         return response
 
@@ -182,23 +186,32 @@ class Trial:
             if owner is peer and received.negotiated and len(received.data) >= DATA_TRANSFER.size
         ]
 
+    async def until(self, peer: Peer, condition: Callable[[], object], seconds: float, what: str) -> None:
+        """Return when ``condition`` holds, which messages of the server change. It is a violation if it does not within
+        ``seconds``: ``what`` did not happen."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    if not peer.alive:
+                        raise Violation(f"the connection ended: {peer.reason}; {what} was to come")
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise Violation(f"{what} did not come within {seconds:g} s") from None
+
     async def message(
         self, peer: Peer, since: int, accept: Callable[[DataTransfer], object], seconds: float, what: str
     ) -> DataTransfer:
         """Return the first message from entry ``since`` of ``received`` on that is ``what`` the case waits for. It is a
         violation if none comes within ``seconds``."""
-        try:
-            async with asyncio.timeout(seconds):
-                while True:
-                    self._news.clear()
-                    for header in self.messages_of(peer, since):
-                        if accept(header):
-                            return header
-                    if not peer.alive:
-                        raise Violation(f"the connection ended before {what} came: {peer.reason}")
-                    await self._news.wait()
-        except TimeoutError:
-            raise Violation(f"{what} did not come within {seconds:g} s") from None
+        found: list[DataTransfer] = []
+
+        def came() -> bool:
+            found[:] = [header for header in self.messages_of(peer, since) if accept(header)]
+            return bool(found)
+
+        await self.until(peer, came, seconds, what)
+        return found[0]
 
     async def settled(self) -> None:
         """Return when no message has come for the quiet time."""
@@ -208,6 +221,19 @@ class Trial:
             await asyncio.sleep(self.timing.quiet)
 
     # -- judging -------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def expecting(self, what: str, seconds: float | None = None) -> AsyncIterator[None]:
+        """Make it a violation if the block takes longer than ``seconds`` (patience by default), if the connection ends,
+        or if a request gets a status of failure. ``what`` is what the server has to do."""
+        limit = self.timing.patience if seconds is None else seconds
+        try:
+            async with asyncio.timeout(limit):
+                yield
+        except TimeoutError:
+            raise Violation(f"{what}: nothing came within {limit:g} s") from None
+        except (ServerError, SmbDirectError, Ended, Silence) as error:
+            raise Violation(f"{what}: {error}") from error
 
     async def terminated(self, peer: Peer, why: str) -> None:
         """Require that the server terminates the connection. ``why`` says what it was sent."""
@@ -244,13 +270,11 @@ async def write_and_check(trial: Trial, session: Session, size: int, sizes: Size
     data = os.urandom(size - WRITE_HEADER)
     conversation = session.conversation
     conversation.sizes, conversation.fill = sizes, fill
-    try:
-        async with asyncio.timeout(2 * trial.timing.patience):
-            written = await session.tree.write(file, 0, data)
-            trial.require(written == len(data), f"{written} of {len(data)} bytes were written")
-            conversation.sizes, conversation.fill = whole, False
-            same = await session.tree.read(file, 0, len(data)) == data
-            await session.tree.close(file)
-    except TimeoutError:
-        raise Violation(f"a WRITE and a READ of {size} bytes were not answered") from None
+    async with trial.expecting(f"a WRITE of {size} bytes", 2 * trial.timing.patience):
+        written = await session.tree.write(file, 0, data)
+    trial.require(written == len(data), f"{written} of {len(data)} bytes were written")
+    conversation.sizes, conversation.fill = whole, False
+    async with trial.expecting(f"a READ of {len(data)} bytes", 2 * trial.timing.patience):
+        same = await session.tree.read(file, 0, len(data)) == data
+        await session.tree.close(file)
     trial.require(same, "the file has other data than was written")

@@ -108,7 +108,8 @@ async def receive(trial: Trial) -> None:
     content = os.urandom(1024 - READ_HEADER)
     file = await trial.create(session, content)
     since = len(trial.received)
-    trial.require(await session.tree.read(file, 0, len(content)) == content, "the file was read wrongly")
+    async with trial.expecting("the answer to a READ"):
+        trial.require(await session.tree.read(file, 0, len(content)) == content, "the file was read wrongly")
     lacking = 1024
     for header in trial.messages_of(session.peer, since):
         if header.data_length or header.remaining_data_length:
@@ -231,8 +232,9 @@ async def remaining_grows(trial: Trial) -> None:
     session.conversation.send_fragments(pieces)
     if await session.peer.ended(trial.timing.quiet):
         return
-    trial.require(await writing == len(data), "not all of the data was written")
-    trial.require(await session.tree.read(file, 0, len(data)) == data, "the file has other data than was sent")
+    async with trial.expecting("the answers to a WRITE and a READ"):
+        trial.require(await writing == len(data), "not all of the data was written")
+        trial.require(await session.tree.read(file, 0, len(data)) == data, "the file has other data than was sent")
     raise NotApplicable("the server compares the lengths at the end only, which 3.1.5.8 allows")
 
 
