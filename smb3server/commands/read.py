@@ -214,7 +214,7 @@ class FileRead:
                 fail(pending, error, remote)
                 return
             count = len(data)
-            transform.has_moved(self.request.connection, count)
+            transform.moves(self.request.connection, count)
             fixed = _FIXED(17, READ_DATA_OFFSET, 0, len(outcome), count, ReadResponseFlags.RDMA_TRANSFORM)
             pending.complete(Response([fixed, outcome], invalidate=remote.invalidate))
 

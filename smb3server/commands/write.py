@@ -213,6 +213,8 @@ class PeerWrite:
             self._give_back()
             self._request.pending = None
             raise StatusError(NtStatus.INVALID_PARAMETER) from None
+        if self._transform is not None:
+            self._transform.moves(self._request.connection, len(self._buffer.view))
         return self._pending
 
     def _fetched(self, error: BaseException | None) -> None:
@@ -232,8 +234,6 @@ class PeerWrite:
             if self._cancelled:
                 cancel(self._pending, self._remote)
             elif not self._pending.done:
-                if self._transform is not None:
-                    self._transform.has_moved(self._request.connection, self._body.remaining_bytes)
                 self._store()
         except Exception as failure:
             fail(self._pending, failure, self._remote)

@@ -154,11 +154,15 @@ class SessionCipher:
         state.finalize()
         return state.tag
 
+    def takes(self, nonce: bytes, tag: bytes) -> bool:
+        """Return whether nonce and tag of a payload have the right lengths. Only then it can be authentic."""
+        return len(nonce) == self.nonce_size and len(tag) == TAG_SIZE
+
     def decrypt_payload(self, payload: memoryview, nonce: bytes, tag: bytes) -> bool:
         """Decrypt a payload in place. Return False if it is not authentic: its content is undefined then.
 
         Nonce and tag come from the peer and may have wrong lengths. May run on any thread."""
-        if len(nonce) != self.nonce_size or len(tag) != TAG_SIZE:
+        if not self.takes(nonce, tag):
             return False
         try:
             if self._ccm:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hmac
 import struct
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -26,7 +27,7 @@ _IS_CANCEL = 2
 _OF_PAYLOAD = 0x80000000
 """Is zero in the nonces of messages. So no payload has the nonce of a message that the same key signs."""
 _SLICE = 262144
-"""Bytes of a payload that are signed at a time, by an algorithm that holds the interpreter's lock."""
+"""Bytes of a payload that AES-CMAC signs at a time."""
 
 
 class Signer(ABC):
@@ -101,7 +102,13 @@ class CmacSigner(Signer):
         return self.sign((message,), 0)
 
     def sign_payload(self, payload: memoryview, nonce: bytes) -> bytes:
-        return self.sign([payload[at : at + _SLICE] for at in range(0, len(payload), _SLICE)], 0)
+        state = self._keyed.copy()
+        state.update(payload[:_SLICE])  # type: ignore[arg-type]
+        for at in range(_SLICE, len(payload), _SLICE):
+            # The library holds the interpreter's lock, and the next slice follows too soon for others to get it.
+            time.sleep(0)
+            state.update(payload[at : at + _SLICE])  # type: ignore[arg-type]
+        return state.finalize()
 
 
 class GmacSigner(Signer):

@@ -245,9 +245,11 @@ class FastLane:
             return False
         opened, answer, remote = found
         if remote is not None and (
-            cipher_session is not None or (signer is not None and connection.rdma_transform_ids)
+            cipher_session is not None
+            or session.signing_required
+            or (signer is not None and connection.rdma_transform_ids)
         ):
-            return False  # the data needs a transform
+            return False  # the data needs protection of its own
         if signer is not None and not signer.verify(view):
             view[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]
             return False

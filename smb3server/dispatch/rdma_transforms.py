@@ -1,8 +1,10 @@
 """RDMA transforms: data of encrypted and signed requests is encrypted and signed on its way by RDMA, too. [MS-SMB2
 3.3.5.12, 3.3.5.13]
 
-Data of an encrypted request, session or share never moves by RDMA in the clear: without the transform for it the
-request is refused. What a client only signs may move without a signature, if the client does not support the transform.
+Data of an encrypted request, session or share never moves by RDMA in the clear, and that of a session that must sign
+never without a signature: without the transform for it the request is refused. The section would send it; but clients
+that do not support transforms do not ask for it (3.2.4.6, 3.2.4.7). What a client signs of its own accord may move
+without a signature.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from smb3server.wire.rdma_transform import CryptoTransform, RdmaTransformId, pac
 from smb3server.wire.status import NtStatus, StatusError
 
 LONG_FROM = 2 << 20
-"""Bytes of a payload from which a worker thread encrypts or signs it, with a fast algorithm. Handing it over costs
-about as much as the event loop would stand still for."""
+"""Bytes of a payload from which a worker thread encrypts or signs it, with a fast algorithm. The event loop would stand
+still for 0.2 ms. Handing it over costs about 0.1 ms."""
 LONG_FROM_IF_SLOW = 256 << 10
 """The same with a slow algorithm."""
 
@@ -46,8 +48,8 @@ class Transform(NamedTuple):
         future = connection.loop.run_in_executor(None, self.run, payload)
         future.add_done_callback(lambda future: then(_outcome(future.result)))
 
-    def has_moved(self, connection: Connection, count: int) -> None:
-        """Count ``count`` protected bytes that have moved by RDMA."""
+    def moves(self, connection: Connection, count: int) -> None:
+        """Count ``count`` protected bytes that move by RDMA. Call it when the transport counts them (``Traffic``)."""
         if self.kind is _ENCRYPTION:
             connection.rdma_bytes_encrypted += count
         else:
@@ -64,7 +66,7 @@ def _outcome(work: Callable[[], bytes]) -> bytes | Exception:
 def for_read(request: Request) -> Transform | None:
     """Return what protects the data that a READ sends by RDMA. None: nothing does. [MS-SMB2 3.3.5.12]
 
-    Raises ``StatusError``, INVALID_PARAMETER, if the data must be encrypted and the client does not support that."""
+    Raises ``StatusError``, INVALID_PARAMETER, if the data must be protected and the client does not support that."""
     ids = request.connection.rdma_transform_ids
     if _must_encrypt(request):
         cipher = _cipher(request)
@@ -73,6 +75,7 @@ def for_read(request: Request) -> Transform | None:
         return Transform(_ENCRYPTION, cipher.slow, partial(_encrypt, cipher, cipher.new_nonce()))
     signer = _signer(request)
     if _SIGNING not in ids or signer is None:
+        _check_may_be_clear(request)
         return None
     nonce = signer.payload_nonce(request.header.message_id, from_server=True)
     return Transform(_SIGNING, signer.slow, partial(_sign, signer, nonce))
@@ -81,15 +84,17 @@ def for_read(request: Request) -> Transform | None:
 def for_write(request: Request, crypto: CryptoTransform | None) -> Transform | None:
     """Return what checks the data that a WRITE fetches by RDMA. None: nothing does. [MS-SMB2 3.3.5.13]
 
-    ``crypto``: what the request says of it, if anything. Raises ``StatusError``, INVALID_PARAMETER, if it is missing,
-    was not negotiated, or does not suit the protection of the request."""
+    ``crypto``: what the request says of it, if anything. Raises ``StatusError``: INVALID_PARAMETER if it is missing,
+    was not negotiated, or does not suit the protection of the request; AUTH_TAG_MISMATCH if tag or nonce have a wrong
+    length. The section fetches the data before it looks at these, and answers the same."""
     if crypto is None:
-        if _must_encrypt(request):
-            raise StatusError(NtStatus.INVALID_PARAMETER)
+        _check_may_be_clear(request)
         return None
     if crypto.transform_type in request.connection.rdma_transform_ids:
         cipher, signer = _cipher(request), _signer(request)
         if crypto.transform_type is _ENCRYPTION and cipher is not None:
+            if not cipher.takes(crypto.nonce, crypto.signature):
+                raise StatusError(NtStatus.AUTH_TAG_MISMATCH)
             return Transform(_ENCRYPTION, cipher.slow, partial(_decrypt, cipher, crypto))
         if crypto.transform_type is _SIGNING and signer is not None:
             return Transform(_SIGNING, signer.slow, partial(_verify, signer, crypto))
@@ -100,6 +105,11 @@ def _must_encrypt(request: Request) -> bool:
     session, tree = request.session, request.tree
     by_session = session is not None and session.encrypt_data
     return request.encrypted or by_session or (tree is not None and tree.encrypt_data)
+
+
+def _check_may_be_clear(request: Request) -> None:
+    if _must_encrypt(request) or (request.session is not None and request.session.signing_required):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
 def _cipher(request: Request) -> SessionCipher | None:
@@ -126,7 +136,7 @@ def _sign(signer: Signer, nonce: bytes, payload: memoryview) -> bytes:
 
 
 def _decrypt(cipher: SessionCipher, crypto: CryptoTransform, payload: memoryview) -> bytes:
-    """Decrypt a payload. Raises ``StatusError``, AUTH_TAG_MISMATCH, also if tag or nonce have a wrong length.
+    """Decrypt a payload. Raises ``StatusError``: AUTH_TAG_MISMATCH.
 
     The decrypted data is as long as the fetched data, which is RemainingBytes: so it never is BAD_DATA."""
     if not cipher.decrypt_payload(payload, crypto.nonce, crypto.signature):
