@@ -70,6 +70,11 @@ class Exposed:
         """The channel information that tells the truth."""
         return pack_descriptors([self.buffer])
 
+    @property
+    def began(self) -> str:
+        """The first bytes, for the reader of a verdict."""
+        return bytes(self.view[:16]).hex()
+
     def untouched(self, begin: int = 0) -> bool:
         """Return whether the server has written nothing from ``begin`` on, to memory that it may write to."""
         rest = self.view[begin:]
@@ -314,8 +319,8 @@ async def open_file(
 
 
 async def open_on(trial: Trial, session: Session, content: bytes = b"", *, name: str = "") -> DataFile:
-    """Create a file with ``content``, or open the file ``name`` if it is there. It goes away with its last open."""
-    options = int(CreateOptions.DELETE_ON_CLOSE)
+    """Create a file with ``content``, which goes away when it is closed; or open or create the file ``name``."""
+    options = 0 if name else int(CreateOptions.DELETE_ON_CLOSE)
     quiet, session.peer.quiet = session.peer.quiet, True
     try:
         async with asyncio.timeout(trial.timing.patience):

@@ -96,7 +96,7 @@ _GOOD = NegotiateRequest(
     credits_requested=10,
     preferred_send_size=1024,
     max_receive_size=1024,
-    max_fragmented_size=131072,
+    max_fragmented_size=1 << 20,
 )
 
 Observer = Callable[["Peer", Received], None]

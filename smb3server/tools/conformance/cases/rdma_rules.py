@@ -240,25 +240,61 @@ async def minimum_count(trial: Trial) -> None:
 
 @case(SUITE, "Smb2RdmaRules_DescriptorsInOrder", "MS-SMBD 3.1.4.5, 3.1.4.6")
 async def uneven_descriptors(trial: Trial) -> None:
-    """Descriptors of one byte, of none, and of uneven lengths are used in their order, the last one only in part."""
+    """Descriptors of one byte and of uneven lengths are used in their order, the last one only in part."""
     content = os.urandom(SIZE)
-    lengths = (1, 0, 4095, 7, 0, 8191, SIZE)
+    lengths = (1, 4095, 7, 8191, SIZE)
     file = await open_file(trial)
-    source = file.expose(SIZE + 16, content)
-    begin, parts = 0, []
-    for length in lengths:
-        parts.append(source.part(begin, min(length, SIZE + 16 - begin)))
-        begin = min(begin + length, SIZE + 16)
+    source = file.expose(2 * SIZE, content)
+    begins = [sum(lengths[:number]) for number in range(len(lengths))]
+    parts = [source.part(begin, length) for begin, length in zip(begins, lengths, strict=True)]
     check_write(trial, await file.write(Write(SIZE, pack_descriptors(parts))), SIZE)
     trial.require(await file.content(SIZE + 1) == content, "the file has other content than was written")
-    sinks = [file.expose(max(length, 1)) for length in lengths]
-    info = pack_descriptors([sink.part(0, length) for sink, length in zip(sinks, lengths, strict=True)])
+    sinks = [file.expose(length) for length in lengths]
+    info = pack_descriptors([sink.buffer for sink in sinks])
     check_read(trial, await file.read(Read(SIZE, info)), SIZE)
-    received = b"".join(bytes(sink.view[:length]) for sink, length in zip(sinks, lengths, strict=True))
+    received = b"".join(sink.view for sink in sinks)
     trial.require(received[:SIZE] == content, "the data is wrong, or in the wrong place")
-    used = SIZE - sum(lengths[:-1])
-    trial.require(sinks[-1].untouched(used), "the READ has written behind its data")
-    trial.require(sinks[1].untouched() and sinks[4].untouched(), "the READ has written to a descriptor without length")
+    trial.require(sinks[-1].untouched(SIZE - begins[-1]), "the READ has written behind its data")
+
+
+@case(SUITE, "Smb2RdmaRules_Read_MoreDescriptors", "MS-SMBD 3.1.4.5")
+async def more_for_read(trial: Trial) -> None:
+    """A READ writes its data and no more: a descriptor behind those that hold the data is left alone."""
+    content = os.urandom(SIZE)
+    file = await open_file(trial, content)
+    large, further = file.expose(SIZE + 4096), file.expose(4096)
+    info = pack_descriptors([large.buffer, further.buffer])
+    check_read(trial, await file.read(Read(SIZE, info)), SIZE)
+    trial.require(large.view[:SIZE] == content, "the data is wrong")
+    trial.require(large.untouched(SIZE), "the READ has written behind its data")
+    trial.require(further.untouched(), f"the READ has written into a descriptor that it does not need: {further.began}")
+
+
+@case(SUITE, "Smb2RdmaRules_Write_MoreDescriptors", "MS-SMBD 3.1.4.6")
+async def more_for_write(trial: Trial) -> None:
+    """A WRITE fetches its data and no more: a descriptor behind those that hold the data is left alone, and may have a
+    token that is not valid."""
+    content = os.urandom(SIZE)
+    file = await open_file(trial)
+    large, further = file.expose(SIZE + 4096, content), file.expose(4096, b"")
+    info = pack_descriptors([large.buffer, further.buffer])
+    further.region.deregister()
+    check_write(trial, await file.write(Write(SIZE, info)), SIZE)
+    trial.require(await file.content(SIZE + 1) == content, "the file has other content than was written")
+
+
+@case(SUITE, "Smb2RdmaRules_Read_DescriptorsTooShort", "MS-SMB2 2.2.20, MS-SMBD 3.1.4.5")
+async def too_short_for_read(trial: Trial) -> None:
+    """A READ whose descriptors hold less than Length fails, or says in DataRemaining no more than they hold."""
+    content = os.urandom(SIZE)
+    file = await open_file(trial, content)
+    exposed = file.expose(SIZE)
+    half = SIZE // 2
+    answer = await file.read(Read(SIZE, pack_descriptors([exposed.part(0, half)])))
+    if answer.read is not None:
+        said = answer.read.data_remaining
+        trial.require(said <= half, f"DataRemaining is {said}, and the descriptors hold {half} bytes")
+    trial.require(exposed.untouched(half), "the READ has written outside its descriptor")
 
 
 @case(SUITE, "Smb2RdmaRules_PartOfRegion", "MS-SMBD 3.1.4.5")
@@ -359,7 +395,9 @@ async def bad_last_token(trial: Trial) -> None:
         trial.note(f"no answer: {error}")
     else:
         trial.require(answer.status != NtStatus.SUCCESS, "the WRITE succeeded without its data")
-    trial.require(await watcher.content(SIZE + 1) == old, "the WRITE that failed has changed the file")
+    after = await watcher.content(SIZE + 1)
+    await watcher.tree.delete(name)
+    trial.require(after == old, "the WRITE that failed has changed the file")
 
 
 @case(SUITE, "Smb2RdmaRules_ChannelOverTcp", "MS-SMB2 3.3.5.12, 3.3.5.13")

@@ -178,6 +178,36 @@ def writes_further(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rdma, "write_to_peer", write_to_peer)
 
 
+def uses_all_descriptors(patch: pytest.MonkeyPatch) -> None:
+    """Move as many bytes as the descriptors hold, whatever the request needs."""
+    good_write, good_read = Rdma.write_to_peer, Rdma.read_from_peer
+
+    def spare(remote: Sequence[RemoteBuffer], local: Sequence[Buffer]) -> memoryview:
+        return memoryview(bytearray(sum(one.length for one in remote) - sum(map(len, local))))
+
+    patch.setattr(
+        Rdma,
+        "write_to_peer",
+        lambda self, remote, local, done: good_write(self, remote, [*local, spare(remote, local)], done),
+    )
+    patch.setattr(
+        Rdma,
+        "read_from_peer",
+        lambda self, remote, local, done: good_read(self, remote, [*local, spare(remote, local)], done),
+    )
+
+
+def says_what_was_asked(patch: pytest.MonkeyPatch) -> None:
+    """Write what fits into the descriptors of a READ, and say that everything was written."""
+    good = Rdma.write_to_peer
+
+    def write_to_peer(self: Rdma, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], done: OnDone | None) -> None:
+        good(self, remote, [memoryview(b"".join(local))[: sum(one.length for one in remote)]], done)
+
+    patch.setattr(Rdma, "write_to_peer", write_to_peer)
+    patch.setattr(data_channel, "_check_covered", lambda buffers, length: None)
+
+
 def lists_no_rdma(patch: pytest.MonkeyPatch) -> None:
     """List all interfaces without RDMA_CAPABLE."""
     good = network.pack_interfaces
@@ -315,6 +345,8 @@ BROKEN: tuple[tuple[Break, tuple[str, ...]], ...] = (
     (knows_no_minimum, (f"{RULES}Read_MinimumCount",)),
     (takes_what_must_be_ignored, (f"{RULES}*_ChannelNone",)),
     (uses_one_descriptor, ("*BufferDescriptorList", f"{RULES}DescriptorsInOrder")),
+    (uses_all_descriptors, (f"{RULES}*_MoreDescriptors",)),
+    (says_what_was_asked, (f"{RULES}Read_DescriptorsTooShort",)),
     (writes_further, (f"{RULES}PartOfRegion", f"{RULES}Read_EndOfFile")),
     (lists_no_rdma, ("*MultipleChannel_*", "Smb2Multichannel_*")),
     (agrees_to_everything, (f"{NEGOTIATION}*Common", f"{NEGOTIATION}CountZero", f"{NEGOTIATION}TooShort")),
