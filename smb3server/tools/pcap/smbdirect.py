@@ -190,7 +190,8 @@ class SmbDirectReader:
     def _data_transfer(self, message: RdmaMessage, sender: Peer, receiver: Peer) -> None:
         raw, number, way, check = message.payload, message.number, message.direction, self._verdicts.check
         self._judge_keepalive(way.reverse, number, message.time)
-        check(rules.SMBD_ORDER, receiver.negotiated, number, way, "data before the peer's negotiate message")
+        if not check(rules.SMBD_ORDER, receiver.negotiated, number, way, "data before the peer's negotiate message"):
+            return
         if receiver.max_receive_size:
             text = "{} bytes, the peer's MaxReceiveSize is {}"
             size, limit = len(raw), receiver.max_receive_size
