@@ -18,7 +18,7 @@ from smb3server.tools.pcap.capture import CaptureError
 from smb3server.tools.pcap.given_secrets import Secrets
 from smb3server.tools.pcap.judge import Judge, judge_capture
 from smb3server.tools.pcap.replay import replay
-from smb3server.tools.pcap.rewrite import rewrite
+from smb3server.tools.pcap.rewrite import TcpStream, rewrite
 from smb3server.tools.pcap.smb2 import READ, WRITE, transfer_length
 from tools.kernel_lab import multichannel
 from tools.kernel_lab.cases import Case
@@ -126,12 +126,13 @@ def for_tshark(capture: Path) -> Iterator[Path]:
     """Yield the capture with its iWARP connections in a form that tshark can judge (``rewrite``)."""
     found = judge_capture(str(capture), record=True).connections
     wires = [one.wire for one in found if one.wire is not None and one.fabric == "iwarp"]
-    if not wires:
+    streams = [TcpStream(wire.client, wire.server, wire.frames) for wire in wires]
+    if not streams:
         yield capture
         return
     with tempfile.TemporaryDirectory(prefix="smb-tshark-") as folder:
         path = Path(folder) / capture.name
-        rewrite(wires, path)
+        rewrite(streams, path)
         yield path
 
 

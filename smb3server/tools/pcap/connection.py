@@ -58,8 +58,16 @@ class Connection:
     """One connection. ``fabric`` is iwarp, roce, ib or tcp; ``smbdirect`` is None for tcp."""
 
     def __init__(
-        self, fabric: str, client: Address, server: Address, verdicts: Verdicts, settings: Settings, saw_start: bool
+        self,
+        fabric: str,
+        client: Address,
+        server: Address,
+        verdicts: Verdicts,
+        settings: Settings,
+        number: int,
+        saw_start: bool,
     ) -> None:
+        """Begin in frame ``number``."""
         self.fabric, self.client, self.server = fabric, client, server
         self.number = verdicts.connection
         self.verdicts = verdicts
@@ -76,9 +84,11 @@ class Connection:
         self._inline_read = self._inline_write = 0
         self._settings = settings
         self._ended = False
-        self.exchange = Exchange(
-            self.number, server[0], verdicts, settings.table, settings.secrets, self._emit, saw_start
-        )
+        if not saw_start:
+            verdicts.unjudged(number, "the capture begins within the connection")
+        self.exchange = Exchange(self.number, server[0], verdicts, settings.table, settings.secrets, self._emit)
+        if not saw_start:
+            self.exchange.lose(number)
         if fabric != "tcp":
             wire = self.wire = Wire(
                 fabric, client, server, verdicts, self._rdma, self.lost, saw_start=saw_start, record=settings.record
@@ -87,13 +97,15 @@ class Connection:
 
     def receive(self, message: UpperMessage) -> None:
         """Take a message of the upper layer."""
-        self._note(message.number, message.time)
+        if self.wire is None:
+            self._note(message.number, message.time)
         self.messages += 1
         if self._settings.record:
             self.upper.append(message)
         self.exchange.receive(message)
 
     def _note(self, number: int, time: float) -> None:
+        self.verdicts.message()
         self.last = number, time
         if self.first is None:
             self.first = self.last
@@ -129,6 +141,7 @@ class Connection:
         if self.smbdirect is not None:
             self.smbdirect.finish(*self.last)
         self.exchange.finish()
+        self.verdicts.finish()
 
     @property
     def counters(self) -> Counters:

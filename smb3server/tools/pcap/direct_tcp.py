@@ -46,7 +46,7 @@ class DirectTcpReader:
         """Take the next bytes."""
         stream, way = self._streams[chunk.direction], chunk.direction
         if not chunk.known:
-            self._verdicts.unjudged(chunk.number, "bytes of the TCP stream are missing")
+            self._verdicts.lost(chunk.number, "bytes of the TCP stream are missing")
         if stream.lost_place:
             found = _START.search(chunk.data) if chunk.known else None
             if found is None:

@@ -81,7 +81,6 @@ class Exchange:
         table: SessionTable,
         secrets: Secrets,
         emit: Callable[[CommandRecord], None],
-        saw_start: bool,
     ) -> None:
         self.negotiated = Negotiated(server=server_host)
         self.memory = ClientMemory(verdicts)
@@ -96,8 +95,6 @@ class Exchange:
         self._pending: dict[int, Pending] = {}
         self._async_ids: dict[int, int] = {}
         """MessageId by AsyncId."""
-        if not saw_start:
-            self.lose(0)
 
     def lose(self, number: int, secret: bool = False) -> None:
         """Note that messages are missing from frame ``number`` on: credits and identifiers cannot be judged.
@@ -385,7 +382,7 @@ class Exchange:
         record, number = pending.record, message.number
         record.reply, record.status = number, part.status
         record.latency = message.time - record.time
-        effects.judge_answer(pending, part, number, self._verdicts)
+        effects.judge_answer(pending, part, number, self._verdicts, self.memory.blind)
         if pending.offer is not None:
             self.memory.answered(pending.offer, number, message.invalidated)
         effects.apply(pending, part, self._logons.established)

@@ -224,7 +224,8 @@ class ReliableConnection:
         half.partial.clear()
         half.started, half.remote, half.whole = False, None, -1
         half.reads.clear()
-        self._verdicts.unjudged(number, reason)
+        self.halves[direction.reverse].reads.clear()
+        self._verdicts.lost(number, reason)
         self.wire.lost(direction, number)
 
     # -- Messages -------------------------------------------------------------------------------------------------

@@ -29,10 +29,15 @@ _MAD, _DETH = 256, 8
 _HELD = 1024
 """Packets that wait until it shows who of two hosts is the server."""
 
-NewWire = Callable[[str, Address, Address, bool], Wire]
-"""Makes a connection: fabric, client, server, and whether the capture has its set-up."""
+NewWire = Callable[[str, Address, Address, int, bool], Wire]
+"""Makes a connection: fabric, client, server, first frame, and whether the capture has its set-up."""
 EndWire = Callable[[Wire, int], None]
 """Is told of the end of a connection, and its frame."""
+
+
+def _queue_pair(packet: IbPacket) -> tuple[str, int]:
+    """Return the host and the queue pair that a packet goes to."""
+    return packet.destination[0], int.from_bytes(packet.data[5:8], "big")
 
 
 @dataclass
@@ -75,7 +80,7 @@ class InfinibandReader:
         if len(data) < BTH + (0 if packet.lost else ICRC):
             self._verdicts.check(rules.IB_PACKET, False, number, Direction.TO_SERVER, "packet of {} bytes", len(data))
             return
-        known = self._by_destination.get((packet.destination[0], int.from_bytes(data[5:8], "big")))
+        known = self._by_destination.get(_queue_pair(packet))
         verdicts, way = (known[0].wire.verdicts, known[1]) if known else (self._verdicts, Direction.TO_SERVER)
         if packet.lost:
             verdicts.unjudged(number, "packets are not captured whole")
@@ -155,7 +160,7 @@ class InfinibandReader:
                 return  # A retry.
         (service,) = struct.unpack_from("!Q", data, 8)
         client = (source, int.from_bytes(data[140 + 2 : 140 + 4], "big"))
-        wire = self._new_wire(packet.network, client, (destination, service & 0xFFFF), True)
+        wire = self._new_wire(packet.network, client, (destination, service & 0xFFFF), packet.number, True)
         connection = _Connection(ReliableConnection(wire, 128 << (data[50] >> 4)), local, depths=(data[35], data[39]))
         wire.properties |= {
             "requests": 1,
@@ -187,6 +192,17 @@ class InfinibandReader:
         if key in self._by_destination and self._by_destination[key][0] is not connection.transport:
             self._end(self._by_destination[key][0], 0)  # Its end was not captured.
         self._by_destination[key] = connection.transport, direction
+        peer = (
+            connection.transport.wire.server[0]
+            if direction is Direction.TO_CLIENT
+            else connection.transport.wire.client[0]
+        )
+        strangers = self._strangers.get(frozenset((host, peer)))
+        early = [] if strangers is None else [one for one in strangers.held if _queue_pair(one[0]) == key]
+        for one in early:  # In the capture before the message that names their queue pair.
+            assert strangers is not None
+            strangers.held.remove(one)
+            connection.transport.receive(one[1]._replace(direction=direction))
 
     # -- Captures that begin within a connection ------------------------------------------------------------------
 
@@ -197,7 +213,7 @@ class InfinibandReader:
         if strangers.hopeless or len(hosts) != 2:
             return
         strangers.held.append((packet, held))
-        pairs = {(p.destination[0], int.from_bytes(p.data[5:8], "big")) for p, _ in strangers.held}
+        pairs = {_queue_pair(p) for p, _ in strangers.held}
         shown = [(p, server) for p, h in strangers.held if (server := sent_by_server(h)) is not None]
         if len(pairs) > 2 or len(strangers.held) > _HELD:
             strangers.hopeless = True
@@ -206,7 +222,7 @@ class InfinibandReader:
         elif len({host for host, _ in pairs}) == 2 and shown:
             first, server = shown[0]
             ends = (first.source[0], 0), (first.destination[0], 0)
-            wire = self._new_wire(packet.network, *(ends[::-1] if server else ends), False)
+            wire = self._new_wire(packet.network, *(ends[::-1] if server else ends), packet.number, False)
             transport = ReliableConnection(wire, 0)
             for host, queue_pair in pairs:
                 way = Direction.TO_CLIENT if host == wire.client[0] else Direction.TO_SERVER

@@ -71,7 +71,6 @@ class IwarpReader:
         """Whether FPDUs have a CRC; None if the capture does not say."""
         self._largest_fpdu = [0, 0]
         if not wire.saw_start:
-            wire.verdicts.unjudged(0, "the capture begins within the connection: its set-up is not known")
             for half in self._halves:
                 half.set_up = half.broken = True
                 half.next_msn = dict.fromkeys((0, 1, 2))
@@ -82,7 +81,7 @@ class IwarpReader:
         half = self._halves[chunk.direction]
         stream = half.stream
         if not chunk.known:
-            self._verdicts.unjudged(chunk.number, "bytes of the TCP stream are missing")
+            self._verdicts.lost(chunk.number, "bytes of the TCP stream are missing")
         if stream.lost_place:
             if not chunk.known or not begins_fpdu(chunk.data):
                 return
@@ -121,12 +120,13 @@ class IwarpReader:
         """Forget the messages in progress: a part of them is not there."""
         half = self._halves[direction]
         self.wire.lost(direction, number)
+        for one in self._halves:  # Either end may have lost its RDMA Reads, or their responses.
+            one.reads.clear()
+            one.broken = True
         half.untagged.clear()
         half.tagged.clear()
         half.tagged_start = None
         half.next_msn = dict.fromkeys((0, 1, 2))
-        half.reads.clear()
-        half.broken = True
 
     # -- MPA ------------------------------------------------------------------------------------------------------
 

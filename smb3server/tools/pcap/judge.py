@@ -118,17 +118,17 @@ class Judge:
 
     # -- Connections ----------------------------------------------------------------------------------------------
 
-    def _begin(self, fabric: str, client: Address, server: Address, saw_start: bool) -> Connection:
+    def _begin(self, fabric: str, client: Address, server: Address, number: int, saw_start: bool) -> Connection:
         verdicts = Verdicts(len(self.connections) + 1, self._found)
-        connection = Connection(fabric, client, server, verdicts, self._settings, saw_start)
+        connection = Connection(fabric, client, server, verdicts, self._settings, number, saw_start)
         self.connections.append(connection)
         return connection
 
     def _tcp_begun(self, conversation: Conversation) -> None:
-        TcpConnection(conversation, lambda fabric, c: self._begin(fabric, c.client, c.server, c.saw_start))
+        TcpConnection(conversation, lambda fabric, c: self._begin(fabric, c.client, c.server, c.last[0], c.saw_start))
 
-    def _wire_begun(self, network: str, client: Address, server: Address, saw_start: bool) -> Wire:
-        connection = self._begin(network, client, server, saw_start)
+    def _wire_begun(self, network: str, client: Address, server: Address, number: int, saw_start: bool) -> Wire:
+        connection = self._begin(network, client, server, number, saw_start)
         wire = connection.wire
         assert wire is not None
         self._by_wire[id(wire)] = connection

@@ -43,6 +43,9 @@ class Protection:
         """Return the plain message, or None if there is no key for it or it is not authentic."""
         check, number, way, data = self._verdicts.check, message.number, message.direction, message.data
         text = "transform header: {}"
+        if 0 <= message.known < TRANSFORM_SIZE:
+            self._verdicts.unjudged(number, "an encrypted message is not captured whole")
+            return None
         if not check(rules.TRANSFORM, len(data) > TRANSFORM_SIZE, number, way, text, f"{len(data)} bytes in all"):
             return None
         _, _, nonce, size, _, flags, _ = _TRANSFORM.unpack_from(data)

@@ -14,14 +14,26 @@ class Rule(NamedTuple):
     id: str
     section: str
     text: str
+    history: bool
+    """Whether it depends on earlier messages, so that a loss of the capture can make it look broken."""
 
+
+_ALONE = frozenset(
+    (
+        *("mpa.enhanced", "mpa.crc", "ddp.header", "ddp.queue", "ib.packet", "ib.icrc", "ib.size"),
+        *("smbd.length", "smbd.offset", "smbd.bounds", "smbd.credits-requested", "smbd.empty", "smbd.flags"),
+        *("smb2.frame", "smb2.header", "smb2.next-command", "smb2.body", "smb2.buffer", "smb2.direction"),
+        *("smb2.related", "smb2.credit-charge", "smb2.signature", "smb2.decryption", "smb2.transform"),
+    )
+)
+"""Rules that one message keeps or breaks by itself."""
 
 RULES: dict[str, Rule] = {}
 """All rules by id, in the order in which reports name them."""
 
 
 def _rule(identifier: str, section: str, text: str) -> Rule:
-    rule = RULES[identifier] = Rule(identifier, section, text)
+    rule = RULES[identifier] = Rule(identifier, section, text, identifier not in _ALONE)
     return rule
 
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from smb3server.tools.pcap import rules
 from smb3server.tools.pcap.direct_tcp import UpperMessage
-from smb3server.tools.pcap.rdma import Kind, RdmaMessage, Wire
+from smb3server.tools.pcap.rdma import RdmaMessage, Wire
+from smb3server.tools.pcap.smb2 import FLAG_RELATED
 from smb3server.tools.pcap.tcp import Direction
 
 _REQUEST = struct.Struct("<HHHHIII")
@@ -104,9 +105,8 @@ class SmbDirectReader:
         self.transfers: list[tuple[RdmaMessage, DataTransfer]] = []
         """All data transfers, if the wire records."""
         if not wire.saw_start:
-            for direction in Direction:
-                self.peers[direction].negotiated = True
-                self.lose(direction, 0)
+            for peer in self.peers.values():
+                peer.credits = peer.remaining = None
 
     def lose(self, direction: Direction, number: int) -> None:
         """Note that messages in this direction were not captured: credits and fragments are not known any more."""
@@ -128,14 +128,17 @@ class SmbDirectReader:
         """Take the next Send."""
         peer = self.peers[message.direction]
         peer.sends += 1
-        if not peer.negotiated:
+        if not peer.negotiated and (self.wire.saw_start or _negotiates(message)):
             peer.negotiated = True
             if message.direction is Direction.TO_SERVER:
                 self._negotiate_request(message)
             else:
                 self._negotiate_response(message)
             return
-        if message.known >= 0 and message.known < _HEADER + 4:
+        if not self.wire.saw_start:
+            for either in self.peers.values():
+                either.negotiated = True
+        if 0 <= message.known < _HEADER + 4:
             self.lose(message.direction, message.number)
             return
         self._data_transfer(message, peer, self.peers[message.direction.reverse])
@@ -190,7 +193,8 @@ class SmbDirectReader:
     def _data_transfer(self, message: RdmaMessage, sender: Peer, receiver: Peer) -> None:
         raw, number, way, check = message.payload, message.number, message.direction, self._verdicts.check
         self._judge_keepalive(way.reverse, number, message.time)
-        check(rules.SMBD_ORDER, receiver.negotiated, number, way, "data before the peer's negotiate message")
+        if not check(rules.SMBD_ORDER, receiver.negotiated, number, way, "data before the peer's negotiate message"):
+            return
         if receiver.max_receive_size:
             text = "{} bytes, the peer's MaxReceiveSize is {}"
             size, limit = len(raw), receiver.max_receive_size
@@ -252,8 +256,10 @@ class SmbDirectReader:
         number, way, check = message.number, message.direction, self._verdicts.check
         sender.inline_bytes += length
         if sender.remaining is None:
-            # In the middle of something that was lost. Its last fragment ends it; a whole message also shows itself.
-            if message.payload[offset + 1 : offset + 4] == b"SMB":
+            # In the middle of something that was lost. Its last fragment ends it. The beginning of a message shows
+            # itself, too, unless it is the header of a later part of a compound.
+            start = message.payload[offset : offset + 20]
+            if start[1:4] == b"SMB" and not (start[:1] == b"\xfe" and start[16] & FLAG_RELATED):
                 sender.remaining = 0
             else:
                 sender.remaining = None if remaining else 0
@@ -282,6 +288,7 @@ class SmbDirectReader:
         self._forward(UpperMessage(number, message.time, way, data, whole, invalidated))
 
 
-def is_send(message: RdmaMessage) -> bool:
-    """Return whether SMB Direct sees a message: it does not see RDMA Reads and Writes."""
-    return message.kind is Kind.SEND
+def _negotiates(message: RdmaMessage) -> bool:
+    """Return whether the first Send that was captured looks like a negotiate message."""
+    size = _REQUEST.size if message.direction is Direction.TO_SERVER else _RESPONSE.size
+    return len(message.payload) == size and message.payload[:4] == struct.pack("<HH", VERSION, VERSION)

@@ -71,8 +71,12 @@ class _Piece(NamedTuple):
 @dataclass
 class _Stream:
     next_sequence: int | None = None
+    queue: deque[TcpSegment] = field(default_factory=deque)
+    """Segments whose turn has not come: they acknowledge bytes that have not been seen."""
     pending: dict[int, _Piece] = field(default_factory=dict)
     """Segments behind a gap, by sequence number."""
+    end: int = 0
+    """Sequence number of the FIN."""
     waited: int = 0
     """Segments of the connection since the gap was acknowledged."""
     acknowledged: int | None = None
@@ -101,31 +105,80 @@ class Conversation:
     def add(self, segment: TcpSegment) -> bool:
         """Add the next captured segment. Return whether the connection has ended."""
         direction = Direction.TO_SERVER if segment.source == self.client else Direction.TO_CLIENT
-        stream, other = self._streams[direction], self._streams[1 - direction]
-        self.last = segment.number, segment.time
-        sequence = segment.sequence
+        stream = self._streams[direction]
         if segment.flags & SYN:
-            sequence = sequence + 1 & 0xFFFFFFFF
-            if stream.next_sequence is None:
-                stream.next_sequence = sequence
+            segment = segment._replace(sequence=segment.sequence + 1 & 0xFFFFFFFF)
         if stream.next_sequence is None:
-            stream.next_sequence = sequence
+            stream.next_sequence = segment.sequence
         if segment.flags & ACK:
-            other.acknowledged = segment.acknowledged
-        if segment.payload or segment.lost:
-            self._place(stream, direction, sequence, segment)
-        for late, way in ((stream, direction), (other, direction.reverse)):
-            if late.pending:
-                self._give_up(late, way)
-        stream.finished |= bool(segment.flags & FIN)
-        if segment.flags & RST or (stream.finished and other.finished and not (stream.pending or other.pending)):
+            self._streams[1 - direction].acknowledged = segment.acknowledged
+        stream.queue.append(segment)
+        self._run()
+        if sum(len(one.queue) for one in self._streams) > _PATIENCE:
+            self._skip_cause()
+        for way in Direction:
+            if self._streams[way].pending:
+                self._give_up(self._streams[way], way)
+        if segment.flags & RST or (all(one.finished for one in self._streams) and not self._waiting):
             self.finish()
         return self.ended
+
+    @property
+    def _waiting(self) -> bool:
+        return any(stream.pending or stream.queue for stream in self._streams)
+
+    def _run(self) -> None:
+        """Take the segments whose turn has come.
+
+        A segment that acknowledges bytes of the other end comes after them, even if the capture has them in another
+        order: captures of several queues of a network card do.
+        """
+        moved = True
+        while moved:
+            moved = False
+            for direction in Direction:
+                stream, other = self._streams[direction], self._streams[1 - direction]
+                while stream.queue and not self._too_early(stream.queue[0], other):
+                    self._take(stream, direction, stream.queue.popleft())
+                    moved = True
+
+    @staticmethod
+    def _too_early(segment: TcpSegment, other: _Stream) -> bool:
+        """Return whether a segment has data and acknowledges bytes that have not been seen."""
+        if other.next_sequence is None or not segment.flags & ACK or not (segment.payload or segment.lost):
+            return False
+        return _distance(segment.acknowledged, other.next_sequence) > 0
+
+    def _take(self, stream: _Stream, direction: Direction, segment: TcpSegment) -> None:
+        self.last = segment.number, segment.time
+        if segment.payload or segment.lost:
+            self._place(stream, direction, segment.sequence, segment)
+        if segment.flags & FIN:
+            stream.finished = True
+            stream.end = segment.sequence + len(segment.payload) + segment.lost & 0xFFFFFFFF
+        if stream.finished and stream.next_sequence == stream.end:
+            stream.next_sequence = stream.end + 1 & 0xFFFFFFFF  # The FIN has a number, too.
+
+    def _skip_cause(self) -> None:
+        """Go on without the bytes that the oldest waiting segment acknowledges: the capture does not have them."""
+        direction = min(
+            (way for way in Direction if self._streams[way].queue), key=lambda way: self._streams[way].queue[0].number
+        )
+        other = self._streams[direction.reverse]
+        seen = self._streams[direction].queue[0].acknowledged
+        while other.next_sequence is not None and _distance(seen, other.next_sequence) > 0:
+            if other.pending:
+                self._skip_gap(other, direction.reverse)
+            else:
+                self._hole(other, direction.reverse, _distance(seen, other.next_sequence))
+        self._run()
 
     def finish(self) -> None:
         """Deliver what is left, with its holes, and end."""
         if self.ended:
             return
+        while any(stream.queue for stream in self._streams):
+            self._skip_cause()
         for direction in Direction:
             while self._streams[direction].pending:
                 self._skip_gap(self._streams[direction], direction)
