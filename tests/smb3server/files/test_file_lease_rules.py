@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from smb3server.wire.create import Access, CreateDisposition, CreateOptions
+from smb3server.wire import oplock_break
+from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import Fsctl
@@ -30,6 +31,7 @@ from tests.lab.rule_scene import (
     R,
     act,
     close_body,
+    key,
     lease,
     rename_to,
     set_info_body,
@@ -38,6 +40,7 @@ from tests.lab.wire_client import ioctl_body
 
 READ, WRITE, DELETE = int(Access.READ_DATA), int(Access.WRITE_DATA), int(Access.DELETE)
 ATTRIBUTES = int(Access.READ_ATTRIBUTES | Access.WRITE_ATTRIBUTES | Access.SYNCHRONIZE | Access.READ_CONTROL)
+NOT_WRITE = int(ShareAccess.READ | ShareAccess.DELETE)
 FOLDER, ON_CLOSE = int(CreateOptions.DIRECTORY_FILE), int(CreateOptions.DELETE_ON_CLOSE)
 OPEN, OVERWRITE = int(CreateDisposition.OPEN), int(CreateDisposition.OVERWRITE)
 HELD, OTHER = 1, 2
@@ -240,32 +243,35 @@ BOTH_KINDS = pytest.mark.parametrize("level", [FileInfoClass.RENAME, FileInfoCla
 
 
 @BOTH_KINDS
-@pytest.mark.parametrize("same_client", [True, False])
+@pytest.mark.parametrize("same_session", [True, False])
 @pytest.mark.parametrize(
     ("access", "share", "status"),
     [(READ, 7, 0), (READ, 3, 0), (READ, 5, NO), (READ | DELETE, 7, NO), (ATTRIBUTES, 0, 0)],
     ids=["reads", "does not share DELETE", "does not share WRITE", "DELETE", "only attributes"],
 )
-def test_g1_opens_of_all_clients_count(
-    tmp_path: Path, access: int, share: int, status: int, same_client: bool, level: int
+def test_g1_opens_of_the_folder(
+    tmp_path: Path, access: int, share: int, status: int, same_session: bool, level: int
 ) -> None:
     async def scene(ground: Ground) -> None:
         other = await ground.peer()
-        holder = other if same_client else await ground.peer()
+        holder = other if same_session else await ground.peer()
         _, body = await folders_and_source(other, level)
         await holder.make("to", desired_access=access, share_access=share, create_options=FOLDER)
-        assert (await other.call(Command.SET_INFO, body)).status == status
+        deletion_only = access & DELETE and not same_session
+        assert (await other.call(Command.SET_INFO, body)).status == (0 if deletion_only else status)
 
     act(tmp_path, scene)
 
 
 @BOTH_KINDS
-@pytest.mark.parametrize("lets_go", [False, True], ids=["G3 stays", "G4 closes"])
-def test_g2_handle_caching_in_the_way_is_broken(tmp_path: Path, lets_go: bool, level: int) -> None:
+@pytest.mark.parametrize("lets_go", [False, True], ids=["stays", "closes"])
+def test_g2_g3_g4_handle_caching_in_the_way_is_broken(tmp_path: Path, lets_go: bool, level: int) -> None:
     async def scene(ground: Ground) -> None:
         holder, other = await ground.peer(), await ground.peer()
         _, body = await folders_and_source(other, level)
-        held = await holder.make("to", lease(HELD, RH), desired_access=DELETE, create_options=FOLDER)
+        held = await holder.make(
+            "to", lease(HELD, RH), desired_access=READ, share_access=NOT_WRITE, create_options=FOLDER
+        )
         assert held.state == RH
         await other.client.post(Command.SET_INFO, body)
         assert await holder.told() == [(HELD, RH, R)]
@@ -277,6 +283,26 @@ def test_g2_handle_caching_in_the_way_is_broken(tmp_path: Path, lets_go: bool, l
         assert (await other.receive()).status == (0 if lets_go else NO)
         if not lets_go:
             assert await holder.told() == [], "the folder did not change"
+
+    act(tmp_path, scene)
+
+
+@BOTH_KINDS
+def test_g2_of_the_same_session(tmp_path: Path, level: int) -> None:
+    """As smb2.dirlease.rename_dst_parent has it: the folder is open for DELETE."""
+
+    async def scene(ground: Ground) -> None:
+        client = await ground.peer()
+        _, body = await folders_and_source(client, level)
+        await client.make("to", lease(HELD, RH), desired_access=DELETE, create_options=FOLDER)
+        await client.client.post(Command.SET_INFO, body)
+        assert await client.told() == [(HELD, RH, R)]
+        await client.client.post(
+            Command.OPLOCK_BREAK,
+            oplock_break.LEASE_BREAK.pack(oplock_break.LeaseBreak(lease_key=key(HELD), lease_state=R)),
+        )
+        replies = {reply.header.command: reply.status for reply in (await client.receive(), await client.receive())}
+        assert replies == {Command.OPLOCK_BREAK: 0, Command.SET_INFO: NO}
 
     act(tmp_path, scene)
 

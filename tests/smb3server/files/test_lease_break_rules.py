@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from smb3server.wire import create_contexts, oplock_break
-from smb3server.wire.create import Access, CreateOptions
+from smb3server.wire.create import CreateOptions, ShareAccess
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, Header, HeaderFlags
-from smb3server.wire.oplock_break import LeaseBreakNotification
+from smb3server.wire.oplock_break import LeaseBreakNotification, OplockLevel
 from smb3server.wire.status import NtStatus
 from tests.lab.rule_scene import (
     ALL,
@@ -35,14 +35,13 @@ from tests.lab.rule_scene import (
 from tests.lab.rule_scene import reconnect as back_to
 
 FOLDER, ON_CLOSE = int(CreateOptions.DIRECTORY_FILE), int(CreateOptions.DELETE_ON_CLOSE)
-DELETE = int(Access.DELETE)
 D, FILE, WRONG = 1, 2, 3
 """Lease keys: of the folder, of a file, and one that no lease has."""
 
 
-async def hold(peer: Peer, state: int = RH, access: int = 0x00120089) -> FileId:
+async def hold(peer: Peer, state: int = RH, share: int = 7) -> FileId:
     """Lease the folder ``d``, which is made if needed."""
-    made = await peer.make("d", lease(D, state), desired_access=access, create_options=FOLDER)
+    made = await peer.make("d", lease(D, state), desired_access=0x00120089, share_access=share, create_options=FOLDER)
     assert made.state == state
     return made.file
 
@@ -165,7 +164,7 @@ def test_b3_r_becomes_none_without_an_acknowledgment(tmp_path: Path) -> None:
 def test_b4_a_break_to_r_goes_on_to_none_after_its_acknowledgment(tmp_path: Path) -> None:
     async def scene(ground: Ground) -> None:
         holder, other, third = await ground.peer(), await ground.peer(), await ground.peer()
-        await hold(holder, RH, DELETE)
+        await hold(holder, RH, share=int(ShareAccess.READ))
         file = (await other.make("f", desired_access=ALL)).file
         rename = set_info_body(file, FileInfoClass.RENAME, rename_to("d\\f"))
         await other.client.post(Command.SET_INFO, rename)
@@ -341,5 +340,30 @@ def test_host_a_held_up_server_still_knows_its_own_changes(tmp_path: Path, monke
         async with asyncio.timeout(5):
             while not await holder.told():
                 await asyncio.sleep(0.01)
+
+    act(tmp_path, scene)
+
+
+def test_k1_two_clients_with_one_key_have_two_leases_of_a_file(tmp_path: Path) -> None:
+    async def scene(ground: Ground) -> None:
+        holder, other = await ground.peer(), await ground.peer()
+        await holder.make("f", lease(FILE, RWH))
+        await other.client.post(Command.CREATE, other.request("f", lease(FILE, RWH)))
+        assert await holder.told() == [(FILE, RWH, RH)]
+        assert await other.waits()
+        assert await holder.acknowledge(FILE, RH) == 0
+        assert Made(await other.receive()).state == RH
+
+    act(tmp_path, scene)
+
+
+def test_f20_acknowledgments_that_nobody_asked_for(tmp_path: Path) -> None:
+    async def scene(ground: Ground) -> None:
+        client = await ground.peer()
+        await client.make("f", lease(FILE, RWH))
+        assert await client.acknowledge(FILE, R) == NtStatus.UNSUCCESSFUL
+        made = await client.make("g", requested_oplock_level=int(OplockLevel.BATCH))
+        body = oplock_break.OPLOCK_BREAK.pack(oplock_break.OplockBreak(24, OplockLevel.II, 0, 0, *made.file))
+        assert (await client.call(Command.OPLOCK_BREAK, body)).status == NtStatus.INVALID_OPLOCK_PROTOCOL
 
     act(tmp_path, scene)
