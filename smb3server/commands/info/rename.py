@@ -129,9 +129,8 @@ class _NameChange:
         if folder.delete_pending:
             raise StatusError(NtStatus.DELETE_PENDING)
         own = [opened for opened in folder.opens if opened.session is self.opened.session]
-        if share_modes.conflicts(folder.opens, _FOLDER_ACCESS, _ALL) or share_modes.conflicts(
-            own, _FOLDER_ACCESS, _OWN
-        ):
+        conflicts = share_modes.conflicts
+        if conflicts(folder.opens, _ADD_FILE, _SHARE_ALL) or conflicts(own, _ADD_FILE, _SHARE_DATA):
             self.break_handles(folder)
             raise StatusError(NtStatus.SHARING_VIOLATION)
 
