@@ -14,7 +14,7 @@ from smb3server.files.notify import fold
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, Path
-    from smb3server.files.file import File
+    from smb3server.files.file import Deleter, File
     from smb3server.state.objects import Open
 
 
@@ -37,15 +37,16 @@ def withdraw(opened: Open) -> None:
     if file is None:
         return
     file.keep()
-    for asked in [asked for asked in file.link_deletions if made_by_same_name(asked, opened)]:
-        file.keep_link(asked)
+    for asked, deletion in list(file.link_deletions.items()):
+        if concerns(deletion, opened):
+            file.keep_link(asked)
 
 
 def is_pending(file: File[Open] | None, backend: Backend | None, path: Path) -> bool:
     """Return whether an open of ``file`` by the name ``path`` must fail with DELETE_PENDING."""
     if file is None or file.delete_pending:
         return file is not None
-    return any(asked.tree.share.backend is backend and _has_path(asked, path) for asked in file.link_deletions)
+    return any(_has_name(deletion, backend, path) for deletion in file.link_deletions.values())
 
 
 def of_open(opened: Open) -> bool:
@@ -53,24 +54,24 @@ def of_open(opened: Open) -> bool:
     file = opened.file
     if file is None or file.delete_pending:
         return file is not None
-    return any(made_by_same_name(asked, opened) for asked in file.link_deletions)
+    return any(concerns(deletion, opened) for deletion in file.link_deletions.values())
 
 
-def made_by_same_name(one: Open, other: Open) -> bool:
-    """Return whether two opens of one file were made by the same hard link (Open.Link). Renames do not change this."""
-    if one is other:
+def concerns(deletion: Deleter[Open], opened: Open) -> bool:
+    """Return whether ``opened``, an open of the same file, was made by the name that is to be deleted (Open.Link).
+
+    Renames do not change this."""
+    if deletion.opened is opened:
         return True
-    if one.tree.share.backend is not other.tree.share.backend or other.handle is None:
-        return False
     try:
-        return _has_path(one, other.handle.path)
+        return opened.handle is not None and _has_name(deletion, opened.tree.share.backend, opened.handle.path)
     except OSError:
-        # A name that is gone is no reason to delete another one later.
+        # The name of this open is gone. That is no reason to keep another one.
         return False
 
 
-def _has_path(opened: Open, path: Path) -> bool:
+def _has_name(deletion: Deleter[Open], backend: Backend | None, path: Path) -> bool:
     try:
-        return opened.handle is not None and fold(opened.handle.path) == fold(path)
+        return deletion.opened.tree.share.backend is backend and fold(deletion.handle.path) == fold(path)
     except OSError:
         return False

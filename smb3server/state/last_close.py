@@ -97,7 +97,7 @@ def _delete_names(file: File[Open], closed: Open) -> None:
     opens = [opened for stream in file.table.streams(file.key) for opened in stream.opens]
     for asked, deletion in list(named.link_deletions.items()):
         at_once = deletion.posix and asked is closed
-        if at_once or not any(deletions.made_by_same_name(asked, opened) for opened in opens):
+        if at_once or not any(deletions.concerns(deletion, opened) for opened in opens):
             _remove(closed, deletion, deletion.handle, "")
             named.keep_link(asked)
     if named is not file:

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 OPENS_AT_ONCE = 128
 """Number of opens of which the path is read before other requests get their turn."""
-_FOLDER_ACCESS = int(Access.WRITE_DATA)
-"""FILE_ADD_FILE. For share modes FILE_ADD_SUBDIRECTORY is the same: both write."""
-_FOLDER_SHARE = int(ShareAccess.READ | ShareAccess.WRITE)
+_ADD_FILE = int(Access.WRITE_DATA)
+"""For share modes FILE_ADD_SUBDIRECTORY is the same: both write."""
+_SHARE_DATA = int(ShareAccess.READ | ShareAccess.WRITE)
+_SHARE_ALL = int(ShareAccess.READ | ShareAccess.WRITE | ShareAccess.DELETE)
 
 
 def same(one: Path, other: Path) -> bool:
@@ -113,9 +114,10 @@ class _NameChange:
         """Open the target's folder for FILE_ADD_FILE or FILE_ADD_SUBDIRECTORY, as far as rights and share modes are
         concerned. A name in a different case is a new name, too. [MS-FSA 2.1.5.15.7, 2.1.5.15.12]
 
-        All opens of all clients count. Sharing reads and writes, but not deletion, is what Windows does up to Windows
-        11 and Server 2022 (MS-FSA notes 183, 185). Raises ``StatusError``, SHARING_VIOLATION and DELETE_PENDING, and
-        ``MustWait`` if the opens in the way may be kept for caching only."""
+        Everything is shared with the opens of others. With those of the same session deletion is not, as on Windows up
+        to Windows 11 and Server 2022 (MS-FSA notes 183, 185; smb2.rename.share_delete_and_delete_access,
+        smb2.dirlease.rename_dst_parent). Raises ``StatusError``, SHARING_VIOLATION and DELETE_PENDING, and ``MustWait``
+        if the opens in the way may be kept for caching only."""
         try:
             rights = self.caller.rights_in_folder(self.backend, target[:-1])
         except (FileNotFoundError, NotADirectoryError):
@@ -126,7 +128,9 @@ class _NameChange:
             return
         if folder.delete_pending:
             raise StatusError(NtStatus.DELETE_PENDING)
-        if share_modes.conflicts(folder.opens, _FOLDER_ACCESS, _FOLDER_SHARE):
+        own = [opened for opened in folder.opens if opened.session is self.opened.session]
+        conflicts = share_modes.conflicts
+        if conflicts(folder.opens, _ADD_FILE, _SHARE_ALL) or conflicts(own, _ADD_FILE, _SHARE_DATA):
             self.break_handles(folder)
             raise StatusError(NtStatus.SHARING_VIOLATION)
 

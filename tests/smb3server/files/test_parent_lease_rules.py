@@ -331,7 +331,7 @@ async def play(case: Case, holder: Peer, actor: Actor) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.row}-{case.what}")
-def test_breaks_of_the_parents_lease(tmp_path: Path, case: Case) -> None:
+def test_k1_k2_k3_breaks_of_the_parents_lease(tmp_path: Path, case: Case) -> None:
     async def scene(ground: Ground) -> None:
         holder = await ground.peer()
         for who, peer in (("same", await ground.peer(holder.client.guid)), ("other", await ground.peer())):

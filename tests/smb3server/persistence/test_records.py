@@ -37,7 +37,7 @@ def test_a_good_record_has_no_credentials() -> None:
         ("options", None), ("delete", [False]), ("delete", ["a", "b"]), ("caching", [1]), ("caching", [1] * 20),
         ("caching", ["a", False, 0, 0]), ("caching", [7, False, 0, 0, 0, 5, 5, 2, 3, ""]), ("locks", 5),
         ("locks", "AAAA"), ("sequences", [1]), ("sequences", [["a", "b"]]), ("app", "00"), ("app_version", [1]),
-        ("app_version", ["a", "b"]),
+        ("app_version", ["a", "b"]), ("parent_lease_key", "00"), ("parent_lease_key", 5), ("name_deleted", "no"),
     ],
 )  # fmt: skip
 def test_a_bad_field(key: str, value: Any) -> None:
