@@ -59,6 +59,8 @@ def test_w1_a_write_changes_the_times_at_once_and_sets_archive(tmp_path: Path) -
     async def scene(ground: Ground) -> None:
         peer = await ground.peer()
         file = (await peer.make("f", desired_access=ALL)).file
+        for _ in range(2):
+            assert await peer.write(file) == 0
         normal = struct.pack("<4qII", 0, 0, 0, 0, attr.NORMAL, 0)
         assert await peer.set_info(file, FileInfoClass.BASIC, normal) == 0
         assert struct.unpack_from("<I", (await peer.query_info(file, FileInfoClass.BASIC)).body, 40) == (attr.NORMAL,)
