@@ -408,6 +408,7 @@ class Open:
         "handle",
         "in_flight",
         "is_directory",
+        "lacks_archive",
         "lock_sequences",
         "max_offset",
         "maximal_access",
@@ -467,6 +468,8 @@ class Open:
         """The greatest offset in the file, in bytes, at which a write may end."""
         self.may_block = True
         """Whether reads may have to wait for a disk."""
+        self.lacks_archive = False
+        """The file's attribute ARCHIVE is to be set with the next write through it."""
         self.wrote = False
         """Whether data was written through it (change notification)."""
         self.position = 0

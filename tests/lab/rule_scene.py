@@ -22,6 +22,7 @@ from smb3server.wire import create, create_contexts, lock, oplock_break, read_wr
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
 from smb3server.wire.create import CreateRequest, CreateResponse
 from smb3server.wire.create_contexts import RawContext
+from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus
@@ -158,6 +159,9 @@ class Peer:
     async def unlock(self, file: FileId, offset: int = 0, length: int = 1) -> int:
         return await self.lock(file, offset, length, int(lock.LockFlags.UNLOCK))
 
+    async def flush(self, file: FileId) -> int:
+        return (await self.call(Command.FLUSH, struct.pack("<HHIQQ", 24, 0, 0, *file))).status
+
     async def close(self, file: FileId) -> int:
         return (await self.call(Command.CLOSE, close_body(file))).status
 
@@ -191,6 +195,18 @@ def rename_to(name: str, replace: bool = True) -> bytes:
 
 def query_info_body(file: FileId, level: int, size: int = 1024) -> bytes:
     return struct.pack("<HBBIHHIIIQQ", 41, 1, level, size, 0, 0, 0, 0, 0, *file) + b"\0"
+
+
+async def times_of(peer: Peer, file: FileId) -> tuple[int, int, int, int]:
+    """CreationTime, LastAccessTime, LastWriteTime and ChangeTime. [MS-FSCC 2.4.7]"""
+    reply = await peer.query_info(file, FileInfoClass.BASIC)
+    assert reply.status == 0
+    creation, access, write, change = struct.unpack_from("<4Q", reply.body, 8)
+    return creation, access, write, change
+
+
+async def write_time(peer: Peer, file: FileId) -> int:
+    return (await times_of(peer, file))[2]
 
 
 @dataclass
