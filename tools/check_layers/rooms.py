@@ -18,7 +18,9 @@ ROOMS = (
     *_rooms("smb3server", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),
     "witness",
     *_rooms("smb3server", "cluster", "client", "config", "service", "tools", "cli", "__main__"),
-    *_rooms("tools", "support", "flaky", "failover", "cluster", "fuzz", "access_differential", "attacks", "load"),
+    *_rooms(
+        "tools", "support", "flaky", "failover", "cluster", "fuzz", "access_differential", "attacks", "load", "soak"
+    ),
     *_rooms("tools", "bench", "torture", "kernel_lab", "check_layers"),
     "tests.lab",
     "tests",

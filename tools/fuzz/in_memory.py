@@ -26,7 +26,8 @@ from tools.fuzz.virtual_loop import VirtualLoop
 
 CANARY = bytes.fromhex("c3a5c85c97cb3127b54be68b2c9f5d2e")
 """What buffers held when somebody else used them. No reply may have it."""
-LOGINS = ("alice", "bob")
+LOGINS = ("alice", "alice")
+"""Two clients of one user: each may use what the other has made."""
 _DIRTY = (4096, 8192, 16384, 65536, 131072)
 """Sizes of pooled buffers that are filled with the canary."""
 
@@ -37,7 +38,8 @@ class RawClient(Client):
     session: ClientSession | None = None
     raw = False
     encrypt = False
-    tree_id = 0
+    trees: tuple[int, int] = (0, 0)
+    """TreeIds of the share and of IPC$."""
     message_id = 0
     files: list[bytes]
     """FileIds of what was opened."""
@@ -77,7 +79,7 @@ class World:
         commands.load()
         self.loop = loop
         users = UserDatabase()
-        for name in LOGINS:
+        for name in set(LOGINS):
             users.add(Account(name, nt_hash("pw")))
         self.server = Server(Settings(min_dialect=Dialect.SMB_2_0_2, failed_logon_delay=0.0, allow_guest=True), users)
         self.server.add_share(Share("share", backend=MemoryBackend(8 << 20)))
@@ -108,7 +110,8 @@ class World:
         client = await RawClient.connect(await self.transport(rdma), dialects)
         assert isinstance(client, RawClient)
         client.session = await client.log_on(user, "pw", encrypt=encrypt)
-        client.tree_id = (await client.session.tree_connect("share")).tree_id
+        share, pipes = [await client.session.tree_connect(name) for name in ("share", "IPC$")]
+        client.trees = share.tree_id, pipes.tree_id
         client.begin(encrypt)
         return client
 

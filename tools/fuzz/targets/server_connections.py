@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from smb3server.wire.header import HEADER, HEADER_SIZE, Command
 from smb3server.wire.negotiate import Dialect
-from tools.fuzz import framed, seeds
+from tools.fuzz import framed, scripts, seeds
 from tools.fuzz.in_memory import LOGINS, RawClient, World, world
 from tools.fuzz.target import Target
 
@@ -33,7 +33,7 @@ def _put_right(client: RawClient, flags: int, message: bytes) -> bytes:
     if not flags & KEEP_SESSION and client.session is not None:
         header = header._replace(session_id=client.session.session_id)
     if not flags & KEEP_TREE:
-        header = header._replace(tree_id=client.tree_id)
+        header = header._replace(tree_id=client.trees[header.tree_id & 1])
     body = bytearray(message[HEADER_SIZE:])
     at = FILE_ID_AT.get(header.command, 0)
     if at and len(body) >= at + 16 and client.files and not flags & KEEP_FILE:
@@ -72,6 +72,9 @@ def _run(data: bytes) -> None:
 
 
 def _seeds() -> Iterator[bytes]:
+    for number, script in enumerate(scripts.scripts()):
+        for mode in (number % 4, (ENCRYPTED, RDMA)[number & 1]):
+            yield bytes((mode,)) + framed.join([bytes((who,)) + part for who, part in script])
     for requests in seeds.conversations():
         for mode in (0, 1, 2, ENCRYPTED, RDMA, STRANGER):
             for start in range(0 if mode == STRANGER else 4, min(len(requests), 60), 12):
