@@ -13,6 +13,8 @@ import random
 import sys
 from pathlib import Path
 
+from smb3server.process import output
+
 SUBJECTS = ("smbdirect", "smb3server", "witness")
 """Packages whose branches count as coverage."""
 SEEDS = 2000
@@ -81,4 +83,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(output.run(main))
