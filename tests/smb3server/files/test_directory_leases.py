@@ -11,7 +11,7 @@ from smb3server.wire import create_contexts
 from smb3server.wire.create import CreateOptions
 from smb3server.wire.oplock_break import OplockLevel
 from tests.lab.file_requests import opened
-from tests.lab.rule_scene import RH, RWH, Ground, Peer, act, key, lease
+from tests.lab.rule_scene import RH, RW, RWH, Ground, Peer, R, act, key, lease
 
 FOLDER = int(CreateOptions.DIRECTORY_FILE)
 KEY = 1
@@ -73,5 +73,24 @@ def test_own_changes_are_no_host_changes(tmp_path: Path) -> None:
         (ground.folder / "marker").touch()
         await asyncio.sleep(0)
         assert await client.told() == []
+
+    act(tmp_path, scene)
+
+
+@pytest.mark.parametrize(("asked", "granted"), [(RWH, RH), (RW, R), (RH, RH), (R, R)])
+def test_directories_are_leased_without_write_caching(tmp_path: Path, asked: int, granted: int) -> None:
+    async def scene(ground: Ground) -> None:
+        client = await ground.peer()
+        assert (await client.make("d", lease(KEY, asked), create_options=FOLDER)).state == granted
+
+    act(tmp_path, scene)
+
+
+@pytest.mark.parametrize("level", [OplockLevel.II, OplockLevel.EXCLUSIVE, OplockLevel.BATCH])
+def test_directories_have_no_oplocks(tmp_path: Path, level: int) -> None:
+    async def scene(ground: Ground) -> None:
+        client = await ground.peer()
+        made = await client.make("d", requested_oplock_level=int(level), create_options=FOLDER)
+        assert made.answer.oplock_level == OplockLevel.NONE
 
     act(tmp_path, scene)

@@ -229,6 +229,27 @@ def test_f13_a_lock_below_the_end_of_data_takes_everything(tmp_path: Path) -> No
     act(tmp_path, scene)
 
 
+@pytest.mark.parametrize("how", ["tree connect", "session", "connection"])
+def test_f18_an_open_that_ends_with_its_client_deletes_without_waiting(tmp_path: Path, how: str) -> None:
+    """As smb2.lease.initial_delete_tdis, _logoff and _disconnect have it."""
+
+    async def scene(ground: Ground) -> None:
+        holder, other = await ground.peer(), await ground.peer()
+        held = await holder.make("f", lease(HELD, RH), desired_access=READ)
+        await other.make("f", desired_access=ALL, create_options=ON_CLOSE)
+        if how == "connection":
+            await ground.lose(other)
+        else:
+            command = Command.LOGOFF if how == "session" else Command.TREE_DISCONNECT
+            assert (await other.call(command, struct.pack("<HH", 4, 0))).status == 0
+        assert await holder.told() == [(HELD, RH, R)]
+        assert (ground.folder / "f").exists()
+        assert await holder.close(held.file) == 0
+        assert not (ground.folder / "f").exists()
+
+    act(tmp_path, scene)
+
+
 # A leased destination folder
 
 
@@ -303,6 +324,8 @@ def test_g2_of_the_same_session(tmp_path: Path, level: int) -> None:
         )
         replies = {reply.header.command: reply.status for reply in (await client.receive(), await client.receive())}
         assert replies == {Command.OPLOCK_BREAK: 0, Command.SET_INFO: NO}
+        again = await client.make("to", lease(HELD, RH), desired_access=DELETE, create_options=FOLDER)
+        assert again.state == RH, "the lease can be raised again"
 
     act(tmp_path, scene)
 
