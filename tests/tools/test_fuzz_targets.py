@@ -6,15 +6,18 @@ import importlib.util
 import logging
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tools.fuzz import framed, target
+from smb3server.wire.negotiate import Dialect
+from tools.fuzz import framed, in_memory, target
+from tools.fuzz.memory_transport import Whole
 from tools.fuzz.minimise import minimise
-from tools.fuzz.target import Finding, Target
-from tools.fuzz.targets import load, names
+from tools.fuzz.target import Finding, Target, Wrong
+from tools.fuzz.targets import load, names, server_connections
 
 REGRESSIONS = Path(__file__).parent / "regressions"
 """Inputs that showed a fault once, by target. Their names say which."""
@@ -77,6 +80,34 @@ def test_what_must_not_be_is_found(run: Callable[[bytes], None], kind: str, monk
 
 def test_declared_errors_are_no_findings() -> None:
     target.judge(Target(_raises, lambda: [b""], declared=(KeyError,)), b"x")
+
+
+def test_a_reply_with_what_a_buffer_held_before_is_found() -> None:
+    with in_memory.world() as made:
+        client = made.loop.run_until_complete(made.client(in_memory.USER, (Dialect.SMB_3_1_1,)))
+        made.soil()
+        lent = made.server.buffers.acquire(8192)
+        with pytest.raises(Wrong, match="held before"):
+            client._receive(Whole(lent.view[100:200]))
+        lent.release()
+
+
+@pytest.mark.parametrize("mode", [0, server_connections.ENCRYPTED, server_connections.RDMA])
+def test_scripts_are_answered(mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seeds get further than the first checks."""
+    statuses: Counter[int] = Counter()
+    note = server_connections._note_opens
+
+    def count(client: in_memory.RawClient) -> None:
+        statuses.update(int.from_bytes(reply[8:12], "little") for reply in client.replies)
+        note(client)
+
+    monkeypatch.setattr(server_connections, "_note_opens", count)
+    subject = load("server_connections")
+    for data in [data for data in subject.seeds() if data[0] == mode][:40]:
+        target.judge(subject, data)
+    assert statuses[0] > 60
+    assert len(statuses) > 5
 
 
 def test_inputs_become_as_small_as_they_can() -> None:

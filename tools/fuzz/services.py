@@ -13,13 +13,13 @@ from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.endpoint_mapper import EndpointMapper
 from smb3server.rpc.security import NTLM, AuthTrailer, Level, SecurityContext
 from smb3server.wire.negotiate import Dialect
-from tools.fuzz.in_memory import LOGINS, World
+from tools.fuzz.in_memory import USER, World
 from tools.fuzz.virtual_loop import VirtualLoop
 from witness.cluster import ManualCluster, Node
 from witness.interface import WitnessInterface
 from witness.registrations import Registrations
 
-USER, PASSWORD = "u", "pw"
+PASSWORD = "pw"
 
 
 def users() -> UserDatabase:
@@ -42,7 +42,7 @@ class Services:
         loop = VirtualLoop()
         self._world = loop.run_until_complete(self._make(loop))
         self._server = self._world.server
-        loop.run_until_complete(self._world.client(LOGINS[0], (Dialect.SMB_3_1_1,)))
+        loop.run_until_complete(self._world.client(USER, (Dialect.SMB_3_1_1,)))
         (self._session,) = self._server.sessions.by_id.values()
         self._witnessing = WitnessInterface(cluster(), Registrations(cluster()), clock=lambda: 1.0)
         self._mapper = EndpointMapper()

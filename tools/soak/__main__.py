@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +27,23 @@ SETTLED_WITHIN = 90.0
 """Seconds for the server to be rid of everything: half-open peers, durable opens, retransmissions."""
 _OVERTIME = 300.0
 MUCH = 8 << 20
+
+
+WARM_UP_CLIENTS, WARM_UP_SECONDS = 16, 4.0
+OF_CLIENTS = ("connection_list", "sessions", "opens", "files", "buffers lent", "unauthenticated bytes", "IwarpEndpoint")
+"""What is 0 when nobody is there."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """How much work there is."""
+
+    clients: int
+    seconds: float
+    think: float
+    """Mean seconds between two jobs of a client."""
+    processes: int
+    seed: int
 
 
 class Child:
@@ -73,14 +90,14 @@ class Server:
         found: dict[str, int] = json.loads(self._child.hear())
         return found
 
-    def settles(self, start: dict[str, int]) -> dict[str, int]:
-        """Wait until nothing more is left behind than at the start, or until it takes too long."""
+    def settled(self) -> dict[str, int]:
+        """Wait until no client has left anything, or until it takes too long, and return what is held."""
         deadline = time.monotonic() + SETTLED_WITHIN
         while True:
             found = self.holds()
-            if not left_behind(start, found, found) or time.monotonic() > deadline:
+            if not any(found[name] for name in OF_CLIENTS) or time.monotonic() > deadline:
                 return found
-            time.sleep(2.0)
+            time.sleep(1.0)
 
     def end(self) -> list[str]:
         """Stop it, and return the lines of its log that must not be there."""
@@ -91,15 +108,14 @@ class Server:
         return [line for line in lines if "Traceback" in line or "ERROR" in line][:20]
 
 
-def round_of(server: Server, options: argparse.Namespace, seconds: float, seed: int, seen: Seen) -> None:
-    """Let all clients work for so long."""
+def round_of(server: Server, load: Load, seen: Seen) -> None:
+    """Let all clients work for a while."""
     crowds = []
     tcp, rdma = server.ports
-    for number in range(options.processes):
-        first, end = (options.clients * step // options.processes for step in (number, number + 1))
-        orders = Orders(tcp, rdma, first, end - first, seconds, options.think, seed)
+    for number in range(load.processes):
+        first, end = (load.clients * step // load.processes for step in (number, number + 1))
         child = Child("tools.soak.crowd")
-        child.tell(json.dumps(asdict(orders)))
+        child.tell(json.dumps(asdict(Orders(tcp, rdma, first, end - first, load.seconds, load.think, load.seed))))
         crowds.append(child)
     for child in crowds:
         told = child.hear()
@@ -110,18 +126,19 @@ def round_of(server: Server, options: argparse.Namespace, seconds: float, seed: 
         child.end()
 
 
-def soak(options: argparse.Namespace, folder: Path) -> bool:
+def soak(load: Load, folder: Path) -> bool:
     """Do all rounds and report. Return whether all is well."""
     server, seen = Server(folder), Seen()
-    start = server.holds()
-    total = options.minutes * 60
+    # What a server opens once, such as its inotify instance, is there afterwards.
+    round_of(server, replace(load, clients=WARM_UP_CLIENTS, seconds=WARM_UP_SECONDS, think=0.1), Seen())
+    start = server.settled()
     first: dict[str, int] | None = None
     problems: list[str] = []
     last = start
     for number, part in enumerate((0.2, 0.4, 0.4)):
         began = time.monotonic()
-        round_of(server, options, total * part, options.seed + number, seen)
-        last = server.settles(start)
+        round_of(server, replace(load, seconds=load.seconds * part, seed=load.seed + number), seen)
+        last = server.settled()
         first = first or last
         jobs = sum(map(len, seen.times.values()))
         print(
@@ -155,7 +172,8 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         Path(folder).chmod(0o755)
-        return 0 if soak(options, Path(folder)) else 1
+        load = Load(options.clients, options.minutes * 60, options.think, options.processes, options.seed)
+        return 0 if soak(load, Path(folder)) else 1
 
 
 if __name__ == "__main__":

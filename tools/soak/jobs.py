@@ -22,6 +22,7 @@ from smb3server.wire.create_contexts import (
 from smb3server.wire.lock import LockElement
 from smb3server.wire.oplock_break import ACK_REQUIRED, LeaseBreakNotification, OplockBreak
 from smb3server.wire.status import NtStatus
+from smbdirect.errors import SmbDirectError
 
 LARGE = 512 << 10
 COMMON = 16
@@ -123,8 +124,8 @@ class Worker:
         async def done() -> None:
             try:
                 await work
-            except ServerError:
-                return  # The open was closed meanwhile.
+            except (ServerError, SmbDirectError, OSError):
+                return  # The open was closed meanwhile, or the connection has ended.
 
         task = asyncio.ensure_future(done())
         self._tasks.add(task)

@@ -11,7 +11,8 @@ from smb3server.auth.acceptor import Acceptor
 from smb3server.wire.status import StatusError
 from smbdirect.errors import DecodeError
 from tools.fuzz import framed
-from tools.fuzz.services import PASSWORD, USER, users
+from tools.fuzz.in_memory import USER
+from tools.fuzz.services import PASSWORD, users
 from tools.fuzz.target import Target, Wrong
 
 USERS = users()

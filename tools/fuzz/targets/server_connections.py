@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from smb3server.wire.header import HEADER, HEADER_SIZE, Command
 from smb3server.wire.negotiate import Dialect
 from tools.fuzz import framed, scripts, seeds
-from tools.fuzz.in_memory import LOGINS, RawClient, World, world
+from tools.fuzz.in_memory import USER, RawClient, World, world
 from tools.fuzz.target import Target
 
 DIALECTS = (Dialect.SMB_3_1_1, Dialect.SMB_2_1, Dialect.SMB_3_0_2, Dialect.SMB_2_0_2)
@@ -48,26 +48,29 @@ def _note_opens(client: RawClient) -> None:
     client.replies.clear()
 
 
-def _clients(made: World, mode: int) -> list[RawClient]:
-    run = made.loop.run_until_complete
+def _client(made: World, mode: int) -> RawClient:
     if mode & STRANGER:
-        return [run(made.stranger()), run(made.stranger())]
+        return made.loop.run_until_complete(made.stranger())
     rdma = bool(mode & RDMA)
     dialect = DIALECTS[mode & 3] if not rdma else Dialect.SMB_3_1_1
     encrypt = bool(mode & ENCRYPTED) and dialect >= Dialect.SMB_3_0
-    return [run(made.client(name, (dialect,), rdma, encrypt)) for name in LOGINS]
+    return made.loop.run_until_complete(made.client(USER, (dialect,), rdma, encrypt))
 
 
 def _run(data: bytes) -> None:
     with world() as made:
-        clients = _clients(made, data[0] if data else 0)
-        made.soil()
+        mode = data[0] if data else 0
+        clients: dict[int, RawClient] = {}
         for message in framed.split(data[1:]):
             flags = message[0] if message else 0
-            client = clients[flags & SECOND]
-            client.post(message[1:] if data[0] & STRANGER else _put_right(client, flags, message[1:]))
+            # Most of the time goes into logons: only who says something comes.
+            client = clients.get(flags & SECOND)
+            if client is None:
+                client = clients[flags & SECOND] = _client(made, mode)
+                made.soil()
+            client.post(message[1:] if mode & STRANGER else _put_right(client, flags, message[1:]))
             made.loop.pass_time(50.0 if flags & WAIT else 0.001)
-            for each in clients:
+            for each in clients.values():
                 _note_opens(each)
 
 
