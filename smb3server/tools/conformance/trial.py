@@ -77,7 +77,6 @@ class Trial:
         """Every message of the server in this case, in order."""
         self._news = asyncio.Event()
         self._peers: list[Peer] = []
-        self._clients: list[Client] = []
         self._began = asyncio.get_running_loop().time()
 
     def note(self, text: str) -> None:
@@ -148,7 +147,6 @@ class Trial:
             async with asyncio.timeout(self.timing.patience):
                 conversation = Conversation(peer, window, credits_requested)
                 client = await Client.connect(conversation, dialects, offer)
-                self._clients.append(client)
                 session = await client.log_on(self.target.user, self.target.password, sign=sign, encrypt=encrypt)
                 tree = await session.tree_connect(self.target.share)
         except (ServerError, SmbDirectError, TimeoutError) as error:
@@ -258,8 +256,6 @@ class Trial:
 
     async def finish(self) -> None:
         """End all connections of the case."""
-        for client in self._clients:
-            client.on_closed = lambda error: None
         await asyncio.gather(*(peer.close() for peer in self._peers))
 
 
