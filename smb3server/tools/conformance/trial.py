@@ -47,7 +47,7 @@ class Session:
         self.conversation.captured = captured
         task = asyncio.get_running_loop().create_task(operation)
         # The task is not cancelled, which would send CANCEL: it ends with the connection.
-        task.add_done_callback(_ignore_outcome)
+        task.add_done_callback(ignore_outcome)
         try:
             while not captured and not task.done():
                 await asyncio.sleep(0)
@@ -58,7 +58,7 @@ class Session:
         return captured[0], task
 
 
-def _ignore_outcome(task: asyncio.Task[int]) -> None:
+def ignore_outcome(task: asyncio.Task[Any]) -> None:
     """Retrieve a task's exception, which asyncio would log otherwise: the connection ended, as the case wants."""
     if not task.cancelled():
         task.exception()
