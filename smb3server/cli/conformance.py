@@ -16,6 +16,7 @@ import asyncio
 import datetime
 import json
 import logging
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ from smbdirect.core.constants import DEFAULT_PORT
 from smbdirect.errors import ProviderError
 
 EXIT_CONFORMS, EXIT_BROKEN, EXIT_NOTHING = 0, 1, 2
+EXIT_INTERRUPTED = 128 + signal.SIGINT
 SMB_PORT = 445
 MARKS = "conformance"
 """What the marks in a page of Markdown say, between which the table stands."""
@@ -153,10 +155,16 @@ async def _run_one(making: AbstractAsyncContextManager[Target], cases: Sequence[
 
 
 async def _reach(target: Target) -> None:
-    """Raise ``Finding`` if no connection to the target is possible: nothing can be said about its rules then."""
+    """Raise ``Finding`` if no connection to the target is possible: nothing can be said about its rules then. Warn if
+    the account does not work."""
     trial = Trial(target)
     try:
         await trial.connect()
+        if target.share:
+            try:
+                await trial.log_on()
+            except Finding as finding:
+                print(f"smb3server conformance: {finding}; cases that need a session go wrong", file=sys.stderr)
     finally:
         await trial.finish()
 
@@ -200,4 +208,7 @@ def main(arguments: Sequence[str]) -> int:
     except (BenchError, ConfigError, ProviderError, OSError, Finding) as error:
         print(f"smb3server conformance: {error}", file=sys.stderr)
         return EXIT_NOTHING
+    except KeyboardInterrupt:
+        print("smb3server conformance: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
     return EXIT_CONFORMS if report.passed(runs) else EXIT_BROKEN
