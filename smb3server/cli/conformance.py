@@ -16,6 +16,7 @@ import asyncio
 import datetime
 import json
 import logging
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ from smbdirect.core.constants import DEFAULT_PORT
 from smbdirect.errors import ProviderError
 
 EXIT_CONFORMS, EXIT_BROKEN, EXIT_NOTHING = 0, 1, 2
+EXIT_INTERRUPTED = 128 + signal.SIGINT
 SMB_PORT = 445
 MARKS = "conformance"
 """What the marks in a page of Markdown say, between which the table stands."""
@@ -207,4 +209,7 @@ def main(arguments: Sequence[str]) -> int:
     except (BenchError, ConfigError, ProviderError, OSError, Finding) as error:
         print(f"smb3server conformance: {error}", file=sys.stderr)
         return EXIT_NOTHING
+    except KeyboardInterrupt:
+        print("smb3server conformance: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
     return EXIT_CONFORMS if report.passed(runs) else EXIT_BROKEN

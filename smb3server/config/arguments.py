@@ -73,7 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Share directories over SMB 2.0.2 to 3.1.1, on TCP and on SMB Direct (RDMA in user space).",
         epilog="Everything else is set in the configuration file; the command line overrides it. SIGTERM ends the "
         "server after the requests in flight. Other commands, as the first argument: status, doctor, witness, cluster, "
-        "hash, pcap, proxy, verbs-check, bench; each has --help.",
+        "hash, pcap, proxy, verbs-check, bench, conformance; each has --help.",
     )
     parser.add_argument("--version", action=_Version, help="print the version, and which modules in C are used")
     parser.add_argument("--config", type=Path, metavar="FILE.toml", help="configuration file")

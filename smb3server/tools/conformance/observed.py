@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from smb3server.tools.conformance.peer import Peer, Received, parse
 from smbdirect.core.constants import DATA_ALIGNMENT, DataFlags
@@ -176,7 +177,7 @@ class Monitor:
         self.messages = 0
         """Data Transfer messages judged."""
         self.violations: dict[str, list[str]] = {rule.name: [] for rule in RULES}
-        self._remaining: dict[Peer, int] = {}
+        self._remaining: WeakKeyDictionary[Peer, int] = WeakKeyDictionary()
 
     def observe(self, peer: Peer, received: Received) -> None:
         """Judge one message; Negotiate Responses are the matter of their own cases."""

@@ -34,6 +34,8 @@ class Case:
 
 
 CASES: dict[str, Case] = {}
+SUITES = ("SmbdNegotiate", "SmbdCreditManagement", "SmbdDataTransfer", "SmbdFurtherRules")
+"""The suites that come first in lists and reports, from the beginning of a connection on. Others follow."""
 
 
 def case(
@@ -59,11 +61,12 @@ def case(
 
 
 def load() -> dict[str, Case]:
-    """Import every module of cases and return all of them, in the order of the modules."""
+    """Import every module of cases and return all of them, suite by suite."""
     package = importlib.import_module("smb3server.tools.conformance.cases")
     for module in sorted(entry.name for entry in pkgutil.iter_modules(package.__path__)):
         importlib.import_module(f"{package.__name__}.{module}")
-    return CASES
+    suites = list(dict.fromkeys([*SUITES, *(entry.suite for entry in CASES.values())]))
+    return {entry.name: entry for entry in sorted(CASES.values(), key=lambda entry: suites.index(entry.suite))}
 
 
 def select(patterns: Sequence[str]) -> list[Case]:

@@ -47,7 +47,7 @@ class Session:
         self.conversation.captured = captured
         task = asyncio.get_running_loop().create_task(operation)
         # The task is not cancelled, which would send CANCEL: it ends with the connection.
-        task.add_done_callback(_ignore_outcome)
+        task.add_done_callback(ignore_outcome)
         try:
             while not captured and not task.done():
                 await asyncio.sleep(0)
@@ -58,7 +58,7 @@ class Session:
         return captured[0], task
 
 
-def _ignore_outcome(task: asyncio.Task[int]) -> None:
+def ignore_outcome(task: asyncio.Task[Any]) -> None:
     """Retrieve a task's exception, which asyncio would log otherwise: the connection ended, as the case wants."""
     if not task.cancelled():
         task.exception()
@@ -77,7 +77,6 @@ class Trial:
         """Every message of the server in this case, in order."""
         self._news = asyncio.Event()
         self._peers: list[Peer] = []
-        self._clients: list[Client] = []
         self._began = asyncio.get_running_loop().time()
 
     def note(self, text: str) -> None:
@@ -148,7 +147,6 @@ class Trial:
             async with asyncio.timeout(self.timing.patience):
                 conversation = Conversation(peer, window, credits_requested)
                 client = await Client.connect(conversation, dialects, offer)
-                self._clients.append(client)
                 session = await client.log_on(self.target.user, self.target.password, sign=sign, encrypt=encrypt)
                 tree = await session.tree_connect(self.target.share)
         except (ServerError, SmbDirectError, TimeoutError) as error:
@@ -258,8 +256,6 @@ class Trial:
 
     async def finish(self) -> None:
         """End all connections of the case."""
-        for client in self._clients:
-            client.on_closed = lambda error: None
         await asyncio.gather(*(peer.close() for peer in self._peers))
 
 

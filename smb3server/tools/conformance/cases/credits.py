@@ -8,7 +8,7 @@ import os
 
 from smb3server.client import RemoteFile
 from smb3server.tools.conformance.registry import case
-from smb3server.tools.conformance.trial import Session, Trial, write_and_check
+from smb3server.tools.conformance.trial import Session, Trial, ignore_outcome, write_and_check
 from smb3server.tools.conformance.verdict import Inconclusive, Violation
 
 SUITE = "SmbdCreditManagement"
@@ -39,7 +39,7 @@ async def starve(trial: Trial, window: int = LIMITED) -> Starved:
     session.conversation.granting = False
     since = len(trial.received)
     reading = asyncio.get_running_loop().create_task(session.tree.read(file, 0, len(content)))
-    reading.add_done_callback(_ignore_outcome)
+    reading.add_done_callback(ignore_outcome)
     # The last credit may stay: it needs a grant to go with (3.1.5.1).
     await trial.until(
         session.peer, lambda: session.peer.receive_credits <= 1, trial.timing.patience, "as many messages as credits"
@@ -68,12 +68,6 @@ def check_starved(trial: Trial, session: Session, since: int) -> None:
         if owner is session.peer and received.credits == 1:
             granted = int.from_bytes(received.data[2:4], "little")
             trial.require(granted > 0, "the server spent its last credit on a message that grants none")
-
-
-def _ignore_outcome(task: asyncio.Task[bytes]) -> None:
-    """Retrieve the exception of a READ whose connection ended, which asyncio would log otherwise."""
-    if not task.cancelled():
-        task.exception()
 
 
 @case(SUITE, "BVT_SmbdCreditMgmt_OperationWithMinimumCredits", "MS-SMBD 3.1.5.1, 3.1.5.9")
