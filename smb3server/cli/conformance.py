@@ -162,10 +162,16 @@ async def _run_one(making: AbstractAsyncContextManager[Target], cases: Sequence[
 
 
 async def _reach(target: Target) -> None:
-    """Raise ``Finding`` if no connection to the target is possible: nothing can be said about its rules then."""
+    """Raise ``Finding`` if no connection to the target is possible: nothing can be said about its rules then. Warn if
+    the account does not work."""
     trial = Trial(target)
     try:
         await trial.connect()
+        if target.share:
+            try:
+                await trial.log_on()
+            except Finding as finding:
+                print(f"smb3server conformance: {finding}; cases that need a session go wrong", file=sys.stderr)
     finally:
         await trial.finish()
 

@@ -148,7 +148,7 @@ class Peer:
             self.post_receives(1 + SPARE_RECEIVES, LARGEST_RECEIVE)
 
         try:
-            await target.provider.connect(target.host, target.port, prepare, timeout=target.timing.patience)
+            await target.provider.connect(target.host, target.port, prepare, timeout=target.timing.setup)
         except (ConnectionLost, ProviderError, OSError) as error:
             raise Inconclusive(f"no connection to {target.host} port {target.port}: {error}") from error
         self._note("connected")

@@ -16,7 +16,7 @@ _CONTROL = {number: f"\\x{number:02x}" for number in range(32) if number not in 
 _WIDTH = 116
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 72em; padding: 0 1em; color: #222; }
-table { border-collapse: collapse; width: 100%; }
+table { border-collapse: collapse; width: 100%; table-layout: fixed; overflow-wrap: anywhere; }
 th, td { text-align: left; vertical-align: top; padding: .35em .6em; border-bottom: 1px solid #ddd; }
 th { position: sticky; top: 0; background: #fff; }
 .verdict { white-space: nowrap; font-weight: 600; }
@@ -146,7 +146,10 @@ def page(runs: Sequence[Run]) -> str:
     ]
     for run in runs:
         parts += [f"<h2>{_escaped(run.target)}</h2>", f"<p>{_escaped(summary(run))}, {_escaped(run.began)}.</p>"]
-        parts.append("<table><tr><th>Rule<th>Section<th>Verdict<th>Evidence</tr>")
+        parts.append(
+            "<table><tr><th style='width: 36%'>Rule<th style='width: 12%'>Section<th style='width: 12%'>Verdict"
+        )
+        parts.append("<th>Evidence</tr>")
         parts += [_row(result) for result in run.results]
         parts.append("</table>")
     return "\n".join([*parts, "</html>", ""])

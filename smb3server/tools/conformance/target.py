@@ -20,6 +20,8 @@ class Timing:
     """How long the server waits for the answer to its keepalive."""
     credit: float = constants.SEND_CREDIT_TIMEOUT
     """How long the server waits for credits. Not in spec: Windows waits five seconds."""
+    setup: float = 10.0
+    """How long a connection, a logon and a new file may take."""
     patience: float = 10.0
     """How long the server may take for what it must do at once."""
     quiet: float = 1.0

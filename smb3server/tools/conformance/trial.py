@@ -144,7 +144,7 @@ class Trial:
         peer = await self.negotiated(**fields)
         peer.quiet = True
         try:
-            async with asyncio.timeout(self.timing.patience):
+            async with asyncio.timeout(self.timing.setup):
                 conversation = Conversation(peer, window, credits_requested)
                 client = await Client.connect(conversation, dialects, offer)
                 session = await client.log_on(self.target.user, self.target.password, sign=sign, encrypt=encrypt)
@@ -161,7 +161,7 @@ class Trial:
         name = f"conformance-{os.getpid()}-{secrets.token_hex(6)}"
         quiet, session.peer.quiet = session.peer.quiet, True
         try:
-            async with asyncio.timeout(self.timing.patience):
+            async with asyncio.timeout(self.timing.setup):
                 file = await session.tree.create(
                     name, READ_WRITE, CreateDisposition.CREATE, int(CreateOptions.DELETE_ON_CLOSE)
                 )

@@ -100,7 +100,8 @@ def test_other_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert "needs --user and --share" in capsys.readouterr().out
         password.write_text("wrong")
         assert main([*there, *account, "--cases", "BVT_SmbdData*"]) == EXIT_BROKEN
-        assert "inconclusive" in capsys.readouterr().out
+        shown = capsys.readouterr()
+        assert "inconclusive" in shown.out and "cannot log on" in shown.err
 
 
 def test_nothing_there(capsys: pytest.CaptureFixture[str]) -> None:
