@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from smb3server.client.messages import Caller, Protection
 from smb3server.client.ways import Way
-from smb3server.crypto.encryption import TAG_SIZE
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.rdma_transform import CryptoTransform, RdmaTransformId, parse_transforms
 from smb3server.wire.read_write import ReadResponse, ReadResponseFlags
@@ -83,7 +82,7 @@ def transform_of_response(
     if transform.transform_type is not way.transform:
         raise StatusError(NtStatus.INVALID_NETWORK_RESPONSE)
     cipher = session.cipher if way is Way.RDMA_ENCRYPTED else None
-    if cipher is not None and (len(transform.signature) > TAG_SIZE or len(transform.nonce) != cipher.nonce_size):
+    if cipher is not None and not cipher.takes(transform.nonce, transform.signature):
         raise StatusError(NtStatus.INVALID_NETWORK_RESPONSE)
     return transform
 

@@ -64,7 +64,7 @@ class SessionCipher:
         self._ccm = cipher in (Cipher.AES_128_CCM, Cipher.AES_256_CCM)
         self.slow = self._ccm
         """Whether it is several times slower than the fastest cipher."""
-        self.nonce_size = _NONCE_SIZE[cipher]
+        self._nonce_size = _NONCE_SIZE[cipher]
         self._session_id = session_id
         # Invariant: larger than every nonce used so far, so no nonce repeats under a key. The key lives no longer than
         # the session, which never sends 2**64 messages.
@@ -107,7 +107,7 @@ class SessionCipher:
         position = TRANSFORM_SIZE + length
         end = position + TAG_SIZE
         (self._encrypting or self._encryptor()).encrypt_into(
-            header[20 : 20 + self.nonce_size],
+            header[20 : 20 + self._nonce_size],
             buffer[TRANSFORM_SIZE:position],
             header[20:],
             buffer[TRANSFORM_SIZE:end],
@@ -122,7 +122,7 @@ class SessionCipher:
         decrypting = self._decrypting or self._decryptor()
         text = message[TRANSFORM_SIZE:]
         header = bytes(message[:TRANSFORM_SIZE])
-        tag, nonce, additional = header[4:20], header[20 : 20 + self.nonce_size], header[20:]
+        tag, nonce, additional = header[4:20], header[20 : 20 + self._nonce_size], header[20:]
         try:
             if self._gcm is not None and len(text) >= IN_PLACE_FROM:
                 state = GcmContext(self._gcm, GCM(nonce, tag)).decryptor()
@@ -140,7 +140,7 @@ class SessionCipher:
         """Return a nonce for a payload. It is never used for anything else."""
         nonce = self._nonce
         self._nonce = nonce + 1
-        return nonce.to_bytes(16, "little")[: self.nonce_size]
+        return nonce.to_bytes(16, "little")[: self._nonce_size]
 
     def encrypt_payload(self, payload: memoryview, nonce: bytes) -> bytes:
         """Encrypt a payload in place, and return its tag. ``nonce`` comes from ``new_nonce``. May run on any thread."""

@@ -14,22 +14,10 @@ from smb3server.client import Client, RemoteFile, Tree, open_rdma, open_tcp
 from smb3server.client.files import READ_WRITE
 from smb3server.client.negotiation import Offer as ClientOffer
 from smb3server.net.listener import TcpListener
-from smbdirect.providers.base import Provider
-from smbdirect.providers.iwarp.provider import IwarpProvider
-from smbdirect.providers.loopback import LoopbackProvider
-from smbdirect.providers.roce import RoceProvider
 from smbdirect.transport.listen import listen
 from smbdirect.transport.pool import BufferPool
+from tests.lab.transform_lab import FABRICS, PATIENCE
 from tests.lab.transform_server import TransformServer
-from tools.support.ports import free_port
-
-FABRICS: dict[str, Callable[[], Provider]] = {
-    "loopback": LoopbackProvider,
-    "iwarp": IwarpProvider,
-    "roce": lambda: RoceProvider(free_port()),
-}
-PATIENCE = 30.0
-"""Seconds until a test that waits for what does not come has failed."""
 
 
 @dataclass

@@ -16,8 +16,9 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, ProtocolError
 from tests.lab import transform_peer as peer
 from tests.lab import transform_rules as rules
+from tests.lab.transform_lab import FABRICS
 from tests.lab.transform_peer import Chain, Cipher, Crypto, Keys, Kind, Signer
-from tests.lab.transform_scene import FABRICS, Scene, play
+from tests.lab.transform_scene import Scene, play
 from tests.lab.transform_server import Answer, Offer, TransformServer
 
 SIZE = 8192
@@ -70,9 +71,9 @@ ROWS = (
     Row("data without its last byte", TAG, SIGNATURE, lambda a: replace(a, placed=a.placed[:-1])),
     Row("no data", TAG, SIGNATURE, lambda a: replace(a, placed=b"")),
     Row("a bit of the signature", TAG, SIGNATURE, crypto(lambda c: replace(c, signature=flipped(c.signature, 15)))),
-    Row("a signature of 15 bytes", TAG, SIGNATURE, crypto(lambda c: replace(c, signature=c.signature[:15]))),
-    Row("a signature of 4 bytes", TAG, SIGNATURE, crypto(lambda c: replace(c, signature=c.signature[:4]))),
-    Row("no signature", TAG, SIGNATURE, crypto(lambda c: replace(c, signature=b""))),
+    Row("a signature of 15 bytes", BAD, SIGNATURE, crypto(lambda c: replace(c, signature=c.signature[:15]))),
+    Row("a signature of 4 bytes", BAD, SIGNATURE, crypto(lambda c: replace(c, signature=c.signature[:4]))),
+    Row("no signature", BAD, SIGNATURE, crypto(lambda c: replace(c, signature=b""))),
     Row("a signature of 17 bytes", BAD, SIGNATURE, crypto(lambda c: replace(c, signature=c.signature + b"\0"))),
     Row("a bit of the nonce", TAG, SIGNATURE, crypto(lambda c: replace(c, nonce=flipped(c.nonce, 0)))),
     Row("a nonce of 11 bytes", BAD, SIGNATURE, crypto(lambda c: replace(c, nonce=c.nonce[:11]))),
@@ -157,7 +158,7 @@ JUDGED = [rule for rule in rules.READ_RULES if rule.name not in ("connection is 
 
 @pytest.mark.parametrize("rule", JUDGED, ids=lambda rule: rule.name)
 def test_each_rule_of_the_peer(rule: rules.Rule[rules.Read]) -> None:
-    """Break what the peer's own judge refuses in a chain, with a response that travels as it must [MS-SMB2 3.2.5.11]."""
+    """Break what the peer's own judge refuses in a chain; the response travels as it must [MS-SMB2 3.2.5.11]."""
     # Chains without a nonce, as those that the rules were written for, have no padding.
     offer = replace(OFFERS[rule.kind], signer=Signer.AES_CMAC)
 

@@ -101,7 +101,7 @@ def wanted(need: Need) -> str:
 @pytest.mark.parametrize("need", NEEDS, ids=wanted)
 def test_what_session_share_and_connection_demand(need: Need) -> None:
     """What cannot be protected by RDMA goes in the message: the server refuses to move it in the clear."""
-    setup = Setup("loopback", need.must_sign, need.session_encrypts, need.share_encrypts, (1, 2))
+    setup = Setup(must_sign=need.must_sign, session_encrypts=need.session_encrypts, share_encrypts=need.share_encrypts)
 
     async def work(lab: TransformLab) -> None:
         client = await lab.client(Offer(ids=need.ids or None))
