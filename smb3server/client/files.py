@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from smb3server.client.exposed import LARGEST, ExposedBuffer, ExposedPool
 from smb3server.client.messages import CREDIT_SIZE, Call, Reply, ServerError, TreeSession
-from smb3server.client.payloads import Choice, choose, protect, reveal, transform_of_response
+from smb3server.client.payloads import Choice, choose, expose, reveal, transform_of_response
 from smb3server.client.ways import Way
 from smb3server.wire import change_notify, directory_info, file_info
 from smb3server.wire import create as create_wire
@@ -379,7 +379,7 @@ class Tree:
             self.client.payloads.written[Way.INLINE] += count
             return count
         buffer = exposed.take(length, writable=False)
-        transform = self._fill(buffer.view[:length], data, way)
+        transform = expose(way, self.session, self.client.payloads.numbers, data, buffer.view[:length])
         writing = asyncio.ensure_future(
             self._write_by_rdma(file, offset, buffer.descriptors(length), length, io_wire.Channel.RDMA_V1, transform)
         )
@@ -389,18 +389,6 @@ class Tree:
             _end_loan(exposed, buffer, writing)
         self.client.payloads.written[way] += count
         return count
-
-    def _fill(self, exposed: memoryview, data: memoryview, way: Way) -> CryptoTransform | None:
-        """Put data where the server can read it; return the transform that protects it, if it needs one."""
-        numbers = self.client.payloads.numbers
-        if way is Way.RDMA_ENCRYPTED:
-            # Encrypted elsewhere: clear data must never be where the server, or who knows the token, can read it.
-            sealed = memoryview(bytearray(data))
-            transform = protect(way, self.session, numbers, sealed)
-            exposed[:] = sealed
-            return transform
-        exposed[:] = data
-        return protect(way, self.session, numbers, exposed) if way.transform else None
 
     async def _write_inline(self, file: RemoteFile, offset: int, data: Buffer) -> int:
         record = io_wire.WriteRequest(

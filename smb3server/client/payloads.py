@@ -49,18 +49,27 @@ def choose(client: Caller, session: Protection, tree_id: int, is_pipe: bool) -> 
     return Choice(way)
 
 
-def protect(way: Way, session: Protection, numbers: itertools.count[int], payload: memoryview) -> CryptoTransform:
-    """Sign a payload, or encrypt it in place, and return the transform that says so. [MS-SMB2 3.2.4.7]
+def expose(
+    way: Way, session: Protection, numbers: itertools.count[int], data: memoryview, exposed: memoryview
+) -> CryptoTransform | None:
+    """Put the data of a WRITE where the server can read it. Return the transform that protects it, or None if it needs
+    none. [MS-SMB2 3.2.4.7]
 
-    The server must have no access to ``payload`` yet: it has the clear data.
+    ``numbers`` are for nonces.
     """
     if way is Way.RDMA_ENCRYPTED and session.cipher is not None:
+        # Encrypted elsewhere: clear data must never be where the server, or who knows the token, can read it.
+        sealed = memoryview(bytearray(data))
         nonce = session.cipher.new_nonce()
-        return CryptoTransform(way.transform, session.cipher.encrypt_payload(payload, nonce), nonce)
+        tag = session.cipher.encrypt_payload(sealed, nonce)
+        exposed[:] = sealed
+        return CryptoTransform(way.transform, tag, nonce)
+    exposed[:] = data
     if way is Way.RDMA_SIGNED and session.signer is not None:
         nonce = session.signer.payload_nonce(next(numbers), from_server=False)
-        return CryptoTransform(way.transform, session.signer.sign_payload(payload, nonce), nonce)
-    raise ValueError(f"{way.value}: nothing to protect, or no key")
+        # What is signed is the copy: the caller's data may change meanwhile.
+        return CryptoTransform(way.transform, session.signer.sign_payload(exposed, nonce), nonce)
+    return None
 
 
 def transform_of_response(
