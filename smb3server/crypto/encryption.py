@@ -156,7 +156,7 @@ class SessionCipher:
 
     def takes(self, nonce: bytes, tag: bytes) -> bool:
         """Return whether nonce and tag of a payload have the right lengths. Only then it can be authentic."""
-        return len(nonce) == self.nonce_size and len(tag) == TAG_SIZE
+        return len(nonce) == self._nonce_size and len(tag) == TAG_SIZE
 
     def decrypt_payload(self, payload: memoryview, nonce: bytes, tag: bytes) -> bool:
         """Decrypt a payload in place. Return False if it is not authentic: its content is undefined then.
