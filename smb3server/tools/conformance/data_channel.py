@@ -150,9 +150,11 @@ class DataFile:
         before = peer is not None and peer.quiet
         if peer is not None:
             peer.quiet = True
-        yield
-        if peer is not None:
-            peer.quiet = before
+        try:
+            yield
+        finally:
+            if peer is not None:
+                peer.quiet = before
 
     @property
     def largest(self) -> int:

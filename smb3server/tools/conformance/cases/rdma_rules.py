@@ -395,8 +395,9 @@ async def bad_last_token(trial: Trial) -> None:
         trial.note(f"no answer: {error}")
     else:
         trial.require(answer.status != NtStatus.SUCCESS, "the WRITE succeeded without its data")
-    after = await watcher.content(SIZE + 1)
-    await watcher.tree.delete(name)
+    finally:
+        after = await watcher.content(SIZE + 1)
+        await watcher.tree.delete(name)
     trial.require(after == old, "the WRITE that failed has changed the file")
 
 
