@@ -31,7 +31,7 @@ from smb3server.tools.bench.errors import BenchError
 from smb3server.tools.bench.page import check_page, rewrite
 from smb3server.tools.conformance import own, report
 from smb3server.tools.conformance.registry import Case, select
-from smb3server.tools.conformance.runner import run
+from smb3server.tools.conformance.runner import AT_ONCE, run
 from smb3server.tools.conformance.target import FABRICS, Target, Timing
 from smb3server.tools.conformance.trial import Trial
 from smb3server.tools.conformance.verdict import Finding, Result, Verdict
@@ -71,6 +71,13 @@ def _parser() -> argparse.ArgumentParser:
     who.add_argument("--share", metavar="SHARE", help="a share that the user may write to")
     what = parser.add_argument_group("the cases and the report")
     what.add_argument("--cases", nargs="+", default=[], metavar="GLOB", help="names of cases or suites; default: all")
+    what.add_argument(
+        "--at-once",
+        type=int,
+        default=AT_ONCE,
+        metavar="N",
+        help="cases that run side by side; default: %(default)s",
+    )
     what.add_argument("--list", action="store_true", help="list the cases and stop")
     what.add_argument("--evidence", action="store_true", help="show the evidence of every case")
     what.add_argument("--json", type=Path, metavar="FILE", help="write everything, for programs; - is the output")
@@ -146,11 +153,11 @@ class Progress:
                 print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-async def _run_one(making: AbstractAsyncContextManager[Target], cases: Sequence[Case]) -> report.Run:
+async def _run_one(making: AbstractAsyncContextManager[Target], cases: Sequence[Case], at_once: int) -> report.Run:
     began, start = datetime.datetime.now().astimezone().isoformat(" ", "minutes"), time.monotonic()
     async with making as target:
         await _reach(target)
-        results = await run(target, cases, Progress(target.name, len(cases)))
+        results = await run(target, cases, Progress(target.name, len(cases)), at_once)
     return report.Run(target.name, target.fabric, began, time.monotonic() - start, results)
 
 
@@ -171,8 +178,8 @@ async def _reach(target: Target) -> None:
 
 async def _run(options: argparse.Namespace, cases: Sequence[Case]) -> list[report.Run]:
     if options.target is not None:
-        return [await _run_one(nullcontext(foreign_target(options)), cases)]
-    return [await _run_one(own.own_server(fabric), cases) for fabric in options.fabric]
+        return [await _run_one(nullcontext(foreign_target(options)), cases, options.at_once)]
+    return [await _run_one(own.own_server(fabric), cases, options.at_once) for fabric in options.fabric]
 
 
 def _write(options: argparse.Namespace, runs: Sequence[report.Run]) -> None:

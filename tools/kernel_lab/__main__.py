@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from smb3server.process import output
 from tools.flaky.record import record
-from tools.kernel_lab import cluster, network
+from tools.kernel_lab import cluster, conformance, network
 from tools.kernel_lab.cases import CASES, Case, select
 from tools.kernel_lab.judge import judge, met_client_defect
 from tools.kernel_lab.persist import Failing, describe, restarting_server
@@ -68,6 +68,8 @@ class Host(NamedTuple):
 
 def verdict(case: Case, out: Path, options: argparse.Namespace) -> list[str]:
     """Return everything that is wrong with a case that has run."""
+    if case.conformance:
+        return conformance.judge(out / case.name)
     if case.failure:
         return judge_failure(case, out / case.name, told=not options.untold)
     return judge(case, out / case.name, counted=options.server != "ksmbd")
@@ -155,6 +157,9 @@ def attempt(cases: list[Case], out: Path, log: Path, options: argparse.Namespace
     Return what went wrong with the server.
     """
     try:
+        if cases[0].conformance:
+            conformance.explore(cases[0], out / cases[0].name)
+            return []
         with host_for(cases[0], options, log) as host:
             run_all(cases, out, host, options)
     except (ServerError, network.NetworkError) as error:
@@ -287,7 +292,9 @@ def main(arguments: list[str] | None = None) -> int:
         cases = [
             case
             for case in cases
-            if not (case.verbs or case.outages or case.failure or case.protocol == "rxe" or case.netem)
+            if not (
+                case.verbs or case.outages or case.failure or case.conformance or case.protocol == "rxe" or case.netem
+            )
         ]
     build()
     started = time.monotonic()

@@ -13,11 +13,9 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -27,14 +25,12 @@ from smb3server.process import output
 from smb3server.tools.bench.errors import BenchError
 from smb3server.tools.bench.interruption import interruptible
 from tools.kernel_lab.__main__ import build
+from tools.kernel_lab.ksmbd_guest import guest, serving
 from tools.kernel_lab.network import NetworkError
 from tools.kernel_lab.server import ServerError, running_server
 
-HERE = Path(__file__).resolve().parent
 OURS, CLIENT, KSMBD = "10.77.0.1", "10.77.0.2", "10.77.0.3"
 _TAPS = ("lab0", "lab1")
-_BOOT_SECONDS = 240
-_STOP_SECONDS = 30
 _LINE = re.compile(r"BENCH (\w+) (\w+) (\d+) (\d+) ([0-9.]+)")
 _PROTOCOLS = {"siw": "iwarp", "rxe": "roce"}
 
@@ -77,33 +73,6 @@ def bridge(mtu: int) -> Iterator[list[str]]:
         _ip("netns", "delete", name)
 
 
-@contextlib.contextmanager
-def guest(
-    prefix: Sequence[str], script: str, out: Path, tap: str, arguments: Sequence[str]
-) -> Iterator[subprocess.Popen[str]]:
-    """Boot a guest that runs ``script`` and then ends. ``arguments`` are those of guest/cases.sh."""
-    out.mkdir()
-    environment = os.environ | {"OUT": str(out), "NET": f"tap:{tap}", "TIMEOUT": "1200", "MEM": "1024", "SMP": "1"}
-    process = subprocess.Popen(
-        [*prefix, str(HERE / "run.sh"), str(HERE / "guest" / script), *arguments],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-
 def run(protocol: str, options: argparse.Namespace, folder: Path) -> list[Found]:
     """Boot both guests and measure over ``protocol``. Raises ``BenchError``, ``NetworkError`` and ``ServerError``."""
     share = folder / "share"
@@ -118,14 +87,8 @@ def run(protocol: str, options: argparse.Namespace, folder: Path) -> list[Found]
         prefix = stack.enter_context(bridge(options.mtu))
         fabric = _PROTOCOLS[protocol]
         stack.enter_context(running_server(share, folder / "server.log", (OURS,), fabric, prefix))
-        serving, client = folder / "ksmbd", folder / "client"
-        arguments = [f"{settings} WORKOUT=bench-ksmbd.sh", KSMBD, f"ksmbd:{case}"]
-        server = stack.enter_context(guest(prefix, "cases.sh", serving, _TAPS[1], arguments))
-        deadline = time.monotonic() + _BOOT_SECONDS
-        while not (serving / "serving").exists():
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise BenchError(f"ksmbd's guest does not serve; its console is {serving / 'console.log'}")
-            time.sleep(0.5)
+        client = folder / "client"
+        stack.enter_context(serving(prefix, folder / "ksmbd", _TAPS[1], KSMBD, protocol, options.mtu, options.size))
         print(f"bench: {protocol}: ksmbd serves, the client boots", file=sys.stderr, flush=True)
         arguments = [f"{settings} WORKOUT=bench-client.sh", CLIENT, f"client:{case}"]
         process = stack.enter_context(guest(prefix, "cases.sh", client, _TAPS[0], arguments))
@@ -134,9 +97,6 @@ def run(protocol: str, options: argparse.Namespace, folder: Path) -> list[Found]
                 name, operation, block, count, seconds = match.groups()
                 print(f"bench: {protocol}: {line.strip()}", file=sys.stderr, flush=True)
                 found.append(Found(protocol, name, operation, int(block), int(count) / max(0.01, float(seconds))))
-        (serving / "stop").touch()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # It is ended in any case; this lets it end by itself.
-            server.wait(_STOP_SECONDS)
         if process.wait():
             raise BenchError(f"the client's guest failed; its console is {client / 'console.log'}")
     return found

@@ -70,6 +70,8 @@ class Case(NamedTuple):
     """The kernel's client takes part."""
     program: str = ""
     """A C program of guest/ that the case's script runs."""
+    conformance: bool = False
+    """``smb3server conformance`` runs on the host against ksmbd in the guest, instead of a client in the guest."""
 
     @property
     def outages(self) -> bool:
@@ -84,7 +86,7 @@ class Case(NamedTuple):
     @property
     def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str]:
         """A key: cases with the same value can share a boot of the guest."""
-        cluster = self.name if self.cluster else ""
+        cluster = self.name if self.cluster or self.conformance else ""
         return self.verbs, self.tap, self.nics, self.fabric, self.rxe_retry, self.mtu, self.failure, cluster
 
     @property
@@ -165,6 +167,8 @@ CASES = (
     Case("verbs-churn-rxe", "rxe", verbs=True, captured=False, mounted=False),
     Case("verbs-check-siw", "siw", verbs=True, captured=False, mounted=False, shows="selfcheck"),
     Case("verbs-check-rxe", "rxe", verbs=True, captured=False, mounted=False, shows="selfcheck"),
+    Case("conformance-ksmbd-siw", "siw", conformance=True),
+    Case("conformance-ksmbd-rxe", "rxe", mtu=9000, conformance=True),
 )
 
 

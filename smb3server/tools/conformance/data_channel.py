@@ -70,11 +70,6 @@ class Exposed:
         """The channel information that tells the truth."""
         return pack_descriptors([self.buffer])
 
-    @property
-    def began(self) -> str:
-        """The first bytes, for the reader of a verdict."""
-        return bytes(self.view[:16]).hex()
-
     def untouched(self, begin: int = 0) -> bool:
         """Return whether the server has written nothing from ``begin`` on, to memory that it may write to."""
         rest = self.view[begin:]
@@ -155,9 +150,11 @@ class DataFile:
         before = peer is not None and peer.quiet
         if peer is not None:
             peer.quiet = True
-        yield
-        if peer is not None:
-            peer.quiet = before
+        try:
+            yield
+        finally:
+            if peer is not None:
+                peer.quiet = before
 
     @property
     def largest(self) -> int:

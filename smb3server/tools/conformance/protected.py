@@ -51,7 +51,9 @@ async def open_protected(
     wanted = (kind,) if ids is None else tuple(ids)
     if not wanted:
         await _need_transforms(trial)
-    offer = Offer(ciphers=(cipher,), signing_algorithms=(signing,), rdma_transforms=wanted)
+    # A server without the signing algorithm chooses AES-CMAC, which has to be offered then. [MS-SMB2 3.3.5.4]
+    algorithms = dict.fromkeys((signing, SigningAlgorithm.AES_CMAC))
+    offer = Offer(ciphers=(cipher,), signing_algorithms=tuple(algorithms), rdma_transforms=wanted)
     session = await trial.log_on(dialects=(Dialect.SMB_3_1_1,), offer=offer)
     negotiated = session.client.negotiated
     missing = [RdmaTransformId(each).name for each in wanted if each not in negotiated.rdma_transforms]

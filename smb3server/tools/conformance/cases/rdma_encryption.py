@@ -23,26 +23,28 @@ PREFIX = "Smb2OverRdmaChannelTransform_Encryption"
 READ, WRITE = "MS-SMB2 3.3.5.12", "MS-SMB2 3.3.5.13"
 
 
+def _short(cipher: Cipher) -> str:
+    """Return the cipher as Microsoft's names have it: AES128CCM."""
+    return cipher.name.replace("_", "")
+
+
 def _enter_read(cipher: Cipher, prefix: str) -> None:
-    short = cipher.name.replace("_", "", 1).replace("_", "")
     rule = f"An encrypted READ of the largest size has its data encrypted with {cipher.name} on its way by RDMA."
 
-    @case(SUITE, f"{prefix}_ReadLargeFile_{short}", READ, rule=rule)
+    @case(SUITE, f"{prefix}_ReadLargeFile_{_short(cipher)}", READ, rule=rule)
     async def run(trial: Trial) -> None:
         await reads(trial, await open_protected(trial, ENCRYPTION, cipher=cipher), ENCRYPTION)
 
 
 def _enter_write(cipher: Cipher, prefix: str) -> None:
-    short = cipher.name.replace("_", "", 1).replace("_", "")
     rule = f"An encrypted WRITE of the largest size, with {cipher.name} and SMB2_CHANNEL_RDMA_TRANSFORM, is decrypted."
 
-    @case(SUITE, f"{prefix}_WriteLargeFile_{short}", WRITE, rule=rule)
+    @case(SUITE, f"{prefix}_WriteLargeFile_{_short(cipher)}", WRITE, rule=rule)
     async def run(trial: Trial) -> None:
         await writes(trial, await open_protected(trial, ENCRYPTION, cipher=cipher), ENCRYPTION)
 
 
 def _enter_nonce(cipher: Cipher, change: str, by: int) -> None:
-    short = cipher.name.replace("_", "", 1).replace("_", "")
     rule = (
         f"A WRITE with {cipher.name} whose nonce is one byte too {'long' if by > 0 else 'short'} fails with "
         "STATUS_AUTH_TAG_MISMATCH and writes nothing."
@@ -52,7 +54,7 @@ def _enter_nonce(cipher: Cipher, change: str, by: int) -> None:
         nonce = crypto.nonce + b"\0" if by > 0 else crypto.nonce[:-1]
         return pack_chain([replace(crypto, nonce=nonce)], descriptors)
 
-    @case(SUITE, f"{PREFIX}_WriteLargeFile_{change}NonceLength_{short}_Fails", WRITE, rule=rule)
+    @case(SUITE, f"{PREFIX}_WriteLargeFile_{change}NonceLength_{_short(cipher)}_Fails", WRITE, rule=rule)
     async def run(trial: Trial) -> None:
         file = await open_protected(trial, ENCRYPTION, cipher=cipher)
         await refuses(trial, file, ENCRYPTION, shape, NtStatus.AUTH_TAG_MISMATCH)

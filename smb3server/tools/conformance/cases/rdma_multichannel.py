@@ -47,15 +47,21 @@ class Main:
 
     @classmethod
     async def open(cls, trial: Trial, host: str) -> Main:
-        """Log on over TCP to one of the server's addresses and create a file. Raises ``Inconclusive``."""
+        """Log on over TCP to one of the server's addresses and create a file.
+
+        Raises ``NotApplicable`` if the server is not there, and ``Inconclusive`` if the logon fails."""
         target = trial.target
         if not target.share:
             raise NotApplicable("needs --user and --share")
         try:
+            transport = await open_tcp(host, target.tcp_port)
+        except (OSError, TimeoutError) as error:
+            raise NotApplicable(f"no SMB over TCP at {host} port {target.tcp_port}: {error or 'no answer'}") from error
+        try:
             async with asyncio.timeout(trial.timing.patience):
-                client = await Client.connect(await open_tcp(host, target.tcp_port), DIALECTS)
-        except (OSError, ServerError, SmbDirectError, TimeoutError) as error:
-            raise Inconclusive(f"no SMB over TCP at {host} port {target.tcp_port}: {error or 'no answer'}") from error
+                client = await Client.connect(transport, DIALECTS)
+        except (ServerError, SmbDirectError, TimeoutError) as error:
+            raise Inconclusive(f"no negotiation over TCP: {error or 'no answer'}") from error
         try:
             async with asyncio.timeout(trial.timing.patience):
                 session = await client.log_on(target.user, target.password)
@@ -138,7 +144,7 @@ async def two_interfaces(trial: Trial) -> None:
     for entry in plain:
         try:
             main = await Main.open(trial, str(entry.address))
-        except Inconclusive as error:
+        except NotApplicable as error:
             trial.note(str(error))
             continue
         try:

@@ -91,6 +91,7 @@ def test_other_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         password.write_text(target.password)
         password.chmod(0o600)
         there = ["--target", target.host, "--port", str(target.port), "--fabric", "iwarp"]
+        there += ["--tcp-port", str(target.tcp_port)]
         account = ["--user", USER, "--share", target.share, "--password-file", str(password)]
         cases = ["--cases", "BVT_*", "Sent_*"]
         assert main([*there, *account, *cases]) == EXIT_CONFORMS
