@@ -105,6 +105,7 @@ class Exchange:
             self._verdicts.unjudged(number, "SMB2 credits, MessageIds and identifiers: messages are missing", secret)
         self._window = None
         self.memory.blind = True
+        self._logons.complete = False
 
     def receive(self, message: UpperMessage) -> None:
         """Take the next message."""
