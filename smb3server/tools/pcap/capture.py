@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import struct
 import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 
 class CaptureError(Exception):
@@ -36,11 +38,40 @@ _PCAP_MAGIC = {
     b"\xa1\xb2\x3c\x4d": (">", 1e-9),
 }
 _GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+"""Tells zlib to expect the header and the trailer of gzip."""
 _SECTION_HEADER, _INTERFACE, _SIMPLE, _ENHANCED, _OBSOLETE = 0x0A0D0D0A, 1, 3, 6, 2
 _SECTION_MAGIC = struct.pack("<I", _SECTION_HEADER)
 _OPTION_TIME_RESOLUTION, _OPTION_TIME_OFFSET = 9, 14
 _MAX_RECORD = 64 << 20
 """Bytes of a record beyond which its length is taken for damage: no link has such frames."""
+
+
+class _Unzipped(io.RawIOBase):
+    """The contents of a stream in gzip format. A damaged or truncated one ends where it can still be read."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._inflate = zlib.decompressobj(_GZIP_WINDOW)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = b""
+        while not data:
+            packed = self._inflate.unconsumed_tail or self._inflate.unused_data or self._stream.read(1 << 16)
+            if not packed:
+                return 0
+            if self._inflate.eof:  # Several members make one file.
+                self._inflate = zlib.decompressobj(_GZIP_WINDOW)
+            try:
+                data = self._inflate.decompress(packed, len(view))
+            except zlib.error:
+                return 0
+        view[: len(data)] = data
+        return len(data)
 
 
 @contextmanager
@@ -50,7 +81,7 @@ def opened(name: str) -> Iterator[BinaryIO]:
     try:
         buffered = io.BufferedReader(cast(io.RawIOBase, raw), 1 << 20)
         if buffered.peek(2)[:2] == _GZIP_MAGIC:
-            yield io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=buffered)), 1 << 20)
+            yield io.BufferedReader(_Unzipped(buffered), 1 << 20)
         else:
             yield buffered
         if name == "-":
@@ -83,12 +114,8 @@ class Frames:
         return self._frames
 
     def _read(self, size: int) -> bytes:
-        """Return ``size`` bytes, or fewer at the end of the file or where the compression is damaged."""
-        try:
-            return self._stream.read(size)
-        except (EOFError, OSError, zlib.error) as error:
-            self.ended_early = f"the file is damaged: {error}"
-            return b""
+        """Return ``size`` bytes, or fewer at the end of the file."""
+        return self._stream.read(size)
 
     def _whole(self, size: int, what: str) -> bytes:
         """Return ``size`` bytes, or nothing if the file has fewer; only in front of a record is that no loss."""

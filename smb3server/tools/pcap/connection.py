@@ -163,9 +163,16 @@ class Connection:
 class TcpConnection:
     """Finds out by its first bytes what a TCP connection carries, and reads that."""
 
-    def __init__(self, conversation: Conversation, make: Callable[[str, Conversation], Connection]) -> None:
+    def __init__(
+        self,
+        conversation: Conversation,
+        make: Callable[[str, Conversation], Connection],
+        unreadable: Callable[[int], None],
+    ) -> None:
+        """Begin. ``unreadable`` is told the frame if a connection that may be ours has no payload in the capture."""
         self._conversation = conversation
         self._make = make
+        self._unreadable = unreadable
         self._undecided = 0
         conversation.receive, conversation.end = self._decide, None
 
@@ -174,6 +181,8 @@ class TcpConnection:
         fabric = self._fabric(chunk)
         if not fabric:
             self._undecided += 1
+            if not chunk.known and conversation.server[1] in (*_SMB_PORTS, _IWARP_PORT):
+                self._unreadable(chunk.number)
             if self._undecided > _UNDECIDED or conversation.saw_start:
                 conversation.receive = _ignore
             return

@@ -31,6 +31,7 @@ from smb3server.tools.pcap.smb2 import (
 )
 from smb3server.tools.pcap.tcp import Direction
 from smb3server.tools.pcap.verdicts import Verdicts
+from smb3server.wire.rdma_transform import CryptoTransform
 
 FILE_ID_AT = {
     CLOSE: 8,
@@ -66,6 +67,8 @@ class Pending:
     """File of a CREATE, share of a TREE_CONNECT."""
     file_id: bytes = NO_FILE
     offer: Offer | None = None
+    crypto: CryptoTransform | None = None
+    """What protects the data of a WRITE that moves by RDMA."""
     async_id: int = 0
 
 
@@ -98,7 +101,7 @@ def judge_answer(pending: Pending, part: Smb2Message, number: int, verdicts: Ver
     if offer is None:
         record.bytes, record.way = size, "inline" if size else ""
         return
-    record.moved_by_rdma(size, offer.operations)
+    record.moved_by_rdma(size, offer.operations, offer.operation_count)
     text = "the response says {} bytes, {} went by RDMA"
     if not blind:
         check(rules.RDMA_BYTES, offer.moved >= size, number, way, text, size, offer.moved)

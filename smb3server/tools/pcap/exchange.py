@@ -52,6 +52,7 @@ from smb3server.tools.pcap.smb2 import (
     transfer_length,
 )
 from smb3server.tools.pcap.tcp import Direction
+from smb3server.tools.pcap.transforms import Transforms
 from smb3server.tools.pcap.verdicts import Verdicts
 
 _UNSOLICITED = (1 << 64) - 1
@@ -90,6 +91,7 @@ class Exchange:
         self._emit = emit
         self._logons = Logons(self.negotiated, table, secrets, verdicts)
         self._protection = Protection(self.negotiated, self._logons, verdicts)
+        self._transforms = Transforms(self.negotiated, verdicts)
         self._window: MessageWindow | None = MessageWindow()
         """None if the capture does not show all requests and responses."""
         self._pending: dict[int, Pending] = {}
@@ -105,6 +107,7 @@ class Exchange:
             self._verdicts.unjudged(number, "SMB2 credits, MessageIds and identifiers: messages are missing", secret)
         self._window = None
         self.memory.blind = True
+        self._logons.complete = False
 
     def receive(self, message: UpperMessage) -> None:
         """Take the next message."""
@@ -269,6 +272,9 @@ class Exchange:
             text = "{} of {} bytes, the maximum is {}"
             check(rules.SMB2_MAX_SIZE, pending.length <= limit, number, way, text, part.name, pending.length, limit)
         channel, places = descriptors(part)
+        transformed = self._transforms.descriptors(number, part)
+        if transformed is not None:
+            channel, places, pending.crypto = transformed
         if channel not in (CHANNEL_RDMA_V1, CHANNEL_RDMA_V1_INVALIDATE):
             return
         if part.known < len(part.data) and not places:
@@ -281,8 +287,13 @@ class Exchange:
         text = "{} with {} descriptors for {} bytes"
         check(rules.DESCRIPTOR, enough, number, way, text, part.name, len(places), pending.length)
         if places:
-            pending.offer = Offer(number, part.command, channel, places)
-            self.memory.offer(pending.offer)
+            pending.offer = offer = Offer(number, part.command, channel, places)
+            if self.negotiated.rdma_transforms and (pending.signed or pending.encrypted):
+                offer.data = bytearray()
+            self.memory.offer(offer)
+            if part.command == WRITE:
+                crypto, signed, encrypted = pending.crypto, pending.signed, pending.encrypted
+                self._transforms.judge_presence(number, crypto, signed, encrypted, way)
 
     def _take_credits(self, message: UpperMessage, part: Smb2Message) -> None:
         """Use the credits of a request. [MS-SMB2 3.3.5.2.3, 3.3.5.2.5]"""
@@ -384,9 +395,26 @@ class Exchange:
         record.latency = message.time - record.time
         effects.judge_answer(pending, part, number, self._verdicts, self.memory.blind)
         if pending.offer is not None:
+            self._judge_transform(number, part, pending)
             self.memory.answered(pending.offer, number, message.invalidated)
         effects.apply(pending, part, self._logons.established)
         self._emit(record)
+
+    def _judge_transform(self, number: int, part: Smb2Message, pending: Pending) -> None:
+        """Judge what protects the data that moved by RDMA, now that its command is answered."""
+        offer, session = pending.offer, pending.session
+        assert offer is not None
+        if part.command == READ:
+            if part.status or not offer.moved:
+                return
+            way, size, frame = Direction.TO_CLIENT, pending.record.bytes, number
+            crypto = self._transforms.of_response(number, part)
+            self._transforms.judge_presence(number, crypto, pending.signed, pending.encrypted, way)
+        else:
+            way, size, crypto, frame = Direction.TO_SERVER, pending.length, pending.crypto, offer.number
+        if crypto is not None and offer.moved >= size:
+            signer = self._logons.signers.get(session.session_id)
+            self._transforms.judge_payload(frame, crypto, offer, size, session, signer, way)
 
 
 def _payload(part: Smb2Message) -> int:

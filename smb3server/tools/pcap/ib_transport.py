@@ -96,6 +96,8 @@ class _Half:
     partial: bytearray = field(default_factory=bytearray)
     started: bool = False
     """Whether the first packet of a message has come, and not the last."""
+    midway: bool = False
+    """Whether the next packets may belong to a message whose beginning was not captured."""
     whole: int = -1
     remote: tuple[int, int, int] | None = None
     """Address, key and length of the Write in progress."""
@@ -163,7 +165,7 @@ class ReliableConnection:
         if half.early is not None:
             self._judge_early(half, packet)
         if half.next_psn is None:
-            half.next_psn = packet.psn
+            half.next_psn, half.midway = packet.psn, True
             return True
         ahead = psn_distance(packet.psn, half.next_psn)
         if ahead < 0:
@@ -222,7 +224,7 @@ class ReliableConnection:
     def _lose(self, direction: Direction, number: int, reason: str) -> None:
         half = self.halves[direction]
         half.partial.clear()
-        half.started, half.remote, half.whole = False, None, -1
+        half.started, half.remote, half.whole, half.midway = False, None, -1, True
         half.reads.clear()
         self.halves[direction.reverse].reads.clear()
         self._verdicts.lost(number, reason)
@@ -234,6 +236,10 @@ class ReliableConnection:
         half, opcode, body = self.halves[packet.direction], packet.opcode, packet.body
         check, number, way = self._verdicts.check, packet.number, packet.direction
         first, last = opcode in _FIRST, opcode in _LAST
+        if half.midway:
+            half.midway = not (first or last)
+            if not first:
+                return
         same = (opcode in _WRITES) == (half.remote is not None)
         right = first != half.started and (first or same)
         text = "opcode {:#04x} {} a message"

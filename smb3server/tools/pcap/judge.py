@@ -15,6 +15,7 @@ from smb3server.tools.pcap.rdma import RdmaMessage, Wire
 from smb3server.tools.pcap.records import CommandRecord
 from smb3server.tools.pcap.sessions import SessionTable
 from smb3server.tools.pcap.tcp import Conversation, Reassembler
+from smb3server.tools.pcap.time_order import TimeOrder
 from smb3server.tools.pcap.verdicts import Breach, Gap, Verdicts
 
 _GAPS_KEPT = 1000
@@ -49,14 +50,19 @@ class Judge:
 
     def __post_init__(self) -> None:
         self._general = Verdicts(0, self._found)
+        self._order = TimeOrder()
         self._settings = Settings(SessionTable(), self.secrets, self.watcher.command, self.record, self.watcher.rdma)
         self._tcp = Reassembler(self._tcp_begun)
         self.infiniband = InfinibandReader(self._wire_begun, self._wire_ended, self._general)
         self._by_wire: dict[int, Connection] = {}
 
     def add(self, frame: Frame) -> None:
-        """Judge the next frame."""
+        """Take the next frame of the file."""
         self.frames += 1
+        for ready in self._order.add(frame):
+            self._judge(ready)
+
+    def _judge(self, frame: Frame) -> None:
         try:
             packet = read_packet(frame)
         except PacketError as error:
@@ -71,6 +77,8 @@ class Judge:
 
     def finish(self, ended_early: str = "") -> None:
         """End all connections. ``ended_early`` says why the file ends before its end."""
+        for frame in self._order.rest():
+            self._judge(frame)
         self._tcp.finish()
         self.infiniband.finish()
         for connection in self.connections:
@@ -125,7 +133,11 @@ class Judge:
         return connection
 
     def _tcp_begun(self, conversation: Conversation) -> None:
-        TcpConnection(conversation, lambda fabric, c: self._begin(fabric, c.client, c.server, c.last[0], c.saw_start))
+        TcpConnection(
+            conversation,
+            lambda fabric, c: self._begin(fabric, c.client, c.server, c.last[0], c.saw_start),
+            lambda number: self._general.unjudged(number, "the beginning of a connection is not captured"),
+        )
 
     def _wire_begun(self, network: str, client: Address, server: Address, number: int, saw_start: bool) -> Wire:
         connection = self._begin(network, client, server, number, saw_start)

@@ -60,6 +60,8 @@ class Logons:
         """Channel.SigningKey by SessionId."""
         self.established: set[int] = set()
         """SessionIds that may be used on this connection."""
+        self.complete = True
+        """Whether the capture has all messages so far, so that keys can be derived from them."""
 
     def request(self, message: UpperMessage, part: Smb2Message) -> None:
         """Take a SESSION_SETUP request."""
@@ -109,13 +111,13 @@ class Logons:
     def _find_keys(self, session: Session, part: Smb2Message, logon: _Logon, number: int) -> None:
         """Find the key that fits the signature of the response, among those that were given."""
         candidates, certain = self._secrets.session_keys(session.session_id, logon.ntlm)
-        if session.unproven or not candidates:
+        if session.unproven or not candidates or not self._negotiated.dialect:
             return
         for key in candidates:
             signer = self._use(session, key, logon)
             if not part.flags & FLAG_SIGNED or signature_of(signer, part, Direction.TO_CLIENT) == part.signature:
                 return
-        if certain:
+        if certain and self.complete:
             self._use(session, candidates[0], logon)  # The key is right: the signature is not, which is judged.
             return
         del self.signers[session.session_id]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from smb3server.tools.pcap import rules
@@ -11,6 +11,8 @@ from smb3server.tools.pcap.smb2 import CHANNEL_RDMA_V1_INVALIDATE, READ, Descrip
 from smb3server.tools.pcap.tcp import Direction
 from smb3server.tools.pcap.verdicts import Verdicts
 
+_OPERATIONS_KEPT = 64
+"""Frames of RDMA operations that an offer names."""
 _DEAD_KEPT = 4096
 """Tokens that are remembered after their requests: memory stays bounded."""
 
@@ -27,12 +29,39 @@ class Offer:
     moved: int = 0
     """Bytes written, or read and arrived."""
     operations: list[int] = field(default_factory=list)
-    """Frames of the RDMA Writes and Read Responses."""
+    """Frames of the first RDMA Writes and Read Responses."""
+    operation_count: int = 0
+    data: bytearray | None = None
+    """What moved, if somebody will ask for it."""
+    cut: bool = False
+    """Whether some of ``data`` was not captured."""
 
     @property
     def invalidating(self) -> bool:
         """Whether the client asks for the invalidation of its token."""
         return self.channel == CHANNEL_RDMA_V1_INVALIDATE
+
+    def move(self, message: RdmaMessage, token: int, address: int) -> None:
+        """Note that a message has moved its payload to or from ``address``."""
+        self.moved += message.length
+        if len(self.operations) < _OPERATIONS_KEPT:
+            self.operations.append(message.number)
+        self.operation_count += 1
+        if self.data is None:
+            return
+        self.cut |= not message.whole
+        start = 0
+        for one in self.descriptors:
+            if one.token == token and one.offset <= address <= one.offset + one.length:
+                at = start + address - one.offset
+                self.data[at : at + message.length] = message.payload
+                return
+            start += one.length
+
+    def payload(self, size: int) -> bytearray | None:
+        """Return the first ``size`` bytes that moved; None if not all of them were captured."""
+        whole = self.data is not None and not self.cut and self.moved >= size
+        return self.data[:size] if whole and self.data is not None else None
 
 
 @dataclass
@@ -50,8 +79,8 @@ class ClientMemory:
         self._verdicts = verdicts
         self._live: dict[int, Offer] = {}
         self._dead: OrderedDict[int, _Dead] = OrderedDict()
-        self._reads: list[Offer | None] = []
-        """What the outstanding RDMA Reads are for, in order."""
+        self._reads: deque[tuple[Offer | None, int, int]] = deque()
+        """What the outstanding RDMA Reads are for, in order, with token and address."""
         self.blind = False
         """Whether there are requests that could not be read, so that unknown tokens may be theirs."""
         self.written = self.read = 0
@@ -68,22 +97,20 @@ class ClientMemory:
         """Judge an RDMA Write, Read Request or Read Response."""
         if message.kind is Kind.READ_RESPONSE:
             self.read += message.length
-            offer = self._reads.pop(0) if self._reads else None
+            offer, token, address = self._reads.popleft() if self._reads else (None, 0, 0)
             if offer is not None:
-                offer.moved += message.length
-                offer.operations.append(message.number)
+                offer.move(message, token, address)
             return
         way = message.direction
         kept = way is Direction.TO_CLIENT
         self._verdicts.check(rules.RDMA_DIRECTION, kept, message.number, way, "{} by the client", message.kind.value)
         offer = self._find(message) if kept else None
         if message.kind is Kind.READ_REQUEST:
-            self._reads.append(offer)
+            self._reads.append((offer, message.token, message.address))
             return
         self.written += message.length
         if offer is not None:
-            offer.moved += message.length
-            offer.operations.append(message.number)
+            offer.move(message, message.token, message.address)
 
     def _find(self, message: RdmaMessage) -> Offer | None:
         """Return the offer that an operation goes to, and judge the operation by it."""

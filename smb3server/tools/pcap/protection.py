@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from smb3server.crypto.algorithms import Cipher
 from smb3server.crypto.encryption import TRANSFORM_SIZE
 from smb3server.tools.pcap import rules
 from smb3server.tools.pcap.dialect import SMB_3_1_1, Negotiated
@@ -23,6 +24,8 @@ from smb3server.tools.pcap.verdicts import Verdicts
 
 _TRANSFORM = struct.Struct("<4s16s16sIHHQ")
 _ENCRYPTED = 1
+NONCE_SIZES = {Cipher.AES_128_CCM: 11, Cipher.AES_256_CCM: 11, Cipher.AES_128_GCM: 12, Cipher.AES_256_GCM: 12}
+"""Bytes of Nonce that count, by cipher. [MS-SMB2 2.2.41]"""
 _NO_SESSION = (0xC0000203, 0xC000035C)
 """USER_SESSION_DELETED and NETWORK_SESSION_EXPIRED: there is no key to sign with. [MS-SMB2 3.2.5.1.3]"""
 
@@ -52,6 +55,7 @@ class Protection:
         fits = size == len(data) - TRANSFORM_SIZE
         kept = check(rules.TRANSFORM, fits, number, way, text, f"size {size} of {len(data) - TRANSFORM_SIZE}")
         check(rules.TRANSFORM, flags == _ENCRYPTED, number, way, text, f"flags {flags:#x}")
+        nonce = nonce[: NONCE_SIZES.get(Cipher(self._negotiated.cipher), 16)]
         check(rules.NONCE, session.fresh_nonce(way, nonce), number, way, "nonce {} was used before", nonce.hex())
         cipher = session.ciphers.get(way)
         if cipher is None:

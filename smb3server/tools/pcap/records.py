@@ -9,8 +9,6 @@ from smb3server.wire.status import NtStatus
 
 _ERRORS = 0xC0000000
 """Statuses from here on have the severity of an error. [MS-ERREF 2.3]"""
-_OPERATIONS_KEPT = 64
-"""Frames of RDMA operations that a record names."""
 
 
 def status_name(status: int) -> str:
@@ -71,7 +69,7 @@ class CommandRecord:
             return self.command != CANCEL  # Which has no response.
         return self.status >= _ERRORS and self.status != STATUS_MORE_PROCESSING
 
-    def moved_by_rdma(self, size: int, operations: list[int]) -> None:
+    def moved_by_rdma(self, size: int, operations: list[int], count: int) -> None:
         """Note the RDMA of this command."""
         self.way, self.bytes = "rdma", size
-        self.operations, self.operation_count = operations[:_OPERATIONS_KEPT], len(operations)
+        self.operations, self.operation_count = operations, count

@@ -81,6 +81,15 @@ INVALIDATE_UNASKED = _rule(
     "rdma.invalidation-unasked", "MS-SMB2 3.3.5.12, 3.3.5.13", "only tokens of RDMA_V1_INVALIDATE are invalidated"
 )
 DESCRIPTOR = _rule("rdma.descriptor", "MS-SMB2 2.2.19, 2.2.21", "the buffer descriptors of a request lie inside it")
+TRANSFORM_CHAIN = _rule(
+    "rdma.transform-chain", "MS-SMB2 3.3.5.13, 3.2.5.11", "an RDMA transform is whole and was negotiated"
+)
+TRANSFORM_MISSING = _rule(
+    "rdma.transform-missing",
+    "MS-SMB2 3.3.5.12, 3.2.4.7",
+    "data of encrypted messages is encrypted by RDMA, too, and that of signed ones signed if that was negotiated",
+)
+TRANSFORM_AUTHENTIC = _rule("rdma.transform", "MS-SMB2 3.3.5.13, 3.2.5.11", "tag or signature of RDMA data is right")
 
 # -- SMB Direct -----------------------------------------------------------------------------------------------------
 

@@ -169,7 +169,8 @@ class SmbDirectReader:
         if not check(rules.SMBD_RESPONSE, size >= _RESPONSE.size, number, way, text, f"{size} bytes"):
             return
         response = self.response = NegotiateResponse._make(_RESPONSE.unpack_from(message.payload))
-        check(rules.SMBD_ORDER, self.request is not None, number, way, "a Negotiate Response before the request")
+        asked = self.request is not None or not self.wire.saw_start
+        check(rules.SMBD_ORDER, asked, number, way, "a Negotiate Response before the request")
         server = self.peers[Direction.TO_CLIENT]
         server.max_receive_size, server.max_fragmented_size = response.max_receive_size, response.max_fragmented_size
         self.peers[Direction.TO_SERVER].credits = response.credits_granted
