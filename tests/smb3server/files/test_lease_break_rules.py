@@ -387,3 +387,19 @@ def test_p39_an_absent_open_that_gives_way_deletes_its_name_first(tmp_path: Path
         assert (ground.folder / "link").exists() == (links > 1)
 
     act(tmp_path, scene)
+
+
+def test_p36_one_of_several_names_goes_with_the_open_that_asked_for_it(tmp_path: Path) -> None:
+    async def scene(ground: Ground) -> None:
+        client = await ground.peer()
+        left = (await client.make("f", desired_access=ALL)).file
+        assert await client.set_info(left, FileInfoClass.LINK, rename_to("link")) == 0
+        file = (await client.make("f", desired_access=ALL)).file
+        assert await client.set_info(file, FileInfoClass.DISPOSITION_EX, (3).to_bytes(4, "little")) == 0
+        assert await client.close(file) == 0
+        assert [path.name for path in ground.folder.iterdir()] == ["link"]
+        assert await client.write(left, b"still there") == 0
+        assert await client.close(left) == 0
+        assert (ground.folder / "link").read_bytes() == b"still there"
+
+    act(tmp_path, scene)
