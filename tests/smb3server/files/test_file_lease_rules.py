@@ -18,6 +18,7 @@ from smb3server.wire.create import Access, CreateDisposition, CreateOptions, Sha
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.query_info import InfoType
 from smb3server.wire.status import NtStatus
 from tests.lab.rule_scene import (
@@ -213,6 +214,22 @@ def test_f9_all_opens_below_a_renamed_directory_are_asked_at_once(tmp_path: Path
             else:
                 assert await holder.acknowledge(number, left) == 0
         assert (await other.receive()).status == (0 if lets_go else NtStatus.ACCESS_DENIED)
+
+    act(tmp_path, scene)
+
+
+def test_f9_a_batch_oplock_below_a_renamed_directory_goes_altogether(tmp_path: Path) -> None:
+    async def scene(ground: Ground) -> None:
+        holder, other = await ground.peer(), await ground.peer()
+        folder = (await other.make("d", desired_access=ALL, create_options=FOLDER)).file
+        held = await holder.make("d\\f", requested_oplock_level=int(OplockLevel.BATCH))
+        await other.client.post(Command.SET_INFO, set_info_body(folder, FileInfoClass.RENAME, rename_to("e")))
+        assert await holder.told() == []
+        note = oplock_break.parse_notification(memoryview(holder.notifications[-1].message))
+        assert isinstance(note, oplock_break.OplockBreak) and note.oplock_level == OplockLevel.NONE
+        assert await other.waits()
+        assert await holder.close(held.file) == 0
+        assert (await other.receive()).status == 0
 
     act(tmp_path, scene)
 
