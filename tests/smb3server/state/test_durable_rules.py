@@ -135,7 +135,7 @@ def test_d5_a_persistent_open_without_handle_caching_is_not_available(tmp_path: 
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_t1_a_persistent_open_of_a_directory(tmp_path: Path, restart: bool) -> None:
-    """It is in the way while its client is away, and the client comes back to it, also in the next run of the server."""
+    """It is in the way while its client is away. The client comes back to it, also in the next run of the server."""
     kept: list[tuple[bytes, Made]] = []
     fields = {"create_options": DIRECTORY, "desired_access": FILE_LIST | 2}
 
