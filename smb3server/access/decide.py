@@ -21,6 +21,7 @@ from smb3server.wire.status import NtStatus, StatusError
 _ADD_FILE = int(Access.WRITE_DATA)
 _ADD_SUBDIRECTORY = int(Access.APPEND_DATA)
 _DELETE = int(Access.DELETE)
+_DELETE_CHILD = int(Access.DELETE_CHILD)
 _MAXIMUM_ALLOWED = int(Access.MAXIMUM_ALLOWED)
 _DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
 _BY_PARENT = int(Access.DELETE | Access.READ_ATTRIBUTES)
@@ -115,7 +116,8 @@ def grant_existing(wanted: Wanted, maximal: int, attributes: int) -> int:
     """Grant access to an existing file, or to an existing stream of one. [MS-FSA 2.1.5.1.2.1]"""
     check_attributes(wanted, attributes)
     if attributes & attr.READONLY:
-        maximal &= ~masks.WRITES_DATA
+        # A right to delete entries, which a file has none of, is taken away as well if nobody asked for it by name.
+        maximal &= ~(masks.WRITES_DATA | _DELETE_CHILD if wanted.access & _MAXIMUM_ALLOWED else masks.WRITES_DATA)
     granted = masks.grant(wanted.access, maximal, wanted.implied)
     return _deletable(wanted, granted) if wanted.deletes else granted
 

@@ -399,7 +399,7 @@ class Handle(ABC):
     def search(self, matches: Callable[[str], bool], only: str | None = None) -> Search:
         """Search this directory for the entries whose names match. Files of the store itself never appear.
 
-        ``only``: the one name that matches, in any case."""
+        ``only``: the one name that matches, in any case. It may be an entry's 8.3 name."""
 
     def scan(self) -> Iterator[DirectoryEntry]:
         """Return all entries of this directory, as ``search`` finds them."""

@@ -21,7 +21,6 @@ from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Interim, Pending, Request, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
-from smb3server.files.file import File
 from smb3server.state.change_reports import report_write
 from smb3server.state.objects import Connection, Open, Session, TreeConnect
 from smb3server.wire.attributes import MAX_OFFSET
@@ -108,7 +107,7 @@ def _store(
         return response
     if file.caching.holders:
         file.data_changes(opened.caching)
-    _put(file, handle, data, body.offset)
+    _put(opened, handle, data, body.offset)
     if not opened.wrote:
         report_write(opened)
     opened.position = body.offset + count
@@ -121,10 +120,9 @@ def _store(
     return pending
 
 
-def _put(file: File[Open], handle: Handle, data: memoryview | Payload, offset: int) -> None:
-    """Write to the page cache, and note when, for the last write time. Raises ``OSError``."""
-    if _shows_time(file):
-        write_times.of(file).writing(handle)
+def _put(opened: Open, handle: Handle, data: memoryview | Payload, offset: int) -> None:
+    """Write to the page cache, and note it for the last write time. Raises ``OSError``."""
+    write_times.changing(opened)
     _write_out(handle, data, offset)
 
 
@@ -133,12 +131,6 @@ def _write_out(handle: Handle, data: memoryview | Payload, offset: int) -> None:
         handle.write_from([data], offset)
     else:
         handle.take_in(data, offset)
-
-
-def _shows_time(file: File[Open]) -> bool:
-    """Return whether clients see the last write time of the store, which a write changes."""
-    times = file.write_time
-    return (times is None or not times.dirty) and not file.stream
 
 
 def _write_from_peer(request: TreeRequest, body: WriteRequest, remote: RemoteMemory) -> Response | Pending:
@@ -269,10 +261,14 @@ def _look(
     opened = ordinary_open(session, tree, sequence, persistent, volatile)
     if opened is None or not opened.wrote or opened.write_through or opened.create_options & _OPTION_THROUGH:
         return None
+    if opened.lacks_archive:
+        return None
     if opened.is_directory or not opened.granted_access & _WRITE_DATA or offset + length > opened.max_offset:
         return None
     file, handle = opened.file, opened.handle
-    if file is None or handle is None or opened.descriptor is None or _shows_time(file):
+    if file is None or handle is None or opened.descriptor is None:
+        return None
+    if file.write_time is not None and file.write_time.must_note(opened):
         return None
     if file.locks.locks and file.locks.denies_write(opened, offset, length):
         return None

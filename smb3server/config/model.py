@@ -39,6 +39,7 @@ class ShareConfig:
     change_notify: bool = True
     streams: bool = True
     symlinks: str = "beneath"
+    delayed_write_times: bool = False
     level2_oplocks: bool = True
     force_user: User | None = None
 

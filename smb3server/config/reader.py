@@ -50,6 +50,7 @@ access_based_enumeration = false   # folders list only what the user may read
 hide_files = ["*.tmp"]             # shown as hidden
 hide_dot_files = false             # .profile and the like shown as hidden
 posix_locks = false                # byte-range locks hold against programs of the host, and theirs against clients
+delayed_write_times = false
 level2_oplocks = true
 change_notify = true
 streams = true                     # alternate data streams
@@ -345,6 +346,7 @@ def _read_share(table: Table, config: Config) -> None:
         streams=table.take("streams", bool, True),
         symlinks=table.take("symlinks", str, "beneath"),
         posix_locks=table.take("posix_locks", bool, False),
+        delayed_write_times=table.take("delayed_write_times", bool, False),
         level2_oplocks=table.take("level2_oplocks", bool, True),
         hide_dot_files=table.take("hide_dot_files", bool, False),
         force_user=unix_user(f"share {name}: force_user", table.take("force_user", str), shared=True),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from smb3server.backends.names import has_wildcards
-from smb3server.files.wildcards import compile_expression
+from smb3server.files.wildcards import entry_matcher
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, DirectoryEntry, Handle
@@ -24,7 +24,7 @@ class Enumeration:
         self.pattern = pattern
         self.backend = backend
         self.only = None if has_wildcards(pattern) else pattern
-        self._search = handle.search(compile_expression(pattern), self.only)
+        self._search = handle.search(entry_matcher(pattern), self.only)
         self.started = False
         """True once an entry was returned. From then on the end is NO_MORE_FILES instead of NO_SUCH_FILE."""
         self.turn = asyncio.Lock()

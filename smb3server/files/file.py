@@ -15,7 +15,7 @@ from smb3server.wire.create import Access
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, FileKey, Handle
-    from smb3server.files.write_times import WriteTime
+    from smb3server.files.write_times import WriteTimes
 
 STAT_ACCESS = int(Access.READ_ATTRIBUTES | Access.WRITE_ATTRIBUTES | Access.SYNCHRONIZE)
 """An open with no more access than this neither breaks oplocks nor prevents that they are granted. [MS-FSA
@@ -124,8 +124,8 @@ class File(Generic[Opened]):
         """The last open of a file to be deleted, while other streams of the file are still open."""
         self.unwatch: Callable[[], None] | None = None
         """Stops the watch for changes by programs of the host. None if the file is not watched."""
-        self.write_time: WriteTime | None = None
-        """None until something is written or the last write time is set."""
+        self.write_time: WriteTimes | None = None
+        """None means that clients see the last write time of the store: no open has set it."""
         self.locks: LockTable[Opened] = LockTable(table.breaks.call_soon, _count_locks)
         self.caching: Caching[Opened] = Caching(table.breaks)
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-from smb3server.backends.names import has_wildcards, upcase
+from smb3server.backends.names import has_wildcards, may_be_short, short_name, upcase
 from smb3server.wire.status import NtStatus, StatusError
 
 Matcher = Callable[[str], bool]
@@ -42,6 +42,25 @@ def compile_expression(pattern: str) -> Matcher:
     if _DOS.isdisjoint(pattern):
         return _plain(folded)
     return _automaton(folded)
+
+
+def entry_matcher(pattern: str) -> Matcher:
+    """Return a function that returns whether an entry of a directory matches, by its name or by its 8.3 name. Raises as
+    ``compile_expression``. [MS-FSA 2.1.5.6.3]"""
+    match = compile_expression(pattern)
+    if match is _everything or not (has_wildcards(pattern) or may_be_short(upcase(pattern))):
+        return match
+
+    def matches(name: str) -> bool:
+        if match(name):
+            return True
+        short = short_name(name) if name not in _WITHOUT_SHORT_NAME else ""
+        return bool(short) and match(short)
+
+    return matches
+
+
+_WITHOUT_SHORT_NAME = frozenset([".", ".."])
 
 
 def _everything(name: str) -> bool:

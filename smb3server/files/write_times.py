@@ -1,28 +1,23 @@
-"""The last write time as Windows shows it: a write shows two seconds later, on a flush or on close. [MS-FSA 2.1.4.17]
+"""The last write time that clients see: a write shows at once, unless it came through an open that has set the time.
+[MS-FSA 2.1.4.17, 2.1.1.6: Open.UserSetModificationTime]
 
-The store's own time changes with every write. While the file is open, a different time can hide it here. After the two
-seconds, further writes show on close only. A time that a client sets is not changed by writes of the same open. A time
-that it freezes (-1) stays until it thaws it (-2) or closes. [MS-FSCC 2.4.7]
+The store's own time changes with every write. When an open that has set the time writes, what clients have seen until
+then hides the store's time, and is stored at the close of that open. [MS-FSCC 2.4.7]
+
+``delayed_write_times`` does what earlier versions of Windows did, on shares that want it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from smb3server.wire import filetime
+from smb3server.wire import attributes as attr
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Handle
 
-WRITE_TIME_DELAY = 2.0
-"""Seconds after which a write shows."""
-_RECENT = 0.05
-"""Seconds. The time of the store is right if the write came at most this long before the close."""
-_RESOLUTION = 156250
-"""FILETIME units. Writes within one tick of the clock of Windows, 1/64 s, do not change the time."""
 FREEZE, THAW = -1, -2
 
 
@@ -37,105 +32,90 @@ class TimedOpen(Protocol):
         """None for a pipe."""
         ...
 
+    lacks_archive: bool
+    """FILE_ATTRIBUTE_ARCHIVE is to be set with the next change of data."""
+
+
+class WriteTimes(Protocol):
+    """The last write time of one open file."""
+
+    shown: int | None
+    """The FILETIME that clients see. None means the time of the store."""
+
+    def must_note(self, opened: TimedOpen) -> bool:
+        """Return whether ``changing`` has anything to do."""
+        ...
+
+    def changing(self, opened: TimedOpen) -> None:
+        """Note that an open is about to change the file's data or size."""
+        ...
+
+    def make_visible(self, handle: Handle) -> None:
+        """Make the time of the last write visible, for FLUSH and for changes of sizes and times."""
+        ...
+
+    def set(self, opened: TimedOpen, value: int) -> None:
+        """Note that a client sets, freezes or thaws the last write time. A time it sets is in the store already.
+
+        ``value`` is a FILETIME, ``FREEZE``, ``THAW`` or 0 for no change."""
+        ...
+
+    def closing(self, opened: TimedOpen) -> None:
+        """Make the time final for writes so far, before ``opened`` is closed."""
+        ...
+
 
 class TimedFile(Protocol):
     """What this module needs of an open file."""
 
-    write_time: WriteTime | None
+    write_time: WriteTimes | None
 
     @property
     def opens(self) -> Sequence[TimedOpen]: ...
 
 
 class WriteTime:
-    """The last write time of one open file."""
+    """The last write time of an open file of which some open has set the time. Implements ``WriteTimes``."""
 
-    __slots__ = ("_file", "_first", "_timer", "dirty", "pinned_by", "shown", "visible_once")
+    # Invariant: _hider is None if, and only if, shown is None.
 
-    def __init__(self, file: TimedFile) -> None:
-        self._file = file
-        self.dirty = False
-        """The file was written to since the time last became visible."""
-        self.visible_once = False
-        """A write has become visible already: further ones show on close or flush only."""
+    __slots__ = ("_hider", "_setters", "shown")
+
+    def __init__(self) -> None:
         self.shown: int | None = None
-        """The FILETIME that clients see. None means the time of the store."""
-        self.pinned_by: TimedOpen | None = None
-        """The open that has set or frozen the time."""
-        self._first = 0.0
-        """When the first write came that made the file dirty, by the clock of the event loop."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._setters: set[TimedOpen] = set()
+        """Opens whose writes do not change the time (Open.UserSetModificationTime)."""
+        self._hider: TimedOpen | None = None
+        """The open whose writes the store's time shows, and clients do not see."""
 
-    def writing(self, handle: Handle) -> None:
-        """Keep the present time visible, as data is about to be written. Not needed while ``dirty``."""
-        if self.shown is None:
-            self.shown = handle.info().last_write_time
-        self.dirty = True
-        loop = asyncio.get_running_loop()
-        self._first = loop.time()
-        if not self.visible_once and self.pinned_by is None:
-            self._timer = loop.call_later(WRITE_TIME_DELAY, self._on_timer)
+    def must_note(self, opened: TimedOpen) -> bool:
+        return (opened in self._setters) == (self.shown is None)
 
-    def _on_timer(self) -> None:
-        handle = next((opened.handle for opened in self._file.opens if opened.handle is not None), None)
-        if handle is not None:
-            self.make_visible(handle)
+    def changing(self, opened: TimedOpen) -> None:
+        handle = opened.handle
+        if opened not in self._setters or handle is None:
+            self._hider = self.shown = None
+        elif self.shown is None:
+            self._hider, self.shown = opened, handle.info().last_write_time
 
     def make_visible(self, handle: Handle) -> None:
-        """Make the time of the last write visible, unless an open has set or frozen the time."""
-        self._stop_timer()
-        if self.dirty and self.pinned_by is None:
-            self.dirty = False
-            self.visible_once = True
-            self.shown = handle.info().last_write_time
+        """Do nothing: what is to be seen is seen at once."""
 
     def set(self, opened: TimedOpen, value: int) -> None:
-        """Note that a client sets, freezes or thaws the last write time. A time it sets is in the store already.
-
-        ``value`` is a FILETIME, ``FREEZE``, ``THAW`` or 0 for no change."""
-        handle = opened.handle
-        if handle is None or value == 0:
-            return
         if value == THAW:
-            if self.pinned_by is opened:
-                self.pinned_by = None
-                self.dirty = False
-                self.shown = None
-            return
-        self._stop_timer()
-        self.pinned_by = opened
-        if value == FREEZE:
-            self.shown = self.shown or handle.info().last_write_time
-        else:
-            self.shown = value
-        self.dirty = False
+            self._setters.discard(opened)
+        elif value:
+            self._setters.add(opened)
+            if value != FREEZE:
+                self._hider = self.shown = None
 
     def closing(self, opened: TimedOpen) -> None:
-        """Make the time final for writes so far, before ``opened`` is closed."""
-        handle = opened.handle
-        if handle is None:
-            return
-        if self.pinned_by is opened:
-            if self.dirty and self.shown is not None:
-                handle.set_times(last_write=self.shown)
-            self.pinned_by = None
-            self.dirty = False
-        elif self.pinned_by is None and self.dirty:
-            now = filetime.from_ns(time.time_ns())
-            if self.shown is not None and 0 <= now - self.shown < _RESOLUTION:
-                handle.set_times(last_write=self.shown)
-            elif asyncio.get_running_loop().time() - self._first > _RECENT:
-                handle.set_times(last_write=now)
-            self.dirty = False
-        if not self.dirty:
-            self._stop_timer()
-            self.shown = None if self.pinned_by is None else self.shown
-            self.visible_once = False
-
-    def _stop_timer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
+        self._setters.discard(opened)
+        if self._hider is opened:
+            handle, shown = opened.handle, self.shown
+            self._hider = self.shown = None
+            if handle is not None:
+                handle.set_times(last_write=shown)
 
 
 def visible(file: TimedFile | None, info: FileInfo) -> FileInfo:
@@ -145,11 +125,41 @@ def visible(file: TimedFile | None, info: FileInfo) -> FileInfo:
     return info._replace(last_write_time=file.write_time.shown)
 
 
-def of(file: TimedFile) -> WriteTime:
-    """Return the write time of an open file, and create it if needed."""
+def set_by(opened: TimedOpen, value: int) -> None:
+    """Note that a client sets, freezes or thaws the last write time, as ``WriteTimes.set``."""
+    file = opened.file
+    if file is None:
+        return
     if file.write_time is None:
-        file.write_time = WriteTime(file)
-    return file.write_time
+        file.write_time = WriteTime()
+    file.write_time.set(opened, value)
+
+
+def changing(opened: TimedOpen) -> None:
+    """Note that an open is about to change the file's data or size. [MS-FSA 2.1.4.17]"""
+    if opened.lacks_archive:
+        _set_archive(opened)
+    file = opened.file
+    if file is not None and file.write_time is not None and file.write_time.must_note(opened):
+        file.write_time.changing(opened)
+
+
+def _set_archive(opened: TimedOpen) -> None:
+    handle = opened.handle
+    opened.lacks_archive = False
+    if handle is None:
+        return
+    # The attribute tells backup programs what to look at. It is not worth failing a write for.
+    with contextlib.suppress(OSError):
+        attributes = handle.info().attributes
+        if not attributes & attr.ARCHIVE:
+            handle.set_attributes(attributes | attr.ARCHIVE)
+
+
+def attributes_changed(file: TimedFile, attributes: int) -> None:
+    """Note the attributes that a client has given to a file."""
+    for opened in file.opens:
+        opened.lacks_archive = not attributes & attr.ARCHIVE
 
 
 def make_visible(opened: TimedOpen) -> None:

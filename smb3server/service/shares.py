@@ -41,6 +41,7 @@ def make_shares(config: Config, accounts: Sequence[Account], notes: list[str]) -
             keep_inherited_flag=share.keep_inherited_flag,
             strict_allocate=share.strict_allocate,
             posix_locks=share.posix_locks,
+            delayed_write_times=share.delayed_write_times,
             level2_oplocks=share.level2_oplocks,
             change_notify=share.change_notify,
             streams=share.streams,

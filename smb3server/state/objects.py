@@ -376,6 +376,19 @@ class Pipe(Protocol):
         Raises PIPE_EMPTY if there is no message."""
         ...
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether a read has to wait for a message."""
+        ...
+
+    def wait(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, in a turn of its own, when it has a message or is closed."""
+        ...
+
+    def unwait(self, callback: Callable[[], None]) -> None:
+        """Undo ``wait``."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -403,6 +416,7 @@ class Open:
         "handle",
         "in_flight",
         "is_directory",
+        "lacks_archive",
         "lock_sequences",
         "max_offset",
         "maximal_access",
@@ -462,6 +476,8 @@ class Open:
         """The greatest offset in the file, in bytes, at which a write may end."""
         self.may_block = True
         """Whether reads may have to wait for a disk."""
+        self.lacks_archive = False
+        """The file's attribute ARCHIVE is to be set with the next write through it."""
         self.wrote = False
         """Whether data was written through it (change notification)."""
         self.position = 0

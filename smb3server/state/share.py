@@ -85,6 +85,8 @@ class Share:
     """Whether all space that clients request ahead is reserved, without a limit."""
     posix_locks: bool = False
     """Whether byte-range locks exclude programs of the host, and theirs exclude clients."""
+    delayed_write_times: bool = False
+    """Whether a write shows in the last write time later, as in earlier versions of Windows."""
     level2_oplocks: bool = True
     streams: bool = True
     """Alternate data streams."""

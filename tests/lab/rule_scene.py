@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.auth.users import Account, nt_hash
+from smb3server.backends.base import User
 from smb3server.config.model import Config, ShareConfig
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings
@@ -21,6 +22,7 @@ from smb3server.wire import create, create_contexts, lock, oplock_break, read_wr
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
 from smb3server.wire.create import CreateRequest, CreateResponse
 from smb3server.wire.create_contexts import RawContext
+from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus
@@ -157,6 +159,9 @@ class Peer:
     async def unlock(self, file: FileId, offset: int = 0, length: int = 1) -> int:
         return await self.lock(file, offset, length, int(lock.LockFlags.UNLOCK))
 
+    async def flush(self, file: FileId) -> int:
+        return (await self.call(Command.FLUSH, struct.pack("<HHIQQ", 24, 0, 0, *file))).status
+
     async def close(self, file: FileId) -> int:
         return (await self.call(Command.CLOSE, close_body(file))).status
 
@@ -190,6 +195,18 @@ def rename_to(name: str, replace: bool = True) -> bytes:
 
 def query_info_body(file: FileId, level: int, size: int = 1024) -> bytes:
     return struct.pack("<HBBIHHIIIQQ", 41, 1, level, size, 0, 0, 0, 0, 0, *file) + b"\0"
+
+
+async def times_of(peer: Peer, file: FileId) -> tuple[int, int, int, int]:
+    """CreationTime, LastAccessTime, LastWriteTime and ChangeTime. [MS-FSCC 2.4.7]"""
+    reply = await peer.query_info(file, FileInfoClass.BASIC)
+    assert reply.status == 0
+    creation, access, write, change = struct.unpack_from("<4Q", reply.body, 8)
+    return creation, access, write, change
+
+
+async def write_time(peer: Peer, file: FileId) -> int:
+    return (await times_of(peer, file))[2]
 
 
 @dataclass
@@ -233,15 +250,18 @@ class Ground:
 
 
 @asynccontextmanager
-async def ground(folder: Path, settings: Settings | None = None, **share: Any) -> AsyncIterator[Ground]:
-    """``share``: fields of its ``ShareConfig``."""
+async def ground(
+    folder: Path, settings: Settings | None = None, user: User | None = None, **share: Any
+) -> AsyncIterator[Ground]:
+    """``user``: of the host, as which the account ``u`` acts; None means that everybody acts as the tests' own user.
+    ``share``: fields of its ``ShareConfig``."""
     (folder / "share").mkdir(exist_ok=True)
     settings = settings or Settings()
     settings.min_dialect = 0x0202
     settings.failed_logon_delay, settings.interim_delay = 0.0, 0.02
     config = Config(
-        [ShareConfig("share", folder / "share", force_user=own_user.CREDENTIALS, **share)],
-        [Account("u", nt_hash("pw")), Account("other", nt_hash("pw"))],
+        [ShareConfig("share", folder / "share", force_user=None if user else own_user.CREDENTIALS, **share)],
+        [Account("u", nt_hash("pw"), user), Account("other", nt_hash("pw"))],
         settings,
         ["127.0.0.1"],
         port=0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -151,6 +152,7 @@ def truncate(descriptor: int, size: int) -> None:
 def allocate(descriptor: int, size: int) -> Iterator[None]:
     """Reserve space for ``size`` bytes in steps, and give back space reserved beyond. A smaller size cuts the file.
 
+    The last write time stays unless the file is cut, or the reservation takes more than one step. [MS-FSA 2.1.5.15.1]
     If the reservation is not completed, its space is given back. Raises ``OSError`` (ENOSPC) before the first step if
     the file system has too little space."""
     check_range(size)
@@ -165,6 +167,7 @@ def allocate(descriptor: int, size: int) -> Iterator[None]:
         # Cutting a file to its present size frees the space reserved behind it.
         os.ftruncate(descriptor, current)
     if size == current:
+        _keep_write_time(descriptor, stat)
         return
     volume = os.fstatvfs(descriptor)
     # Refuse at once: reserving until the space runs out would leave all other users without space for a moment. Some
@@ -185,6 +188,16 @@ def allocate(descriptor: int, size: int) -> Iterator[None]:
     finally:
         if not done:
             os.ftruncate(descriptor, os.fstat(descriptor).st_size)
+    if size <= STEP:
+        _keep_write_time(descriptor, stat)
+
+
+def _keep_write_time(descriptor: int, before: os.stat_result) -> None:
+    """Undo what reserving space does to the last write time. The host allows only the file's owner to do so."""
+    after = os.fstat(descriptor)
+    if after.st_mtime_ns != before.st_mtime_ns:
+        with contextlib.suppress(PermissionError):
+            os.utime(descriptor, ns=(after.st_atime_ns, before.st_mtime_ns))
 
 
 def allocated_ranges(descriptor: int, offset: int, length: int, limit: int = MAX_RANGES) -> list[tuple[int, int]]:

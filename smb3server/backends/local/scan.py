@@ -139,7 +139,7 @@ class FolderSearch(Search):
 
 
 class NameSearch(Search):
-    """A search for one name on the wire, in any case. It takes ``folder`` over.
+    """A search for one name on the wire, in any case, which may be an 8.3 name. It takes ``folder`` over.
 
     It does not read the directory if the names in it are cached."""
 
@@ -172,8 +172,7 @@ class NameSearch(Search):
         if actual is None or names.is_private(actual):
             return None
         shown = names.to_wire(actual)
-        # The cache also finds names by their 8.3 names, which a search must not match.
-        return folder.entry(actual, shown) if names.upcase(shown) == names.upcase(name) else None
+        return folder.entry(actual, shown)
 
     def close(self) -> None:
         self._is_over = True

@@ -31,6 +31,7 @@ from smb3server.commands.create.contexts import CreateContexts
 from smb3server.commands.create.opener import Opener
 from smb3server.files import symlinks
 from smb3server.files.caching import Lease
+from smb3server.files.delayed_write_times import DelayedWriteTime
 from smb3server.files.file import File, FileTable
 from smb3server.state import change_reports, deletions
 from smb3server.state.durable import held_for_owner
@@ -60,6 +61,7 @@ _SMB_3_0 = int(Dialect.SMB_3_0)
 _REPARSE_POINT, _UNBUFFERED = int(CreateOptions.OPEN_REPARSE_POINT), int(CreateOptions.NO_INTERMEDIATE_BUFFERING)
 _MAXIMUM_ALLOWED, _READS = int(Access.MAXIMUM_ALLOWED), int(Access.READ_DATA | Access.EXECUTE)
 _DACL = int(SecurityInformation.DACL)
+_ARCHIVE_OR_FOLDER = attr.ARCHIVE | attr.DIRECTORY
 _DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
 
 
@@ -536,6 +538,12 @@ class Opening:
             opened.parent_lease_key = lease.parent_lease_key
         file.opens.append(opened)
         self.opens.add(opened)
+        opened.lacks_archive = self.info is not None and not self.info.attributes & _ARCHIVE_OR_FOLDER
+        if file.write_time is not None:
+            if self.action is not _OPENED:
+                file.write_time.changing(opened)
+        elif opener.tree.share.delayed_write_times and not file.stream:
+            file.write_time = DelayedWriteTime(file)
         if self.action is not _OPENED and self.free is None and change_reports.somebody_listens(opened):
             self._report(opened)
         return opened

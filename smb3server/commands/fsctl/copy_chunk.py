@@ -13,6 +13,7 @@ from smb3server.dispatch import waiting
 from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.request import Response, TreeRequest
 from smb3server.dispatch.stable_storage import after_flush, flushed
+from smb3server.files import write_times
 from smb3server.state.change_reports import report_write
 from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
@@ -163,6 +164,7 @@ class _Copy:
         if not target.granted_access & Access.WRITE_DATA:
             required.check_append(target.granted_access, chunk.target_offset, handle_of(target).info().end_of_file)
         target.file.data_changes(target.caching)
+        write_times.changing(target)
 
     def _copy(self, chunk: wire.CopyChunk) -> None:
         source, target = self.source, self.target
@@ -234,6 +236,7 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
         return b""
     if opened.file is not None:
         opened.file.data_changes(opened.caching)
+        write_times.changing(opened)
     _clone(clone, count, 0 if same_end else count % cluster)
     report_write(opened)
     return after_flush(control.request, opened, control.respond())

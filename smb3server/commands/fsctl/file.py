@@ -15,6 +15,7 @@ from smb3server.dispatch.long_work import run_steps
 from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.request import Pending, Response
 from smb3server.dispatch.stable_storage import after_flush
+from smb3server.files import write_times
 from smb3server.process.long_work import Steps
 from smb3server.state.change_reports import report_write
 from smb3server.state.objects import Open
@@ -88,6 +89,7 @@ def set_zero_data(control: Control) -> bytes | Response | Pending:
     if offset >= end:
         return b""
     file.data_changes(opened.caching)
+    write_times.changing(opened)
     steps = handle.zeroing(offset, end - offset)
     if steps is not None:
         return run_steps(control.request, opened, steps, lambda: _zeroed(control, opened))
@@ -202,6 +204,7 @@ def file_level_trim(control: Control) -> bytes | Pending:
             blocks.append((start, end - start))
     if blocks and file is not None:
         file.data_changes(opened.caching)
+        write_times.changing(opened)
     output = struct.pack("<I", header.num_ranges) if control.max_output >= 4 else b""
     slow = [handle.zeroing(*entry) for entry in blocks] if len(blocks) <= _TRIM_AT_ONCE else [None]
     if len(blocks) > _TRIM_AT_ONCE or any(steps is not None for steps in slow):

@@ -1,4 +1,4 @@
-"""Attributes that clients see different from the store: the delayed last write time, and names that a share hides."""
+"""Attributes that clients see different from the store: a last write time that a client has set, and hidden names."""
 
 from __future__ import annotations
 

@@ -134,8 +134,11 @@ def _basic(request: TreeRequest, opened: Open, data: memoryview) -> None:
     if attributes:
         before = handle.info().attributes
         handle.set_attributes(attributes)
-        if before != handle.info().attributes:
+        after = handle.info().attributes
+        if before != after:
             changed |= NotifyFilter.ATTRIBUTES
+        if opened.file is not None and not opened.is_directory:
+            write_times.attributes_changed(opened.file, after)
     set_times(opened, times)
     for time, bit in zip(times, _TIME_FILTERS, strict=True):
         if time > 0:
@@ -158,7 +161,7 @@ def set_times(opened: Open, times: tuple[int, int, int, int]) -> None:
     if (creation, access, write, change) != (None, None, None, None):
         handle_of(opened).set_times(creation, access, write, change)
     if times[2] and opened.file is not None and not opened.file.stream:
-        write_times.of(opened.file).set(opened, times[2])
+        write_times.set_by(opened, times[2])
 
 
 def _disposition(request: TreeRequest, opened: Open, data: memoryview) -> SetResult:
@@ -306,6 +309,7 @@ def _report_size(opened: Open, changed: bool) -> None:
 def _data_changes(opened: Open) -> None:
     if opened.file is not None:
         opened.file.data_changes(opened.caching)
+        write_times.changing(opened)
 
 
 def _valid_data_length(request: TreeRequest, opened: Open, data: memoryview) -> None:

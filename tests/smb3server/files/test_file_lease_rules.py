@@ -376,6 +376,21 @@ def test_g5_what_waits_for_h_sends_no_interim_reply(
     act(tmp_path, scene)
 
 
+def test_a_wait_for_h_does_not_hold_up_the_end_of_the_server(tmp_path: Path) -> None:
+    async def scene(ground: Ground) -> None:
+        holder, other = await ground.peer(), await ground.peer()
+        file = (await other.make("f", desired_access=ALL)).file
+        await holder.make("f", lease(HELD, RH), desired_access=READ)
+        await other.client.post(Command.SET_INFO, set_info_body(file, FileInfoClass.RENAME, rename_to("g")))
+        assert await other.waits()
+        async with asyncio.timeout(5):
+            await ground.service.server.shutdown(30.0)
+        assert (await other.receive()).status == NtStatus.CANCELLED
+        assert (ground.folder / "f").exists()
+
+    act(tmp_path, scene)
+
+
 def test_a_wait_for_h_can_be_cancelled(tmp_path: Path) -> None:
     async def scene(ground: Ground) -> None:
         holder, other = await ground.peer(), await ground.peer()

@@ -1,17 +1,20 @@
-"""When the last write time shows what was written (MS-FSA 2.1.4.17, MS-FSCC 2.4.7)."""
+"""When the last write time shows what was written, on shares with ``delayed_write_times`` (MS-FSA 2.1.4.17 note 43)."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from smb3server.files import write_times
+from smb3server.files import delayed_write_times
+from smb3server.files.delayed_write_times import DelayedWriteTime
 from smb3server.files.file import File
-from smb3server.files.write_times import FREEZE, THAW, WriteTime
+from smb3server.files.write_times import FREEZE, THAW
 from smb3server.state.objects import Open
+from tests.lab.rule_scene import Ground, act, write_time
 
 
 class Store:
@@ -27,22 +30,22 @@ class Store:
         self.last_write_time = last_write
 
 
-def setup() -> tuple[WriteTime, Store, Open]:
+def setup() -> tuple[DelayedWriteTime, Store, Open]:
     store = Store()
     opened = cast(Open, SimpleNamespace(handle=store, file=None))
     file = cast(File, SimpleNamespace(opens=[opened], write_time=None))
-    return WriteTime(file), store, opened
+    return DelayedWriteTime(file), store, opened
 
 
-def write(times: WriteTime, store: Store, value: int) -> None:
+def write(times: DelayedWriteTime, store: Store, value: int) -> None:
     if not times.dirty:
-        times.writing(cast(Any, store))
+        times.changing(cast(Open, SimpleNamespace(handle=store, file=None)))
     store.last_write_time = value
 
 
 def test_shown_after_the_delay_and_then_only_on_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_times, "WRITE_TIME_DELAY", 0.01)
-    monkeypatch.setattr(write_times, "_RECENT", 0.0)
+    monkeypatch.setattr(delayed_write_times, "WRITE_TIME_DELAY", 0.01)
+    monkeypatch.setattr(delayed_write_times, "_RECENT", 0.0)
 
     async def test() -> None:
         times, store, opened = setup()
@@ -97,3 +100,17 @@ def test_freeze_and_thaw() -> None:
         assert times.shown is None
 
     asyncio.run(test())
+
+
+def test_w1_on_a_share_that_wants_it(tmp_path: Path) -> None:
+    async def scene(ground: Ground) -> None:
+        client = await ground.peer()
+        file = (await client.make("f")).file
+        before = await write_time(client, file)
+        await asyncio.sleep(0.03)
+        assert await client.write(file) == 0
+        assert await write_time(client, file) == before
+        assert await client.flush(file) == 0
+        assert await write_time(client, file) > before
+
+    act(tmp_path, scene, delayed_write_times=True)
