@@ -295,20 +295,40 @@ def test_g1_opens_of_the_folder(
         holder = other if same_session else await ground.peer()
         _, body = await folders_and_source(other, level)
         await holder.make("to", desired_access=access, share_access=share, create_options=FOLDER)
-        deletion_only = access & DELETE and not same_session
-        assert (await other.call(Command.SET_INFO, body)).status == (0 if deletion_only else status)
+        assert (await other.call(Command.SET_INFO, body)).status == status
+
+    act(tmp_path, scene)
+
+
+@pytest.mark.parametrize("same_session", [True, False])
+@pytest.mark.parametrize(("access", "share"), [(READ | DELETE, 7), (READ, NOT_WRITE)], ids=["DELETE", "not WRITE"])
+def test_g1_another_client_that_watches_the_folder_may_have_it_open_for_deletion(
+    tmp_path: Path, access: int, share: int, same_session: bool
+) -> None:
+    async def scene(ground: Ground) -> None:
+        other = await ground.peer()
+        watcher = other if same_session else await ground.peer()
+        _, body = await folders_and_source(other, FileInfoClass.RENAME)
+        folder = (await watcher.make("to", desired_access=access, share_access=share, create_options=FOLDER)).file
+        await watcher.client.post(Command.CHANGE_NOTIFY, struct.pack("<HHI2QII", 32, 0, 1024, *folder, 1, 0))
+        assert await watcher.waits()
+        may = access & DELETE and not same_session
+        assert (await other.call(Command.SET_INFO, body)).status == (0 if may else NO)
 
     act(tmp_path, scene)
 
 
 @BOTH_KINDS
+@pytest.mark.parametrize(("access", "share"), [(DELETE, 7), (READ, NOT_WRITE)], ids=["DELETE", "not WRITE"])
 @pytest.mark.parametrize("lets_go", [False, True], ids=["stays", "closes"])
-def test_g2_g3_g4_handle_caching_in_the_way_is_broken(tmp_path: Path, lets_go: bool, level: int) -> None:
+def test_g2_g3_g4_handle_caching_in_the_way_is_broken(
+    tmp_path: Path, lets_go: bool, level: int, access: int, share: int
+) -> None:
     async def scene(ground: Ground) -> None:
         holder, other = await ground.peer(), await ground.peer()
         _, body = await folders_and_source(other, level)
         held = await holder.make(
-            "to", lease(HELD, RH), desired_access=READ, share_access=NOT_WRITE, create_options=FOLDER
+            "to", lease(HELD, RH), desired_access=access, share_access=share, create_options=FOLDER
         )
         assert held.state == RH
         await other.client.post(Command.SET_INFO, body)
