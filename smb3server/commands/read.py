@@ -78,7 +78,7 @@ def read(request: TreeRequest) -> Response | Pending:
         # A short read is not possible. Linux: leaves the rest of its pages zero.
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if opened.pipe is not None:
-        return pipe_turns.in_turn(request, opened, lambda: _read_pipe(opened, body))
+        return pipe_turns.read(request, opened, lambda: _read_pipe(opened, body))
     reading = FileRead(request, body, opened, remote)
     if remote is None:
         connection.largest_inline = max(connection.largest_inline, body.length)

@@ -39,6 +39,9 @@ class PendingRequests:
         delays are equal, so it is sorted by time."""
         self._timer_running = False
         self._next_async_id = 0
+        self._blocking = 0
+        """Requests that wait for what others do."""
+        # Invariant: _blocking is the number of requests in _by_message_id whose interim reply is sent at once.
 
     def __len__(self) -> int:
         return len(self._by_message_id)
@@ -46,7 +49,8 @@ class PendingRequests:
     def add(self, request: Request, pending: Pending) -> None:
         """Add a request that pends, and send or schedule its interim reply. Cancel it, with a status of its own, if it
         is not allowed to wait."""
-        may_wait = len(self._by_message_id) < self._settings.max_async_requests
+        may_wait = self._may_wait(pending)
+        self._blocking += pending.interim is Interim.AT_ONCE
         self._by_message_id[request.header.message_id] = request
         more_follow = request.chain.offset >= 0
         if not may_wait:
@@ -64,9 +68,20 @@ class PendingRequests:
                 self._timer_running = True
                 self._loop.call_later(delay, self._on_timer)
 
+    def _may_wait(self, pending: Pending) -> bool:
+        """Return whether one more request may wait. [MS-SMB2 3.3.4.2]
+
+        Those that may wait forever are limited as by Windows, where the request that reaches the limit is refused.
+        Others are slow: credits limit them until their interim reply, and this limits them afterwards."""
+        limit = self._settings.max_async_requests
+        if pending.interim is Interim.AT_ONCE:
+            return self._blocking < limit - 1
+        return len(self._by_message_id) < limit + self._settings.max_credits
+
     def remove(self, request: Request) -> None:
         """Remove a request that is about to be answered."""
-        self._by_message_id.pop(request.header.message_id, None)
+        if self._by_message_id.pop(request.header.message_id, None) is not None and request.pending is not None:
+            self._blocking -= request.pending.interim is Interim.AT_ONCE
         if request.async_id:
             self._by_async_id.pop(request.async_id, None)
 
@@ -77,9 +92,10 @@ class PendingRequests:
         return self._by_message_id.get(header.message_id)
 
     def cancel_waiting(self) -> None:
-        """Cancel every request whose client was sent STATUS_PENDING. The others may finish."""
-        for request in list(self._by_async_id.values()):
-            if request.pending is not None:
+        """Cancel every request whose client was sent STATUS_PENDING, or that waits for another client. The others may
+        finish."""
+        for request in list(self._by_message_id.values()):
+            if request.pending is not None and (request.async_id or request.pending.waits):
                 call_apart(request.pending.cancel)
 
     def cancel_of(self, session: Session, tree_id: int | None = None) -> None:

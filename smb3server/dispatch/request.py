@@ -62,7 +62,7 @@ class Pending:
     fails with CANCELLED.
     """
 
-    __slots__ = ("_early", "_finish", "_held", "closing", "interim", "on_cancel", "refused_with", "request")
+    __slots__ = ("_early", "_finish", "_held", "closing", "interim", "on_cancel", "refused_with", "request", "waits")
 
     def __init__(
         self,
@@ -79,6 +79,8 @@ class Pending:
         """The request was cancelled because its session or tree connect ends, not by a CANCEL of the client."""
         self.refused_with: int | None = None
         """Status to answer when the request is not allowed to wait. [MS-SMB2 3.3.4.2]"""
+        self.waits = False
+        """It waits for another client to acknowledge a break, and does nothing else."""
         self._finish: Callable[[Request, Response | StatusError], None] | None = finish
         """None once the request is done."""
         # Invariant: _early is None unless _held is true and the request is done.

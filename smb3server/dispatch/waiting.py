@@ -237,6 +237,7 @@ class _Waiting:
         """Try again when the cause of ``blocked`` has ended."""
         try:
             if isinstance(blocked, MustWait):
+                self.pending.waits = True
                 blocked.breaking.wait(self._again)
                 self._call_off = partial(blocked.breaking.unwait, self._again)
             elif isinstance(blocked, FolderNotRead):
@@ -267,6 +268,7 @@ class _Waiting:
 
     def _again(self) -> None:
         self._call_off = None
+        self.pending.waits = False
         if self.pending.done or self._attempt is None:
             return
         try:

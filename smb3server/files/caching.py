@@ -363,11 +363,12 @@ class Caching(Generic[Owner]):
     def break_handles(self, own: Holder[Owner] | None) -> bool:
         """Break the handle caching of others, so that they close files they keep open only for caching.
 
-        Return whether the caller must wait for an acknowledgment."""
+        A batch oplock goes altogether: no level of an oplock keeps files open without it. Return whether the caller
+        must wait for an acknowledgment. [MS-FSA 2.1.4.12, FileRenameInformation]"""
         wait = False
         for holder in self.others(own):
             if holder.state & HANDLE:
-                holder.lower(holder.state & ~HANDLE)
+                holder.lower(holder.state & ~HANDLE if isinstance(holder, Lease) else NONE)
                 wait = wait or holder.breaking
         return wait
 

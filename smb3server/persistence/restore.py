@@ -208,7 +208,7 @@ def _handle_of(accounts: Accounts, backend: Backend, opened: Open, record: OpenR
         record.stream,
         Disposition.OPEN,
         read=bool(data & (Access.READ_DATA | Access.EXECUTE)) and not record.is_directory,
-        write=bool(data & masks.WRITES_DATA) and not share.read_only,
+        write=bool(data & masks.WRITES_DATA) and not (share.read_only or record.is_directory),
         directory=True if record.is_directory else None,
         open_reparse_point=bool(record.create_options & CreateOptions.OPEN_REPARSE_POINT),
         user=user,
@@ -267,6 +267,7 @@ def _restore_caching(file: File[Open], opened: Open, record: CachingRecord) -> N
         if lease is None or lease.caching is not file.caching:
             lease = Lease(file.caching, client_guid, key, record.version)
             lease.epoch = record.epoch
+            lease.directory = opened.is_directory
             lease.parent_key = bytes.fromhex(record.parent_key) if record.parent_key else None
             file.table.leases.add(lease)
         lease.opens.append(opened)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from smb3server.dispatch.request import SessionRequest
+from smb3server.process.turns import call_in_own_turn
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface, RpcEndpoint
 from smb3server.state.objects import Session
@@ -69,6 +70,8 @@ class RpcPipe:
         # Invariant: while a worker writes (busy), close only sets closed, and end then closes the association.
         self._busy = False
         self._closed = False
+        self._waiting: list[Callable[[], None]] = []
+        """Readers to be called when there may be something to read."""
         self.turn = asyncio.Lock()
 
     def is_slow(self, size: int) -> bool:
@@ -86,6 +89,29 @@ class RpcPipe:
         self._busy = False
         if self._closed:
             self._close()
+        self.wake()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a read has to wait for a message."""
+        return not (self._closed or self._rest or self._endpoint.output or self._endpoint.broken)
+
+    def wait(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, in a turn of its own, when the pipe has a message or is closed."""
+        self._waiting.append(callback)
+
+    def unwait(self, callback: Callable[[], None]) -> None:
+        """Undo ``wait``."""
+        if callback in self._waiting:
+            self._waiting.remove(callback)
+
+    def wake(self) -> None:
+        """Call those who wait if the pipe is no longer empty. While a worker writes, ``end`` does so."""
+        if self._busy or self.is_empty:
+            return
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            call_in_own_turn(callback)
 
     def write(self, data: bytes) -> int:
         """Pass all of ``data`` to the association and return its size.
@@ -98,16 +124,21 @@ class RpcPipe:
         if sum(map(len, self._endpoint.output)) > MAX_OUTPUT:
             raise StatusError(NtStatus.PIPE_BUSY)
         self._endpoint.feed(data)
+        self.wake()
         if self._endpoint.broken and not self._endpoint.output:
             raise StatusError(NtStatus.PIPE_DISCONNECTED)
         return len(data)
 
     def read(self, size: int) -> tuple[bytes, bool]:
-        """Return one message, or the first ``size`` bytes of it, and whether more of it is left. Raises ``StatusError``
-        (PIPE_EMPTY)."""
+        """Return one message, or the first ``size`` bytes of it, and whether more of it is left.
+
+        Raises ``StatusError``: PIPE_EMPTY, PIPE_BROKEN if the pipe is closed, PIPE_DISCONNECTED after the client
+        violated the protocol."""
+        if self._closed:
+            raise StatusError(NtStatus.PIPE_BROKEN)
         if not self._rest:
             if not self._endpoint.output:
-                raise StatusError(NtStatus.PIPE_EMPTY)
+                raise StatusError(NtStatus.PIPE_DISCONNECTED if self._endpoint.broken else NtStatus.PIPE_EMPTY)
             self._rest = memoryview(self._endpoint.output.pop(0))
         data = bytes(self._rest[:size])
         self._rest = self._rest[size:]
@@ -123,6 +154,7 @@ class RpcPipe:
         self._closed = True
         if not self._busy:
             self._close()
+        self.wake()
 
     def _close(self) -> None:
         self._endpoint.close()
@@ -148,4 +180,6 @@ def open_pipe(request: SessionRequest, name: str) -> RpcPipe:
     )
     on_worker = factory is _lsarpc
     association.max_stub = MAX_STUB if on_worker else MAX_SHORT_STUB
-    return RpcPipe(association, on_worker)
+    pipe = RpcPipe(association, on_worker)
+    association.flush = pipe.wake
+    return pipe

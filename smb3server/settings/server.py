@@ -80,8 +80,9 @@ class Settings:
     """Credits per connection."""
     credits_before_authentication: int = 256
     """Credits per connection without an authenticated session."""
-    max_async_requests: int = 1024
-    """Pending requests of one connection. CHANGE_NOTIFY and blocking locks may be pending forever."""
+    max_async_requests: int = 512
+    """Fewer requests of one connection than this may wait for what others do. CHANGE_NOTIFY, blocking locks and reads
+    of pipes may wait forever. Windows servers have the same number. [MS-SMB2 3.3.4.2]"""
     interim_delay: float = 0.2
     """Seconds after which an interim response reports that a request is pending."""
     failed_logon_delay: float = 0.25

@@ -381,6 +381,19 @@ class Pipe(Protocol):
         Raises PIPE_EMPTY if there is no message."""
         ...
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether a read has to wait for a message."""
+        ...
+
+    def wait(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, in a turn of its own, when it has a message or is closed."""
+        ...
+
+    def unwait(self, callback: Callable[[], None]) -> None:
+        """Undo ``wait``."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -46,9 +46,16 @@ MAX_RESILIENCY_TIMEOUT = 300.0
 def grant(opened: Open, asked: CreateContexts, opener: Opener, opens: OpenTable) -> wire.RawContext | None:
     """Make a new open durable if that was requested and is possible. Return the response context, or None."""
     wanted = asked.durable_v2
-    if opened.is_directory or not (asked.durable or wanted is not None):
+    if not (asked.durable or wanted is not None):
         return None
     persistent = wanted is not None and bool(wanted.flags & wire.PERSISTENT) and opener.may_persist
+    if opened.is_directory:
+        # By the letter no open of a directory is durable. Windows makes it persistent. So does this server, unless it
+        # has a lease: Linux 6.12 keeps directories open for its cache, asks for persistence, and does not come back to
+        # them, so that others would wait for it.
+        persistent = persistent and (opened.caching is None or not opened.caching.state)
+        if not persistent:
+            return None
     if not persistent and not covers(opened.caching):
         return None
     owner = owner_of(opened.session.identity)

@@ -463,8 +463,9 @@ class Opening:
         if file.opens and self.opener.dialect >= _SMB_3_0 and any(map(held_for_owner, file.opens)):
             # 3.3.5.9: no client could be asked to release it.
             raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
+        opens = len(file.opens)
         sharing.admit(file, sharing.NewOpen(granted, self.body.share_access, overwrites), own, self.first)
-        if (file.delete_pending or file.link_deletions or self.stream) and self._is_pending(file, handle):
+        if len(file.opens) != opens and self._is_gone(file, handle):
             raise _DeletedMeanwhileError
         return granted
 
@@ -479,7 +480,15 @@ class Opening:
     def _is_doomed(self, file: File[Open] | None, handle: Handle) -> bool:
         if file is None or not (file.delete_pending or file.link_deletions):
             return False
-        return deletions.is_pending(file, self.backend, handle.path)
+        return file.delete_pending or deletions.is_pending(file, self.backend, handle.path)
+
+    def _is_gone(self, file: File[Open], handle: Handle) -> bool:
+        """Return whether the file, the stream or the name was deleted with an open that has given way to this one."""
+        try:
+            _ = handle.path
+        except FileNotFoundError:
+            return True
+        return self._is_pending(file, handle)
 
     def _own_lease(self) -> Lease[Open] | None:
         """Return the existing lease with the key that the request names."""

@@ -5,10 +5,10 @@ They run on a worker, one at a time per pipe.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from smb3server.dispatch import waiting
-from smb3server.dispatch.request import Pending, Response, TreeRequest
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest
 from smb3server.process.long_work import Steps
 from smb3server.state.objects import Open, Pipe
 from smb3server.wire.status import NtStatus, StatusError
@@ -36,6 +36,26 @@ def in_turn(request: TreeRequest, opened: Open, respond: Callable[[], Response])
     """Answer with the result of ``respond`` when earlier data has been processed."""
     pipe = pipe_of(opened)
     return waiting.run(request, _wait(pipe, respond)) if pipe.turn.locked() else respond()
+
+
+def read(request: TreeRequest, opened: Open, respond: Callable[[], Response]) -> Response | Pending:
+    """Answer with the result of ``respond`` when earlier data has been processed and there is a message. Pipes are in
+    blocking mode. [MS-SMB2 3.3.5.12]"""
+    pipe = pipe_of(opened)
+
+    def attempt() -> Response | Awaitable[None]:
+        if pipe.turn.locked():
+            return _passed(pipe)
+        if pipe.is_empty:
+            raise waiting.MustWait(pipe)
+        return respond()
+
+    return waiting.retry(request, attempt, Interim.AT_ONCE)
+
+
+async def _passed(pipe: Pipe) -> None:
+    async with pipe.turn:
+        pass
 
 
 async def _wait(pipe: Pipe, respond: Callable[[], Response]) -> Response:

@@ -114,10 +114,8 @@ class _NameChange:
         """Open the target's folder for FILE_ADD_FILE or FILE_ADD_SUBDIRECTORY, as far as rights and share modes are
         concerned. A name in a different case is a new name, too. [MS-FSA 2.1.5.15.7, 2.1.5.15.12]
 
-        Everything is shared with the opens of others. With those of the same session deletion is not, as on Windows up
-        to Windows 11 and Server 2022 (MS-FSA notes 183, 185; smb2.rename.share_delete_and_delete_access,
-        smb2.dirlease.rename_dst_parent). Raises ``StatusError``, SHARING_VIOLATION and DELETE_PENDING, and ``MustWait``
-        if the opens in the way may be kept for caching only."""
+        Raises ``StatusError``, SHARING_VIOLATION and DELETE_PENDING, and ``MustWait`` if the opens in the way may be
+        kept for caching only."""
         try:
             rights = self.caller.rights_in_folder(self.backend, target[:-1])
         except (FileNotFoundError, NotADirectoryError):
@@ -128,11 +126,18 @@ class _NameChange:
             return
         if folder.delete_pending:
             raise StatusError(NtStatus.DELETE_PENDING)
-        own = [opened for opened in folder.opens if opened.session is self.opened.session]
-        conflicts = share_modes.conflicts
-        if conflicts(folder.opens, _ADD_FILE, _SHARE_ALL) or conflicts(own, _ADD_FILE, _SHARE_DATA):
+        if any(map(self._is_in_the_way, folder.opens)):
             self.break_handles(folder)
             raise StatusError(NtStatus.SHARING_VIOLATION)
+
+    def _is_in_the_way(self, opened: Open) -> bool:
+        """Return whether an open of the target's folder excludes the one for the change.
+
+        All opens of all clients count, and deletion is not shared, as on Windows up to Windows 11 and Server 2022
+        (MS-FSA notes 183, 185; smb2.oplock.batch20, smb2.dirlease.rename_dst_parent). There is one exception: another
+        client that watches the folder would otherwise keep everybody from renaming in it."""
+        watches = opened.watcher is not None and opened.session is not self.opened.session
+        return share_modes.conflicts((opened,), _ADD_FILE, _SHARE_ALL if watches else _SHARE_DATA)
 
     def existing(self, target: Path) -> FileInfo | None:
         """Return information about the target, or None if it does not exist."""

@@ -543,7 +543,7 @@ def test_too_many_waiting_requests(waiting: list[Pending]) -> None:
     async def test(harness: Harness) -> None:
         client = await harness.connect()
         await client.login()
-        for _ in range(4):
+        for _ in range(3):
             await client.post(0x54, ECHO)
             assert (await client.receive()).status == NtStatus.PENDING
         assert (await client.call(0x54, ECHO)).status == NtStatus.INSUFFICIENT_RESOURCES

@@ -154,7 +154,7 @@ def test_a_create_that_may_not_wait_leaves_no_open(monkeypatch: pytest.MonkeyPat
         assert (await client.call(Command.CREATE, request("f", [space]))).status == NtStatus.INSUFFICIENT_RESOURCES
         assert not harness.server.opens.by_id
 
-    drive(test, Settings(min_dialect=0x0202, rdma_min_dialect=0x0202, max_async_requests=0))
+    drive(test, Settings(min_dialect=0x0202, rdma_min_dialect=0x0202, max_async_requests=0, max_credits=0))
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:

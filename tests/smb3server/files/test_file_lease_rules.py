@@ -18,6 +18,7 @@ from smb3server.wire.create import Access, CreateDisposition, CreateOptions, Sha
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.query_info import InfoType
 from smb3server.wire.status import NtStatus
 from tests.lab.rule_scene import (
@@ -217,6 +218,22 @@ def test_f9_all_opens_below_a_renamed_directory_are_asked_at_once(tmp_path: Path
     act(tmp_path, scene)
 
 
+def test_f9_a_batch_oplock_below_a_renamed_directory_goes_altogether(tmp_path: Path) -> None:
+    async def scene(ground: Ground) -> None:
+        holder, other = await ground.peer(), await ground.peer()
+        folder = (await other.make("d", desired_access=ALL, create_options=FOLDER)).file
+        held = await holder.make("d\\f", requested_oplock_level=int(OplockLevel.BATCH))
+        await other.client.post(Command.SET_INFO, set_info_body(folder, FileInfoClass.RENAME, rename_to("e")))
+        assert await holder.told() == []
+        note = oplock_break.parse_notification(memoryview(holder.notifications[-1].message))
+        assert isinstance(note, oplock_break.OplockBreak) and note.oplock_level == OplockLevel.NONE
+        assert await other.waits()
+        assert await holder.close(held.file) == 0
+        assert (await other.receive()).status == 0
+
+    act(tmp_path, scene)
+
+
 def test_f13_a_lock_below_the_end_of_data_takes_everything(tmp_path: Path) -> None:
     async def scene(ground: Ground) -> None:
         holder, other = await ground.peer(), await ground.peer()
@@ -278,20 +295,40 @@ def test_g1_opens_of_the_folder(
         holder = other if same_session else await ground.peer()
         _, body = await folders_and_source(other, level)
         await holder.make("to", desired_access=access, share_access=share, create_options=FOLDER)
-        deletion_only = access & DELETE and not same_session
-        assert (await other.call(Command.SET_INFO, body)).status == (0 if deletion_only else status)
+        assert (await other.call(Command.SET_INFO, body)).status == status
+
+    act(tmp_path, scene)
+
+
+@pytest.mark.parametrize("same_session", [True, False])
+@pytest.mark.parametrize(("access", "share"), [(READ | DELETE, 7), (READ, NOT_WRITE)], ids=["DELETE", "not WRITE"])
+def test_g1_another_client_that_watches_the_folder_may_have_it_open_for_deletion(
+    tmp_path: Path, access: int, share: int, same_session: bool
+) -> None:
+    async def scene(ground: Ground) -> None:
+        other = await ground.peer()
+        watcher = other if same_session else await ground.peer()
+        _, body = await folders_and_source(other, FileInfoClass.RENAME)
+        folder = (await watcher.make("to", desired_access=access, share_access=share, create_options=FOLDER)).file
+        await watcher.client.post(Command.CHANGE_NOTIFY, struct.pack("<HHI2QII", 32, 0, 1024, *folder, 1, 0))
+        assert await watcher.waits()
+        may = access & DELETE and not same_session
+        assert (await other.call(Command.SET_INFO, body)).status == (0 if may else NO)
 
     act(tmp_path, scene)
 
 
 @BOTH_KINDS
+@pytest.mark.parametrize(("access", "share"), [(DELETE, 7), (READ, NOT_WRITE)], ids=["DELETE", "not WRITE"])
 @pytest.mark.parametrize("lets_go", [False, True], ids=["stays", "closes"])
-def test_g2_g3_g4_handle_caching_in_the_way_is_broken(tmp_path: Path, lets_go: bool, level: int) -> None:
+def test_g2_g3_g4_handle_caching_in_the_way_is_broken(
+    tmp_path: Path, lets_go: bool, level: int, access: int, share: int
+) -> None:
     async def scene(ground: Ground) -> None:
         holder, other = await ground.peer(), await ground.peer()
         _, body = await folders_and_source(other, level)
         held = await holder.make(
-            "to", lease(HELD, RH), desired_access=READ, share_access=NOT_WRITE, create_options=FOLDER
+            "to", lease(HELD, RH), desired_access=access, share_access=share, create_options=FOLDER
         )
         assert held.state == RH
         await other.client.post(Command.SET_INFO, body)
@@ -355,6 +392,21 @@ def test_g5_what_waits_for_h_sends_no_interim_reply(
         assert await holder.acknowledge(HELD, R) == 0
         assert (await other.receive()).status == 0
         assert other.pending == []
+
+    act(tmp_path, scene)
+
+
+def test_a_wait_for_h_does_not_hold_up_the_end_of_the_server(tmp_path: Path) -> None:
+    async def scene(ground: Ground) -> None:
+        holder, other = await ground.peer(), await ground.peer()
+        file = (await other.make("f", desired_access=ALL)).file
+        await holder.make("f", lease(HELD, RH), desired_access=READ)
+        await other.client.post(Command.SET_INFO, set_info_body(file, FileInfoClass.RENAME, rename_to("g")))
+        assert await other.waits()
+        async with asyncio.timeout(5):
+            await ground.service.server.shutdown(30.0)
+        assert (await other.receive()).status == NtStatus.CANCELLED
+        assert (ground.folder / "f").exists()
 
     act(tmp_path, scene)
 

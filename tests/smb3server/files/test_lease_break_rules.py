@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.wire import create_contexts, oplock_break
-from smb3server.wire.create import CreateOptions, ShareAccess
+from smb3server.wire.create import CreateAction, CreateOptions, ShareAccess
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, Header, HeaderFlags
 from smb3server.wire.oplock_break import LeaseBreakNotification, OplockLevel
@@ -365,5 +365,41 @@ def test_f20_acknowledgments_that_nobody_asked_for(tmp_path: Path) -> None:
         made = await client.make("g", requested_oplock_level=int(OplockLevel.BATCH))
         body = oplock_break.OPLOCK_BREAK.pack(oplock_break.OplockBreak(24, OplockLevel.II, 0, 0, *made.file))
         assert (await client.call(Command.OPLOCK_BREAK, body)).status == NtStatus.INVALID_OPLOCK_PROTOCOL
+
+    act(tmp_path, scene)
+
+
+@pytest.mark.parametrize("links", [1, 2])
+def test_p39_an_absent_open_that_gives_way_deletes_its_name_first(tmp_path: Path, links: int) -> None:
+    """As smb2.durable-open.delete_on_close1 has it: the CREATE that ends the absent open makes a new file."""
+
+    async def scene(ground: Ground) -> None:
+        client = await ground.peer()
+        made = await client.make(
+            "f", lease(FILE, RWH), durable(9), desired_access=ALL, create_options=ON_CLOSE, share_access=0
+        )
+        assert await client.write(made.file, b"old") == 0
+        if links > 1:
+            assert await client.set_info(made.file, FileInfoClass.LINK, rename_to("link")) == 0
+        client = await ground.comes_back(client)
+        again = await client.make("f")
+        assert (again.answer.create_action, again.answer.end_of_file) == (CreateAction.CREATED, 0)
+        assert (ground.folder / "link").exists() == (links > 1)
+
+    act(tmp_path, scene)
+
+
+def test_p36_one_of_several_names_goes_with_the_open_that_asked_for_it(tmp_path: Path) -> None:
+    async def scene(ground: Ground) -> None:
+        client = await ground.peer()
+        left = (await client.make("f", desired_access=ALL)).file
+        assert await client.set_info(left, FileInfoClass.LINK, rename_to("link")) == 0
+        file = (await client.make("f", desired_access=ALL)).file
+        assert await client.set_info(file, FileInfoClass.DISPOSITION_EX, (3).to_bytes(4, "little")) == 0
+        assert await client.close(file) == 0
+        assert [path.name for path in ground.folder.iterdir()] == ["link"]
+        assert await client.write(left, b"still there") == 0
+        assert await client.close(left) == 0
+        assert (ground.folder / "link").read_bytes() == b"still there"
 
     act(tmp_path, scene)
