@@ -461,11 +461,11 @@ class TcpTransport:
             return False
         unread = begin + length - end
         if bytes_waiting(self._fd) < unread:
+            tcp_info.raise_error(self._socket)
             if not self._awaiting:
                 self._wait_for(unread)
                 return True
-            # The connection has ended, or the kernel has no room for more.
-            tcp_info.raise_error(self._socket)
+            # The peer sends no more, or the kernel has no room for it.
             self._wait_for(1)
             self._woken_early += 1
             if self._woken_early == MAX_WOKEN_EARLY:
