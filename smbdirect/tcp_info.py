@@ -29,7 +29,8 @@ def raise_error(sock: socket.socket) -> None:
     """Raise the ``OSError`` that has ended the connection, if one has.
 
     Received data hides an error: a call that finds both returns the data. The event loop reports an error once and then
-    watches the socket no longer (uv_poll of libuv). So whoever waits for the rest of a message asks here first."""
+    watches the socket no longer (uv_poll of libuv). So whoever waits for the rest of a message asks here first,
+    and so does who sends nothing: a send would meet the error."""
     error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if error:
         raise OSError(error, os.strerror(error))

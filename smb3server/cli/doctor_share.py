@@ -17,6 +17,8 @@ from smb3server.cli.findings import Finding, Verdict
 from smb3server.client import Client, ClientSession, ServerError, Tree, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
 from smb3server.client.interfaces import ServerInterface, query_interfaces
+from smb3server.client.messages import Caller
+from smb3server.client.ways import Way
 from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT
 from smb3server.service.listeners import make_provider
 from smb3server.status.report import dialect_name
@@ -29,6 +31,9 @@ ATTEMPT_TIMEOUT = 5.0
 """Seconds for one RDMA connection."""
 MOVE_TIMEOUT = 60.0
 """Seconds for moving the data, enough for a slow network."""
+TRANSFORMS_WANTED = (
+    "let the server offer RDMA transforms in dialect 3.1.1 (smb3server: rdma_transforms; Windows Server 2022 or later)"
+)
 MAX_ADDRESSES = 8
 """Largest number of RDMA capable addresses to try."""
 TROUBLE = (OSError, ConnectionLost, ProviderError, ProtocolError, DecodeError, StatusError, SpnegoError, Garbled)
@@ -186,11 +191,20 @@ async def _by_tcp(patient: _Patient) -> Client:
         result.add(Verdict.PROBLEM, "multichannel", "not offered by the server", "turn it on in the server")
         patient.block("the server does not offer multichannel")
     if client.negotiated.signing_required:
-        why = "the server requires signing, and without RDMA transforms signed data goes inline"
-        patient.inline = patient.inline or why
-        result.add(Verdict.WARNING, "signing", why, "do not require signing on a trusted network")
+        _protected(patient, client, "signing", "the server requires signing", Way.RDMA_SIGNED, "do not require signing")
     await _logged_on(patient, client)
     return client
+
+
+def _protected(patient: _Patient, client: Caller, subject: str, what: str, way: Way, instead: str) -> None:
+    """Find out whether data that must be signed or encrypted can go by RDMA. [MS-SMB2 3.2.4.7]"""
+    transform = way.transform
+    if transform in client.negotiated.rdma_transforms:
+        patient.result.add(Verdict.OK, subject, f"{what}: data can go by {way.value}")
+        return
+    why = f"{what}, and without an RDMA transform for {transform.name.lower()} its data goes inline"
+    patient.inline = patient.inline or why
+    patient.result.add(Verdict.WARNING, subject, why, f"{TRANSFORMS_WANTED}, or {instead} on a trusted network")
 
 
 async def _logged_on(patient: _Patient, client: Client) -> None:
@@ -212,10 +226,8 @@ async def _logged_on(patient: _Patient, client: Client) -> None:
         result.add(Verdict.OK, "logon", target.user)
         patient.session = session
     if session.encrypt:
-        patient.inline = "the server encrypts every session, and without RDMA transforms encrypted data goes inline"
-        result.add(
-            Verdict.WARNING, "encryption", patient.inline, "encrypt single shares only, or use a trusted network"
-        )
+        what, instead = "the server encrypts every session", "encrypt single shares only"
+        _protected(patient, client, "encryption", what, Way.RDMA_ENCRYPTED, instead)
     await _share(patient, session)
     await _interfaces(patient, session)
 
@@ -238,8 +250,8 @@ async def _share(patient: _Patient, session: ClientSession) -> None:
         return
     patient.tree = tree if patient.session is session else None
     if session.encrypts(tree.tree_id) and not session.encrypt:
-        patient.inline = f"share {target.share} is encrypted, and without RDMA transforms its data goes inline"
-        result.add(Verdict.WARNING, "share", patient.inline, "share it without encryption on a trusted network")
+        what, instead = f"share {target.share} is encrypted", "share it without encryption"
+        _protected(patient, session.client, "share", what, Way.RDMA_ENCRYPTED, instead)
     else:
         result.add(Verdict.OK, "share", target.share)
 
@@ -355,10 +367,20 @@ async def _move(patient: _Patient, attempt: Attempt, tree: Tree) -> None:
     moved = attempt.moved = await move(tree)
     patient.moved_by.add(attempt.fabric)
     patient.inline = patient.inline or moved.inline
-    how = f"inline: {moved.inline}" if moved.inline else "by RDMA"
-    good = Verdict.OK if moved.by_rdma else Verdict.WARNING if moved.anything else Verdict.NOTE
-    amounts = f"{moved.written >> 10} KiB written, {moved.read >> 10} KiB read {how}"
-    patient.result.add(good, f"{attempt.fabric} data", f"{amounts if moved.anything else 'none moved'}: {moved.text}")
+    subject = f"{attempt.fabric} data"
+    if not moved.anything:
+        patient.result.add(Verdict.NOTE, subject, f"none moved: {moved.text}")
+        return
+    amounts = f"{moved.way}: {_amounts(moved)}, {moved.in_messages >> 10} KiB in messages; {moved.text}"
+    if moved.by_rdma:
+        patient.result.add(Verdict.OK, subject, amounts)
+    else:
+        remedy = TRANSFORMS_WANTED if tree.choice.needs is not None else ""
+        patient.result.add(Verdict.WARNING, subject, f"{amounts}; {moved.inline}", remedy)
+
+
+def _amounts(moved: Moved) -> str:
+    return f"{moved.written >> 10} KiB written, {moved.read >> 10} KiB read"
 
 
 def _judge(patient: _Patient) -> None:
@@ -398,7 +420,7 @@ def _judge(patient: _Patient) -> None:
     else:
         result.answer = Answer.USED
         amounts = [
-            f"{attempt.fabric} ({attempt.moved.written >> 10} KiB written, {attempt.moved.read >> 10} KiB read)"
+            f"{attempt.moved.way.replace('RDMA', attempt.fabric)} ({_amounts(attempt.moved)})"
             for attempt in moved
             if attempt.moved is not None
         ]

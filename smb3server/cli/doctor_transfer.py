@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from smb3server.client import ServerError, Tree
 from smb3server.client.files import RDMA_THRESHOLD, READ, READ_WRITE
+from smb3server.client.ways import Way
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.directory_info import ListedEntry
@@ -24,7 +25,7 @@ _NO_WRITING = frozenset(
 
 
 class Garbled(Exception):
-    """The data read is not the data written."""
+    """The data read is not the data written, or did not go the way that it should have gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +35,45 @@ class Moved:
     written: int
     """Bytes."""
     read: int
+    way: str
+    """How the data travelled: the value of a ``Way``."""
     inline: str
     """Why the data travelled in messages; empty if it travelled by RDMA."""
+    in_messages: int
+    """Bytes of all messages that the transport carried meanwhile, in both directions."""
     text: str
 
     @property
     def by_rdma(self) -> bool:
         """Whether the data travelled by RDMA."""
-        return not self.inline and max(self.written, self.read) >= RDMA_THRESHOLD
+        return self.way != Way.INLINE.value and self.anything
 
     @property
     def anything(self) -> bool:
         """Whether enough data was moved to judge by: less goes inline in any case."""
         return max(self.written, self.read) >= RDMA_THRESHOLD
+
+
+class _Meter:
+    """Compares what a connection has carried before and after a transfer."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._before = self._messages()
+
+    def _messages(self) -> int:
+        traffic = self._tree.client.transport.traffic
+        return traffic.inline_bytes_sent + traffic.inline_bytes_received
+
+    def result(self, written: int, read: int, text: str) -> Moved:
+        """Return the result of a transfer. Raises ``Garbled`` if the transport's counters contradict the way of the
+        data: that is the proof that it went by RDMA."""
+        choice, largest = self._tree.choice, max(written, read)
+        way = choice.way if largest >= RDMA_THRESHOLD else Way.INLINE
+        carried = self._messages() - self._before
+        if way is not Way.INLINE and carried >= largest:
+            raise Garbled(f"messages carried {carried} bytes while {largest} bytes should have gone by {way.value}")
+        return Moved(written, read, way.value, choice.why_inline, carried, text)
 
 
 async def move(tree: Tree) -> Moved:
@@ -69,6 +96,7 @@ async def _both_ways(tree: Tree) -> Moved:
     options = int(CreateOptions.DELETE_ON_CLOSE | CreateOptions.NON_DIRECTORY_FILE)
     file = await tree.create(name, READ_WRITE, CreateDisposition.CREATE, options, share=0)
     data = os.urandom(AMOUNT)
+    meter = _Meter(tree)
     try:
         written = await tree.write(file, 0, data)
         found = await tree.read(file, 0, AMOUNT)
@@ -78,7 +106,7 @@ async def _both_ways(tree: Tree) -> Moved:
             await tree.close(file)
     if written != AMOUNT or found != data:
         raise Garbled(f"{len(found)} bytes were read after {written} of {AMOUNT} were written, and they differ")
-    return Moved(written, len(found), tree.why_inline, "a temporary file was written, read and deleted")
+    return meter.result(written, len(found), "a temporary file was written, read and deleted")
 
 
 async def _one_way(tree: Tree, why: str) -> Moved:
@@ -101,10 +129,11 @@ async def _one_way(tree: Tree, why: str) -> Moved:
         except ServerError:
             # The file is locked, or this user may not read it; try the next one.
             continue
+        meter = _Meter(tree)
         try:
             found = await tree.read(file, 0, AMOUNT)
         finally:
             if tree.client.closed is None:
                 await tree.close(file)
-        return Moved(0, len(found), tree.why_inline, f"{why}; {entry.name} was read")
-    return Moved(0, 0, tree.why_inline, f"{why}, and there is no file of {RDMA_THRESHOLD} bytes or more to read")
+        return meter.result(0, len(found), f"{why}; {entry.name} was read")
+    return _Meter(tree).result(0, 0, f"{why}, and there is no file of {RDMA_THRESHOLD} bytes or more to read")

@@ -88,7 +88,9 @@ def _process(process: dict[str, Any]) -> str:
 
 
 def _sessions(report: dict[str, Any]) -> Table:
-    table = _table("Sessions", ("session", "user", "client", "shares", "channels", "opens", "protection", "since"))
+    table = _table(
+        "Sessions", ("session", "user", "client", "shares", "channels", "opens", "protection", "RDMA", "since")
+    )
     now = report["server"]["now"]
     for entry in report["sessions"]:
         protection = "encrypted" if entry["encrypted"] else "signed" if entry["signing_required"] else "-"
@@ -100,6 +102,7 @@ def _sessions(report: dict[str, Any]) -> Table:
             ", ".join(str(number) for number in entry["channels"]),
             str(entry["open_count"]),
             protection,
+            "; ".join(entry["rdma_protection"]) or "-",
             duration(now - entry["since"]),
         )
     return table

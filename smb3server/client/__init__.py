@@ -1,8 +1,9 @@
 """Offer a small asynchronous SMB client over any ``MessageTransport``, TCP and SMB Direct alike. [MS-SMB2 3.2]
 
-Reading order: ``messages`` (requests, responses, and the protocols between connection, session and tree) -> ``files``
-(the operations of a tree) -> ``session`` (logon, trees) -> ``connection`` (messages, credits, negotiation) ->
-``transports`` (TCP and SMB Direct) -> ``channels``, ``persistent`` and ``impacket_adapter``.
+Reading order: ``messages`` (requests, responses, and the protocols between connection, session and tree) ->
+``payloads`` (how data travels) -> ``files`` (the operations of a tree) -> ``session`` (logon, trees) -> ``connection``
+(messages, credits, negotiation) -> ``transports`` (TCP and SMB Direct) -> ``channels``, ``persistent`` and
+``impacket_adapter``.
 
     connection = await Client.connect(await open_tcp("server", 445))
     session = await connection.log_on("user", "password")
@@ -10,8 +11,8 @@ Reading order: ``messages`` (requests, responses, and the protocols between conn
     file = await tree.create("a.txt")
     data = await tree.read(file, 0, 65536)
 
-Over SMB Direct, ``read`` and ``write`` move 4096 bytes and more by RDMA, unless the session signs or encrypts.
-``tree.why_inline`` gives the reason when they do not.
+Over SMB Direct, ``read`` and ``write`` move 4096 bytes and more by RDMA. Where the session signs or the share encrypts,
+RDMA transforms protect the data; if they were not negotiated it travels in messages. ``tree.choice`` says which.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from smb3server.client import negotiation
 from smb3server.client.exposed import ExposedPool, check_segments
 from smb3server.client.messages import CREDIT_SIZE, Break, Call, Protection, Reply, ServerError
 from smb3server.client.session import ClientSession
+from smb3server.client.ways import Payloads
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, Command, Header, HeaderFlags
@@ -51,6 +52,7 @@ class Client:
         self.closed: BaseException | None = None
         self.exposed = ExposedPool(transport.rdma) if transport.rdma is not None else None
         """Buffers for READ and WRITE by RDMA; None if the transport has no RDMA."""
+        self.payloads = Payloads()
         # Invariant: holds every request without a final response, by MessageId.
         self._calls: dict[int, Call] = {}
         self._next_message_id = 0
@@ -204,7 +206,7 @@ class Client:
         await self._wait_for_credits(charge)
         encrypt = session is not None and session.encrypts(tree_id)
         signed = session is not None and not encrypt and session.signer is not None and (sign or session.sign)
-        started = self._enter(command, charge, session, tree_id, signed, flags)
+        started = self._enter(command, charge, session, tree_id, signed, encrypt, flags)
         try:
             self._transmit(started.header, body, session, signed, encrypt, on_encoded)
         except BaseException:
@@ -216,7 +218,14 @@ class Client:
         return started
 
     def _enter(
-        self, command: int, charge: int, session: Protection | None, tree_id: int, signed: bool, flags: int
+        self,
+        command: int,
+        charge: int,
+        session: Protection | None,
+        tree_id: int,
+        signed: bool,
+        encrypted: bool,
+        flags: int,
     ) -> Call:
         """Make a request's header, with ``charge`` credits and MessageIds, and expect its response."""
         self.credits -= charge
@@ -230,7 +239,7 @@ class Client:
             session_id=session.session_id if session is not None else 0,
         )
         self._next_message_id += charge
-        started = self._calls[header.message_id] = Call(header, charge, session, signed)
+        started = self._calls[header.message_id] = Call(header, charge, session, signed, encrypted)
         return started
 
     @property
@@ -334,7 +343,7 @@ class Client:
             inbound.release()
             self._take_chain(whole, encrypted)
         else:
-            self._take_one(Reply(header, view, inbound), encrypted)
+            self._take_one(Reply(header, view, inbound, encrypted))
 
     def _take_chain(self, view: memoryview, encrypted: bool) -> None:
         offset = 0
@@ -344,12 +353,12 @@ class Client:
             if step and (step < HEADER_SIZE or step > len(view) - offset - HEADER_SIZE):
                 raise DecodeError("bad NextCommand")
             end = offset + step if step else len(view)
-            self._take_one(Reply(header, view[offset:end]), encrypted)
+            self._take_one(Reply(header, view[offset:end], encrypted=encrypted))
             if not step:
                 return
             offset = end
 
-    def _take_one(self, reply: Reply, encrypted: bool) -> None:
+    def _take_one(self, reply: Reply) -> None:
         header = reply.header
         if header.message_id == NO_MESSAGE_ID:
             notification = parse_notification(reply.message)
@@ -364,24 +373,25 @@ class Client:
             started.async_id = header.async_id
             reply.release()
             return
-        self._verify(reply, started, encrypted)
+        self._verify(reply, started)
         del self._calls[header.message_id]
         if started.future.done():
             reply.release()
         else:
             started.future.set_result(reply)
 
-    def _verify(self, reply: Reply, started: Call, encrypted: bool) -> None:
+    def _verify(self, reply: Reply, started: Call) -> None:
         """Check the signature of a response. [MS-SMB2 3.2.5.1.3]
 
-        The response to a signed request must be signed, unless it says that the session does not exist.
+        The response to a signed or encrypted request must be signed or encrypted, unless it says that the session does
+        not exist.
         """
         session = started.session
-        if encrypted or session is None or session.signer is None:
+        if reply.encrypted or session is None or session.signer is None:
             return
         if not reply.header.flags & _SIGNED:
-            if started.signed and reply.status != NtStatus.USER_SESSION_DELETED:
-                raise ProtocolError("response is not signed", "MS-SMB2 3.2.5.1.3")
+            if (started.signed or started.encrypted) and reply.status != NtStatus.USER_SESSION_DELETED:
+                raise ProtocolError("response is neither signed nor encrypted", "MS-SMB2 3.2.5.1.3")
             return
         message = reply.message
         given = bytes(message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16])

@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from smb3server.client.exposed import LARGEST, ExposedBuffer, ExposedPool
 from smb3server.client.messages import CREDIT_SIZE, Call, Reply, ServerError, TreeSession
+from smb3server.client.payloads import Choice, choose, expose, reveal, transform_of_response
+from smb3server.client.ways import Way
 from smb3server.wire import change_notify, directory_info, file_info
 from smb3server.wire import create as create_wire
 from smb3server.wire import ioctl as ioctl_wire
@@ -23,11 +26,12 @@ from smb3server.wire.create import Access, CreateDisposition, CreateOptions, Cre
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
-from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import LEASE_BREAK, OPLOCK_BREAK, LeaseBreak, OplockBreak
 from smb3server.wire.query_info import InfoType
-from smb3server.wire.status import NtStatus
+from smb3server.wire.rdma_transform import CryptoTransform, pack_transforms
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
+from smbdirect.errors import DecodeError
 from smbdirect.message_transport import RemoteBuffer
 
 READ = int(Access.GENERIC_READ)
@@ -40,6 +44,7 @@ SHARE_TYPE_DISK, SHARE_TYPE_PIPE = 1, 2
 """SMB2_SHARE_TYPE_DISK and SMB2_SHARE_TYPE_PIPE. [MS-SMB2 2.2.10]"""
 RDMA_THRESHOLD = 4096
 """Bytes from which data is moved by RDMA; less costs more by RDMA than in the message. Linux uses the same number."""
+R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -56,7 +61,7 @@ class RemoteFile:
         return self.response.end_of_file
 
 
-def _end_loan(exposed: ExposedPool, buffer: ExposedBuffer, request: asyncio.Future[int]) -> None:
+def _end_loan(exposed: ExposedPool, buffer: ExposedBuffer, request: asyncio.Future[R]) -> None:
     """Take ``buffer`` back once its request is answered.
 
     A request goes on when its caller stops waiting, and the server may use the buffer until it has answered. Revoking
@@ -81,7 +86,8 @@ def _check_range(offset: int, length: int) -> None:
 class Tree:
     """A tree connect. All methods raise ``ServerError`` and ``ConnectionLost``.
 
-    ``read`` and ``write`` use RDMA where the transport has it; ``why_inline`` gives the reason when they do not.
+    ``read`` and ``write`` use RDMA where the transport has it, signed or encrypted as their requests are; ``choice``
+    says so, and gives the reason when they do not. What they read by RDMA and cannot verify is a ``StatusError``.
     """
 
     def __init__(
@@ -197,20 +203,9 @@ class Tree:
     # Data
 
     @property
-    def why_inline(self) -> str:
-        """Why READ and WRITE carry their data in messages; empty if RDMA moves it. [MS-SMB2 3.2.4.6, 3.2.4.7]"""
-        client, session = self.client, self.session
-        if client.exposed is None:
-            return "the transport has no RDMA"
-        if client.dialect < Dialect.SMB_3_0:
-            return "RDMA needs dialect 3.0"
-        if self.is_pipe:
-            return "pipes have no RDMA"
-        if session.encrypts(self.tree_id):
-            return "messages are encrypted, and RDMA transforms were not negotiated"
-        if session.sign and session.signer is not None:
-            return "messages are signed, and RDMA transforms were not negotiated"
-        return ""
+    def choice(self) -> Choice:
+        """The way of data that is large enough for RDMA. [MS-SMB2 3.2.4.6, 3.2.4.7]"""
+        return choose(self.client, self.session, self.tree_id, self.is_pipe)
 
     @property
     def max_read(self) -> int:
@@ -231,7 +226,7 @@ class Tree:
     def _rdma_limit(self) -> int:
         """Return the largest number of bytes of one RDMA transfer; 0 if data travels in messages."""
         rdma = self.client.transport.rdma
-        return min(rdma.max_read_write_size, LARGEST) if rdma is not None and not self.why_inline else 0
+        return min(rdma.max_read_write_size, LARGEST) if rdma is not None and self.choice.way is not Way.INLINE else 0
 
     async def read(self, file: RemoteFile, offset: int, length: int) -> bytes:
         """Read up to ``length`` bytes; fewer at the end of the file, none at or behind it.
@@ -256,18 +251,25 @@ class Tree:
         return length if length <= CREDIT_SIZE and length <= limit else min(length, limit, self.client.payload_limit)
 
     async def _read_piece(self, file: RemoteFile, offset: int, length: int) -> bytes:
-        exposed = self.client.exposed
-        if exposed is None or length < RDMA_THRESHOLD or self.why_inline:
-            return await self._read_inline(file, offset, length)
+        exposed, way = self.client.exposed, self.choice.way
+        if exposed is None or length < RDMA_THRESHOLD or way is Way.INLINE:
+            data = await self._read_inline(file, offset, length)
+            self.client.payloads.read[Way.INLINE] += len(data)
+            return data
         buffer = exposed.take(length, writable=True)
         reading = asyncio.ensure_future(
-            self.read_into(file, offset, buffer.descriptors(length), length, invalidate=False)
+            self._read_by_rdma(file, offset, buffer.descriptors(length), length, io_wire.Channel.RDMA_V1, way)
         )
         try:
-            count = await asyncio.shield(reading)
-            return bytes(buffer.view[: min(count, length)])
+            count, transform = await asyncio.shield(reading)
+            # A copy is verified and decrypted: the server can still write to the buffer.
+            found = bytearray(buffer.view[:count]) if way is Way.RDMA_ENCRYPTED else bytes(buffer.view[:count])
         finally:
             _end_loan(exposed, buffer, reading)
+        if transform is not None:
+            reveal(self.session, transform, memoryview(found))
+        self.client.payloads.read[way] += count
+        return bytes(found)
 
     async def _read_inline(self, file: RemoteFile, offset: int, length: int) -> bytes:
         record = io_wire.ReadRequest(
@@ -286,7 +288,10 @@ class Tree:
         try:
             if reply.status == NtStatus.END_OF_FILE:
                 return b""
-            return bytes(io_wire.parse_read_response(reply.message)[1])
+            response, data = io_wire.parse_read_response(reply.message)
+            if response.flags & io_wire.ReadResponseFlags.RDMA_TRANSFORM:
+                raise StatusError(NtStatus.INVALID_NETWORK_RESPONSE)
+            return bytes(data)
         finally:
             reply.release()
 
@@ -302,19 +307,33 @@ class Tree:
     async def read_into(
         self, file: RemoteFile, offset: int, remote: Sequence[RemoteBuffer], length: int, *, invalidate: bool = True
     ) -> int:
-        """Let the server write up to ``length`` bytes by RDMA to the memory that ``remote`` describes; return the bytes
-        read.
+        """Let the server write up to ``length`` bytes by RDMA to the memory that ``remote`` describes, as they are;
+        return the bytes read.
 
         ``remote`` is a buffer registered with this connection's transport. With ``invalidate`` its first token is
-        invalid afterwards, if the fabric lets a peer invalidate our regions.
+        invalid afterwards, if the fabric lets a peer invalidate our regions. Where data must be signed or encrypted the
+        server refuses this, or its response is a ``StatusError``: use ``read``.
         """
+        channel = self._channel(invalidate)
+        return (await self._read_by_rdma(file, offset, remote, length, channel, Way.RDMA))[0]
+
+    async def _read_by_rdma(
+        self,
+        file: RemoteFile,
+        offset: int,
+        remote: Sequence[RemoteBuffer],
+        length: int,
+        channel: io_wire.Channel,
+        way: Way,
+    ) -> tuple[int, CryptoTransform | None]:
+        """Return how many bytes the server wrote, and the transform by which to verify them."""
         described = io_wire.pack_descriptors(remote)
         record = io_wire.ReadRequest(
             length=length,
             offset=offset,
             persistent=file.file_id[0],
             volatile=file.file_id[1],
-            channel=self._channel(invalidate),
+            channel=channel,
             channel_info_offset=io_wire.TAIL,
             channel_info_length=len(described),
         )
@@ -326,9 +345,13 @@ class Tree:
         )
         try:
             if reply.status == NtStatus.END_OF_FILE:
-                return 0
-            response, _ = io_wire.parse_read_response(reply.message)
-            return response.data_remaining
+                return 0, None
+            response, data = io_wire.parse_read_response(reply.message)
+            if response.data_remaining > length:
+                raise StatusError(NtStatus.INVALID_NETWORK_RESPONSE)
+            return response.data_remaining, transform_of_response(way, self.session, response, data, reply.encrypted)
+        except DecodeError as error:
+            raise StatusError(NtStatus.INVALID_NETWORK_RESPONSE) from error
         finally:
             reply.release()
 
@@ -350,18 +373,22 @@ class Tree:
                 return done
 
     async def _write_piece(self, file: RemoteFile, offset: int, data: memoryview) -> int:
-        exposed = self.client.exposed
-        if exposed is None or len(data) < RDMA_THRESHOLD or self.why_inline:
-            return await self._write_inline(file, offset, data)
-        buffer = exposed.take(len(data), writable=False)
-        buffer.view[: len(data)] = data
+        exposed, way, length = self.client.exposed, self.choice.way, len(data)
+        if exposed is None or length < RDMA_THRESHOLD or way is Way.INLINE:
+            count = await self._write_inline(file, offset, data)
+            self.client.payloads.written[Way.INLINE] += count
+            return count
+        buffer = exposed.take(length, writable=False)
+        transform = expose(way, self.session, self.client.payloads.numbers, data, buffer.view[:length])
         writing = asyncio.ensure_future(
-            self.write_from(file, offset, buffer.descriptors(len(data)), len(data), invalidate=False)
+            self._write_by_rdma(file, offset, buffer.descriptors(length), length, io_wire.Channel.RDMA_V1, transform)
         )
         try:
-            return min(await asyncio.shield(writing), len(data))
+            count = min(await asyncio.shield(writing), length)
         finally:
             _end_loan(exposed, buffer, writing)
+        self.client.payloads.written[way] += count
+        return count
 
     async def _write_inline(self, file: RemoteFile, offset: int, data: Buffer) -> int:
         record = io_wire.WriteRequest(
@@ -377,15 +404,29 @@ class Tree:
     async def write_from(
         self, file: RemoteFile, offset: int, remote: Sequence[RemoteBuffer], length: int, *, invalidate: bool = True
     ) -> int:
-        """Let the server fetch ``length`` bytes by RDMA from the memory that ``remote`` describes; return the bytes
-        written.
+        """Let the server fetch ``length`` bytes by RDMA, as they are, from the memory that ``remote`` describes; return
+        the bytes written. The server refuses it where data must be signed or encrypted: use ``write``.
         """
-        described = io_wire.pack_descriptors(remote)
+        return await self._write_by_rdma(file, offset, remote, length, self._channel(invalidate), None)
+
+    async def _write_by_rdma(
+        self,
+        file: RemoteFile,
+        offset: int,
+        remote: Sequence[RemoteBuffer],
+        length: int,
+        channel: io_wire.Channel,
+        transform: CryptoTransform | None,
+    ) -> int:
+        if transform is None:
+            described = io_wire.pack_descriptors(remote)
+        else:
+            described = pack_transforms(transform, channel, remote)
         record = io_wire.WriteRequest(
             offset=offset,
             persistent=file.file_id[0],
             volatile=file.file_id[1],
-            channel=self._channel(invalidate),
+            channel=channel if transform is None else io_wire.Channel.RDMA_TRANSFORM,
             remaining_bytes=length,
             channel_info_offset=io_wire.TAIL,
             channel_info_length=len(described),

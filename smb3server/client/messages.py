@@ -13,6 +13,7 @@ from typing import Protocol
 
 from smb3server.client.exposed import ExposedPool
 from smb3server.client.negotiation import Negotiated
+from smb3server.client.ways import Payloads
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.signing import Signer
 from smb3server.wire.header import Header
@@ -37,6 +38,7 @@ class Reply:
     header: Header
     message: memoryview
     inbound: InboundMessage | None = None
+    encrypted: bool = False
 
     @property
     def status(self) -> int:
@@ -66,13 +68,16 @@ class Protection(Protocol):
 class Call:
     """A request in flight."""
 
-    __slots__ = ("async_id", "charge", "future", "header", "session", "signed")
+    __slots__ = ("async_id", "charge", "encrypted", "future", "header", "session", "signed")
 
-    def __init__(self, header: Header, charge: int, session: Protection | None, signed: bool) -> None:
+    def __init__(
+        self, header: Header, charge: int, session: Protection | None, signed: bool = False, encrypted: bool = False
+    ) -> None:
         self.header = header
         self.charge = charge
         self.session = session
         self.signed = signed
+        self.encrypted = encrypted
         self.async_id = 0
         """AsyncId of the interim response (STATUS_PENDING); 0 before it."""
         self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -92,6 +97,7 @@ class Caller(Protocol):
     preauth_hash: bytes
     sessions: dict[int, Protection]
     exposed: ExposedPool | None
+    payloads: Payloads
 
     @property
     def supports_multi_credit(self) -> bool:

@@ -21,10 +21,13 @@ from smb3server.wire.negotiate import (
     numbers_of,
     pack_contexts,
 )
+from smb3server.wire.rdma_transform import RDMA_TRANSFORM_CAPABILITIES, RdmaTransformId, pack_capabilities
 from smbdirect.errors import DecodeError, ProtocolError
 
 _SHA_512 = 1
 _CONTEXT = struct.Struct("<HHI")
+_ONCE = frozenset(ContextType) - {ContextType.NETNAME}
+"""Types of which a response has one context at most. [MS-SMB2 3.2.5.2]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Offer:
         SigningAlgorithm.AES_CMAC,
         SigningAlgorithm.HMAC_SHA256,
     )
+    rdma_transforms: tuple[int, ...] = (RdmaTransformId.ENCRYPTION, RdmaTransformId.SIGNING)
     require_signing: bool = False
     capabilities: int = int(
         Capability.LEASING
@@ -60,6 +64,8 @@ class Negotiated:
     max_write_size: int = 65536
     cipher: int = 0
     signing_algorithm: int = SigningAlgorithm.HMAC_SHA256
+    rdma_transforms: frozenset[int] = frozenset()
+    """How data that moves by RDMA may be protected on this connection."""
     token: bytes = b""
     """The server's SPNEGO hint."""
 
@@ -90,6 +96,8 @@ def build(dialects: Sequence[int], client_guid: bytes, offer: Offer) -> bytes:
         contexts.append((ContextType.ENCRYPTION, _numbers(offer.ciphers)))
     if offer.signing_algorithms:
         contexts.append((ContextType.SIGNING, _numbers(offer.signing_algorithms)))
+    if offer.rdma_transforms:
+        contexts.append((ContextType.RDMA_TRANSFORM, pack_capabilities(offer.rdma_transforms)))
     start = HEADER_SIZE + NEGOTIATE_REQUEST.size + len(offered)
     padding = -start % 8
     record = record._replace(context_offset=start + padding, context_count=len(contexts))
@@ -125,11 +133,17 @@ def parse(message: memoryview, dialects: Sequence[int], offer: Offer) -> Negotia
                 result.cipher = Cipher.AES_128_CCM
         return result
     result.signing_algorithm = SigningAlgorithm.AES_CMAC
+    seen: set[int] = set()
     for kind, data in _contexts(message, record.context_offset, record.context_count):
+        if kind in seen & _ONCE:
+            raise ProtocolError(f"two negotiate contexts of type {kind}", "MS-SMB2 3.2.5.2")
+        seen.add(kind)
         if kind == ContextType.ENCRYPTION:
             result.cipher = _chosen(data, (*offer.ciphers, 0))
         elif kind == ContextType.SIGNING:
             result.signing_algorithm = _chosen(data, offer.signing_algorithms)
+        elif kind == ContextType.RDMA_TRANSFORM:
+            result.rdma_transforms = _transforms(data, offer.rdma_transforms)
     return result
 
 
@@ -138,6 +152,20 @@ def _chosen(data: memoryview, offered: Sequence[int]) -> int:
     if len(values) != 1 or values[0] not in offered:
         raise ProtocolError(f"server chose {values} of {tuple(offered)}", "MS-SMB2 3.2.5.2")
     return values[0]
+
+
+def _transforms(data: memoryview, offered: Sequence[int]) -> frozenset[int]:
+    """Return the RDMA transforms of a response. [MS-SMB2 3.2.5.2]
+
+    NONE alone says that the server has none of those offered (3.3.5.4). By the letter of 3.2.5.2 a client would have to
+    refuse it, because it did not offer it.
+    """
+    values = numbers_of(data, RDMA_TRANSFORM_CAPABILITIES.size)
+    if values == (RdmaTransformId.NONE,) and offered:
+        return frozenset()
+    if not values or len(values) > len(offered) or not set(values) <= set(offered):
+        raise ProtocolError(f"server chose RDMA transforms {values} of {tuple(offered)}", "MS-SMB2 3.2.5.2")
+    return frozenset(values)
 
 
 def _contexts(message: memoryview, offset: int, count: int) -> list[tuple[int, memoryview]]:

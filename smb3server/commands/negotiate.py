@@ -32,6 +32,7 @@ from smb3server.wire.negotiate import (
     pack_contexts,
     smb1_dialects,
 )
+from smb3server.wire.rdma_transform import RDMA_TRANSFORM_CAPABILITIES, RdmaTransformId, pack_capabilities
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
@@ -83,7 +84,9 @@ def _hash_reply(connection: Connection, start: bytes, segments: Sequence[Buffer]
 def _negotiate_contexts(
     connection: Connection, settings: Settings, contexts: list[tuple[int, memoryview]]
 ) -> list[tuple[int, bytes]]:
-    """Choose hash, cipher and signing algorithm. Return the negotiate contexts of the response. Raises ``StatusError``.
+    """Choose hash, cipher, signing algorithm and RDMA transforms. Return the negotiate contexts of the response.
+
+    Raises ``StatusError``.
 
     Unknown types are ignored, as the specification requires. A type that comes twice is an error."""
     offered: dict[int, memoryview] = {}
@@ -121,10 +124,25 @@ def _negotiate_contexts(
         if common is not None:
             algorithm = SigningAlgorithm(common)
             answers.append((ContextType.SIGNING, struct.pack("<HH", 1, algorithm)))
+    if settings.rdma_transforms and ContextType.RDMA_TRANSFORM in offered:
+        answers.append((ContextType.RDMA_TRANSFORM, _negotiate_transforms(connection, settings, offered)))
     connection.cipher_id = cipher
     connection.signing_algorithm_id = algorithm
     connection.client_knows_posix = POSIX_EXTENSIONS in offered
     return answers
+
+
+def _negotiate_transforms(connection: Connection, settings: Settings, offered: dict[int, memoryview]) -> bytes:
+    """Choose the RDMA transforms, and return the data of the context in the response. Raises ``StatusError`` and
+    ``DecodeError``. [MS-SMB2 3.3.5.4]
+
+    This is done over TCP, too: a client offers on RDMA connections what it agreed upon on its first connection
+    (3.2.4.2.2.2)."""
+    ids = numbers_of(offered[ContextType.RDMA_TRANSFORM], RDMA_TRANSFORM_CAPABILITIES.size)
+    if not ids:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    connection.rdma_transform_ids = tuple(kind for kind in dict.fromkeys(ids) if kind in settings.rdma_transforms)
+    return pack_capabilities(connection.rdma_transform_ids or (RdmaTransformId.NONE,))
 
 
 def _apply(request: Request, body: NegotiateRequest, dialects: tuple[int, ...], dialect: int) -> None:
@@ -163,23 +181,28 @@ def _apply(request: Request, body: NegotiateRequest, dialects: tuple[int, ...], 
                 connection.cipher_id = Cipher.AES_128_CCM
                 capabilities |= Capability.ENCRYPTION
     connection.server_capabilities = capabilities
-    if connection.cipher_id and not fits_message(connection.transport, connection.max_read_size, encrypted=True):
+    if (
+        connection.cipher_id
+        and RdmaTransformId.ENCRYPTION not in connection.rdma_transform_ids
+        and not fits_message(connection.transport, connection.max_read_size, encrypted=True)
+    ):
         connection.hold_credits(sealed_credits(connection.transport))
 
 
 def _reads_inline(request: Request) -> bool:
     """Return whether it is known already that no READ of the client will use RDMA.
 
-    Encrypted data is never sent by RDMA (``data_channel.remote_buffers``). Clients that sign do not use RDMA either
-    (Linux: ``smb3_use_rdma_offload``; Windows without the transforms of 2.2.3.1.6). They sign if either side requires
-    it (3.3.5.4, Connection.ShouldSign). The field Channel exists from dialect 3.0 on (2.2.19).
+    Without the transforms of 2.2.3.1.6, encrypted data is never sent by RDMA (``rdma_transforms``), and clients that
+    sign do not use RDMA either (Linux: ``smb3_use_rdma_offload``). They sign if either side requires it (3.3.5.4,
+    Connection.ShouldSign). The field Channel exists from dialect 3.0 on (2.2.19).
     """
     connection = request.connection
     mode = connection.client_security_mode | connection.server_security_mode
+    ids = connection.rdma_transform_ids
     return (
         connection.dialect < Dialect.SMB_3_0
-        or request.server.wants_encryption
-        or bool(mode & SecurityMode.SIGNING_REQUIRED)
+        or (request.server.wants_encryption and RdmaTransformId.ENCRYPTION not in ids)
+        or (bool(mode & SecurityMode.SIGNING_REQUIRED) and RdmaTransformId.SIGNING not in ids)
     )
 
 

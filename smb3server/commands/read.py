@@ -10,8 +10,9 @@ from functools import partial
 
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
+from smb3server.dispatch import rdma_transforms
 from smb3server.dispatch.chain import Frame
-from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
+from smb3server.dispatch.data_channel import RemoteMemory, cancel, described, fail
 from smb3server.dispatch.fast_lane import (
     LARGEST_DATA,
     SHORT_FORMS,
@@ -22,6 +23,7 @@ from smb3server.dispatch.fast_lane import (
     ordinary_remote,
 )
 from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.rdma_transforms import Transform
 from smb3server.dispatch.read_size import fits_message
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.state.ceilings import Usage
@@ -37,6 +39,7 @@ from smb3server.wire.read_write import (
     TAIL,
     ReadRequest,
     ReadResponse,
+    ReadResponseFlags,
     parse_read_request,
 )
 from smb3server.wire.status import NtStatus, StatusError
@@ -63,7 +66,10 @@ def read(request: TreeRequest) -> Response | Pending:
     if body.length > connection.max_read_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     opened = find_open(request, (body.persistent, body.volatile))
-    remote = remote_buffers(request, body, body.length) if body.channel and opened.pipe is None else None
+    remote: RemoteMemory | None = None
+    if body.channel and opened.pipe is None:
+        where = body.channel_info_offset, body.channel_info_length
+        remote = described(connection, request.message, body.channel, *where, body.length)
     if (
         remote is None
         and body.length > connection.max_transact_size  # shorter data always fits
@@ -78,6 +84,7 @@ def read(request: TreeRequest) -> Response | Pending:
         connection.largest_inline = max(connection.largest_inline, body.length)
         return reading.run()
     try:
+        reading.transform = rdma_transforms.for_read(request)
         return reading.run()
     except Exception as error:
         return remote.failure(request, error)
@@ -100,6 +107,8 @@ class FileRead:
     opened: Open
     remote: RemoteMemory | None
     """The peer's buffers for the data. None means that the data is sent in the message."""
+    transform: Transform | None = None
+    """What protects data that is sent to the peer's buffers."""
 
     def run(self) -> Response | Pending:
         """Check the request and read, without waiting if possible. Raises ``StatusError`` and ``OSError``."""
@@ -143,8 +152,6 @@ class FileRead:
         if self.body.minimum_count:
             raise StatusError(NtStatus.END_OF_FILE)
         fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET))
-        if self.remote is not None:
-            return Response([fixed], invalidate=self.remote.invalidate)
         return Response([fixed, _NO_DATA])
 
     def _out_of_file(self) -> Response | None:
@@ -170,9 +177,9 @@ class FileRead:
         """Return the part of the buffer that is for the data."""
         return buffer.view[_BEFORE_DATA:-TAG_SIZE] if self._in_frame else buffer.view
 
-    def _reply(self, buffer: PooledBuffer, count: int) -> Response:
-        """Return the response with ``count`` bytes of ``buffer``. The response owns ``buffer`` then. If this raises an
-        exception, the caller still owns it."""
+    def _reply(self, buffer: PooledBuffer, count: int) -> Response | Pending:
+        """Return the response with ``count`` bytes of ``buffer``, or what waits for it. That owns ``buffer`` then. If
+        this raises an exception, the caller still owns it."""
         body, remote = self.body, self.remote
         if count == 0 or count < body.minimum_count:
             raise StatusError(NtStatus.END_OF_FILE)
@@ -182,8 +189,37 @@ class FileRead:
             frame = Frame(buffer.view, _BEFORE_DATA) if self._in_frame else None
             fixed = _FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0)
             return Response([fixed, data], on_sent=buffer.release, frame=frame)
+        if self.transform is not None:
+            return self._send_protected(remote, self.transform, buffer, data)
         remote.rdma.write_to_peer(remote.buffers, [data], lambda error: buffer.release())
         return Response([_fixed_for_peer(count)], invalidate=remote.invalidate)
+
+    def _send_protected(
+        self, remote: RemoteMemory, transform: Transform, buffer: PooledBuffer, data: memoryview
+    ) -> Pending:
+        """Encrypt or sign data, send it to the peer, and answer with what the client needs to check it. [MS-SMB2
+        3.3.5.12]"""
+        pending = self._pend()
+
+        def protected(outcome: bytes | Exception) -> None:
+            try:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                if pending.done:
+                    buffer.release()
+                    return
+                remote.rdma.write_to_peer(remote.buffers, [data], lambda error: buffer.release())
+            except Exception as error:
+                buffer.release()
+                fail(pending, error, remote)
+                return
+            count = len(data)
+            transform.moves(self.request.connection, count)
+            fixed = _FIXED(17, READ_DATA_OFFSET, 0, len(outcome), count, ReadResponseFlags.RDMA_TRANSFORM)
+            pending.complete(Response([fixed, outcome], invalidate=remote.invalidate))
+
+        transform.apply(self.request.connection, data, protected)
+        return pending
 
     # Waiting for a buffer
 
@@ -218,11 +254,17 @@ class FileRead:
 
     # Waiting for a disk
 
+    def _pend(self) -> Pending:
+        """Wait for a worker thread. CANCEL is answered at once, and what the thread does is dropped."""
+        pending = self.request.pending or self.request.pend(Interim.DELAYED)
+        pending.on_cancel = partial(cancel, pending, self.remote)
+        return pending
+
     def _read_in_thread(self, buffer: PooledBuffer) -> Pending:
         opened, handle = self.opened, self.opened.handle
         if handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
-        pending = self.request.pending or self.request.pend(Interim.DELAYED)
+        pending = self._pend()
         opened.begin_io()
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(None, handle.read_into, [self._place(buffer)], self.body.offset)
@@ -231,15 +273,20 @@ class FileRead:
 
     def _was_read(self, future: asyncio.Future[int], buffer: PooledBuffer, pending: Pending) -> None:
         """Answer after the worker has read. ``buffer`` must not be released earlier, even if the request is
-        cancelled."""
+        cancelled. The peer's memory must not be written to if it is."""
         self.opened.end_io()
         try:
-            response = self._reply(buffer, future.result())
+            count = future.result()
+            if pending.done:
+                buffer.release()
+                return
+            response = self._reply(buffer, count)
         except Exception as error:
             buffer.release()
             fail(pending, error, self.remote)
             return
-        pending.complete(response)
+        if isinstance(response, Response):
+            pending.complete(response)
 
 
 def _fixed_for_peer(count: int) -> bytes:

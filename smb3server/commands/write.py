@@ -7,7 +7,8 @@ from functools import partial
 from smb3server.access import required
 from smb3server.backends.base import Handle
 from smb3server.commands.fsctl import pipe_turns
-from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
+from smb3server.dispatch import rdma_transforms
+from smb3server.dispatch.data_channel import RemoteMemory, cancel, fail, memory_for_write
 from smb3server.dispatch.fast_lane import (
     LARGEST_DATA,
     SHORT_FORMS,
@@ -18,6 +19,7 @@ from smb3server.dispatch.fast_lane import (
     ordinary_remote,
 )
 from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.rdma_transforms import Transform
 from smb3server.dispatch.request import Interim, Pending, Request, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
@@ -54,7 +56,7 @@ def write(request: TreeRequest) -> Response | Pending:
     connection = request.connection
     if body.length > connection.max_write_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    remote = remote_buffers(request, body, body.remaining_bytes) if body.channel else None
+    remote = memory_for_write(request, body) if body.channel else None
     if remote is None:
         if body.data_offset > 0x100:
             raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -143,37 +145,61 @@ def _shows_time(file: File[Open]) -> bool:
 
 def _write_from_peer(request: TreeRequest, body: WriteRequest, remote: RemoteMemory) -> Response | Pending:
     """Fetch RemainingBytes by RDMA Read, then write. Raises ``StatusError``: INVALID_PARAMETER if the message has data,
-    too."""
+    too, or if the first descriptor is empty."""
     length = body.remaining_bytes
-    if body.length or body.data_offset or length > request.connection.max_write_size:
+    if body.length or body.data_offset or length > request.connection.max_write_size or not remote.buffers[0].length:
         raise StatusError(NtStatus.INVALID_PARAMETER)
+    transform = rdma_transforms.for_write(request, remote.crypto)
     opened = find_open(request, (body.persistent, body.volatile))
     if opened.pipe is not None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     _check(opened, body.offset, length)
-    if length == 0:
-        return _store(request, body, opened, request.message[:0], remote)
-    return PeerWrite(request, body, opened, remote).start()
+    return PeerWrite(request, body, opened, remote, transform).start()
 
 
 class PeerWrite:
     """A WRITE whose data comes by RDMA Read.
 
-    Invariant: from ``start`` to ``_fetched`` the open has an operation in progress (``begin_io``). From ``start`` to
-    ``_give_back`` the write is arriving for the file's ``Caching``, and the buffer is lent. ``_fetched`` is called
-    once, when the data has arrived or the connection has failed.
+    Invariant: from ``start`` to ``_end`` the open has an operation in progress (``begin_io``), the write is arriving
+    for the file's ``Caching``, and the buffer is lent. ``_fetched`` is called once, when the data has arrived or the
+    connection has failed, and leads to ``_end``.
     """
 
-    __slots__ = ("_body", "_buffer", "_caching", "_opened", "_pending", "_remote", "_request")
+    __slots__ = (
+        "_body",
+        "_buffer",
+        "_caching",
+        "_cancelled",
+        "_opened",
+        "_pending",
+        "_remote",
+        "_request",
+        "_transform",
+    )
 
-    def __init__(self, request: Request, body: WriteRequest, opened: Open, remote: RemoteMemory) -> None:
+    def __init__(
+        self,
+        request: Request,
+        body: WriteRequest,
+        opened: Open,
+        remote: RemoteMemory,
+        transform: Transform | None = None,
+    ) -> None:
+        """``transform``: what checks the data before any of it is written."""
         self._request = request
         self._body = body
         self._opened = opened
         self._remote = remote
+        self._transform = transform
+        self._cancelled = False
         self._caching = opened.file.caching if opened.file is not None else None
         self._buffer = request.connection.transport.acquire(body.remaining_bytes)
-        self._pending = request.pend(Interim.DELAYED)
+        self._pending = request.pend(Interim.DELAYED, self._cancel)
+
+    def _cancel(self) -> None:
+        """Cancel the request when the client's memory is no longer read: once it is answered, the client uses it for
+        other things."""
+        self._cancelled = True
 
     def start(self) -> Pending:
         """Fetch the data. Raises ``StatusError``, and releases everything, if the descriptors do not cover the data."""
@@ -187,14 +213,27 @@ class PeerWrite:
             self._give_back()
             self._request.pending = None
             raise StatusError(NtStatus.INVALID_PARAMETER) from None
+        if self._transform is not None:
+            self._transform.moves(self._request.connection, len(self._buffer.view))
         return self._pending
 
     def _fetched(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._end(StatusError(NtStatus.CONNECTION_DISCONNECTED))
+        elif self._transform is None or self._cancelled:
+            self._end(b"")
+        else:
+            self._transform.apply(self._request.connection, self._buffer.view, self._end)
+
+    def _end(self, outcome: bytes | Exception) -> None:
+        """Store the data, unless fetching or checking it has failed, and answer."""
         self._opened.end_io()
         try:
-            if error is not None:
-                raise StatusError(NtStatus.CONNECTION_DISCONNECTED)
-            if not self._pending.done:
+            if isinstance(outcome, Exception):
+                raise outcome
+            if self._cancelled:
+                cancel(self._pending, self._remote)
+            elif not self._pending.done:
                 self._store()
         except Exception as failure:
             fail(self._pending, failure, self._remote)
@@ -305,7 +344,7 @@ def _look_at_peer_write(
     remote = ordinary_remote(
         connection, message, body.channel, body.channel_info_offset, body.channel_info_length, length
     )
-    if remote is None:
+    if remote is None or not remote.buffers[0].length:
         return None
 
     def begin(request: Request) -> Pending:

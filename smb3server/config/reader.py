@@ -122,6 +122,7 @@ from smb3server.settings.server import Settings
 from smb3server.settings.witness import WitnessConfig
 from smb3server.wire.address import Address
 from smb3server.wire.negotiate import DIALECT_NAMES
+from smb3server.wire.rdma_transform import RdmaTransformId
 
 XATTR_CHOICES = ("auto", "trusted", "user")
 DIALECTS = {name: dialect for dialect, name in DIALECT_NAMES.items()}
@@ -136,6 +137,7 @@ SIGNING = {
     "AES-CMAC": SigningAlgorithm.AES_CMAC,
     "HMAC-SHA256": SigningAlgorithm.HMAC_SHA256,
 }
+RDMA_TRANSFORMS = {"encryption": RdmaTransformId.ENCRYPTION, "signing": RdmaTransformId.SIGNING}
 LIMITS = tuple(
     entry.name
     for entry in fields(Settings)
@@ -196,6 +198,7 @@ def _read_server(table: Table, config: Config) -> None:
     settings.directory_leases = table.take("directory_leases", bool, settings.directory_leases)
     settings.ciphers = _chosen(table, "ciphers", CIPHERS, settings.ciphers)
     settings.signing_algorithms = _chosen(table, "signing_algorithms", SIGNING, settings.signing_algorithms)
+    settings.rdma_transforms = _chosen(table, "rdma_transforms", RDMA_TRANSFORMS, settings.rdma_transforms)
     for key in ("min_dialect", "rdma_min_dialect", "max_dialect"):
         text = table.take(key, str)
         if text is not None:

@@ -1,4 +1,4 @@
-"""Message encryption, in place. [MS-SMB2 2.2.41, 3.1.4.3]"""
+"""Encryption in place, of messages and of data that moves by RDMA. [MS-SMB2 2.2.41, 2.2.43.1, 3.1.4.3]"""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ _KEY_SIZE = {Cipher.AES_128_CCM: 16, Cipher.AES_128_GCM: 16, Cipher.AES_256_CCM:
 
 
 class SessionCipher:
-    """Encrypts and decrypts the messages of one session."""
+    """Encrypts and decrypts the messages of one session, and its payloads: data that moves by RDMA.
+
+    Messages and payloads share keys, and so the counter that nonces come from. Payloads have no additional data.
+    """
 
     def __init__(self, cipher_id: int, session_id: int, encryption_key: bytes, decryption_key: bytes) -> None:
         """Prepare both directions. Raises ``ValueError`` if a key does not have the size that the cipher needs."""
@@ -59,6 +62,8 @@ class SessionCipher:
         self._decrypting: AESCCM | AESGCM | None = None
         self._gcm: AES | None = None
         self._ccm = cipher in (Cipher.AES_128_CCM, Cipher.AES_256_CCM)
+        self.slow = self._ccm
+        """Whether it is several times slower than the fastest cipher."""
         self._nonce_size = _NONCE_SIZE[cipher]
         self._session_id = session_id
         # Invariant: larger than every nonce used so far, so no nonce repeats under a key. The key lives no longer than
@@ -130,3 +135,43 @@ class SessionCipher:
         except InvalidTag:
             return None
         return text
+
+    def new_nonce(self) -> bytes:
+        """Return a nonce for a payload. It is never used for anything else."""
+        nonce = self._nonce
+        self._nonce = nonce + 1
+        return nonce.to_bytes(16, "little")[: self._nonce_size]
+
+    def encrypt_payload(self, payload: memoryview, nonce: bytes) -> bytes:
+        """Encrypt a payload in place, and return its tag. ``nonce`` comes from ``new_nonce``. May run on any thread."""
+        if self._ccm:
+            # Only the one-call interface has CCM. It wants room for the tag behind the ciphertext.
+            sealed = (self._encrypting or self._encryptor()).encrypt(nonce, payload, None)
+            payload[:] = memoryview(sealed)[:-TAG_SIZE]
+            return sealed[-TAG_SIZE:]
+        state = GcmContext(AES(self._keys[0]), GCM(nonce)).encryptor()
+        state.update_into(payload, payload)
+        state.finalize()
+        return state.tag
+
+    def takes(self, nonce: bytes, tag: bytes) -> bool:
+        """Return whether nonce and tag of a payload have the right lengths. Only then it can be authentic."""
+        return len(nonce) == self._nonce_size and len(tag) == TAG_SIZE
+
+    def decrypt_payload(self, payload: memoryview, nonce: bytes, tag: bytes) -> bool:
+        """Decrypt a payload in place. Return False if it is not authentic: its content is undefined then.
+
+        Nonce and tag come from the peer and may have wrong lengths. May run on any thread."""
+        if not self.takes(nonce, tag):
+            return False
+        try:
+            if self._ccm:
+                joined = b"".join((payload, tag))
+                (self._decrypting or self._decryptor()).decrypt_into(nonce, joined, None, payload)
+            else:
+                state = GcmContext(AES(self._keys[1]), GCM(nonce, tag)).decryptor()
+                state.update_into(payload, payload)
+                state.finalize()
+        except InvalidTag:
+            return False
+        return True

@@ -1,9 +1,11 @@
-"""Message signatures, over segments so that payloads are not copied. [MS-SMB2 3.1.4.1]"""
+"""Signatures of messages, over segments so that data is not copied, and of payloads: data that moves by RDMA. [MS-SMB2
+3.1.4.1, 2.2.43.1]"""
 
 from __future__ import annotations
 
 import hmac
 import struct
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -22,11 +24,18 @@ _ZEROS = bytes(16)
 _CANCEL = int(Command.CANCEL)
 _FROM_SERVER = 1
 _IS_CANCEL = 2
+_OF_PAYLOAD = 0x80000000
+"""Is zero in the nonces of messages. So no payload has the nonce of a message that the same key signs."""
+_SLICE = 262144
+"""Bytes of a payload that AES-CMAC signs at a time."""
 
 
 class Signer(ABC):
-    """Signs and verifies messages with one key. The signature field of a message is zero while its signature is
-    computed."""
+    """Signs and verifies messages and payloads with one key. The signature field of a message is zero while its
+    signature is computed. A payload's signature covers the payload alone."""
+
+    slow = True
+    """Whether it is several times slower than the fastest algorithm."""
 
     @abstractmethod
     def sign(self, segments: Sequence[Buffer], message_id: int) -> bytes:
@@ -41,6 +50,21 @@ class Signer(ABC):
     @abstractmethod
     def expect(self, message: memoryview) -> bytes:
         """Return the signature that a message from the client should have."""
+
+    def payload_nonce(self, message_id: int, from_server: bool) -> bytes:
+        """Return the nonce for the payload of a message, empty if the algorithm has none. [MS-SMB2 3.3.5.12, 3.2.4.7]
+
+        Messages have one payload at most, and MessageIds are used once: so no nonce is used twice."""
+        return b""
+
+    @abstractmethod
+    def sign_payload(self, payload: memoryview, nonce: bytes) -> bytes:
+        """Return the 16 bytes of signature of a payload. May run on any thread."""
+
+    def verify_payload(self, payload: memoryview, nonce: bytes, signature: bytes) -> bool:
+        """Return whether the signature of a payload is right. Nonce and signature come from the peer and may have wrong
+        lengths. May run on any thread. [MS-SMB2 3.1.5.1]"""
+        return hmac.compare_digest(signature, self.sign_payload(payload, nonce))
 
 
 class HmacSigner(Signer):
@@ -58,6 +82,9 @@ class HmacSigner(Signer):
     def expect(self, message: memoryview) -> bytes:
         return self.sign((message,), 0)
 
+    def sign_payload(self, payload: memoryview, nonce: bytes) -> bytes:
+        return self.sign((payload,), 0)
+
 
 class CmacSigner(Signer):
     """AES-128-CMAC. Its 16 bytes are used."""
@@ -74,12 +101,23 @@ class CmacSigner(Signer):
     def expect(self, message: memoryview) -> bytes:
         return self.sign((message,), 0)
 
+    def sign_payload(self, payload: memoryview, nonce: bytes) -> bytes:
+        state = self._keyed.copy()
+        state.update(payload[:_SLICE])  # type: ignore[arg-type]
+        for at in range(_SLICE, len(payload), _SLICE):
+            # The library holds the interpreter's lock, and the next slice follows too soon for others to get it.
+            time.sleep(0)
+            state.update(payload[at : at + _SLICE])  # type: ignore[arg-type]
+        return state.finalize()
+
 
 class GmacSigner(Signer):
     """AES-128-GMAC: the message is the additional data of an empty GCM encryption.
 
-    The nonce consists of the MessageId, the sender's role, and whether the message is a CANCEL.
+    The nonce consists of the MessageId, the sender's role, and whether the message is a CANCEL or a payload.
     """
+
+    slow = False
 
     def __init__(self, key: bytes) -> None:
         self._algorithm = algorithms.AES(key)
@@ -99,6 +137,16 @@ class GmacSigner(Signer):
         role = _IS_CANCEL if message[12] == _CANCEL and message[13] == 0 else 0
         (message_id,) = _MESSAGE_ID.unpack_from(message, 24)
         return self._aead.encrypt(_GMAC_NONCE.pack(message_id, role), b"", message)
+
+    def payload_nonce(self, message_id: int, from_server: bool) -> bytes:
+        return _GMAC_NONCE.pack(message_id, _OF_PAYLOAD | (_FROM_SERVER if from_server else 0))
+
+    def sign_payload(self, payload: memoryview, nonce: bytes) -> bytes:
+        return self._aead.encrypt(nonce, b"", payload)
+
+    def verify_payload(self, payload: memoryview, nonce: bytes, signature: bytes) -> bool:
+        # The library raises an exception for a nonce of less than 8 bytes.
+        return len(nonce) == _GMAC_NONCE.size and super().verify_payload(payload, nonce, signature)
 
 
 _SIGNERS: dict[int, type[HmacSigner | CmacSigner | GmacSigner]] = {

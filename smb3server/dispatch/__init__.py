@@ -5,7 +5,7 @@ command does.
 
 Reading order: ``request`` (parameter and result of a handler) -> ``chain`` (a compound in progress) -> ``checks`` and
 ``lookup`` (3.3.5.2) -> ``dispatcher`` -> ``reply`` (credits, signature, encryption) -> ``pending`` and ``waiting``
-(requests that cannot be answered yet) -> ``parking`` (chains that wait for their turn) -> ``data_channel`` (data by
-RDMA) -> ``long_work``, ``reserving`` and ``stable_storage`` (work on threads) -> ``read_size``, ``errno_status`` and
-``watchdog``.
+(requests that cannot be answered yet) -> ``parking`` (chains that wait for their turn) -> ``data_channel`` and
+``rdma_transforms`` (data by RDMA, and its protection) -> ``long_work``, ``reserving`` and ``stable_storage`` (work on
+threads) -> ``read_size``, ``errno_status`` and ``watchdog``.
 """

@@ -319,9 +319,11 @@ class Dispatcher:
             self.writer.send([reply], request.session)
             return
         if chain.replies:
-            # Replies that do not fit into one message of the transport are sent in several.
+            # Replies that do not fit into one message of the transport are sent in several. And a message invalidates
+            # one token only (MS-SMBD 3.1.4.2).
             limit = self.connection.transport.max_outbound_message_size - _MESSAGE_OVERHEAD
-            if chain.size + reply.size > limit:
+            tokens = reply.invalidate is not None and any(other.invalidate is not None for other in chain.replies)
+            if tokens or chain.size + reply.size > limit:
                 self._flush(chain)
         chain.size += reply.size
         chain.replies.append(reply)

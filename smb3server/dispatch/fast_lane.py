@@ -244,8 +244,12 @@ class FastLane:
         if found is None:
             return False
         opened, answer, remote = found
-        if remote is not None and cipher_session is not None:
-            return False  # data by RDMA would not be encrypted
+        if remote is not None and (
+            cipher_session is not None
+            or session.signing_required
+            or (signer is not None and connection.rdma_transform_ids)
+        ):
+            return False  # the data needs protection of its own
         if signer is not None and not signer.verify(view):
             view[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]
             return False

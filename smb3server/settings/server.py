@@ -8,6 +8,7 @@ from smb3server.backends.base import User
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.wire.negotiate import Dialect
+from smb3server.wire.rdma_transform import RdmaTransformId
 
 
 @dataclass(slots=True)
@@ -33,6 +34,9 @@ class Settings:
         SigningAlgorithm.AES_CMAC,
         SigningAlgorithm.HMAC_SHA256,
     )
+    rdma_transforms: tuple[int, ...] = (RdmaTransformId.ENCRYPTION, RdmaTransformId.SIGNING)
+    """How data of encrypted and signed requests may be protected when it moves by RDMA. Empty: encrypted data moves in
+    messages only."""
     allow_guest: bool = False
     """Whether unknown users become guests. A known user with a wrong password never does."""
     allow_anonymous: bool = False

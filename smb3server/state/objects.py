@@ -120,6 +120,11 @@ class Connection:
         """The client asked for the list of interfaces (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
         self.rdma_interfaces_told = 0
         """Interfaces flagged RDMA_CAPABLE in the answer."""
+        self.rdma_transform_ids: tuple[int, ...] = ()
+        """How data that moves by RDMA may be protected."""
+        self.rdma_bytes_encrypted = 0
+        """Bytes that moved by RDMA encrypted, in either direction. The transport counts them among all that did."""
+        self.rdma_bytes_signed = 0
         self.largest_inline = 0
         """Bytes of the largest READ or WRITE of a file whose data was to travel in the message."""
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from smb3server.wire.negotiate import Dialect
+from smb3server.wire.rdma_transform import RdmaTransformId
 
 RDMA_WORTHWHILE = 4096
 """Bytes from which Linux clients use RDMA (rdma_readwrite_threshold). If larger data goes inline, there is another
@@ -39,6 +40,7 @@ class Code(enum.Enum):
     NOT_FLAGGED = "not-flagged"
     CHANNEL_LOST = "channel-lost"
     NOT_OPENED = "not-opened"
+    SERVER_TRANSFORMS_OFF = "server-transforms-off"
     ENCRYPTED = "encrypted"
     SIGNED = "signed"
     NO_DESCRIPTORS = "no-descriptors"
@@ -83,6 +85,11 @@ class Facts:
     encrypted: str = ""
     """What requires encryption: "session", or "share NAME"."""
     signing_required: bool = False
+    transforms: tuple[int, ...] = ()
+    """RDMA transforms that were negotiated."""
+    server_transforms: tuple[int, ...] = (RdmaTransformId.ENCRYPTION, RdmaTransformId.SIGNING)
+    rdma_protection: str = ""
+    """How data that moved by RDMA was protected: "encrypted", "signed", "clear", or several of these."""
     rdma_bytes: int = 0
     """Bytes moved by RDMA Read and Write."""
     largest_inline: int = 0
@@ -129,14 +136,20 @@ _TEXTS: Mapping[Code, tuple[str, str]] = {
         "the client needs an RDMA NIC or software RDMA on the same network (Windows: `Get-SmbClientNetworkInterface`;"
         " Linux: `rdma link`), and an open path to TCP port 5445 (iWARP) or UDP port 4791 (RoCEv2)",
     ),
+    Code.SERVER_TRANSFORMS_OFF: (
+        "data goes inline: it must be {need}, and this server is set not to do that by RDMA",
+        "add it to rdma_transforms in the configuration",
+    ),
     Code.ENCRYPTED: (
-        "data goes inline: {encrypted} is encrypted, and RDMA transforms were not negotiated",
-        "turn encryption off, if the network is trusted",
+        "data goes inline: {encrypted} is encrypted, and the client does not offer to encrypt by RDMA (RDMA"
+        " transforms)",
+        "use a client with RDMA transforms (Windows 11, Windows Server 2022 or later), or turn encryption off, if the"
+        " network is trusted",
     ),
     Code.SIGNED: (
-        "data goes inline: messages are signed, and RDMA transforms were not negotiated",
-        "do not require signing (Windows: `Set-SmbClientConfiguration -RequireSecuritySignature $false`;"
-        " Linux: no `sign`)",
+        "data goes inline: messages are signed, and the client does not offer to sign by RDMA (RDMA transforms)",
+        "use a client with RDMA transforms (Windows 11, Windows Server 2022 or later), or do not require signing"
+        " (Windows: `Set-SmbClientConfiguration -RequireSecuritySignature $false`; Linux: no `sign`)",
     ),
     Code.NO_DESCRIPTORS: (
         "data goes inline: the client named no memory for RDMA (no buffer descriptors) in a READ or WRITE of"
@@ -151,7 +164,7 @@ _TEXTS: Mapping[Code, tuple[str, str]] = {
         "the session has {rdma_channels} RDMA channel(s); their own reasons say whether data goes there",
         "",
     ),
-    Code.USED: ("RDMA is used", ""),
+    Code.USED: ("RDMA, {rdma_protection}", ""),
 }
 
 
@@ -159,7 +172,8 @@ def _reason(code: Code, facts: Facts) -> Reason:
     text, remedy = _TEXTS[code]
     detail = f" ({facts.not_served})" if facts.not_served else ""
     values = {name: getattr(facts, name) for name in Facts.__dataclass_fields__}
-    return Reason(code, text.format(detail=detail, **values), remedy)
+    need = "encrypted" if facts.encrypted else "signed"
+    return Reason(code, text.format(detail=detail, need=need, **values), remedy)
 
 
 def why_tcp(facts: Facts) -> Reason:
@@ -195,14 +209,23 @@ def why_inline(facts: Facts) -> Reason:
 
 
 def _inline_code(facts: Facts) -> Code:
+    need = _needed(facts)
     steps = (
         (facts.rdma_bytes > 0, Code.USED),
         (not facts.negotiated, Code.NOT_NEGOTIATED),
         (facts.dialect < Dialect.SMB_3_0 <= facts.client_max_dialect, Code.SERVER_DIALECT),
         (facts.dialect < Dialect.SMB_3_0, Code.DIALECT),
         (not facts.logged_on, Code.NOT_LOGGED_ON),
-        (bool(facts.encrypted), Code.ENCRYPTED),
-        (facts.signing_required, Code.SIGNED),
+        (need is not None and need not in facts.server_transforms, Code.SERVER_TRANSFORMS_OFF),
+        (need is RdmaTransformId.ENCRYPTION and need not in facts.transforms, Code.ENCRYPTED),
+        (need is RdmaTransformId.SIGNING and need not in facts.transforms, Code.SIGNED),
         (facts.largest_inline >= RDMA_WORTHWHILE, Code.NO_DESCRIPTORS),
     )
     return next((code for applies, code in steps if applies), Code.NO_TRANSFERS)
+
+
+def _needed(facts: Facts) -> RdmaTransformId | None:
+    """Return the transform without which the client's data may not move by RDMA."""
+    if facts.encrypted:
+        return RdmaTransformId.ENCRYPTION
+    return RdmaTransformId.SIGNING if facts.signing_required else None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.status.rdma_reasons import Facts, Reason, why_inline, why_tcp
 from smb3server.wire.negotiate import DIALECT_NAMES, Capability, Dialect
+from smb3server.wire.rdma_transform import RdmaTransformId
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+_TRANSFORMS = {int(kind): kind.name.lower() for kind in RdmaTransformId}
 MAX_OPENS = 1000
 """Largest number of opens listed per session; the count includes all of them."""
 _NO_DIALECT = {0: "-", int(Dialect.WILDCARD): "2.???"}
@@ -40,6 +42,15 @@ def traffic(connection: Connection) -> Json:
     if transport.rdma is not None:
         found["smb_direct"] = dict(transport.counters)
     return found
+
+
+def rdma_protection(connection: Connection) -> str:
+    """Return how the data was protected that moved by RDMA, such as "encrypted"; empty if none has moved."""
+    moved = connection.transport.traffic
+    clear = moved.rdma_read_bytes + moved.rdma_write_bytes
+    clear -= connection.rdma_bytes_encrypted + connection.rdma_bytes_signed
+    kinds = ("encrypted", connection.rdma_bytes_encrypted), ("signed", connection.rdma_bytes_signed), ("clear", clear)
+    return ", ".join(name for name, count in kinds if count)
 
 
 def sizes(connection: Connection) -> Json:
@@ -81,6 +92,9 @@ def facts(server: Server, connection: Connection) -> Facts:
         lost=server.lost_rdma.get(connection.client_guid, ""),
         encrypted=_who_encrypts(sessions),
         signing_required=any(session.signing_required for session in sessions),
+        transforms=connection.rdma_transform_ids,
+        server_transforms=server.settings.rdma_transforms,
+        rdma_protection=rdma_protection(connection),
         rdma_bytes=carried.rdma_read_bytes + carried.rdma_write_bytes,
         largest_inline=connection.largest_inline,
     )
@@ -123,6 +137,10 @@ def _channel(server: Server, connection: Connection, number: int) -> Json:
         "sizes": sizes(connection),
         "sessions": [f"0x{session.session_id:016x}" for session in sessions],
         "rdma": {"code": why.code.value, "text": why.text, "remedy": why.remedy},
+        "rdma_transforms": [_TRANSFORMS[kind] for kind in connection.rdma_transform_ids],
+        "rdma_protection": rdma_protection(connection),
+        "rdma_bytes_encrypted": connection.rdma_bytes_encrypted,
+        "rdma_bytes_signed": connection.rdma_bytes_signed,
         **traffic(connection),
     }
 
@@ -150,6 +168,7 @@ def _session(session: Session, numbers: Mapping[Connection, int]) -> Json:
         "since": session.creation_time,
         "encrypted": session.encrypt_data,
         "signing_required": session.signing_required,
+        "rdma_protection": sorted({word for entry in session.channel_list if (word := rdma_protection(entry))}),
         "shares": [tree.share.name for tree in session.tree_connect_table.values()],
         "channels": sorted(numbers[entry] for entry in session.channel_list if entry in numbers),
         "open_count": len(opens),

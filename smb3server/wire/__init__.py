@@ -5,7 +5,7 @@ Malformed input raises ``DecodeError``. Not here: the effect of a message on a s
 
 Reading order: ``header`` and ``status`` (parts of every message) -> ``fields`` (checks of variable parts) ->
 ``attributes``, ``filetime``, ``file_id`` and ``address`` (values that other rooms use as well) -> ``negotiate`` and
-``session`` -> ``create`` and ``create_contexts`` -> ``read_write`` -> ``file_info``, ``directory_info`` and ``fs_info``
-(information levels) -> ``ioctl`` (with the numbers of all FSCTLs) and ``fsctl`` (their inputs and outputs) -> the other
-commands.
+``session`` -> ``create`` and ``create_contexts`` -> ``read_write`` and ``rdma_transform`` -> ``file_info``,
+``directory_info`` and ``fs_info`` (information levels) -> ``ioctl`` (with the numbers of all FSCTLs) and ``fsctl``
+(their inputs and outputs) -> the other commands.
 """

@@ -31,6 +31,13 @@ class WriteFlags(enum.IntFlag):
     UNBUFFERED = 0x02
 
 
+class ReadResponseFlags(enum.IntFlag):
+    """Flags of a READ response, in dialect 3.1.1. [MS-SMB2 2.2.20]"""
+
+    RDMA_TRANSFORM = 0x01
+    """The variable part says how data that moved by RDMA is protected."""
+
+
 class ReadRequest(NamedTuple):
     """The fixed part of a READ request. [MS-SMB2 2.2.19]"""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.client import Client, ClientSession, Tree, open_rdma, open_tcp
+from smb3server.client.negotiation import Offer
 from smb3server.net.listener import TcpListener
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings
@@ -19,6 +20,8 @@ from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.transport.listen import listen
 
+WITHOUT_TRANSFORMS = Offer(rdma_transforms=())
+"""What clients offer that know no RDMA transforms: Linux, and Windows before 11 and Server 2022."""
 DIALECTS = (Dialect.SMB_2_0_2, Dialect.SMB_2_1, Dialect.SMB_3_0, Dialect.SMB_3_0_2, Dialect.SMB_3_1_1)
 
 
@@ -38,9 +41,15 @@ class Lab:
 
     @asynccontextmanager
     async def session(
-        self, dialects: Sequence[int] = DIALECTS, *, rdma: bool = False, sign: bool = False, encrypt: bool = False
+        self,
+        dialects: Sequence[int] = DIALECTS,
+        *,
+        rdma: bool = False,
+        sign: bool = False,
+        encrypt: bool = False,
+        offer: Offer | None = None,
     ) -> AsyncIterator[ClientSession]:
-        client = await Client.connect(await self.transport(rdma), dialects)
+        client = await Client.connect(await self.transport(rdma), dialects, offer)
         try:
             yield await client.log_on("u", "pw", sign=sign, encrypt=encrypt)
         finally:

@@ -203,15 +203,18 @@ def decode_chain(data: bytes) -> Chain:
         raise Refused(Status.INVALID_PARAMETER, "descriptors do not begin at the first 8-byte aligned offset")
     # open: nothing forbids bytes behind the descriptors. suite: WriteMultipleOperation sends some, and expects success.
     rest = data[at : at + head.length]
-    # open: no rule names a list that is cut off, empty, or no multiple of 16 bytes: there is no descriptor to use.
-    if len(rest) != head.length or not rest or len(rest) % DESCRIPTOR:
-        raise Refused(Status.INVALID_PARAMETER, "descriptors are cut off, empty or uneven")
-    found = [_DESCRIPTOR.parse(rest[at : at + DESCRIPTOR]) for at in range(0, len(rest), DESCRIPTOR)]
-    return Chain(
-        int(head.channel),
-        tuple(transforms),
-        tuple(Descriptor(int(d.offset), int(d.token), int(d.length)) for d in found),
-    )
+    if len(rest) != head.length:
+        raise Refused(Status.INVALID_PARAMETER, "descriptors are cut off")
+    return Chain(int(head.channel), tuple(transforms), decode_descriptors(rest))
+
+
+def decode_descriptors(data: bytes) -> tuple[Descriptor, ...]:
+    """Take a list of descriptors apart [MS-SMBD 2.2.3.1]."""
+    # open: no rule names a list that is empty or no multiple of 16 bytes: there is no descriptor to use.
+    if not data or len(data) % DESCRIPTOR:
+        raise Refused(Status.INVALID_PARAMETER, "descriptors are missing or uneven")
+    found = [_DESCRIPTOR.parse(data[at : at + DESCRIPTOR]) for at in range(0, len(data), DESCRIPTOR)]
+    return tuple(Descriptor(int(d.offset), int(d.token), int(d.length)) for d in found)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from smb3server.tools.bench import client, interpreter, page
+from smb3server.tools.bench import client, interpreter, page, servers
 from smb3server.tools.bench.accounting import (
     Process,
     Reading,
@@ -306,6 +306,34 @@ def test_short_run_of_ours_alone(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert 0 <= entry["others"] <= 1
     assert "other programs took" in found["circumstances"]["Load"]
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.usefixtures("compiler")
+def test_fabrics_are_measured_beside_tcp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Data that is signed and encrypted moves by RDMA, or the load fails."""
+    names = ["read 1 MiB q4 GMAC", "write 1 MiB q4 AES-256-GCM"]
+    place = tmp_path / "page.md"
+    begin, end = page.BEGIN.format(page.FABRICS), page.END.format(page.FABRICS)
+    place.write_text(f"{begin}\n{end}\n")
+    options = ["--fabrics", "iwarp", "--json", "--seconds", "0.2", "--rounds", "1", "--size", "4"]
+    assert main([*options, "--folder", str(tmp_path / "new"), "--markdown", str(place), "--cases", *names]) == 0
+    found = json.loads(capsys.readouterr().out)["cases"]
+    assert [entry["case"] for entry in found] == names
+    for entry in found:
+        assert entry["ours"][0]["rate"] > 0
+        assert entry["iWARP"][0]["rate"] > 0
+    assert "| case | unit | TCP | iWARP | TCP, µs/op | iWARP, µs/op |" in place.read_text()
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_load_that_would_go_inline_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is measured as RDMA that is none."""
+    monkeypatch.setattr(servers, "_LIMITS", "[server]\nrdma_transforms = []\n")
+    options = ["--fabrics", "iwarp", "--seconds", "0.2", "--rounds", "1", "--size", "4", "--folder", str(tmp_path)]
+    assert main([*options, "--cases", "read 1 MiB q4 GMAC"]) == 2
+    assert "data does not go by RDMA: messages are signed" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("compiler")

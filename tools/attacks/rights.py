@@ -11,6 +11,8 @@ from smb3server.client.messages import ServerError
 from smb3server.service.listeners import make_provider
 from smb3server.wire import read_write
 from smb3server.wire.file_info import FileInfoClass, RenameInformation, encode_rename
+from smb3server.wire.header import Command
+from smb3server.wire.rdma_transform import CryptoTransform, RdmaTransformId, pack_transforms
 from tools.access_differential import descriptor
 from tools.access_differential.steps import Ace, Who
 from tools.attacks.lab import Target, case, password
@@ -206,7 +208,8 @@ async def stolen_ids(target: Target) -> None:
 
 @case()
 async def rdma_in_the_clear(target: Target) -> None:
-    """Send READ and WRITE by RDMA in an encrypted session: their data would cross the wire unencrypted."""
+    """Send READ and WRITE by RDMA in an encrypted session, as if it were not: their data would cross the wire
+    unencrypted. Then send a WRITE whose data has a forged tag."""
     transport: Any = await open_rdma(make_provider("iwarp"), "127.0.0.1", target.server.ports["iwarp"])
     client = await target.connect(transport)
     session = await client.log_on("carol", password("carol"), encrypt=True)
@@ -216,20 +219,28 @@ async def rdma_in_the_clear(target: Target) -> None:
     memory = bytearray(4096)
     region = transport.rdma.register(memoryview(memory), readable=True, writable=True)
     described = read_write.pack_descriptors(region.descriptors)
-    record = read_write.ReadRequest(
-        length=4096,
-        offset=0,
-        persistent=file.file_id[0],
-        volatile=file.file_id[1],
-        channel=read_write.Channel.RDMA_V1,
-        channel_info_offset=read_write.TAIL,
-        channel_info_length=len(described),
-    )
-    body = [read_write.READ_REQUEST.pack(record), described]
-    await _refused(target, "READ by RDMA on an encrypted session", tree.call(8, body, payload=4096))
+    persistent, volatile = file.file_id
+    where = read_write.TAIL, len(described)
+    asked = read_write.READ_REQUEST.pack_fields(49, 0, 0, 4096, 0, persistent, volatile, 0, 1, 0, *where)
+    try:
+        # The data comes encrypted, or not at all.
+        (await tree.call(Command.READ, [asked, described], payload=4096)).release()
+    except ServerError as error:
+        target.note(f"READ by RDMA on an encrypted session: {error.status:#x}")
     if _SECRET in memory:
         target.fail("the content came by RDMA")
-    await _refused(target, "WRITE by RDMA on an encrypted session", tree.write_from(file, 0, region.descriptors, 4096))
+
+    async def write(channel: int, info: bytes) -> None:
+        fields = 49, 0, 0, 0, persistent, volatile, channel, 4096, read_write.TAIL, len(info), 0
+        body = [read_write.WRITE_REQUEST.pack_fields(*fields), info]
+        await _refused(target, f"WRITE by RDMA, channel {channel}", tree.call(Command.WRITE, body, payload=4096))
+
+    await write(read_write.Channel.RDMA_V1, described)
+    forged = CryptoTransform(RdmaTransformId.ENCRYPTION, bytes(16), bytes(12))
+    chain = pack_transforms(forged, read_write.Channel.RDMA_V1, region.descriptors)
+    await write(read_write.Channel.RDMA_TRANSFORM, chain)
+    if await tree.read(file, 0, 4096) != _SECRET:
+        target.fail("the file was written to")
     region.deregister()
 
 

@@ -26,22 +26,16 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import NamedTuple
 
-from smb3server.auth.users import Account, UserDatabase, nt_hash
-from smb3server.backends.local.backend import LocalBackend
 from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.files import READ_WRITE
-from smb3server.commands import load
 from smb3server.process import output
-from smb3server.server.server import Server
-from smb3server.settings.server import Settings
-from smb3server.state.share import Share
+from smb3server.tools.bench.load import Case, Load, last_message_id, run
+from smb3server.tools.bench.rdma_client import over_loopback
 from smb3server.wire.create import CreateDisposition
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.base import Completion, ConnectionRequest, Endpoint, Operation, Provider, Send, Status
 from smbdirect.providers.iwarp import IwarpProvider
 from smbdirect.providers.loopback import LoopbackProvider
-from smbdirect.transport.listen import listen
-from tools.bench.smb_load import Case, Load, last_message_id, run
 from tools.support import own_user
 from tools.support.server_process import running
 
@@ -176,21 +170,6 @@ async def ping(fabric: str, size: int, seconds: float) -> Figures:
         pipe.send(None)
         process.join()
     return Figures(processor / near.messages * 1e6, elapsed / near.messages * 1e6)
-
-
-@contextlib.asynccontextmanager
-async def over_loopback(folder: Path, share: str, user: str, password: str) -> AsyncIterator[MessageTransport]:
-    """Serve ``folder`` in this process, and connect to it."""
-    load()
-    users = UserDatabase()
-    users.add(Account(user, nt_hash(password)))
-    server = Server(Settings(), users)
-    server.add_share(Share(share, backend=LocalBackend(folder)))
-    fabric = LoopbackProvider()
-    listener = await listen(fabric, "127.0.0.1", 0, server.accept)
-    yield await open_rdma(fabric, "127.0.0.1", listener.address[1])
-    await listener.close()
-    await server.shutdown(2)
 
 
 Found = dict[tuple[str, str, int], list[Figures]]

@@ -81,7 +81,7 @@ class FuzzClient(Client):
         encrypt = session.encrypts(tree_id)
         signed = not encrypt and session.signer is not None and session.sign
         for index, (command, body, related) in enumerate(parts):
-            call = self._enter(command, 1, session, tree_id, signed, _RELATED if related else 0)
+            call = self._enter(command, 1, session, tree_id, signed, encrypt, _RELATED if related else 0)
             calls.append(call)
             if self.chance.random() < self.rate:
                 body = mutate(self.chance, body)
@@ -98,7 +98,7 @@ class FuzzClient(Client):
         self._send(messages, session, encrypt)
         return calls
 
-    def _take_one(self, reply: Reply, encrypted: bool) -> None:
+    def _take_one(self, reply: Reply) -> None:
         header = reply.header
         if header.message_id != NO_MESSAGE_ID:
             self.statuses[header.status] += 1
@@ -111,9 +111,9 @@ class FuzzClient(Client):
                 self._grant(header.credits)
                 reply.release()
                 return
-        super()._take_one(reply, encrypted)
+        super()._take_one(reply)
 
-    def _verify(self, reply: Reply, started: Call, encrypted: bool) -> None:
+    def _verify(self, reply: Reply, started: Call) -> None:
         """Skip the checks of honest clients: the server rightly answers mutated requests unsigned."""
         if not self.rate:
-            super()._verify(reply, started, encrypted)
+            super()._verify(reply, started)

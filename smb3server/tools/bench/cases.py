@@ -6,7 +6,13 @@ from typing import NamedTuple
 
 FILES = 2000
 """Number of files in the folder that is listed and whose files are opened."""
-PROTECTIONS = {"": (), "GMAC": ("-S", "gmac"), "CMAC": ("-S", "cmac"), "AES-128-GCM": ("-E", "gcm128")}
+PROTECTIONS = {
+    "": (),
+    "GMAC": ("-S", "gmac"),
+    "CMAC": ("-S", "cmac"),
+    "AES-128-GCM": ("-E", "gcm128"),
+    "AES-256-GCM": ("-E", "gcm256"),
+}
 
 
 class Case(NamedTuple):
@@ -45,7 +51,7 @@ CASES: dict[str, Case] = {
     for case in (
         *(
             bulk(test, 1 << 20, depth, protection)
-            for protection in PROTECTIONS
+            for protection in ("", "GMAC", "CMAC", "AES-128-GCM")
             for test in ("read", "write")
             for depth in (1, 4)
         ),
@@ -69,6 +75,11 @@ CROWDS: dict[str, Case] = {
     )
 }
 """Cases that show how connections share a server."""
-ALL = CASES | CROWDS
+FABRIC_CASES: dict[str, Case] = {
+    case.name: case
+    for case in (bulk(test, 1 << 20, 4, protection) for protection in PROTECTIONS for test in ("read", "write"))
+}
+"""Cases that show how data that is clear, signed and encrypted moves over each fabric."""
+ALL = CASES | CROWDS | FABRIC_CASES
 CREATED = "c[0-9]*-[0-9]*-[0-9]*"
 """Pattern of the files that "create + close" leaves in the share."""

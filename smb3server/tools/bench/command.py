@@ -15,13 +15,15 @@ import sys
 from pathlib import Path
 
 from smb3server.tools.bench import interpreter, machine, page
-from smb3server.tools.bench.cases import ALL, CASES, CROWDS, Case
+from smb3server.tools.bench.cases import ALL, CASES, CROWDS, FABRIC_CASES, Case
 from smb3server.tools.bench.client import Client, Target, build
 from smb3server.tools.bench.errors import BenchError
 from smb3server.tools.bench.figures import ROUNDS_FOR_VERDICT, Sample
 from smb3server.tools.bench.interruption import interruptible
-from smb3server.tools.bench.servers import ROOT, ours, samba, samba_version
+from smb3server.tools.bench.servers import ROOT, SAMBA, ours, samba, samba_version
 
+FABRICS = {"iwarp": "iWARP", "roce": "RoCEv2"}
+"""Fabrics of our software NICs, by their names on the command line."""
 _SPARE = 64
 """Mebibytes that a run needs in addition to its large files."""
 
@@ -33,12 +35,20 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS_FOR_VERDICT, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=2.0, help="per round, case and server; default: %(default)s")
-    parser.add_argument("--cases", nargs="+", choices=list(ALL), default=list(CASES), metavar="NAME")
+    parser.add_argument("--cases", nargs="+", choices=list(ALL), metavar="NAME")
     parser.add_argument(
         "--crowds", action="store_const", dest="cases", const=list(CROWDS), help="1 to 64 connections instead of one"
     )
     parser.add_argument(
         "--no-samba", action="store_true", help="measure our server alone: needs neither root nor Samba"
+    )
+    parser.add_argument(
+        "--fabrics",
+        nargs="+",
+        choices=list(FABRICS),
+        default=[],
+        metavar="NAME",
+        help="our server alone, over TCP and over these (iwarp, roce): data that is clear, signed and encrypted",
     )
     parser.add_argument("--python", default=sys.executable, metavar="PATH", help="interpreter that runs our server")
     parser.add_argument("--pin", action="store_true", help="clients and servers on one processor core")
@@ -56,22 +66,39 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--markdown", type=Path, metavar="PAGE", help="write the table between the markers of this page"
     )
     options = parser.parse_args(arguments)
+    options.no_samba = options.no_samba or bool(options.fabrics)
+    options.cases = options.cases or list(FABRIC_CASES if options.fabrics else CASES)
     if options.rounds < 1 or options.seconds <= 0 or options.size < 1:
         parser.error("--rounds, --seconds and --size must be positive")
     return options
 
 
 def run(client: Client, targets: list[Target], cases: list[Case], rounds: int) -> list[page.Row]:
-    """Measure all ``cases`` on all ``targets``, round by round."""
+    """Measure all ``cases`` on all ``targets``, round by round: ours, then Samba or ours over fabrics."""
     samples: dict[tuple[str, str], list[Sample]] = {}
     for number in range(rounds):
         for case in cases:
             print(f"bench: round {number + 1} of {rounds}: {case.name}", file=sys.stderr, flush=True)
             for target in targets if number % 2 == 0 else reversed(targets):
                 samples.setdefault((target.name, case.name), []).append(client.measure(target, case))
-    sides = [[samples[target.name, case.name] for case in cases] for target in targets]
-    theirs: list[list[Sample]] = sides[1] if len(sides) > 1 else [[] for _ in cases]
-    return [page.Row(*row) for row in zip(cases, sides[0], theirs, strict=True)]
+    ours, *others = (target.name for target in targets)
+    return [
+        page.Row(
+            case,
+            samples[ours, case.name],
+            samples.get((SAMBA, case.name), []),
+            {name: samples[name, case.name] for name in others if name != SAMBA},
+        )
+        for case in cases
+    ]
+
+
+def over_fabrics(tcp: Target, fabrics: list[str]) -> list[Target]:
+    """Return our server as clients over ``fabrics`` reach it."""
+    generator = (sys.executable, "-m", "smb3server.tools.bench.rdma_client", "--fabric")
+    return [
+        tcp._replace(name=FABRICS[fabric], port=tcp.ports[fabric], generator=(*generator, fabric)) for fabric in fabrics
+    ]
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, str], list[page.Row]]:
@@ -89,12 +116,14 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, str], list[page.Row]
         root = stack.enter_context(machine.workplace(options.folder, files + _SPARE))
         program = build(root)
         kind = machine.file_system(root)
-        targets = [stack.enter_context(ours(root / "ours", python, prefix, options.size))]
+        rdma = ",".join(options.fabrics) or "off"
+        targets = [stack.enter_context(ours(root / "ours", python, prefix, options.size, rdma))]
+        targets += over_fabrics(targets[0], options.fabrics)
         if version:
             targets.append(stack.enter_context(samba(root / "samba", prefix, options.size)))
         roots = [os.getpid(), *(target.process for target in targets)]
         rows = run(Client(program, options.seconds, options.size, prefix, roots), targets, cases, options.rounds)
-    samples = [sample for row in rows for sample in (*row.ours, *row.theirs)]
+    samples = [sample for row in rows for sample in row.samples]
     circumstances = machine.describe(
         began,
         f"{options.rounds} rounds of {options.seconds:g} s"
@@ -111,12 +140,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     with interruptible():
         try:
+            part = page.FABRICS if options.fabrics else page.TABLE
             if options.markdown:
-                page.check_page(options.markdown)
+                page.check_page(options.markdown, part)
             circumstances, rows = measure(options)
             text = page.document(circumstances, rows)
             if options.markdown:
-                page.rewrite(options.markdown, text)
+                page.rewrite(options.markdown, text, part)
         except (BenchError, OSError) as error:
             print(f"bench: {error}", file=sys.stderr)
             return 2

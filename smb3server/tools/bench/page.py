@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -12,21 +13,30 @@ from smb3server.tools.bench.errors import BenchError
 from smb3server.tools.bench.figures import Sample, Spread, ratios, spread, verdict
 
 BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
-TABLE, REPORT = "bench", "report"
-"""What stands between the markers of a page: circumstances and table, or everything else."""
+TABLE, REPORT, FABRICS = "bench", "report", "fabrics"
+"""What stands between the markers of a page: circumstances and table, everything else, or the table of fabrics."""
 
 
 class Row(NamedTuple):
-    """A case and its rounds; ``theirs`` is empty if only our server was measured."""
+    """A case and its rounds."""
 
     case: Case
     ours: list[Sample]
+    """Over TCP."""
     theirs: list[Sample]
+    """Samba's; empty if only our server was measured."""
+    fabrics: Mapping[str, list[Sample]] = {}
+    """Ours over SMB Direct."""
+
+    @property
+    def samples(self) -> list[Sample]:
+        """All of them."""
+        return [*self.ours, *self.theirs, *(sample for found in self.fabrics.values() for sample in found)]
 
     @property
     def others(self) -> float:
         """Share of the machine's processor time that other programs used in the median round."""
-        return median(sample.others for sample in (*self.ours, *self.theirs))
+        return median(sample.others for sample in self.samples)
 
 
 class Compared(NamedTuple):
@@ -66,6 +76,8 @@ def _ratio(found: Compared) -> list[str]:
 
 def table(rows: list[Row]) -> str:
     """Return a table with one line per case."""
+    if rows and rows[0].fabrics:
+        return _lines(_fabric_columns(rows))
     both = bool(rows and rows[0].theirs)
     columns = ["case", "unit", *(["ours", "Samba", "ratio", "verdict"] if both else ["ours"])]
     columns += ["ours, µs/op", "Samba, µs/op", "ratio", "verdict"] if both else ["ours, µs/op"]
@@ -78,7 +90,23 @@ def table(rows: list[Row]) -> str:
         cells += [_measured([sample.cost for sample in side]) for side in sides]
         cells += _ratio(cost) if cost else []
         lines.append(cells)
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return _lines(lines)
+
+
+def _fabric_columns(rows: list[Row]) -> list[list[str]]:
+    names = ["TCP", *rows[0].fabrics]
+    columns = ["case", "unit", *names, *(f"{name}, µs/op" for name in names)]
+    lines = [columns, ["---"] * len(columns)]
+    for row in rows:
+        sides = [row.ours, *row.fabrics.values()]
+        rates = [_measured([sample.rate for sample in side]) for side in sides]
+        costs = [_measured([sample.cost for sample in side]) for side in sides]
+        lines.append([row.case.name, row.case.unit, *rates, *costs])
+    return lines
+
+
+def _lines(cells: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def _counted(verdicts: list[str]) -> str:
@@ -104,6 +132,7 @@ def as_json(circumstances: dict[str, str], rows: list[Row]) -> dict[str, Any]:
     for row in rows:
         entry: dict[str, Any] = {"case": row.case.name, "unit": row.case.unit, "others": row.others}
         entry |= {"ours": [sample._asdict() for sample in row.ours]}
+        entry |= {name: [sample._asdict() for sample in found] for name, found in row.fabrics.items()}
         if row.theirs:
             entry |= {"samba": [sample._asdict() for sample in row.theirs]}
             for name, found in zip(("rate", "cost"), compare(row), strict=True):

@@ -19,6 +19,7 @@ from smb3server.tools.bench.client import PASSWORD, SHARE, USER, Target
 from smb3server.tools.bench.errors import BenchError
 
 ROOT = Path(__file__).resolve().parents[3]
+SAMBA = "Samba"
 OUR_ADDRESS = "127.0.0.44"
 """An address of its own: RoCEv2 is served on one fixed UDP port, which the client on this machine needs as well."""
 SAMBA_ADDRESS, SAMBA_PORT = "127.0.0.43", 445
@@ -284,6 +285,6 @@ def samba(root: Path, prefix: Sequence[str], megabytes: int) -> Iterator[Target]
                     said = "\n".join(file.read_text(errors="replace") for file in sorted(root.glob("*log*")))
                     raise BenchError(f"Samba does not start: {said.strip()}")
                 time.sleep(0.1)
-            yield Target("Samba", process.pid, SAMBA_ADDRESS, SAMBA_PORT, folder)
+            yield Target(SAMBA, process.pid, SAMBA_ADDRESS, SAMBA_PORT, folder)
         finally:
             _stop(process)

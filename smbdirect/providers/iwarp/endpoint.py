@@ -355,6 +355,7 @@ class IwarpEndpoint:
 
     def _readable(self) -> None:
         operations, receiver, sock = self._operations, self._receiver, self._sock
+        sent = self._sender.fpdus
         enough = operations.fpdus + _FPDUS_PER_EVENT
         left = _BYTES_PER_EVENT
         self._receiving = True
@@ -375,11 +376,7 @@ class IwarpEndpoint:
                 if self._deferred is not None:
                     raise self._deferred
                 left -= count
-                if left <= 0 or operations.fpdus > enough:
-                    break
-                if count < receiver.room and not receiver.midway:
-                    if not receiver.at_boundary:
-                        raise_error(sock)
+                if left <= 0 or operations.fpdus > enough or (count < receiver.room and not receiver.midway):
                     break
         except TerminateError as error:
             self._die(CloseReason(error.fault.cause, str(error)), graceful=True, terminate=error)
@@ -404,6 +401,12 @@ class IwarpEndpoint:
             self._send_wanted = False
             self._pump_out()
         self._deliver()
+        if (sender.fpdus == sent or not receiver.at_boundary) and self.life < Life.DEAD:
+            # Nothing was sent that would have met an error behind what was received, or its end is awaited.
+            try:
+                raise_error(sock)
+            except OSError as error:
+                self._socket_failed(error)
 
     def _writable(self) -> None:
         self._pump_out()

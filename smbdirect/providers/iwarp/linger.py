@@ -6,6 +6,8 @@ import asyncio
 import socket
 import weakref
 
+from smbdirect.tcp_info import raise_error
+
 LINGER_TIMEOUT = 2.0
 """Seconds within which the peer must receive the last bytes and close its side."""
 _SCRATCH = bytearray(16 * 1024)
@@ -58,6 +60,8 @@ class Linger:
         try:
             if not self._sock.recv_into(_SCRATCH):
                 self.close()
+            else:
+                raise_error(self._sock)
         except BlockingIOError:
             return
         except OSError:

@@ -24,6 +24,7 @@ from smbdirect.providers.iwarp.endpoint import CAPABILITIES, IwarpEndpoint
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.mpa import FRAME_HEADER, Frame, FrameFlag, Parameters, Rtr
 from smbdirect.providers.iwarp.placement import RingPool
+from smbdirect.tcp_info import raise_error
 from smbdirect.unauthenticated import UnauthenticatedPeers
 
 _log = logging.getLogger(__name__)
@@ -155,6 +156,10 @@ class _Handshake:
             self._refuse(None)
             return
         if frame is None:
+            try:
+                raise_error(self._sock)
+            except OSError:
+                self.close()
             return
         try:
             mpa.check_request(frame)

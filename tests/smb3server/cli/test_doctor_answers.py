@@ -16,6 +16,7 @@ from smb3server.cli.doctor import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Host, c
 from smb3server.cli.doctor_share import Answer, Result, Target, consult
 from smb3server.cli.findings import Verdict
 from smb3server.cli.main import main as cli_main
+from smb3server.client import RemoteFile, Tree
 from smb3server.net.fabric_choice import Machine
 from smb3server.net.host import ROCE_UDP_PORT, SMB_DIRECT_PORT, SMB_PORT, PortOwner
 from smb3server.status.admin_socket import AdminSocket, running
@@ -143,6 +144,78 @@ def test_data_is_moved_both_ways_and_nothing_is_left(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+@pytest.mark.parametrize(
+    ("settings", "way"),
+    [
+        ({}, ""),
+        ({"require_signing": True}, ", signed"),
+        ({"require_encryption": True}, ", encrypted"),
+        ({"encrypt_share": True, "require_signing": True}, ", encrypted"),
+        ({"require_encryption": True, "rdma_transforms": (1,)}, ", encrypted"),
+    ],
+)
+def test_it_says_how_data_moves(tmp_path: Path, settings: dict[str, Any], way: str) -> None:
+    async def scene(acted: Scene) -> None:
+        result = await examined(acted)
+        assert result.verdict == f"RDMA is used: iwarp{way} (4096 KiB written, 4096 KiB read)"
+        assert not [f for f in result.findings if f.verdict is Verdict.WARNING]
+        (data,) = [f.text for f in result.findings if f.subject == "iwarp data"]
+        assert data.startswith(f"RDMA{way}: 4096 KiB written, 4096 KiB read, ")
+        if way:
+            assert any(f.text.endswith(f": data can go by RDMA{way}") for f in result.findings)
+
+    play(tmp_path, scene, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (
+            {"require_signing": True, "rdma_transforms": (1,)},
+            "the server requires signing, and without an RDMA transform for signing its data goes inline",
+        ),
+        (
+            {"require_encryption": True, "rdma_transforms": ()},
+            "the server encrypts every session, and without an RDMA transform for encryption its data goes inline",
+        ),
+        (
+            {"encrypt_share": True, "rdma_transforms": (2,)},
+            "share data is encrypted, and without an RDMA transform for encryption its data goes inline",
+        ),
+        (
+            {"require_signing": True, "max_dialect": 0x0302},
+            "the server requires signing, and without an RDMA transform for signing its data goes inline",
+        ),
+    ],
+)
+def test_it_says_what_to_do_without_transforms(tmp_path: Path, settings: dict[str, Any], why: str) -> None:
+    async def scene(acted: Scene) -> None:
+        result = await examined(acted)
+        assert result.verdict == f"RDMA is not used, although iwarp answers: {why}"
+        warnings = [f for f in result.findings if f.verdict is Verdict.WARNING]
+        assert [f.text for f in warnings if f.text == why]
+        (data,) = [f for f in warnings if f.subject == "iwarp data"]
+        assert data.text.startswith("inline: 4096 KiB written, 4096 KiB read, ")
+        assert all("let the server offer RDMA transforms" in f.remedy for f in warnings)
+
+    play(tmp_path, scene, **settings)
+
+
+def test_counters_prove_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that only believes that it used RDMA is found out."""
+
+    async def inline(tree: Tree, file: RemoteFile, offset: int, data: memoryview) -> int:
+        return await tree._write_inline(file, offset, data)
+
+    async def scene(acted: Scene) -> None:
+        result = await examined(acted)
+        assert result.answer is Answer.UNKNOWN
+        assert "4194304 bytes should have gone by RDMA" in result.verdict
+
+    monkeypatch.setattr(Tree, "_write_piece", inline)
+    play(tmp_path, scene)
+
+
 @pytest.mark.parametrize("size", [0, 100, 100_000, 6 << 20])
 def test_a_share_that_is_read_only(tmp_path: Path, size: int) -> None:
     async def scene(acted: Scene) -> None:
@@ -185,8 +258,13 @@ def test_questions_that_cannot_be_answered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "status"),
-    [({}, EXIT_RDMA), ({"require_signing": True}, EXIT_NO_RDMA), ({"password": "wrong"}, EXIT_UNKNOWN)],
-    ids=["used", "signed", "unknown"],
+    [
+        ({}, EXIT_RDMA),
+        ({"require_signing": True}, EXIT_RDMA),
+        ({"require_signing": True, "rdma_transforms": ()}, EXIT_NO_RDMA),
+        ({"password": "wrong"}, EXIT_UNKNOWN),
+    ],
+    ids=["used", "signed", "signed without transforms", "unknown"],
 )
 def test_exit_status_is_the_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], status: int

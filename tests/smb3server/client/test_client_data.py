@@ -14,6 +14,7 @@ import pytest
 
 from smb3server.client import Client, ServerError, Tree, connection
 from smb3server.client.files import READ, READ_WRITE, RemoteFile
+from smb3server.client.ways import Way
 from smb3server.net.tcp import TcpTransport
 from smb3server.settings.server import Settings
 from smb3server.wire.create import CreateDisposition
@@ -23,7 +24,7 @@ from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.transport.pool import BufferPool
 from smbdirect.transport.smb_direct import SmbDirectTransport
-from tests.lab.harness import DIALECTS, Lab, lab
+from tests.lab.harness import WITHOUT_TRANSFORMS, Lab, lab
 
 PATIENCE = 60
 """Seconds for what used to wait for ever."""
@@ -173,7 +174,7 @@ def test_read_and_write_use_rdma_by_themselves(tmp_path: Path) -> None:
 
     async def work(made: Lab) -> None:
         async with made.tree(rdma=True) as tree:
-            assert tree.why_inline == ""
+            assert tree.choice.way is Way.RDMA
             file = await new_file(tree)
             assert await tree.write(file, 0, data) == len(data)
             assert rdma_bytes(made) == (len(data), 0)
@@ -264,14 +265,14 @@ def test_requests_that_are_given_up_leave_the_connection_of_use(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("protection", ["sign", "encrypt"])
-def test_protected_data_goes_inline_and_the_tree_says_so(tmp_path: Path, protection: str) -> None:
+def test_protected_data_without_transforms_goes_inline_and_the_tree_says_so(tmp_path: Path, protection: str) -> None:
     data = os.urandom(2 << 20)
 
     async def work(made: Lab) -> None:
         sign, encrypt = protection == "sign", protection == "encrypt"
-        async with made.session(DIALECTS, rdma=True, sign=sign, encrypt=encrypt) as session:
+        async with made.session(rdma=True, sign=sign, encrypt=encrypt, offer=WITHOUT_TRANSFORMS) as session:
             tree = await session.tree_connect("share")
-            assert ("signed" if sign else "encrypted") in tree.why_inline
+            assert ("signed" if sign else "encrypted") in tree.choice.why_inline
             file = await new_file(tree)
             assert await tree.write(file, 0, data) == len(data)
             assert await tree.read(file, 0, len(data)) == data
@@ -283,12 +284,12 @@ def test_protected_data_goes_inline_and_the_tree_says_so(tmp_path: Path, protect
 def test_other_reasons_for_inline_data(tmp_path: Path) -> None:
     async def work(made: Lab) -> None:
         async with made.tree() as tree:
-            assert tree.why_inline == "the transport has no RDMA"
+            assert tree.choice.why_inline == "the transport has no RDMA"
             assert tree.client.exposed is None
         async with made.session([Dialect.SMB_2_1], rdma=True) as session:
-            assert (await session.tree_connect("share")).why_inline == "RDMA needs dialect 3.0"
+            assert (await session.tree_connect("share")).choice.why_inline == "RDMA needs dialect 3.0"
         async with made.tree("IPC$", rdma=True) as tree:
-            assert tree.why_inline == "pipes have no RDMA"
+            assert tree.choice.why_inline == "pipes have no RDMA"
 
     run(tmp_path, work)
 

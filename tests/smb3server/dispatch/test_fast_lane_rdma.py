@@ -30,7 +30,7 @@ from smbdirect.providers.loopback import CAPABILITIES, LoopbackProvider
 from smbdirect.transport.pool import PoolBuffer
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tests.lab import harness
-from tests.lab.harness import Lab, lab
+from tests.lab.harness import WITHOUT_TRANSFORMS, Lab, lab
 from tests.lab.lanes import Lanes, Step, fill_disk
 
 LONGEST_TURN = 5.0
@@ -285,7 +285,7 @@ async def run(steps: Sequence[Step], protection: str) -> list[Any]:
             content = bytes(range(251)) * 1200
             (root / "share" / "file").write_bytes(content[:FILE_SIZE])
             sign, encrypt = protection == "signed", protection == "encrypted"
-            async with made.session(rdma=True, sign=sign, encrypt=encrypt) as session:
+            async with made.session(rdma=True, sign=sign, encrypt=encrypt, offer=WITHOUT_TRANSFORMS) as session:
                 tree = await session.tree_connect("share")
                 play = Play(made, session, tree, await tree.create("file", READ_WRITE))
                 made.fabric.faults.delay_turns = 2

@@ -1,5 +1,5 @@
-"""Data of encrypted sessions and shares never goes by RDMA, where it would be clear (MS-SMB2 3.3.5.12, 3.3.5.13):
-the request is refused, nothing is fetched or placed."""
+"""Data of encrypted sessions and shares never goes by RDMA if its client has no RDMA transforms: it would be clear
+(MS-SMB2 3.3.5.12, 3.3.5.13). The request is refused, nothing is fetched or placed."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from smbdirect.providers.base import Provider
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.transport.listen import listen
+from tests.lab.harness import WITHOUT_TRANSFORMS
 
 LONGEST_TURN = 0.1
 
@@ -41,7 +42,7 @@ async def transfers(
     server.add_share(Share("data", backend=LocalBackend(root), encrypt_data=share))
     listener = await listen(provider, "127.0.0.1", 0, server.accept)
     transport = await open_rdma(provider, "127.0.0.1", listener.address[1])
-    client = await Client.connect(transport)
+    client = await Client.connect(transport, offer=WITHOUT_TRANSFORMS)
     try:
         tree = await (await client.log_on("u", "pw", encrypt=client_wants)).tree_connect("data")
         file = await tree.create("f", READ_WRITE, CreateDisposition.OPEN)

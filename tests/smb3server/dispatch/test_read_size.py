@@ -36,6 +36,7 @@ from smbdirect.core.settings import Settings as TransportSettings
 from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.transport.listen import listen
 from smbdirect.transport.smb_direct import SmbDirectTransport
+from tests.lab.harness import WITHOUT_TRANSFORMS
 
 LINUX = 173_910
 """MaxFragmentedSize of Linux since February 2026."""
@@ -54,7 +55,7 @@ class Scene:
     port: int
 
     async def client(
-        self, fragmented: int = LINUX, dialect: int = Dialect.SMB_3_1_1, offer: Offer | None = None
+        self, fragmented: int = LINUX, dialect: int = Dialect.SMB_3_1_1, offer: Offer = WITHOUT_TRANSFORMS
     ) -> Client:
         """One that states ``fragmented`` as its MaxFragmentedSize and asks for many credits."""
         settings = TransportSettings(max_fragmented_receive_size=fragmented)
@@ -135,8 +136,10 @@ def test_where_rdma_is_not_to_be_used_reads_fit_a_message(
 def test_who_requires_signing_is_offered_what_fits_a_message(tmp_path: Path) -> None:
     async def main() -> None:
         async with scene(tmp_path) as here:
-            assert await offered(here, LINUX, offer=Offer(require_signing=True)) == fits(LINUX)
-            assert await offered(here, WINDOWS, offer=Offer(require_signing=True)) == fits(WINDOWS)
+            assert await offered(here, LINUX, offer=replace(WITHOUT_TRANSFORMS, require_signing=True)) == fits(LINUX)
+            assert await offered(here, WINDOWS, offer=replace(WITHOUT_TRANSFORMS, require_signing=True)) == fits(
+                WINDOWS
+            )
 
     asyncio.run(main())
 
@@ -313,7 +316,9 @@ def test_a_channel_counts_with_what_its_session_did(tmp_path: Path, encrypt: boo
             second = await open_rdma(
                 here.provider, "127.0.0.1", here.port, TransportSettings(max_fragmented_receive_size=LINUX)
             )
-            channel = await Client.connect(second, client_guid=first.client_guid, credits_wanted=4000)
+            channel = await Client.connect(
+                second, offer=WITHOUT_TRANSFORMS, client_guid=first.client_guid, credits_wanted=4000
+            )
             await BoundSession.bind(session, channel, "u", "pw")
             assert [entry.credit_limit for entry in here.server.connection_list] == [expected, expected]
             await channel.close()
@@ -329,7 +334,9 @@ def test_channels_bound_before_a_share_is_used_are_freed_with_it(tmp_path: Path)
             session = await first.log_on("u", "pw")
             settings = TransportSettings(max_fragmented_receive_size=LINUX)
             second = await open_rdma(here.provider, "127.0.0.1", here.port, settings)
-            channel = await Client.connect(second, client_guid=first.client_guid, credits_wanted=4000)
+            channel = await Client.connect(
+                second, offer=WITHOUT_TRANSFORMS, client_guid=first.client_guid, credits_wanted=4000
+            )
             await BoundSession.bind(session, channel, "u", "pw")
             assert [entry.credit_limit for entry in here.server.connection_list] == [12, 12]
             await session.tree_connect("data")
@@ -343,10 +350,10 @@ def test_channels_bound_before_a_share_is_used_are_freed_with_it(tmp_path: Path)
 @pytest.mark.parametrize(
     ("settings", "offer"),
     [
-        (Settings(require_encryption=True), Offer()),
-        (Settings(rdma_read_size=0), Offer()),
-        (Settings(), Offer(ciphers=())),
-        (Settings(), Offer(require_signing=True)),
+        (Settings(require_encryption=True), WITHOUT_TRANSFORMS),
+        (Settings(rdma_read_size=0), WITHOUT_TRANSFORMS),
+        (Settings(), replace(WITHOUT_TRANSFORMS, ciphers=())),
+        (Settings(), replace(WITHOUT_TRANSFORMS, require_signing=True)),
     ],
     ids=["encryption", "option", "cannot encrypt", "signing"],
 )

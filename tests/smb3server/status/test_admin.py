@@ -227,9 +227,6 @@ def test_doctor_finds_rdma(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "verdict"),
     [
-        ({"require_signing": True}, "RDMA is not used, although iwarp answers: the server requires signing"),
-        ({"require_encryption": True}, "RDMA is not used, although iwarp answers: the server encrypts every session"),
-        ({"encrypt_share": True}, "RDMA is not used, although iwarp answers: share data is encrypted"),
         ({"multichannel": False}, "RDMA could be used by clients that ask for it (iwarp answers), but others do not"),
         ({"max_dialect": 0x0210}, "RDMA is not used, although iwarp answers: the server speaks dialect 2.1"),
         ({"host": "127.44.55.66"}, "because no interface in the server's list is RDMA capable"),

@@ -102,7 +102,7 @@ class Bench:
     @contextlib.contextmanager
     def _running(self, target: Target, quick: Quick, operations: int) -> Iterator[Running]:
         if quick.fabric:
-            generator = (sys.executable, "-m", "tools.bench.generator", "--fabric", quick.fabric)
+            generator = (sys.executable, "-m", "smb3server.tools.bench.rdma_client", "--fabric", quick.fabric)
             target = target._replace(port=target.ports[quick.fabric], generator=generator)
         try:
             with self._client.connected(target, (*quick.case.options, "-T", "30", "-c", str(operations))) as running:

@@ -53,7 +53,7 @@ def targets(
         fabrics = [name for name, target in (("iwarp", IWARP), ("roce", ROCE)) if target in wanted]
         tcp = stack.enter_context(servers.ours(root / "ours", python, prefix, megabytes, ",".join(fabrics) or "off"))
         found[TCP] = tcp
-        generator = (python, "-m", "tools.bench.generator", "--fabric")
+        generator = (python, "-m", "smb3server.tools.bench.rdma_client", "--fabric")
         for fabric, name in (("iwarp", IWARP), ("roce", ROCE)):
             if fabric in fabrics:
                 found[name] = tcp._replace(name=name, port=tcp.ports[fabric], generator=(*generator, fabric))

@@ -1,10 +1,12 @@
 """Make load over SMB Direct with this project's client, as labgen.c does over TCP: same options, same output.
 
-    python -m tools.bench.generator --fabric iwarp -h HOST -p PORT -s SHARE -u USER -w PASSWORD -t read -b 65536 -q 4
+    python -m smb3server.tools.bench.rdma_client --fabric iwarp -h HOST -p PORT -s SHARE -u USER -w PASSWORD \\
+        -t read -b 65536 -q 4 -S gmac
 
 It prints START when it is connected, begins when it reads a line, prints one line of JSON, and keeps the connection
 until its input ends. Data goes by RDMA from 4 KiB on, and otherwise in messages. A block that is longer than the
-longest request is several requests at once. With ``-R`` the data read is copied out of the buffer into which it came.
+longest request is several requests at once. With ``-R`` the data read is copied out of the buffer into which it came;
+data that is signed or encrypted always is.
 
 Over ``loopback``, client and server are this one process: it shares ``--folder`` with itself.
 """
@@ -18,22 +20,59 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
+from smb3server.auth.users import Account, UserDatabase, nt_hash
+from smb3server.backends.local.backend import LocalBackend
 from smb3server.client import Client, open_rdma
 from smb3server.client.files import RDMA_THRESHOLD, READ_WRITE
+from smb3server.client.negotiation import Offer
+from smb3server.client.ways import Way
+from smb3server.commands import load
+from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.process import output
+from smb3server.server.server import Server
+from smb3server.settings.server import Settings
+from smb3server.state.share import Share
 from smb3server.tools.bench.figures import percentile
+from smb3server.tools.bench.load import Case, Load, last_message_id, run
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.base import Provider
 from smbdirect.providers.iwarp import IwarpProvider
+from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.providers.roce import RoceProvider
-from tools.bench.smb_direct import over_loopback
-from tools.bench.smb_load import Case, Load, last_message_id, run
+from smbdirect.transport.listen import listen
 
 _CREDITS = 1024
 _FILE = "big.bin"
+_SIGNING = {
+    "gmac": SigningAlgorithm.AES_GMAC,
+    "cmac": SigningAlgorithm.AES_CMAC,
+    "hmac": SigningAlgorithm.HMAC_SHA256,
+}
+_CIPHERS = {
+    "gcm128": Cipher.AES_128_GCM,
+    "ccm128": Cipher.AES_128_CCM,
+    "gcm256": Cipher.AES_256_GCM,
+    "ccm256": Cipher.AES_256_CCM,
+}
 _FABRICS: dict[str, type[Provider]] = {"iwarp": IwarpProvider, "roce": RoceProvider}
+
+
+@asynccontextmanager
+async def over_loopback(folder: Path, share: str, user: str, password: str) -> AsyncIterator[MessageTransport]:
+    """Serve ``folder`` in this process, and connect to it."""
+    load()
+    users = UserDatabase()
+    users.add(Account(user, nt_hash(password)))
+    server = Server(Settings(), users)
+    server.add_share(Share(share, backend=LocalBackend(folder)))
+    fabric = LoopbackProvider()
+    listener = await listen(fabric, "127.0.0.1", 0, server.accept)
+    yield await open_rdma(fabric, "127.0.0.1", listener.address[1])
+    await listener.close()
+    await server.shutdown(2)
 
 
 @asynccontextmanager
@@ -49,9 +88,17 @@ async def connected(options: argparse.Namespace) -> AsyncIterator[MessageTranspo
 async def measure(options: argparse.Namespace) -> None:
     """Connect, wait for the line, make the load, print what it did, and wait for the end of the input."""
     async with connected(options) as transport:
-        client = await Client.connect(transport, (0x0311,), credits_wanted=_CREDITS)
-        session = await client.log_on(options.user, options.password)
+        offer = Offer()
+        if options.signing:
+            offer = replace(offer, signing_algorithms=(_SIGNING[options.signing],))
+        if options.cipher:
+            offer = replace(offer, ciphers=(_CIPHERS[options.cipher],))
+        client = await Client.connect(transport, (0x0311,), offer, credits_wanted=_CREDITS)
+        sign, encrypt = bool(options.signing), bool(options.cipher)
+        session = await client.log_on(options.user, options.password, sign=sign, encrypt=encrypt)
         tree = await session.tree_connect(options.share)
+        if tree.choice.way is Way.INLINE:
+            raise RuntimeError(f"data does not go by RDMA: {tree.choice.why_inline}")
         file = await tree.create(_FILE, READ_WRITE)
         rdma, write = transport.rdma, options.test == "write"
         assert rdma is not None
@@ -86,7 +133,9 @@ async def measure(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.bench.generator", description=__doc__, add_help=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m smb3server.tools.bench.rdma_client", description=__doc__, add_help=False
+    )
     parser.add_argument("--help", action="help")
     parser.add_argument("--fabric", choices=(*_FABRICS, "loopback"), required=True)
     parser.add_argument("--folder", type=Path, help="what loopback shares")
@@ -102,6 +151,8 @@ def main() -> None:
     parser.add_argument("-T", dest="seconds", type=float, default=5.0)
     parser.add_argument("-z", dest="megabytes", type=int, default=256, help="size of the file")
     parser.add_argument("-R", dest="touch", action="store_true", help="copy the data read out of its buffer")
+    parser.add_argument("-S", dest="signing", choices=_SIGNING, help="sign")
+    parser.add_argument("-E", dest="cipher", choices=_CIPHERS, help="encrypt")
     run(measure(parser.parse_args()))
 
 
