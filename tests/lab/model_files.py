@@ -163,8 +163,14 @@ class Model:
         others = [other for other in self.opens_of(opened.node) if other.key != key]
         assert not (state & W and others), "write caching beside another client"
 
-    def close(self, opened: Opened) -> None:
-        """[MS-FSA 2.1.5.5]"""
+    def close(self, opened: Opened) -> Outcome:
+        """Say what a CLOSE may answer. Deletion on close breaks handle caching, which MS-FSA 2.1.5.5 leaves open."""
+        if opened.delete_on_close:
+            self._break(opened.node, opened.key, R | W)
+        return set()
+
+    def closed(self, opened: Opened) -> None:
+        """Carry a CLOSE out. [MS-FSA 2.1.5.5]"""
         node = opened.node
         self.opens.remove(opened)
         if opened.delete_on_close and not any(self.children(self.path_of(node))):

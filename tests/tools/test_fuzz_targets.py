@@ -96,13 +96,13 @@ def test_a_reply_with_what_a_buffer_held_before_is_found() -> None:
 def test_scripts_are_answered(mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The seeds get further than the first checks."""
     statuses: Counter[int] = Counter()
-    note = server_connections._note_opens
+    note = server_connections.note_opens
 
     def count(client: in_memory.RawClient) -> None:
         statuses.update(int.from_bytes(reply[8:12], "little") for reply in client.replies)
         note(client)
 
-    monkeypatch.setattr(server_connections, "_note_opens", count)
+    monkeypatch.setattr(server_connections, "note_opens", count)
     subject = load("server_connections")
     for data in [data for data in subject.seeds() if data[0] == mode][:40]:
         target.judge(subject, data)

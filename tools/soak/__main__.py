@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -27,6 +29,7 @@ SETTLED_WITHIN = 90.0
 """Seconds for the server to be rid of everything: half-open peers, durable opens, retransmissions."""
 _OVERTIME = 300.0
 MUCH = 8 << 20
+_NUMBERS = re.compile(r"\d+")
 
 
 WARM_UP_CLIENTS, WARM_UP_SECONDS = 16, 4.0
@@ -105,7 +108,9 @@ class Server:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").splitlines()
         self._log.close()
-        return [line for line in lines if "Traceback" in line or "ERROR" in line][:20]
+        for line, count in Counter(_NUMBERS.sub("N", line) for line in lines).most_common(12):
+            print(f"logged {count} times: {line[:160]}")
+        return [line for line in lines if line.startswith(("Traceback", "ERROR", "CRITICAL"))][:20]
 
 
 def round_of(server: Server, load: Load, seen: Seen) -> None:

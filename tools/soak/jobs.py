@@ -110,7 +110,8 @@ class Worker:
         wanted = RawContext(REQUEST_LEASE, LEASE_V2_CODEC.pack(LeaseV2(key, _RWH)))
         name = self._common()
         file = await self._tree.create(name, READ_WRITE, CreateDisposition.OPEN_IF, contexts=[wanted], oplock=_LEASE)
-        await self._tree.read(file, 0, 10)
+        # No other client locks behind this.
+        await self._tree.read(file, 1000, 10)
         await self._tree.close(file)
 
     def _broken(self, found: OplockBreak | LeaseBreakNotification) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import os
 import re
 import sys
@@ -56,7 +57,9 @@ def holds(service: Service) -> dict[str, int]:
 
 async def _serve(folder: Path) -> None:
     commands.load()
-    settings = Settings(negotiate_timeout=5.0, authentication_timeout=15.0, max_unauthenticated_per_address=4096)
+    settings = Settings(
+        negotiate_timeout=5.0, authentication_timeout=45.0, watchdog=1.0, max_unauthenticated_per_address=4096
+    )
     config = Config(
         shares=[ShareConfig(SHARE, folder, force_user=own_user.CREDENTIALS)],
         accounts=[parse_user(f"{USER}:{PASSWORD}")],
@@ -89,6 +92,7 @@ async def _serve(folder: Path) -> None:
 def main() -> None:
     """Serve until the input ends."""
     raise_descriptor_limit()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         import uvloop
     except ImportError:

@@ -17,7 +17,14 @@ from typing import TypeVar
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from smb3server.client import RemoteFile, ServerError, Tree
 from smb3server.settings.server import Settings
@@ -31,17 +38,18 @@ from tests.lab.harness import lab
 from tests.lab.model_files import DELETE, OVERWRITES, READ, WRITE, H, Key, Model, Opened, Path, R, W
 
 T = TypeVar("T")
-_NAMES = ("a", "b", "d")
-PATHS = [(name,) for name in _NAMES] + [(outer, inner) for outer in _NAMES for inner in _NAMES]
+PATHS = [("a",), ("b",), ("d",), ("d", "a"), ("d", "b"), ("d", "e"), ("e",), ("e", "a")]
+"""Few, so that the clients meet. ``d`` and ``e`` are mostly directories."""
 UNLOCK, SHARED, EXCLUSIVE, AT_ONCE = 4, 1, 2, 16
 LEASE_OPLOCK = 0xFF
-paths = st.sampled_from(PATHS)
+paths = st.sampled_from(PATHS[:4] * 3 + PATHS[4:])
+dispositions = st.sampled_from([CreateDisposition.OPEN_IF] * 4 + list(CreateDisposition))
 accesses = st.sampled_from([READ, WRITE, READ | WRITE, READ | WRITE | DELETE, READ | WRITE | DELETE, DELETE])
 shares = st.sampled_from([7, 7, 7, 7, 3, 1, 0])
 leases = st.sampled_from([None, None, R, R | H, R | W, R | W | H])
 clients = st.integers(0, 1)
-numbers = st.integers(0, 99)
-offsets = st.integers(0, 40)
+numbers = st.sampled_from(range(100))
+offsets = st.sampled_from([0, 5, 10, 20, 40])
 
 
 class TwoClients(RuleBasedStateMachine):
@@ -107,19 +115,55 @@ class TwoClients(RuleBasedStateMachine):
         return result
 
     def pick(self, number: int) -> tuple[Opened, RemoteFile, Tree]:
+        """Return an open."""
         opened, file = self.opens[number % len(self.opens)]
+        return opened, file, self.trees[opened.client]
+
+    def files(self) -> list[tuple[Opened, RemoteFile]]:
+        """Return the opens of files."""
+        return [entry for entry in self.opens if not entry[0].node.directory]
+
+    def pick_file(self, number: int) -> tuple[Opened, RemoteFile, Tree]:
+        """Return an open of a file."""
+        files = self.files()
+        opened, file = files[number % len(files)]
         return opened, file, self.trees[opened.client]
 
     # -- rules
 
+    @initialize()
+    def begin(self) -> None:
+        """Make a directory."""
+        self.open(0, ("d",), READ, 7, 50, 50, CreateDisposition.CREATE, None)
+        self.close_one(0)
+
     @rule(
-        client=clients, path=paths, access=accesses, share=shares, directory=st.booleans(), delete=numbers,
-        disposition=st.sampled_from(list(CreateDisposition)), lease=leases,
+        client=clients, path=paths, access=accesses, share=shares, odd=numbers, delete=numbers,
+        disposition=dispositions, lease=leases,
     )  # fmt: skip
     def create(
-        self, client: int, path: Path, access: int, share: int, directory: bool, delete: int, disposition: int,
+        self, client: int, path: Path, access: int, share: int, odd: int, delete: int, disposition: int,
         lease: int | None,
     ) -> None:  # fmt: skip
+        self.open(client, path, access, share, odd, delete, disposition, lease)
+
+    @precondition(lambda self: self.opens)
+    @rule(number=numbers, access=accesses, share=shares, delete=numbers, disposition=dispositions, lease=leases)
+    def create_beside(
+        self, number: int, access: int, share: int, delete: int, disposition: int, lease: int | None
+    ) -> None:
+        """Open a file that is open, by the other client."""
+        opened, _, _ = self.pick(number)
+        path = self.model.path_of(opened.node)
+        odd = 50 if (path[-1] in "de") is opened.node.directory else 0
+        self.open(1 - opened.client, path, access, share, odd, delete, disposition, lease)
+
+    def open(
+        self, client: int, path: Path, access: int, share: int, odd: int, delete: int, disposition: int,
+        lease: int | None,
+    ) -> None:  # fmt: skip
+        """Send a CREATE. ``odd`` and ``delete`` are chances in percent."""
+        directory = (path[-1] in "de") is (odd > 5)
         if directory and disposition in OVERWRITES:
             disposition = CreateDisposition.OPEN_IF
         if disposition in OVERWRITES:
@@ -150,20 +194,22 @@ class TwoClients(RuleBasedStateMachine):
         assert file.size == len(opened.node.content)
         self.opens.append((opened, file))
 
-    @precondition(lambda self: self.opens)
+    @precondition(lambda self: len(self.opens) > 3)
     @rule(number=numbers)
     def close(self, number: int) -> None:
+        self.close_one(number)
+
+    def close_one(self, number: int) -> None:
+        """Close an open."""
         opened, file, tree = self.pick(number)
-        self.attempt(tree.close(file), set())
-        self.model.close(opened)
+        self.attempt(tree.close(file), self.model.close(opened))
+        self.model.closed(opened)
         self.opens.remove((opened, file))
 
-    @precondition(lambda self: self.opens)
+    @precondition(lambda self: self.files())
     @rule(number=numbers, offset=offsets, data=st.binary(min_size=1, max_size=30), large=st.booleans())
     def write(self, number: int, offset: int, data: bytes, large: bool) -> None:
-        opened, file, tree = self.pick(number)
-        if opened.node.directory:
-            return
+        opened, file, tree = self.pick_file(number)
         # Enough for RDMA.
         data = data * 400 if large else data
         right = self.model.write(opened, offset, len(data))
@@ -172,21 +218,19 @@ class TwoClients(RuleBasedStateMachine):
             content.extend(bytes(max(0, offset - len(content))))
             content[offset : offset + len(data)] = data
 
-    @precondition(lambda self: self.opens)
+    @precondition(lambda self: self.files())
     @rule(number=numbers, offset=offsets, length=st.sampled_from([1, 50, 20_000]))
     def read(self, number: int, offset: int, length: int) -> None:
-        opened, file, tree = self.pick(number)
-        if opened.node.directory:
-            return
+        opened, file, tree = self.pick_file(number)
         right, data = self.model.read(opened, offset, length)
         found = self.attempt(tree.read(file, offset, length), right)
         assert right or found == data
 
-    @precondition(lambda self: self.opens)
+    @precondition(lambda self: self.files())
     @rule(number=numbers, size=st.sampled_from([0, 3, 50, 5000]))
     def resize(self, number: int, size: int) -> None:
-        opened, file, tree = self.pick(number)
-        if opened.node.directory or any(other.locks for other in self.model.opens_of(opened.node)):
+        opened, file, tree = self.pick_file(number)
+        if any(other.locks for other in self.model.opens_of(opened.node)):
             return
         right = self.model.resize(opened)
         self.attempt(tree.set_info(file, FileInfoClass.END_OF_FILE, size.to_bytes(8, "little")), right)
@@ -195,11 +239,11 @@ class TwoClients(RuleBasedStateMachine):
             content.extend(bytes(max(0, size - len(content))))
             del content[size:]
 
-    @precondition(lambda self: self.opens)
+    @precondition(lambda self: self.files())
     @rule(number=numbers, offset=offsets, length=st.integers(1, 20), exclusive=st.booleans())
     def lock(self, number: int, offset: int, length: int, exclusive: bool) -> None:
-        opened, file, tree = self.pick(number)
-        if opened.node.directory or any(key[1] == opened.node.number for key in self.model.leases):
+        opened, file, tree = self.pick_file(number)
+        if any(key[1] == opened.node.number for key in self.model.leases):
             return
         right = self.model.lock(opened, offset, length, exclusive)
         element = LockElement(offset, length, (EXCLUSIVE if exclusive else SHARED) | AT_ONCE)
@@ -232,14 +276,16 @@ class TwoClients(RuleBasedStateMachine):
             self.model.renamed(opened, to)
 
     @precondition(lambda self: self.opens)
-    @rule(number=numbers, delete=st.booleans())
-    def dispose(self, number: int, delete: bool) -> None:
+    @rule(number=numbers, chance=numbers)
+    def dispose(self, number: int, chance: int) -> None:
+        delete = chance < 20
         opened, file, tree = self.pick(number)
         right = self.model.dispose(opened, delete)
         self.attempt(tree.set_info(file, FileInfoClass.DISPOSITION, bytes([delete])), right)
         if not right:
             opened.node.pending = delete
 
+    @precondition(lambda self: len(self.opens) > 3)
     @rule(client=clients)
     def listing(self, client: int) -> None:
         tree = self.trees[client]
