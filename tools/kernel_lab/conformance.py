@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from smb3server.process import output
 from smb3server.tools.bench.page import rewrite
 from tools.kernel_lab.cases import Case
 from tools.kernel_lab.ksmbd_guest import PASSWORD, SHARE, USER, serving
@@ -146,4 +147,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))
