@@ -63,6 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument(
         "--keepalive", type=float, metavar="SECONDS", help="the server's KeepaliveInterval; default: 120"
     )
+    where.add_argument(
+        "--settle",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="wait after connecting: Linux's siw can lose a message that comes at once",
+    )
     who = parser.add_argument_group("the account; without it, cases that need a session do not apply")
     who.add_argument("--user", metavar="USER")
     who.add_argument(
@@ -115,7 +122,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Case]]:
 def foreign_target(options: argparse.Namespace) -> Target:
     """Return the server that the command line names. Raises ``ProviderError`` and ``ConfigError``."""
     fabric = options.fabric[0]
-    timing = Timing()
+    timing = Timing(settle=options.settle)
     if options.keepalive is not None:
         timing = replace(timing, keepalive=options.keepalive)
     return Target(

@@ -1,7 +1,7 @@
 """Run ``smb3server conformance`` against ksmbd in a guest, and judge what it finds.
 
 All differences that are known were compared with the specification by hand, and are in ``ksmbd_differences.toml``. What
-else fails is tried again in a guest of its own, one case at a time: siw can lose the first message of a connection
+else fails is tried again in another guest, and cases run one at a time: siw can lose the first message of a connection
 (docs/kernel-lab.md). A difference that is found each time and not known is a complaint, and so is a known one that is
 gone.
 """
@@ -84,7 +84,7 @@ def _run(prefix: Sequence[str], protocol: str, out: Path, attempt: int, names: S
     command = [*prefix, sys.executable, "-m", "smb3server", "conformance"]
     command += ["--target", ADDRESS, "--fabric", fabric, "--port", str(port), "--json", str(results)]
     command += ["--user", USER, "--password-file", str(out / "password"), "--share", SHARE]
-    command += ["--html", str(out / f"attempt-{attempt}.html"), "--at-once", "1" if names else "4"]
+    command += ["--html", str(out / f"attempt-{attempt}.html"), "--at-once", "1" if names else "4", "--settle", "0.2"]
     if names:
         command += ["--cases", *names]
     with (out / f"attempt-{attempt}.txt").open("wb") as log:

@@ -26,6 +26,8 @@ class Timing:
     """How long the server may take for what it must do at once."""
     quiet: float = 1.0
     """How long to watch that the server does not do something."""
+    settle: float = 0.0
+    """How long to wait after connecting, before the first message."""
     slack: float = 1.0
     """How far a timer may be off, and this machine be late."""
 

@@ -108,6 +108,8 @@ class Trial:
         peer = Peer(self.target, self.note, self._observed, self._ended)
         self._peers.append(peer)
         await peer.open()
+        if self.timing.settle:
+            await asyncio.sleep(self.timing.settle)
         return peer
 
     async def negotiated(self, **fields: Unpack[Fields]) -> Peer:
