@@ -1,9 +1,19 @@
-"""Read and judge captures of SMB Direct and direct-TCP SMB sessions.
+"""Judge captures of SMB Direct and SMB by the rules of their specifications.
 
-Reading order, bottom up: ``capture`` (pcap and pcapng files) -> ``packets`` (IP, TCP, UDP) -> ``tcp`` (reassembly) ->
-``iwarp``, ``roce`` or ``direct_tcp`` (messages of the fabric, ``rdma``) -> ``smbdirect`` (MS-SMBD) -> ``smb2`` (headers
-and channel descriptors). ``session`` puts them together; ``replay`` compares, ``rewrite`` converts, ``command`` prints.
+Everything is read once, frame by frame, and handed upwards. Reading order, bottom up:
 
-All modules are written from the specifications and share no code with the packages that they judge, except ``replay``:
-it drives the project's own codecs and state machines from a capture.
+- files and packets: ``capture`` (pcap, pcapng) -> ``time_order`` -> ``packets`` (links, IP, TCP, InfiniBand packets);
+- what is judged: ``rules`` (the table) -> ``verdicts`` (kept, broken, not judged);
+- streams: ``tcp`` (reassembly, with holes where the capture has any) -> ``byte_stream``;
+- fabrics: ``rdma`` (whole RDMA messages) -> ``iwarp``; ``ib_transport`` -> ``infiniband`` (CM, queue pairs, RoCE);
+- MS-SMBD: ``smbdirect``, and ``memory`` (what requests offer to RDMA); for TCP ``direct_tcp``;
+- MS-SMB2: ``smb2`` (headers) -> ``credits``, ``dialect``, ``sessions``, ``given_secrets``, ``logons`` (keys),
+  ``protection``, ``transforms``, ``effects`` -> ``exchange`` (requests and responses) -> ``records`` (a line each);
+- all together: ``connection`` -> ``judge`` -> ``filters``, ``latency``, ``summary`` -> ``text_report``,
+  ``json_report`` -> ``command``.
+
+``replay`` drives this project's own codecs and state machines by a capture, and ``rewrite`` writes captures.
+
+The modules are written from the specifications and share no code with what they judge, but for three things: the
+algorithms of ``smb3server.crypto``, the messages of NTLM, and the chain of RDMA transforms.
 """

@@ -36,6 +36,8 @@ class Negotiated:
     cipher: int = Cipher.NONE
     signing: int = SigningAlgorithm.HMAC_SHA256
     rdma_transforms: tuple[int, ...] = ()
+    whole: bool = False
+    """Whether all of the server's message was captured."""
     preauth: bytes = preauth.INITIAL_HASH
     """Connection.PreauthIntegrityHashValue. [MS-SMB2 3.3.5.4]"""
     offered: tuple[int, ...] = ()
@@ -68,6 +70,7 @@ class Negotiated:
                 dialect,
                 [hex(one) for one in self.offered],
             )
+        self.whole = part.known == len(part.data)
         self.signing_required |= bool(mode & _SIGNING_REQUIRED)
         self.multi_credit = dialect not in (SMB_2_0_2, SMB_2_ANY) and bool(capabilities & _LARGE_MTU)
         if dialect == SMB_2_ANY:

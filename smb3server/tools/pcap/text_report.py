@@ -111,6 +111,8 @@ class TextReport:
             return
         print(_LATENCY_HEADING)
         for name, sums in sorted(self._summary.latencies.items()):
+            if not sums.count:
+                continue
             values = [sums.percentile(p) for p in (50, 90, 99)] + [sums.largest]
             shown = " ".join(f"{value * 1000:>9.3f}" for value in values)
             print(f"{name:<15} {sums.count:>8} {sums.errors:>7} {sums.bytes:>13} {shown}")

@@ -44,7 +44,10 @@ class Transforms:
         try:
             found = transformed_buffers(memoryview(part.data[: part.known]), fields[2], fields[3])
         except DecodeError as error:
-            check(rules.TRANSFORM_CHAIN, False, number, way, "{}", error)
+            if part.known < len(part.data):
+                self._verdicts.unjudged(number, "an RDMA transform is not captured whole")
+            else:
+                check(rules.TRANSFORM_CHAIN, False, number, way, "{}", error)
             return None
         self._judge_type(number, found.crypto, way)
         places = tuple(Descriptor(one.offset, one.token, one.length) for one in found.buffers)
@@ -58,12 +61,17 @@ class Transforms:
         try:
             _, crypto, _ = parse_transforms(memoryview(part.buffer()))
         except DecodeError as error:
-            self._verdicts.check(rules.TRANSFORM_CHAIN, False, number, Direction.TO_CLIENT, "{}", error)
+            if part.known < len(part.data):
+                self._verdicts.unjudged(number, "an RDMA transform is not captured whole")
+            else:
+                self._verdicts.check(rules.TRANSFORM_CHAIN, False, number, Direction.TO_CLIENT, "{}", error)
             return None
         self._judge_type(number, crypto, Direction.TO_CLIENT)
         return crypto
 
     def _judge_type(self, number: int, crypto: CryptoTransform, way: Direction) -> None:
+        if not self._negotiated.whole:
+            return
         kept = crypto.transform_type in self._negotiated.rdma_transforms
         text = "{} was not negotiated"
         self._verdicts.check(rules.TRANSFORM_CHAIN, kept, number, way, text, crypto.transform_type.name)
@@ -73,6 +81,8 @@ class Transforms:
     ) -> None:
         """Judge whether data that moves by RDMA is protected as its messages are."""
         found = None if crypto is None else crypto.transform_type
+        if not self._negotiated.whole:
+            return
         if encrypted:
             wanted = _ENCRYPTION
         elif signed and _SIGNING in self._negotiated.rdma_transforms:

@@ -7,7 +7,7 @@ import struct
 from smb3server.tools.pcap.rdma import Kind
 from smb3server.tools.pcap.smb2 import READ, WRITE
 from tests.lab.hostile_captures.over_iwarp import DOWN, UP, IwarpSession, Step
-from tests.lab.hostile_captures.table import over_iwarp
+from tests.lab.hostile_captures.table import RDMA_ENCRYPTED, RDMA_SIGNED, over_iwarp
 
 SMB2 = 24
 """Where the SMB2 message begins in a Send."""
@@ -157,3 +157,24 @@ def invalidation_for_rdma_v1(session: IwarpSession) -> None:
 def descriptor_behind_the_message(session: IwarpSession) -> None:
     request = _last(session, session.request(READ, by_rdma=True))
     request.put("<H", CHANNEL_AT[READ] + 8, 4000)
+
+
+# -- RDMA transforms ------------------------------------------------------------------------------------------------
+
+
+@over_iwarp("rdma.transform-chain", "client", RDMA_SIGNED)
+def two_transforms_announced(session: IwarpSession) -> None:
+    request = _last(session, session.request(WRITE, by_rdma=True))
+    chain = SMB2 + request.get("<H", CHANNEL_AT[WRITE] + 8)
+    request.put("<H", chain + 8, 2)
+
+
+@over_iwarp("rdma.transform-missing", "server", RDMA_SIGNED)
+def read_without_its_signature(session: IwarpSession) -> None:
+    response = _last(session, session.response_to(session.request(READ, by_rdma=True)))
+    response.put("<I", SMB2 + 64 + 12, 0)
+
+
+@over_iwarp("rdma.transform", "server", RDMA_ENCRYPTED, password=True)
+def changed_data(session: IwarpSession) -> None:
+    session.first(Kind.WRITE).payload[100] ^= 1

@@ -14,6 +14,7 @@ Session = TcpSession | IwarpSession | RoceSession
 
 PLAIN, SIGNED, SEALED = "linux612-tcp-smb3server", "linux612-siw-sign-smb3server", "linux612-siw-seal-smb3server"
 OVER_SIW, OVER_RXE = "linux612-siw-smb3server", "linux612-rxe-ksmbd"
+RDMA_SIGNED, RDMA_ENCRYPTED = "peer-iwarp-rdma-signed", "peer-iwarp-rdma-encrypted"
 
 
 class Fault(NamedTuple):
@@ -49,17 +50,19 @@ def over_tcp(
     return register
 
 
-def over_iwarp(rule: str, by: str) -> Callable[[Callable[[IwarpSession], None]], Callable[[IwarpSession], None]]:
+def over_iwarp(
+    rule: str, by: str, session: str = OVER_SIW, password: bool = False
+) -> Callable[[Callable[[IwarpSession], None]], Callable[[IwarpSession], None]]:
     """Register a fault in RDMA messages over iWARP."""
 
     def register(function: Callable[[IwarpSession], None]) -> Callable[[IwarpSession], None]:
         def make() -> IwarpSession:
-            made = IwarpSession.of(OVER_SIW)
+            made = IwarpSession.of(session)
             function(made)
             return made
 
         assert rule not in FAULTS
-        FAULTS[rule] = Fault(rule, by, make, False)
+        FAULTS[rule] = Fault(rule, by, make, password)
         return function
 
     return register
