@@ -126,10 +126,10 @@ class Conversation:
         """Do nothing: a case waits as long as it wants."""
 
     def pause_reading(self) -> None:
-        raise NotImplementedError("the client does not pause")
+        """Do nothing: the client takes every message at once."""
 
     def resume_reading(self) -> None:
-        raise NotImplementedError("the client does not pause")
+        """Do nothing, as ``pause_reading``."""
 
     def close(self, reason: str = "") -> None:
         self.abort(reason)

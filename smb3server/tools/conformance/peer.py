@@ -121,7 +121,6 @@ class Peer:
         """Granted by the server and not used; negative after overdrawing."""
         self.receive_credits = 0
         """Granted to the server and not used; negative if it overdraws."""
-        self.posted = 0
         self.reason: CloseReason | None = None
         """Why the connection ended; None while it stands."""
         self.on_message: Callable[[Received], None] | None = None
@@ -295,7 +294,6 @@ class Peer:
         for _ in range(count):
             buffer = self._take_buffer(size)
             self._end().post_receive(buffer.memory, buffer)
-        self.posted += count
 
     def _completed(self, completions: Sequence[Completion]) -> None:
         for completion in completions:
@@ -305,7 +303,6 @@ class Peer:
             data = bytes(buffer.memory[: completion.length])
             self._spare[len(buffer.memory)].append(buffer)
             if completion.operation is Operation.RECEIVE and completion.status is Status.OK:
-                self.posted -= 1
                 self._arrived(data, completion.invalidated)
 
     def _arrived(self, data: bytes, invalidated: int | None) -> None:
@@ -344,11 +341,6 @@ class Peer:
         except TimeoutError:
             raise Silence(f"nothing came within {limit:g} s") from None
         return self._queue.popleft()
-
-    async def receive_data(self, seconds: float | None = None) -> tuple[DataTransfer, bytes]:
-        """Return the next Data Transfer message: its header and its payload."""
-        data = (await self.receive(seconds)).data
-        return parse(data)
 
 
 def parse(data: bytes) -> tuple[DataTransfer, bytes]:

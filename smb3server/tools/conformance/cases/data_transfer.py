@@ -253,7 +253,7 @@ def is_empty(header: DataTransfer) -> bool:
 
 async def keepalive(trial: Trial, session: Session) -> DataTransfer:
     """Return the server's keepalive, for which nothing is sent. It is a violation if none comes."""
-    seconds = trial.timing.keepalive + trial.timing.keepalive_answer + trial.timing.slack
+    seconds = trial.timing.keepalive + trial.timing.patience
     header = await trial.message(
         session.peer,
         len(trial.received),
@@ -270,9 +270,7 @@ async def answer(trial: Trial, session: Session) -> None:
     """Request a response and require one without data, promptly."""
     since = len(trial.received)
     session.peer.send_data(credits_requested=32, grant=1, flags=RESPONSE_REQUESTED)
-    header = await trial.message(
-        session.peer, since, lambda header: True, trial.timing.keepalive_answer + trial.timing.slack, "the answer"
-    )
+    header = await trial.message(session.peer, since, lambda header: True, trial.timing.patience, "the answer")
     trial.require(is_empty(header), "the answer has data")
     trial.require(header.credits_requested > 0, "CreditsRequested is 0")
     # 3.1.5.8 has KeepaliveRequested set to PENDING, so that the answer requests a response. Microsoft's suite wants
