@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
@@ -18,7 +18,7 @@ from smb3server.settings.server import Settings
 from smb3server.state.share import Share
 from smbdirect.providers.base import Provider
 from smbdirect.providers.iwarp.provider import IwarpProvider
-from smbdirect.providers.loopback import LoopbackProvider
+from smbdirect.providers.loopback import CAPABILITIES, LoopbackProvider
 from smbdirect.providers.roce import RoceProvider
 from smbdirect.transport.listen import listen
 from tests.lab.transform_client import Offer, TransformClient
@@ -26,6 +26,7 @@ from tools.support.ports import free_port
 
 FABRICS: dict[str, Callable[[], Provider]] = {
     "loopback": LoopbackProvider,
+    "registering": lambda: LoopbackProvider(replace(CAPABILITIES, requires_registration=True)),
     "iwarp": IwarpProvider,
     "roce": lambda: RoceProvider(free_port()),
 }

@@ -140,3 +140,35 @@ def test_a_client_may_sign_more_than_it_must() -> None:
         assert await client.read(15) == b"from the server"
 
     play(work)
+
+
+@pytest.mark.parametrize("fabric", ["loopback", "registering"])
+@pytest.mark.parametrize("offer", [Offer(encrypt=True), Offer()], ids=name_of)
+def test_a_warm_connection_allocates_and_registers_nothing(fabric: str, offer: Offer) -> None:
+    """Data is protected in the pooled buffer that it is read into or fetched into."""
+
+    async def work(lab: TransformLab) -> None:
+        client = await lab.client(offer)
+        await client.log_on()
+
+        async def there_and_back() -> None:
+            data = os.urandom(200_000)
+            assert (await client.write(data)).status == 0
+            assert await client.read(len(data)) == data
+
+        def counted() -> tuple[int, ...]:
+            (connection,) = lab.server.connection_list
+            counters = connection.transport.counters
+            return lab.server.buffers.allocations, counters["registrations"], counters["allocations"]
+
+        for _ in range(10):
+            await there_and_back()
+        before = counted()
+        for _ in range(10):
+            await there_and_back()
+        assert counted() == before
+        # Only messages are copied for the fabric: data is in registered memory already.
+        (connection,) = lab.server.connection_list
+        assert connection.transport.counters["bounced_bytes"] < 20_000
+
+    play(work, Setup(fabric))

@@ -102,7 +102,7 @@ async def _one(answer: int) -> list[int]:
 
     client = FuzzClient(Transport())
     message = memoryview(bytearray(HEADER.pack(Header(status=answer, command=5, credits=1))))
-    client._take_one(Reply(HEADER.unpack(message), message), False)
+    client._take_one(Reply(HEADER.unpack(message), message))
     return client.internal_errors
 
 

@@ -28,6 +28,7 @@ from smbdirect.providers.loopback import CAPABILITIES, LoopbackProvider
 from smbdirect.providers.roce import RoceProvider
 from smbdirect.providers.verbs.provider import VerbsProvider
 from smbdirect.transport.smb_direct import SmbDirectTransport
+from tests.lab.harness import WITHOUT_TRANSFORMS
 from tests.lab.scene import Scene, ask, log_on, play
 from tools.support.ports import free_port
 
@@ -374,7 +375,7 @@ def traffic_of(client: Client) -> dict[str, int]:
 
 def test_session_encrypted(tmp_path: Path) -> None:
     async def scene(acted: Scene) -> None:
-        await log_on(await acted.rdma())
+        await log_on(await acted.rdma(offer=WITHOUT_TRANSFORMS))
         (channel,) = acted.report()
         assert channel["rdma"]["code"] == "encrypted"
         assert "the session is encrypted" in channel["rdma"]["text"]
@@ -384,7 +385,7 @@ def test_session_encrypted(tmp_path: Path) -> None:
 
 def test_share_encrypted(tmp_path: Path) -> None:
     async def scene(acted: Scene) -> None:
-        session = await log_on(await acted.rdma())
+        session = await log_on(await acted.rdma(offer=WITHOUT_TRANSFORMS))
         await session.tree_connect("data")
         (channel,) = acted.report()
         assert channel["rdma"]["code"] == "encrypted"
@@ -395,7 +396,7 @@ def test_share_encrypted(tmp_path: Path) -> None:
 
 def test_signed(tmp_path: Path) -> None:
     async def scene(acted: Scene) -> None:
-        await log_on(await acted.rdma())
+        await log_on(await acted.rdma(offer=WITHOUT_TRANSFORMS))
         assert acted.codes() == [Code.SIGNED]
 
     play(tmp_path, scene, require_signing=True)
