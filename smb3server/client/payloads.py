@@ -83,12 +83,12 @@ def transform_of_response(
     has_transform = bool(response.flags & ReadResponseFlags.RDMA_TRANSFORM)
     # A server writes data as it is if nothing was asked to be protected (3.3.5.12). Where something was, data without
     # a transform would be anybody's.
-    if has_transform is not bool(way.transform) or encrypted is not (way is Way.RDMA_ENCRYPTED):
+    if has_transform is not bool(way.transform):
         raise StatusError(NtStatus.INVALID_NETWORK_RESPONSE)
     if not has_transform:
         return None
     _, transform, _ = parse_transforms(data)
-    if transform.transform_type is not way.transform:
+    if transform.transform_type is not way.transform or encrypted is not (way is Way.RDMA_ENCRYPTED):
         raise StatusError(NtStatus.INVALID_NETWORK_RESPONSE)
     cipher = session.cipher if way is Way.RDMA_ENCRYPTED else None
     if cipher is not None and not cipher.takes(transform.nonce, transform.signature):
