@@ -54,7 +54,9 @@ def differences() -> list[Difference]:
 
 
 def explore(case: Case, out: Path) -> None:
-    """Run all cases against ksmbd; those that fail and are not known to, again. Writes ``FOUND``.
+    """Run all cases against ksmbd; the inconclusive ones, and those that fail and are not known to, again.
+
+    Writes ``FOUND``.
 
     Raises ``ServerError`` and ``NetworkError``.
     """
@@ -72,7 +74,7 @@ def explore(case: Case, out: Path) -> None:
             with serving(prefix, guest, TAP, ADDRESS, case.protocol, case.mtu, 1):
                 kernel = (guest / "kernel").read_text().strip()
                 found |= {each["name"]: each for each in _run(prefix, case.protocol, out, attempt, names)}
-            names = [name for name, each in found.items() if _unknown(each, known)]
+            names = [name for name, each in found.items() if each["verdict"] == "inconclusive" or _unknown(each, known)]
             if not names:
                 break
     (out / FOUND).write_text(json.dumps({"kernel": kernel, "cases": list(found.values())}, indent=1))
