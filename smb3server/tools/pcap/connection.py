@@ -19,7 +19,7 @@ from smb3server.tools.pcap.smbdirect import SmbDirectReader
 from smb3server.tools.pcap.tcp import Chunk, Conversation, Direction
 from smb3server.tools.pcap.verdicts import Verdicts
 
-_SMB_PORTS = (445, 139)
+_SMB_PORT = 445
 _IWARP_PORT = 5445
 _SMB = re.compile(rb"\x00[\x00-\xff]{3}[\xfc-\xff]SMB")
 _UNDECIDED = 256
@@ -181,7 +181,7 @@ class TcpConnection:
         fabric = self._fabric(chunk)
         if not fabric:
             self._undecided += 1
-            if not chunk.known and conversation.server[1] in (*_SMB_PORTS, _IWARP_PORT):
+            if not chunk.known and conversation.server[1] in (_SMB_PORT, _IWARP_PORT):
                 self._unreadable(chunk.number)
             if self._undecided > _UNDECIDED or conversation.saw_start:
                 conversation.receive = _ignore
@@ -208,7 +208,7 @@ class TcpConnection:
         if data[:4] in (REQUEST_KEY[:4], REPLY_KEY[:4]):
             return "iwarp"
         if conversation.saw_start:
-            return "tcp" if port in _SMB_PORTS or (data[:1] == b"\0" and _SMB.match(data[:8])) else ""
+            return "tcp" if port == _SMB_PORT or (data[:1] == b"\0" and _SMB.match(data[:8])) else ""
         if _SMB.search(data):
             # An FPDU has SMB2 in it, too, behind the header of SMB Direct.
             return "iwarp" if port == _IWARP_PORT or begins_fpdu(data) else "tcp"

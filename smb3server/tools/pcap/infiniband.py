@@ -81,7 +81,7 @@ class InfinibandReader:
             self._verdicts.check(rules.IB_PACKET, False, number, Direction.TO_SERVER, "packet of {} bytes", len(data))
             return
         known = self._by_destination.get(_queue_pair(packet))
-        verdicts, way = (known[0].wire.verdicts, known[1]) if known else (self._verdicts, Direction.TO_SERVER)
+        verdicts, way = (known[0].wire.verdicts, known[1]) if known else (self._verdicts, self._direction(packet))
         if packet.lost:
             verdicts.unjudged(number, "packets are not captured whole")
         elif not verdicts.check(
@@ -105,6 +105,11 @@ class InfinibandReader:
             known[0].receive(held)
         elif is_reliable(data[0]):
             self._stranger(packet, held)
+
+    def _direction(self, packet: IbPacket) -> Direction:
+        """Return the direction of a packet that belongs to no connection; from the client if nothing is known of it."""
+        to_client = any(one.transport.wire.client[0] == packet.destination[0] for one in self._connections)
+        return Direction.TO_CLIENT if to_client else Direction.TO_SERVER
 
     def finish(self) -> None:
         """End all connections: the capture has ended."""

@@ -13,7 +13,13 @@ from smb3server.tools.pcap.dialect import SMB_3_0, Negotiated
 from smb3server.tools.pcap.direct_tcp import UpperMessage
 from smb3server.tools.pcap.given_secrets import NtlmLogon, Secrets, find_answer, find_challenge
 from smb3server.tools.pcap.sessions import Session, SessionTable
-from smb3server.tools.pcap.smb2 import FLAG_SIGNED, STATUS_MORE_PROCESSING, STATUS_SUCCESS, Smb2Message
+from smb3server.tools.pcap.smb2 import (
+    FLAG_SIGNED,
+    SESSION_SETUP,
+    STATUS_MORE_PROCESSING,
+    STATUS_SUCCESS,
+    Smb2Message,
+)
 from smb3server.tools.pcap.tcp import Direction
 from smb3server.tools.pcap.verdicts import Verdicts
 
@@ -90,6 +96,20 @@ class Logons:
         elif part.status == STATUS_SUCCESS:
             self._established(server, part, logon, number)
 
+    def signers_of(self, part: Smb2Message, session: Session) -> list[Signer]:
+        """Return what may sign a message: the key of its channel, and that of the session while it gets a channel.
+
+        The section has the session's key sign requests to bind, and responses to SESSION_SETUP other than SUCCESS.
+        Samba, and this project's server, use the channel's if there is one. [MS-SMB2 3.3.4.1.1, 3.3.5.2.4]
+        """
+        known = self.signers.get(part.session_id)
+        found = [] if known is None else [known]
+        if part.command == SESSION_SETUP and session.keys is not None:
+            (flags,) = part.fields("<B", 2) or (0,)
+            if part.status != STATUS_SUCCESS if part.is_response else flags & _BINDING:
+                found.append(make_signer(session.signing, session.keys.signing))
+        return found
+
     def _established(self, server: str, part: Smb2Message, logon: _Logon, number: int) -> None:
         session_id = part.session_id
         again = session_id in self.established
@@ -133,7 +153,7 @@ class Logons:
         keys = derive_session_keys(negotiated.dialect, short, key, negotiated.cipher, logon.hash)
         signer = self.signers[session.session_id] = make_signer(negotiated.signing, keys.signing)
         if not logon.binding:
-            session.keys = keys
+            session.keys, session.signing = keys, negotiated.signing
             if negotiated.dialect >= SMB_3_0 and negotiated.cipher != Cipher.NONE:
                 ends = keys.encryption, keys.decryption
                 cipher, number = negotiated.cipher, session.session_id

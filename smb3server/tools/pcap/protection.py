@@ -79,7 +79,7 @@ class Protection:
     def request(self, number: int, part: Smb2Message, session: Session, tree_id: int, encrypted: bool) -> None:
         """Judge the protection of a request."""
         if part.command in (NEGOTIATE, SESSION_SETUP):
-            self._verify(number, part, Direction.TO_SERVER, encrypted)
+            self._verify(number, part, session, Direction.TO_SERVER, encrypted)
             return
         check, way = self._verdicts.check, Direction.TO_SERVER
         tree = session.trees.get(tree_id)
@@ -90,7 +90,7 @@ class Protection:
         if session.known and (session.signing_required or binding):
             signed = encrypted or bool(part.flags & FLAG_SIGNED)
             check(rules.SIGNED, signed, number, way, "{} request {} is not signed", part.name, part.message_id)
-        self._verify(number, part, way, encrypted)
+        self._verify(number, part, session, way, encrypted)
 
     def response(
         self, number: int, part: Smb2Message, session: Session, request_signed: bool, secret: bool, encrypted: bool
@@ -109,18 +109,19 @@ class Protection:
         ):
             signed = encrypted or bool(part.flags & FLAG_SIGNED)
             check(rules.SIGNED, signed, number, way, "{} response {} is not signed", part.name, part.message_id)
-        self._verify(number, part, way, encrypted)
+        if part.status not in _NO_SESSION:
+            self._verify(number, part, session, way, encrypted)
 
-    def _verify(self, number: int, part: Smb2Message, direction: Direction, encrypted: bool) -> None:
+    def _verify(self, number: int, part: Smb2Message, session: Session, direction: Direction, encrypted: bool) -> None:
         """Judge the signature of a message that is signed and not encrypted."""
         if encrypted or not part.flags & FLAG_SIGNED:
             return
-        signer = self._logons.signers.get(part.session_id)
-        if signer is None:
+        signers = self._logons.signers_of(part, session)
+        if not signers:
             self._verdicts.unjudged(number, f"signatures of session {part.session_id:#x}: no key", True)
         elif part.known < len(part.data):
             self._verdicts.unjudged(number, "a signed message is not captured whole")
         else:
-            right = signature_of(signer, part, direction) == part.signature
+            right = any(signature_of(signer, part, direction) == part.signature for signer in signers)
             text = "wrong signature of {} {}"
             self._verdicts.check(rules.SIGNATURE, right, number, direction, text, part.name, part.message_id)

@@ -39,6 +39,8 @@ class Session:
     unproven: bool = False
     """Whether the user is a guest or anonymous: there is no key to sign with."""
     keys: SessionKeys | None = None
+    signing: int = 0
+    """Algorithm of Session.SigningKey: that of the connection on which the session began."""
     ciphers: dict[Direction, SessionCipher] = field(default_factory=dict)
     """What decrypts the messages of each direction."""
     trees: dict[int, TreeConnect] = field(default_factory=dict)
