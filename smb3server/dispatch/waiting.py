@@ -39,10 +39,10 @@ HOST_LEASE_TIMEOUT = 60.0
 
 
 class Breaking(Protocol):
-    """The oplocks and leases of a stream, of which some are breaking (``caching.Caching``)."""
+    """The oplocks and leases of a stream, of which some are breaking (``caching.Caching``), or an empty pipe."""
 
     def wait(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, in a turn of its own, when a break ends."""
+        """Call ``callback`` once, in a turn of its own, when a break ends, or when the pipe has a message."""
         ...
 
     def unwait(self, callback: Callable[[], None]) -> None:
@@ -51,7 +51,8 @@ class Breaking(Protocol):
 
 
 class MustWait(Exception):
-    """Raised by an attempt that needs an oplock or lease break to end. Try again when ``breaking`` reports this."""
+    """Raised by an attempt that needs an oplock or lease break to end, or a pipe to have a message. Try again when
+    ``breaking`` reports this."""
 
     def __init__(self, breaking: Breaking) -> None:
         super().__init__()
