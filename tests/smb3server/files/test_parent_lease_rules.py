@@ -1,7 +1,7 @@
 """The lease of a file's parent directory: rows K1 to K3 and P1 to P42 of docs/caching.md.
 
-Every case is played by the client that has the leases and by another one, with each ParentLeaseKey: none, a wrong one,
-and the right ones.
+Every case is played by the client that has the leases and by another one, with various ParentLeaseKeys: none, a wrong
+one, and the right ones.
 """
 
 from __future__ import annotations
@@ -334,8 +334,8 @@ async def play(case: Case, holder: Peer, actor: Actor) -> None:
 def test_k1_k2_k3_breaks_of_the_parents_lease(tmp_path: Path, case: Case) -> None:
     async def scene(ground: Ground) -> None:
         holder = await ground.peer()
-        for who, peer in (("same", await ground.peer(holder.client.guid)), ("other", await ground.peer())):
-            for what, parent in (("none", None), ("wrong", WRONG), ("d's", D), ("e's", E)):
-                await play(case, holder, Actor(peer, f"{who} {what}", parent))
+        same, other = await ground.peer(holder.client.guid), await ground.peer()
+        for number, (peer, parent) in enumerate(((same, None), (same, D), (other, WRONG), (other, D), (other, E))):
+            await play(case, holder, Actor(peer, f"top{number}", parent))
 
     act(tmp_path, scene)
