@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from smb3server.tools.pcap.rdma import Kind
 from smb3server.tools.pcap.session import CaptureFile, read_capture
 from smb3server.tools.pcap.tcp import Direction
+from smbdirect.errors import DecodeError
 
 FOLDER = Path(__file__).parents[2] / "pcaps"
 
@@ -51,3 +52,14 @@ def conversations() -> Iterator[list[bytes]]:
     for capture in captures():
         for session in capture.sessions:
             yield [part.data for _, part in session.smb2() if not part.is_response and len(part.data) < 1024]
+
+
+def fitting(subjects: Sequence[Callable[[memoryview], object]]) -> Iterator[bytes]:
+    """Yield each message for each of the subjects of ``target.choice`` that can decode it."""
+    for message in smb2_messages():
+        for number, subject in enumerate(subjects):
+            try:
+                subject(memoryview(message))
+            except DecodeError:
+                continue
+            yield bytes((number,)) + message
