@@ -14,9 +14,8 @@ import pytest
 
 from smb3server.wire.negotiate import Dialect
 from tools.fuzz import framed, in_memory, target
-from tools.fuzz.memory_transport import Whole
 from tools.fuzz.minimise import minimise
-from tools.fuzz.target import Finding, Target, Wrong
+from tools.fuzz.target import Finding, Target
 from tools.fuzz.targets import load, names, server_connections
 
 REGRESSIONS = Path(__file__).parent / "regressions"
@@ -82,14 +81,21 @@ def test_declared_errors_are_no_findings() -> None:
     target.judge(Target(_raises, lambda: [b""], declared=(KeyError,)), b"x")
 
 
-def test_a_reply_with_what_a_buffer_held_before_is_found() -> None:
-    with in_memory.world() as made:
-        client = made.loop.run_until_complete(made.client(in_memory.USER, (Dialect.SMB_3_1_1,)))
-        made.soil()
-        lent = made.server.buffers.acquire(8192)
-        with pytest.raises(Wrong, match="held before"):
-            client._receive(Whole(lent.view[100:200]))
-        lent.release()
+@pytest.mark.parametrize("rdma", [False, True])
+def test_a_reply_with_what_a_buffer_held_before_is_found(rdma: bool) -> None:
+    """As it would be if the server sent a buffer that it has not filled."""
+
+    def leak(data: bytes) -> None:
+        with in_memory.world() as made:
+            made.loop.run_until_complete(made.client(in_memory.USER, (Dialect.SMB_3_1_1,), rdma))
+            made.soil()
+            (connection,) = made.server.connection_list
+            lent = made.server.buffers.acquire(4096)
+            connection.transport.send([bytes(64), lent.view[100:200]], None, lent.release)
+            made.loop.pass_time(0.1)
+
+    with pytest.raises(Finding, match="held before"):
+        target.judge(Target(leak, lambda: [b""]), b"x")
 
 
 @pytest.mark.parametrize("mode", [0, server_connections.ENCRYPTED, server_connections.RDMA])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -44,7 +43,7 @@ class RawClient(Client):
     """FileIds of what was opened."""
 
     def begin(self, encrypt: bool) -> None:
-        """Log on no further: everything that comes from now on is kept."""
+        """Behave like an ordinary client no longer: everything that comes from now on is kept."""
         self.files, self.replies = [], list[bytes]()
         self.raw, self.encrypt = True, encrypt
         self.message_id = self._next_message_id
@@ -124,7 +123,6 @@ class World:
 def world() -> Iterator[World]:
     """Make a server, and end it. Nothing of it may be left."""
     loop = VirtualLoop()
-    made: World | None = None
 
     async def make() -> World:
         return World(loop)
@@ -138,5 +136,3 @@ def world() -> Iterator[World]:
             raise Wrong("opens are left behind after the end")
     finally:
         loop.close()
-        if made is not None and gc.get_count()[2] > 5:
-            gc.collect()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from smb3server.tools.pcap.connection import Connection
 from smb3server.tools.pcap.judge import judge_capture
 from smb3server.tools.pcap.rdma import Kind
 from smb3server.tools.pcap.tcp import Direction
+from smbdirect.errors import DecodeError
 
 FOLDER = Path(__file__).parents[2] / "pcaps"
 
@@ -49,3 +50,14 @@ def conversations() -> Iterator[list[bytes]]:
     """Yield the requests of each connection in the clear, in order."""
     for connection in connections():
         yield [part.data for _, part in connection.smb2() if not part.is_response and len(part.data) < 1024]
+
+
+def fitting(subjects: Sequence[Callable[[memoryview], object]]) -> Iterator[bytes]:
+    """Yield each message for each of the subjects of ``target.choice`` that can decode it."""
+    for message in smb2_messages():
+        for number, subject in enumerate(subjects):
+            try:
+                subject(memoryview(message))
+            except DecodeError:
+                continue
+            yield bytes((number,)) + message

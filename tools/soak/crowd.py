@@ -74,7 +74,12 @@ class Crowd:
                 await self._misbehave(chance)
             else:
                 await self._come(number, chance)
-            await asyncio.sleep(chance.expovariate(1 / orders.think))
+            await self._think(chance)
+
+    async def _think(self, chance: random.Random) -> None:
+        """Wait until the next job, or until the time is over."""
+        left = max(0.0, self.end - time.monotonic())
+        await asyncio.sleep(min(left, chance.expovariate(1 / self.orders.think)))
 
     async def _misbehave(self, chance: random.Random) -> None:
         kind = chance.choice(hostile.KINDS)
@@ -108,7 +113,7 @@ class Crowd:
                 async with asyncio.timeout(PATIENCE):
                     await job()
                 self.times[job.__name__].append(time.monotonic() - began)
-                await asyncio.sleep(chance.expovariate(1 / self.orders.think))
+                await self._think(chance)
             if chance.random() < 0.5:
                 await session.log_off()
         except (OSError, TimeoutError, SmbDirectError, StatusError, Wrong) as error:

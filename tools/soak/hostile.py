@@ -15,7 +15,7 @@ from smb3server.wire.create import CreateDisposition
 from smbdirect.core.messages import DATA_TRANSFER_PADDED, NEGOTIATE_REQUEST, DataTransferPadded, NegotiateRequest
 from smbdirect.providers.base import Endpoint, Send
 from smbdirect.providers.iwarp.provider import IwarpProvider
-from tools.soak.server import PASSWORD, SHARE, USER
+from tools.soak.server import BAD_USER, PASSWORD, SHARE
 
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: ``close`` sends RST."""
@@ -64,7 +64,7 @@ async def killed_with_opens(place: Place, chance: random.Random) -> None:
     """Write a lot, and vanish while requests are on their way."""
     client = await Client.connect(await open_tcp(place.host, place.tcp, 60))
     try:
-        tree = await (await client.log_on(USER, PASSWORD)).tree_connect(SHARE)
+        tree = await (await client.log_on(BAD_USER, PASSWORD)).tree_connect(SHARE)
         file = await tree.create(f"killed-{chance.randrange(50)}", READ_WRITE, CreateDisposition.OPEN_IF)
         writes = [asyncio.ensure_future(tree.write(file, 0, bytes(700_000))) for _ in range(3)]
         await asyncio.sleep(chance.uniform(0, 0.05))
@@ -78,7 +78,7 @@ async def slow_reader(place: Place, chance: random.Random) -> None:
     client = await Client.connect(await open_tcp(place.host, place.tcp, 60))
     reads: list[asyncio.Future[bytes]] = []
     try:
-        tree = await (await client.log_on(USER, PASSWORD)).tree_connect(SHARE)
+        tree = await (await client.log_on(BAD_USER, PASSWORD)).tree_connect(SHARE)
         file = await tree.create("much", READ_WRITE, CreateDisposition.OPEN_IF)
         client.transport.pause_reading()
         reads = [asyncio.ensure_future(tree.read(file, 0, 1 << 20)) for _ in range(8)]

@@ -21,7 +21,8 @@ from smb3server.settings.server import Settings
 from tools.soak.limits import raise_descriptor_limit
 from tools.support import own_user
 
-USER, PASSWORD, SHARE = "u", "pw", "share"
+USER, BAD_USER, PASSWORD, SHARE = "good", "bad", "pw", "share"
+"""Bad clients are another user: they shall not use up what good ones may have."""
 KINDS = (
     "Connection", "Session", "Open", "TreeConnect", "File", "TcpTransport", "SmbDirectTransport", "IwarpEndpoint",
     "Region", "Dispatcher", "Chain", "Pending", "Lease", "Oplock", "Lock", "Waiter", "Watcher",
@@ -62,7 +63,7 @@ async def _serve(folder: Path) -> None:
     )
     config = Config(
         shares=[ShareConfig(SHARE, folder, force_user=own_user.CREDENTIALS)],
-        accounts=[parse_user(f"{USER}:{PASSWORD}")],
+        accounts=[parse_user(f"{name}:{PASSWORD}") for name in (USER, BAD_USER)],
         settings=settings,
         listen=["127.0.0.1"],
         port=0,

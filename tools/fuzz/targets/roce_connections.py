@@ -8,36 +8,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from smbdirect.providers.roce.cm import ConnectionManager, Outcome, Parameters
-from smbdirect.providers.roce.cm_messages import MAD_LENGTH, Reason
+from smbdirect.providers.roce.cm import ConnectionManager
+from smbdirect.providers.roce.cm_messages import MAD_LENGTH
 from tools.fuzz import framed
+from tools.fuzz.roce_application import OURS, serve
 from tools.fuzz.target import Target, Wrong
 
 PORT = 5445
-OURS = Parameters(0x1234, 0xABCDEF, 3, 16, 8, 6)
 ADDRESSES = (b"\x0a\0\0\1", b"\x0a\0\0\2")
 MOST_ANSWERS = 3
 """Datagrams that an unproven peer may cause by one of its own."""
-
-
-def _serve(manager: ConnectionManager, action: int, now: float) -> list[bytes]:
-    """Do what the application does, and return what is sent."""
-    for event in manager.events:
-        if event.outcome is Outcome.REQUESTED and action & 1:
-            manager.accept(event.connection, OURS, b"welcome", now)
-        elif event.outcome is Outcome.REQUESTED:
-            manager.reject(event.connection, Reason.CONSUMER, b"no")
-        elif event.outcome is Outcome.ESTABLISHED:
-            manager.established(event.connection)
-        elif event.outcome is Outcome.CLOSED_BY_PEER:
-            manager.disconnect(event.connection, now)
-    manager.events.clear()
-    manager.ended.clear()
-    sent = [datagram for _, datagram in manager.outbox]
-    manager.outbox.clear()
-    if any(len(datagram) != MAD_LENGTH for datagram in sent):
-        raise Wrong("a datagram of a wrong length")
-    return sent
 
 
 def _run(data: bytes) -> None:
@@ -45,16 +25,16 @@ def _run(data: bytes) -> None:
     now = 1.0
     if data[:1] == b"\1":
         manager.connect("path", PORT, 40000, ADDRESSES, OURS, b"hello", now)
-        _serve(manager, 1, now)
+        serve(manager, 1, now)
     for message in framed.split(data[1:]):
         action = message[0] if message else 0
         manager.receive(memoryview(message[1:].ljust(MAD_LENGTH, b"\0")[:MAD_LENGTH]), "path", now)
-        if len(_serve(manager, action, now)) > MOST_ANSWERS:
+        if len(serve(manager, action, now)) > MOST_ANSWERS:
             raise Wrong("many answers to one datagram")
         now += (action >> 2) / 4
         if manager.next_deadline is not None and manager.next_deadline <= now:
             manager.handle_timer(now)
-            _serve(manager, action, now)
+            serve(manager, action, now)
 
 
 def _seeds() -> Iterator[bytes]:
@@ -65,7 +45,7 @@ def _seeds() -> Iterator[bytes]:
         if turn == 4:
             client.disconnect(connection, 1.0)
         for sender, receiver, messages in ((client, server, said[0]), (server, client, said[1])):
-            for datagram in _serve(sender, 1, 1.0):
+            for datagram in serve(sender, 1, 1.0):
                 messages.append(b"\1" + datagram)
                 receiver.receive(memoryview(datagram), "path", 1.0)
     yield b"\0" + framed.join(said[0])

@@ -7,27 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from smbdirect.codec import Buffer
 from smbdirect.providers.roce.arrival import MIN_PACKET, runs
-from smbdirect.providers.roce.headers import BTH, HEAD, ICRC_LENGTH, RETH, Bth, Opcode, Reth
-from smbdirect.providers.roce.icrc import Flow, crc32
+from smbdirect.providers.roce.headers import RETH, Opcode, Reth
 from smbdirect.providers.roce.queue_pair import QueuePair
 from smbdirect.providers.roce.requester import Work
 from smbdirect.providers.roce.responder import Responder
 from tools.fuzz import framed
 from tools.fuzz.regions import Regions, check_guards
-from tools.fuzz.roce_path import NoPath, read, send
+from tools.fuzz.roce_path import FLOW, NoPath, packet, read, send, whole
 from tools.fuzz.target import Target
 
-FLOW = Flow(b"\x0a\0\0\1", b"\x0a\0\0\2", 4791, 4791)
 _WORK = {1: send, 2: read}
-
-
-def _whole(packet: bytes) -> memoryview:
-    """Return the packet with its ICRC."""
-    size = len(packet) + ICRC_LENGTH
-    head, rest = packet[: HEAD.size], packet[HEAD.size :]
-    return memoryview(packet + crc32(rest, FLOW.state(size, head)).to_bytes(ICRC_LENGTH, "little"))
 
 
 def _run(data: bytes) -> None:
@@ -40,8 +30,8 @@ def _run(data: bytes) -> None:
     pair.ready_to_send = True
     now = 1.0
     for message in framed.split(data):
-        action, packet = message[:1], _whole(message[1:])
-        if len(packet) < MIN_PACKET or not action:
+        action, arrived = message[:1], whole(message[1:])
+        if len(arrived) < MIN_PACKET or not action:
             continue
         work: Sequence[Work] = _WORK[action[0] & 3]() if action[0] & 3 in _WORK else ()
         for item in work:
@@ -51,30 +41,26 @@ def _run(data: bytes) -> None:
         if deadline is not None and deadline <= now:
             pair.handle_timer(now)
         if action[0] & 0x80:
-            for run in runs(packet, len(packet), FLOW):
+            for run in runs(arrived, len(arrived), FLOW):
                 if run.intact:
                     pair.receive_run(run, now)
         else:
-            pair.receive(packet, now)
+            pair.receive(arrived, now)
         pair.transmit(path, now, 64)
     pair.flush()
     check_guards(regions)
 
 
-def _packet(opcode: Opcode, psn: int, extension: bytes = b"", payload: Buffer = b"") -> bytes:
-    return b"\0" + BTH.pack(Bth(opcode, psn=psn)) + extension + payload
-
-
 def _seeds() -> Iterator[bytes]:
     memory = RETH.pack(Reth(Regions.ADDRESS, Regions.TOKEN, 2048))
-    first = _packet(Opcode.WRITE_FIRST, 200, memory, bytes(1024))
+    first = packet(Opcode.WRITE_FIRST, 200, memory, bytes(1024))
     yield framed.join(
-        [first, _packet(Opcode.WRITE_LAST, 201, b"", bytes(1024)), _packet(Opcode.SEND_ONLY, 202, b"", b"abcd")]
+        [first, packet(Opcode.WRITE_LAST, 201, b"", bytes(1024)), packet(Opcode.SEND_ONLY, 202, b"", b"abcd")]
     )
-    yield framed.join([_packet(Opcode.READ_REQUEST, 200, memory), _packet(Opcode.SEND_ONLY_INVALIDATE, 202, bytes(4))])
+    yield framed.join([packet(Opcode.READ_REQUEST, 200, memory), packet(Opcode.SEND_ONLY_INVALIDATE, 202, bytes(4))])
     answers = [
-        _packet(Opcode.ACKNOWLEDGE, 100, b"\x1f\0\0\1"),
-        _packet(Opcode.READ_RESPONSE_ONLY, 100, b"\x1f\0\0\1", bytes(64)),
+        packet(Opcode.ACKNOWLEDGE, 100, b"\x1f\0\0\1"),
+        packet(Opcode.READ_RESPONSE_ONLY, 100, b"\x1f\0\0\1", bytes(64)),
     ]
     for action in (1, 2, 0x81):
         yield framed.join([bytes((action,)) + answer[1:] for answer in answers])

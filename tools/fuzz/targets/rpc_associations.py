@@ -18,9 +18,9 @@ NDR = bytes.fromhex("045d888aeb1cc9119fe808002b10486002000000")
 def _run(data: bytes) -> None:
     association = SERVICES.association()
     try:
-        for number, body in enumerate(framed.split(data)):
+        for body in framed.split(data):
             fragment = bytearray(body)
-            if number < 255 and len(fragment) >= COMMON.size and fragment[0] == 5:
+            if len(fragment) >= COMMON.size and fragment[0] == 5:
                 fragment[8:10] = len(fragment).to_bytes(2, "little")
             association.feed(bytes(fragment))
             if association.waits:
