@@ -68,6 +68,9 @@ def test_compressed_files_and_standard_input(tmp_path: Path, monkeypatch: pytest
     frames = frames_of(TCP)
     packed = gzip.compress(pcap(frames), 1)
     assert judge_capture(write(tmp_path / "a.pcap.gz", packed)).connections[0].messages == 115
+    data = pcap(frames)
+    members = gzip.compress(data[:100_000], 1) + gzip.compress(data[100_000:], 1)
+    assert judge_capture(write(tmp_path / "c.pcap.gz", members)).connections[0].messages == 115
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(packed)))
     assert judge_capture("-").connections[0].messages == 115
     cut = judge_capture(write(tmp_path / "b.pcap.gz", packed[: len(packed) // 2]))

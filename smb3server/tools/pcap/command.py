@@ -138,8 +138,8 @@ def main(arguments: list[str] | None = None) -> int:
     for name in options.files:
         try:
             clean = _judge(name, options, secrets)
-        except BrokenPipeError:  # of the output
-            raise
+        except BrokenPipeError:
+            raise  # Nobody reads the output any more: that is no fault of the file.
         except (CaptureError, OSError) as error:
             print(f"{name}: {error}", file=sys.stderr)
             status = EXIT_UNREADABLE
