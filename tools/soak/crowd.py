@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from smb3server.client import Client, open_rdma, open_tcp
+from smb3server.process import output
 from smb3server.wire.status import StatusError
 from smbdirect.errors import SmbDirectError
 from smbdirect.providers.iwarp.provider import IwarpProvider
@@ -134,4 +135,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(output.run(main))
