@@ -16,6 +16,7 @@ from pathlib import Path
 from smb3server import commands
 from smb3server.config.arguments import parse_user
 from smb3server.config.model import Config, ShareConfig
+from smb3server.process import output
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings
 from tools.soak.limits import raise_descriptor_limit
@@ -103,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(output.run(main))

@@ -69,6 +69,13 @@ class Cluster:
         """Who serves the service; None until a node has made it known, too."""
         return next((service["node"] for service in self.status()["services"] if service["serving"]), None)
 
+    def start_a(self) -> None:
+        """Start the first node, and return when it serves the service. The store may still show the record of a node of
+        the same name, whose lease has not expired: that of another test."""
+        self.a.start()
+        self.wait(lambda: "a joined the cluster" in self.a.log())
+        self.wait(lambda: self.node_of() == "a")
+
     def wait(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
         while not condition():
@@ -126,8 +133,7 @@ def test_forged_records_do_nothing_and_are_shown(cluster: Cluster) -> None:
     target = f"{prefix}c/services/one/target"
     put(target, Seal(b"another secret of 16", "smb3server").close(target, b'{"node": "b"}'))
     put(f"{prefix}c/nodes/evil", b'{"addresses": ["192.0.2.66"], "lease": 1}')
-    cluster.a.start()
-    cluster.wait(lambda: cluster.node_of() == "a")
+    cluster.start_a()
     assert asyncio.run(reconnect(cluster.a, secret.name)) == NtStatus.OBJECT_NAME_NOT_FOUND
     cluster.b.start()
     cluster.wait(lambda: "b joined" in cluster.b.log())
@@ -148,8 +154,7 @@ def test_forged_records_do_nothing_and_are_shown(cluster: Cluster) -> None:
 
 def test_an_owner_key_that_somebody_takes_away_ends_the_ownership(cluster: Cluster) -> None:
     """So no two nodes serve side by side, and the service comes back once the forged record is gone."""
-    cluster.a.start()
-    cluster.wait(lambda: cluster.node_of() == "a")
+    cluster.start_a()
     cluster.etcd.ask_put("smb3server/c/services/one/owner", b'{"node": "b"}')
     cluster.wait(lambda: "another party changed its owner key" in cluster.a.log())
     cluster.wait(lambda: cluster.node_of() is None)
@@ -159,8 +164,7 @@ def test_an_owner_key_that_somebody_takes_away_ends_the_ownership(cluster: Clust
 
 def test_an_event_that_somebody_puts_there_again_does_nothing(cluster: Cluster) -> None:
     """As it was, seal and all, under the same key."""
-    cluster.a.start()
-    cluster.wait(lambda: cluster.node_of() == "a")
+    cluster.start_a()
 
     async def captured() -> tuple[str, bytes]:
         store = EtcdStore(parse_url(cluster.etcd.url), access=etcd_access(cluster.etcd.url, cluster.etcd.access))
@@ -182,8 +186,7 @@ def test_an_event_that_somebody_puts_there_again_does_nothing(cluster: Cluster) 
 
 
 def test_opens_survive_takeovers_and_tokens(cluster: Cluster) -> None:
-    cluster.a.start()
-    cluster.wait(lambda: cluster.node_of() == "a")
+    cluster.start_a()
     cluster.b.start()
     cluster.wait(lambda: "b joined" in cluster.b.log())
 
@@ -208,8 +211,7 @@ def test_opens_survive_takeovers_and_tokens(cluster: Cluster) -> None:
 
 
 def test_who_does_not_know_the_secret_steers_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.a.start()
-    cluster.wait(lambda: cluster.node_of() == "a")
+    cluster.start_a()
     other = tmp_path / "other.secret"
     other.touch(mode=0o600)
     other.write_text("another secret of 16\n")
