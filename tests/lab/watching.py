@@ -13,8 +13,8 @@ from smb3server.server.server import Server
 
 def watched(monkeypatch: pytest.MonkeyPatch, limit: float) -> Iterator[list[Turn]]:
     """Give every server of a test a watchdog; fail the test if a command took more than ``limit`` seconds of processor
-    time on the event loop's thread. Time that other programs or other threads had does not count, and the garbage collector
-    leaves alone what other tests have left."""
+    time on the event loop's thread. Time that other programs or other threads had does not count, and the garbage
+    collector leaves alone what other tests have left."""
     slow: list[Turn] = []
     make = Server.__init__
 
