@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.tools.pcap.judge import Judge
+from smb3server.tools.pcap.rules import SMBD_LAST
+from smb3server.tools.pcap.verdicts import Breach, Gap
 from tools.flaky import record
 from tools.kernel_lab import __main__ as lab
 from tools.kernel_lab import judge as judge_module
 from tools.kernel_lab.cases import CASES, Case, select
-from tools.kernel_lab.judge import judge, met_client_defect, tshark_complaints, tshark_experts
+from tools.kernel_lab.judge import judge, met_client_defect, server_complaints, tshark_complaints, tshark_experts
 from tools.kernel_lab.server import log_complaints
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +84,15 @@ def test_rdma_transfers_are_wanted_or_not(folder: Path) -> None:
     over_tcp = Case("tcp", "tcp")
     (folder / "debugdata.txt").write_text("Number of credits: 8190\n")
     assert judge(over_tcp, folder) == ["capture: no session over tcp"]
+
+
+def test_rules_that_the_client_breaks_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    judged = Judge()
+    judged.breaches += [Breach(7, SMBD_LAST, 1, by, f"a fault of the {by}") for by in ("client", "server")]
+    judged.gaps.append(Gap(9, 1, "frames are missing"))
+    found = server_complaints(judged)
+    assert len(found) == 2 and "fault of the server" in found[0] and "missing" in found[1]
+    assert "noted: frame 7: a fault of the client" in capsys.readouterr().out
 
 
 def test_selection() -> None:

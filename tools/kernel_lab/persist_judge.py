@@ -10,12 +10,12 @@ from smb3server.tools.pcap.capture import CaptureError
 from smb3server.tools.pcap.judge import judge_capture
 from tools.kernel_lab.cases import Case
 from tools.kernel_lab.judge import (
-    capture_complaints,
     debug_data,
     for_tshark,
     guest_complaints,
     kernel_log,
     lab_secrets,
+    server_complaints,
     tshark_complaints,
 )
 from tools.kernel_lab.server import log_complaints
@@ -93,7 +93,7 @@ def _capture(path: Path, wanted: frozenset[str]) -> list[str]:
     if not path.exists():
         return ["no capture"]
     try:
-        found = capture_complaints(judge_capture(str(path), lab_secrets()))[:10]
+        found = server_complaints(judge_capture(str(path), lab_secrets()))[:10]
     except CaptureError as error:
         return [f"capture: {error}"]
     missing = wanted - reconnects(path)
