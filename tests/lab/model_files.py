@@ -251,9 +251,6 @@ class Model:
             self._break(there, None, R | W)
             if there.directory or node.directory or self.opens_of(there):
                 wrong.add(NtStatus.ACCESS_DENIED)
-            if node.directory and not there.directory:
-                # Only the host refuses it where the file at the target has been made anew.
-                wrong.add(NtStatus.NOT_A_DIRECTORY)
             if there.pending:
                 wrong |= {NtStatus.DELETE_PENDING, NtStatus.ACCESS_DENIED}
         return wrong

@@ -156,6 +156,9 @@ class _NameChange:
             raise StatusError(NtStatus.OBJECT_NAME_COLLISION)
         rights, present = self.caller.rights_by_name(self.backend, target)
         decide.check_replacement(rights, present.attributes | info.attributes)
+        if self.opened.is_directory:
+            # MS-FSA lets a directory replace a file. POSIX does not: the status is that of a directory as the target.
+            raise StatusError(NtStatus.ACCESS_DENIED)
         streams = self.files.streams(info.key)
         self.break_handles(*streams)
         if any(file.opens for file in streams):

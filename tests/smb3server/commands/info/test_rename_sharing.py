@@ -37,3 +37,23 @@ def test_directory_that_a_client_has_open(access: int, share: int, status: int) 
             assert (await renaming.call(Command.SET_INFO, request)).status == status
 
     run(body)
+
+
+@pytest.mark.parametrize("source", ["folder", "file"])
+@pytest.mark.parametrize("target", ["folder", "file"])
+def test_what_a_rename_may_replace(source: str, target: str) -> None:
+    """A file replaces a file. MS-FSA lets a directory replace a file, too; a POSIX host does not."""
+
+    async def body(harness: Harness, client: Client) -> None:
+        kinds = {"folder": int(CreateOptions.DIRECTORY_FILE), "file": int(CreateOptions.NON_DIRECTORY_FILE)}
+        _, there, _ = await opened(client, "there", create_options=kinds[target], desired_access=ALL)
+        await client.call(Command.CLOSE, struct.pack("<HHI2Q", 24, 0, 0, *there))
+        _, moved, _ = await opened(client, "moved", create_options=kinds[source], desired_access=ALL)
+        name = "there".encode("utf-16-le")
+        data = struct.pack("<B7xQI", 1, 0, len(name)) + name
+        request = struct.pack("<HBBIHHI2Q", 33, 1, FileInfoClass.RENAME, len(data), 96, 0, 0, *moved) + data
+        replaces = source == target == "file"
+        expected = NtStatus.SUCCESS if replaces else NtStatus.ACCESS_DENIED
+        assert (await client.call(Command.SET_INFO, request)).status == expected
+
+    run(body)
