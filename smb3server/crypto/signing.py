@@ -103,11 +103,11 @@ class CmacSigner(Signer):
 
     def sign_payload(self, payload: memoryview, nonce: bytes) -> bytes:
         state = self._keyed.copy()
-        state.update(payload[:_SLICE])  # type: ignore[arg-type]
-        for at in range(_SLICE, len(payload), _SLICE):
-            # The library holds the interpreter's lock, and the next slice follows too soon for others to get it.
-            time.sleep(0)
-            state.update(payload[at : at + _SLICE])  # type: ignore[arg-type]
+        for at in range(0, len(payload), _SLICE):
+            if at:
+                # The library holds the interpreter's lock, and the next slice follows too soon for others to get it.
+                time.sleep(0)
+            state.update(payload[at : at + _SLICE])  # type: ignore[arg-type]  # declared as bytes
         return state.finalize()
 
 
