@@ -309,6 +309,7 @@ class TcpTransport:
             return
         self._corked = True
         self._left = MESSAGES_PER_TURN
+        sent = self._sent_position
         try:
             if self._end - self._start >= 4:
                 self._deliver_buffered()
@@ -325,6 +326,12 @@ class TcpTransport:
             if self._at_end is not None:
                 self._end_turn()
         self._flush()
+        if self._sent_position == sent and self._reading and not self._has_turn:
+            # Nothing was sent that would have met an error behind what was received.
+            try:
+                tcp_info.raise_error(self._socket)
+            except OSError as error:
+                self._finish(error)
 
     def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
         """See ``MessageTransport``."""
@@ -355,7 +362,6 @@ class TcpTransport:
                 self._large = None
                 self._on_message(large)
                 return True
-            tcp_info.raise_error(self._socket)
             return False
         if self._end == len(self._receive_view):
             self._compact_or_grow()
@@ -376,9 +382,6 @@ class TcpTransport:
             self._filled = True
             self._resize()
         self._deliver_buffered()
-        partial = self._end > self._start or self._large is not None
-        if partial and self._reading and not self._has_turn and not self._awaiting:
-            tcp_info.raise_error(self._socket)
         return full
 
     def _compact_or_grow(self) -> None:
@@ -461,7 +464,6 @@ class TcpTransport:
             return False
         unread = begin + length - end
         if bytes_waiting(self._fd) < unread:
-            tcp_info.raise_error(self._socket)
             if not self._awaiting:
                 self._wait_for(unread)
                 return True

@@ -68,3 +68,39 @@ def test_an_error_behind_part_of_a_message_ends_the_connection(
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         assert isinstance(runner.run(main()), ConnectionResetError)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("trusted", [False, True])
+def test_an_error_behind_whole_messages_ends_the_connection(answered: bool, trusted: bool) -> None:
+    """A CANCEL gets no answer, whose sending would meet the error."""
+
+    async def main() -> tuple[BaseException | None, list[bytes]]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            peer = socket.create_connection(listener.getsockname())
+            accepted, _ = listener.accept()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        transport = TcpTransport(accepted, BufferPool(), 65536)
+        if trusted:
+            transport.trust(65536)
+        ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        taken: list[bytes] = []
+
+        def take(message: InboundMessage) -> None:
+            taken.append(bytes(message.view))
+            if answered:
+                transport.send((b"answer",))
+            message.release()
+
+        try:
+            peer.sendall(b"\0\0\0\4one!\0\0\0\4two!")
+            peer.close()
+            transport.start(take, ended.set_result)
+            return await asyncio.wait_for(ended, 5), taken
+        finally:
+            transport.abort()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        error, taken = runner.run(main())
+    assert isinstance(error, ConnectionError)
+    assert taken == [b"one!", b"two!"]
