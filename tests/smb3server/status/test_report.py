@@ -146,7 +146,7 @@ def test_interfaces_as_clients_are_told(tmp_path: Path) -> None:
         server.settings.multichannel = False
         assert not any(entry["told"] for entry in collect(server)["interfaces"])
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, rss=True)
 
 
 def test_rates(tmp_path: Path) -> None:
