@@ -6,6 +6,7 @@ import asyncio
 
 from smb3server.dispatch import waiting
 from smb3server.dispatch.request import Interim, Pending, Response, SessionRequest, TreeRequest, handles
+from smb3server.state.endings import end_tree
 from smb3server.state.objects import SessionState, TreeConnect
 from smb3server.state.share import Share, ShareFlags, ShareType
 from smb3server.wire.header import HEADER_SIZE, Command
@@ -56,6 +57,9 @@ def _connect(request: SessionRequest, body: TreeConnectRequest, share: Share) ->
     server = request.server
     if session.state is not SessionState.VALID:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
+    if server.share_list.get(share.name.casefold()) is not share:
+        # It was removed while this request waited.
+        raise StatusError(NtStatus.BAD_NETWORK_NAME)
     if share.placement is not None:
         share.placement.check(share, connection.transport.local_address[0], connection.dialect, body.flags)
     proven = not (session.is_guest or session.is_anonymous)
@@ -120,12 +124,5 @@ def _share_name(request: SessionRequest, body: TreeConnectRequest) -> str:
 @handles(Command.TREE_DISCONNECT, TreeRequest)
 def tree_disconnect(request: TreeRequest) -> Response:
     """End a tree connect: cancel its requests and close its opens. [MS-SMB2 3.3.5.8]"""
-    session, tree = request.session, request.tree
-    # Remove it before its requests are cancelled: this is how CHANGE_NOTIFY distinguishes it from a CANCEL.
-    session.tree_connect_table.pop(tree.tree_id, None)
-    for connection in session.channel_list:
-        connection.host.cancel_requests(session, tree.tree_id)
-    for opened in list(session.open_table.values()):
-        if opened.tree is tree:
-            request.server.opens.close(opened)
+    end_tree(request.server, request.tree)
     return Response((EMPTY.pack(Empty()),))
