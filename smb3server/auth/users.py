@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,10 @@ class UserDatabase:
     def add(self, account: Account) -> None:
         """Add an account, or replace the account of the same name."""
         self._accounts[account.name.casefold()] = account
+
+    def replace(self, accounts: Iterable[Account]) -> None:
+        """Have these accounts and no others."""
+        self._accounts = {account.name.casefold(): account for account in accounts}
 
     def __iter__(self) -> Iterator[Account]:
         return iter(self._accounts.values())

@@ -6,6 +6,7 @@ import asyncio
 
 from smb3server.dispatch import waiting
 from smb3server.dispatch.request import Interim, Pending, Response, SessionRequest, TreeRequest, handles
+from smb3server.state.caller import maximal_access_of
 from smb3server.state.endings import end_tree
 from smb3server.state.objects import SessionState, TreeConnect
 from smb3server.state.share import Share, ShareFlags, ShareType
@@ -77,7 +78,11 @@ def _connect(request: SessionRequest, body: TreeConnectRequest, share: Share) ->
         raise StatusError(NtStatus.BAD_NETWORK_NAME)
     if len(session.tree_connect_table) >= server.settings.max_trees:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+    maximal_access = maximal_access_of(session, share, server.accounts)
+    if not maximal_access:
+        raise StatusError(NtStatus.ACCESS_DENIED)
     tree = TreeConnect(session.new_tree_id(), session, share)
+    tree.maximal_access = maximal_access
     session.tree_connect_table[tree.tree_id] = tree
     request.tree = tree
     session.limit_credits()

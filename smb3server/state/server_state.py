@@ -173,6 +173,10 @@ class ServerState:
 
     # Connections
 
+    def admits(self, host: str) -> bool:
+        """Return whether connections from this address are accepted."""
+        return self.settings.hosts.admits(host)
+
     def has_room(self, connection: Connection) -> bool:
         """Return whether a user may log on to the connection.
 
