@@ -185,8 +185,15 @@ def identity_here(server: ServerState, share: Share, given: Identity) -> Identit
     """Return a stored identity with the credentials of its account on this server.
 
     Raises ``PermissionError`` if the user could not log on, or connect to the share, now."""
-    if not share.admits_user(given):
+    identity = _account_here(server, given)
+    if not share.admits_user(identity):
         raise PermissionError(errno.EACCES, f"share {share.name} is not for this user")
+    return identity
+
+
+def _account_here(server: ServerState, given: Identity) -> Identity:
+    """Return a stored identity with the credentials of its account. Raises ``PermissionError`` if it could not log on
+    now."""
     if given.guest or given.anonymous:
         return replace(given, user=None)
     if given.domain:
@@ -197,8 +204,8 @@ def identity_here(server: ServerState, share: Share, given: Identity) -> Identit
         except ValueError as error:
             raise PermissionError(errno.EACCES, str(error)) from error
     account = server.users.find(given.name)
-    if account is None:
-        raise PermissionError(errno.EACCES, "there is no such user")
+    if account is None or account.refusal() is not None:
+        raise PermissionError(errno.EACCES, "there is no such user, or it may not log on")
     return replace(given, user=account.user)
 
 
