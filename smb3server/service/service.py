@@ -25,6 +25,7 @@ from smb3server.service.shares import warn_of_roots
 from smb3server.service.state_directory import StateDirectory
 from smb3server.service.stored_opens import StoredOpens
 from smb3server.service.tcp_ports import EVERYWHERE, TcpPorts
+from smb3server.service.users import LiveUsers
 from smb3server.settings.witness import WitnessConfig
 from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
@@ -70,7 +71,8 @@ class Service:
         self.cluster: ClusterNode | None = None
         self.witness: Witness | None = None
         self._state: StateDirectory | None = None
-        self.notes: list[str] = []
+        self.users = LiveUsers(server, config)
+        self.notes: list[str] = list(config.notes)
         """Notes for the operator: ports other than the usual ones, fabrics that are not served."""
 
     @property
@@ -189,6 +191,8 @@ class Service:
         commands: dict[str, Command] = {
             "status": lambda _: {**collect(self.server, self.addresses()), "process": in_force()},
             "ping": lambda _: {"pid": os.getpid()},
+            "users": self.users.list_command,
+            "reload_users": self.users.reload_command,
         }
         if self.witness is not None:
             commands |= self.witness.admin_commands()
