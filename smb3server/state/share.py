@@ -14,6 +14,7 @@ from smb3server.net.host_lists import EVERYBODY, HostLists
 if TYPE_CHECKING:
     import asyncio
 
+    from smb3server.access.descriptor import SecurityDescriptor
     from smb3server.access.identity import Identity
     from smb3server.backends.base import Backend, User
 
@@ -92,6 +93,9 @@ class Share:
     """Alternate data streams."""
     change_notify: bool = True
     """Whether CHANGE_NOTIFY is supported here."""
+    permissions: SecurityDescriptor | None = None
+    """Who may do what here, besides ``users`` and the other lists (Share.FileSecurity). None allows everything. Its
+    owner has no rights by being the owner."""
     notify: NotifyHub = field(default_factory=NotifyHub)
     continuous_availability: bool = False
     """Share.IsCA. [MS-SMB2 3.3.1.6]"""
