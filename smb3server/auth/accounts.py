@@ -82,6 +82,11 @@ def rid(name: str) -> int:
     return _FIRST_RID + zlib.crc32(name.casefold().encode("utf-8", "surrogatepass")) % _RIDS
 
 
+def group_rid(name: str) -> int:
+    """Return the RID of a group, which differs from that of an account of the same name."""
+    return rid(f"@{name}")
+
+
 WELL_KNOWN = _well_known()
 BUILTIN = Sid(_NT, (32,))
 _BY_SID = {entry.sid: entry for entry in WELL_KNOWN}

@@ -168,7 +168,7 @@ class NtlmLogon:
             self._verify_mic(session_key, challenge, token)
         self.session_key = session_key
         self.flags = given.flags
-        self.identity = Identity(account.name, user=account.user)
+        self.identity = account.identity
 
     def _verify_mic(self, session_key: bytes, challenge: bytes, token: bytes) -> None:
         """Verify the MIC over all three messages as they were sent, with its own bytes zero. [MS-NLMP 3.2.5.1.2]"""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from smb3server.access.identity import Identity
 from smb3server.auth import pyspnego
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ class Account:
     principal: str = ""
     """The Kerberos principal that has this account, ``name@REALM``. Empty means any principal of this name in a trusted
     realm."""
+
+    @property
+    def identity(self) -> Identity:
+        """The identity that a client has after it has proved the account's password."""
+        return Identity(self.name, user=self.user)
 
 
 def nt_hash(password: str) -> bytes:

@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from smb3server.auth.accounts import rid
+from smb3server.auth.accounts import group_rid, rid
+from smb3server.auth.groups import is_user
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.settings import store_access
@@ -181,12 +182,15 @@ def _check_users(config: Config) -> None:
     """Check that lists name existing accounts. With a keytab they may also name principals without an account."""
     settings = config.settings
     known = {account.name.casefold() for account in config.accounts}
+    lists = [("[server]: admins", settings.admins)]
     for share in config.shares:
-        for key in ("users", "read_list", "write_list"):
-            unknown = sorted((getattr(share, key) or frozenset()) - known)
-            wrong = [name for name in unknown if not settings.keytab or "@" not in name]
-            if wrong:
-                raise ConfigError(f"share {share.name}: {key}: there is no user {wrong[0]}")
+        lists += [(f"share {share.name}: {key}", getattr(share, key)) for key in ("users", "read_list", "write_list")]
+    for where, names in lists:
+        unknown = sorted(filter(is_user, (names or frozenset()) - known))
+        wrong = [name for name in unknown if not settings.keytab or "@" not in name]
+        if wrong:
+            raise ConfigError(f"{where}: there is no user {wrong[0]}")
+    for share in config.shares:
         if share.write_list and not share.read_only:
             raise ConfigError(f"share {share.name}: write_list is for shares with read_only = true")
         if both := sorted(share.read_list & share.write_list):
@@ -199,6 +203,10 @@ def _check_users(config: Config) -> None:
         other = rids.setdefault(rid(account.name), account.name)
         if other.casefold() != account.name.casefold():
             raise ConfigError(f"users {other} and {account.name} would have the same SID: rename one of them")
+    for group in settings.groups:
+        other = rids.setdefault(group_rid(group), group)
+        if other != group or group.casefold() in known:
+            raise ConfigError(f"group {group} and user {other if other != group else group}: rename one of them")
     if not settings.ntlm:
         if settings.allow_guest or settings.allow_anonymous:
             raise ConfigError("guests and anonymous users log on by NTLM: they need ntlm = true")

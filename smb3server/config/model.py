@@ -43,9 +43,9 @@ class ShareConfig:
     level2_oplocks: bool = True
     force_user: User | None = None
 
-    def admits(self, account: str) -> bool:
+    def admits(self, account: Account) -> bool:
         """Return whether the share's ``users`` include this account. None includes all."""
-        return self.users is None or account.casefold() in self.users
+        return self.users is None or account.identity.is_on(self.users)
 
     @property
     def never_written(self) -> bool:

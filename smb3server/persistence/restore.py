@@ -177,8 +177,15 @@ def identity_here(server: ServerState, share: Share, given: Identity) -> Identit
     """Return a stored identity with the credentials of its account on this server.
 
     Raises ``PermissionError`` if the user could not log on, or connect to the share, now."""
-    if not share.admits_user(given):
+    identity = _account_here(server, given)
+    if not share.admits_user(identity):
         raise PermissionError(errno.EACCES, f"share {share.name} is not for this user")
+    return identity
+
+
+def _account_here(server: ServerState, given: Identity) -> Identity:
+    """Return a stored identity with the credentials of its account. Raises ``PermissionError`` if it could not log on
+    now."""
     if given.guest or given.anonymous:
         return replace(given, user=None)
     if given.domain:

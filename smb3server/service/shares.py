@@ -97,7 +97,7 @@ def _default_user(share: ShareConfig, accounts: Sequence[Account], notes: list[s
         lacking = stand_in.lacks(share.path, user, share.never_written)
     except OSError as error:
         raise ConfigError(f"share {share.name}: {share.path}: {error.strerror}") from error
-    allowed = [account for account in accounts if share.admits(account.name)]
+    allowed = [account for account in accounts if share.admits(account)]
     if not (share.guest or any(account.user is None for account in allowed)):
         return user
     name = stand_in.name_of(user)

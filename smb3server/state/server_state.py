@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.auth.acceptor import Acceptor, hint_token
 from smb3server.auth.accounts import Accounts
+from smb3server.auth.administrators import Administrators
 from smb3server.auth.guessing import Guesses
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
@@ -77,6 +78,7 @@ class ServerState:
         self.accounts = Accounts(
             self.users, settings.server_name, self.server_guid[:12], guests_may_ask=settings.guests_see_accounts
         )
+        self.administrators = Administrators(settings.admins)
         self.principals: Principals | None = None
         """Maps Kerberos principals to users. None means that Kerberos tickets are not accepted."""
         if settings.keytab:
