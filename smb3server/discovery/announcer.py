@@ -15,6 +15,7 @@ from smb3server.discovery.wsd import HTTP_PORT, WsDiscovery
 from smb3server.discovery.wsd_messages import TargetService
 from smb3server.net.host import machine_id, port_owners
 from smb3server.net.interfaces import Interface
+from smb3server.process.version import version
 from smb3server.settings.discovery import DiscoveryConfig
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,6 @@ class Announcer:
         self,
         config: DiscoveryConfig,
         name: str,
-        version: str,
         interfaces: Callable[[], Collection[Interface]],
         served: Callable[[], Collection[str]],
         port: int,
@@ -39,7 +39,6 @@ class Announcer:
         """
         self._config = config
         self._name = name
-        self._version = version
         self._interfaces = interfaces
         self._served = served
         self._port = port
@@ -95,20 +94,18 @@ class Announcer:
     async def _follow_mdns(self, links: list[Link]) -> None:
         if not self._config.mdns:
             return
-        mdns, self._mdns = self._mdns, None
+        # A new responder for other links or addresses: the goodbye of the old one tells clients what is no longer true.
+        if self._mdns is not None:
+            await self._mdns.stop()
+            self._mdns = None
+        if not links:
+            return
+        mdns = Mdns(self._name, self._port, self._config.model)
         try:
-            if mdns is not None and links:
-                await mdns.update(links)
-            elif mdns is not None:
-                await mdns.stop()
-                return
-            elif links:
-                mdns = Mdns(self._name, self._port, self._config.model)
-                await mdns.start(links, {str(entry.address) for entry in self._interfaces()})
+            await mdns.start(links, {str(entry.address) for entry in self._interfaces()})
         except OSError as error:
             self._problem(f"no mDNS: {error.strerror or error}")
-            if mdns is not None:
-                await mdns.stop()
+            await mdns.stop()
             return
         self._mdns = mdns
 
@@ -121,7 +118,7 @@ class Announcer:
         if not links:
             return
         identity = uuid.uuid5(uuid.NAMESPACE_URL, f"smb3server:{machine_id()}:{self._name}")
-        target = TargetService(self._name, self._config.workgroup, identity.urn, self._version, int(time.time()))
+        target = TargetService(self._name, self._config.workgroup, identity.urn, version(), int(time.time()))
         wsd = WsDiscovery(target, self._admits)
         try:
             await wsd.start(links)

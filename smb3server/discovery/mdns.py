@@ -12,17 +12,15 @@ import logging
 from collections.abc import Collection, Sequence
 from ipaddress import ip_address
 
-from zeroconf import (
-    AddressResolver,  # type: ignore[attr-defined]  # documented, but missing in its __all__
-    IPVersion,
-    NonUniqueNameException,
-    ServiceInfo,
-)
+# AddressResolver is documented, but missing in __all__.
+from zeroconf import AddressResolver, IPVersion, NonUniqueNameException, ServiceInfo  # type: ignore[attr-defined]
 from zeroconf.asyncio import AsyncZeroconf
 
 from smb3server.discovery.links import Link
 
 log = logging.getLogger(__name__)
+# It warns, with a traceback, whenever an interface has gone on which it was to say goodbye.
+logging.getLogger("zeroconf").setLevel(logging.ERROR)
 
 SMB = "_smb._tcp.local."
 DEVICE_INFO = "_device-info._tcp.local."
@@ -34,7 +32,7 @@ MAX_NAMES = 9
 
 
 class Mdns:
-    """The mDNS responder of one server. Call ``start``, ``update`` any number of times, then ``stop``."""
+    """The mDNS responder of one server, on links that do not change. Call ``start`` and then ``stop``, once."""
 
     def __init__(self, name: str, port: int, model: str) -> None:
         """Announce ``name``, served at TCP port ``port``."""
@@ -90,16 +88,6 @@ class Mdns:
         if not self._announces_host:
             return []
         return [ip_address(text).packed for link in links for text in link.addresses]
-
-    async def update(self, links: Sequence[Link]) -> None:
-        """Announce on other links, or with other addresses. Raises ``OSError``."""
-        zeroconf = self._zeroconf
-        if zeroconf is None:
-            return
-        await zeroconf.async_update_interfaces(_interfaces(links), _version(links))
-        for service in self._services:
-            service.addresses = self._addresses(links)
-            await (await zeroconf.async_update_service(service))
 
     async def stop(self) -> None:
         """Say goodbye, so that clients forget the server at once, and stop. [RFC 6762 10.1]"""

@@ -70,13 +70,11 @@ class LinkSockets:
         # Without this option it would receive the groups that any socket of this machine has joined. [ip(7)]
         receiver.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
         receiver.bind((GROUP_IPV4, PORT))
-        group, own = socket.inet_aton(GROUP_IPV4), socket.inet_aton(self.address)
-        receiver.setsockopt(
-            socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, struct.pack("=4s4si", group, own, self.link.number)
+        membership = struct.pack(
+            "=4s4si", socket.inet_aton(GROUP_IPV4), socket.inet_aton(self.address), self.link.number
         )
-        sender.setsockopt(
-            socket.IPPROTO_IP, socket.IP_MULTICAST_IF, struct.pack("=4s4si", group, own, self.link.number)
-        )
+        receiver.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, membership)
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
         sender.bind((self.address, PORT))
 
