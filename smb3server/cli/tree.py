@@ -44,6 +44,7 @@ COMMANDS = {
     "hash": Entry("smb3server.cli.password_hash", SERVING, "make a line for users_file"),
     "status": Entry("smb3server.cli.status", SHOWING, "sessions, channels and opens, and whether RDMA is used"),
     "doctor": Entry("smb3server.cli.doctor", SHOWING, "what this machine can serve, or how a share is reached"),
+    "user": Entry("smb3server.cli.user", CHANGING, "add, change, list and remove users, import them from Samba"),
     "cluster": Entry("smb3server.cli.cluster", CHANGING, "show nodes and services of a cluster, move services"),
     "witness": Entry("smb3server.cli.witness", CHANGING, "ask a Witness service, notify its clients"),
     "selfcheck": Entry("smb3server.cli.selfcheck", TESTING, "check that RDMA NICs carry data unharmed"),
