@@ -9,7 +9,7 @@ import os
 import resource
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smb3server.auth.users import UserDatabase
 from smb3server.commands import load
@@ -33,11 +33,13 @@ from smb3server.service.state_directory import StateDirectory
 from smb3server.service.stored_opens import StoredOpens
 from smb3server.service.tcp_ports import EVERYWHERE, TcpPorts
 from smb3server.service.users import LiveUsers
+from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.witness import WitnessConfig
 from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
 
 if TYPE_CHECKING:
+    from smb3server.discovery.announcer import Announcer
     from smb3server.service.clustering import ClusterNode
     from witness.setup import Witness
 
@@ -85,6 +87,7 @@ class Service:
         self.admin: AdminSocket | None = None
         self.cluster: ClusterNode | None = None
         self.witness: Witness | None = None
+        self.announcer: Announcer | None = None
         self._state: StateDirectory | None = None
         self._descriptors: int | None = None
         """Descriptors that the process may have; None means any number."""
@@ -141,6 +144,8 @@ class Service:
         if self._privileges is not None:
             self._privileges.drop_start_privileges()
         await self._open_admin()
+        if self.config.discovery is not None:
+            self._announce(self.config.discovery)
 
     def _check_kerberos(self) -> None:
         """Trust the realms of the keytab unless others are named. Raises ``ConfigError``."""
@@ -223,11 +228,29 @@ class Service:
         self.witness = await start_witness(config, hosts, self.server, events)
         self.notes += self.witness.service.notes
 
+    def _announce(self, config: DiscoveryConfig) -> None:
+        try:
+            # An extra, and a server that is not announced starts faster without these modules.
+            from smb3server.discovery.announcer import Announcer
+        except ImportError as error:
+            raise ConfigError(f"[discovery] needs {error.name}: pip install 'smb3server[discovery]'") from error
+        settings = self.config.settings
+        self.announcer = Announcer(
+            config,
+            settings.server_name,
+            lambda: self.server.interfaces.interfaces,
+            lambda: self.server.tcp_addresses,
+            self.listeners[0].address[1],
+            settings.hosts.admits,
+        )
+        self.server.interfaces.on_change = self.announcer.refresh_soon
+        self.announcer.start()
+
     async def _open_admin(self) -> None:
         """Open the admin socket; note an error and go on, because the server can serve without it."""
         path = socket_path(self.config.state)
         commands: dict[str, Command] = {
-            "status": lambda _: {**collect(self.server, self.addresses()), "process": in_force()},
+            "status": self._report,
             "ping": lambda _: {"pid": os.getpid()},
             "users": self.users.list_command,
             "reload_users": self.users.reload_command,
@@ -272,6 +295,11 @@ class Service:
         log.info("configuration reloaded")
         return outcome
 
+    def _report(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the report. ``"files": false`` leaves out opens and locks."""
+        files = request.get("files", True) is not False
+        return {**collect(self.server, self.addresses(), files), "process": in_force()}
+
     def addresses(self) -> list[str]:
         """Return the addresses served, as in ``tcp 0.0.0.0:445`` and ``iwarp 0.0.0.0:5445``."""
         served = [("tcp", listener.address) for listener in self.listeners]
@@ -284,6 +312,8 @@ class Service:
         """Stop listening, finish requests in flight, close opens and connections."""
         if self.admin is not None:
             await self.admin.close()
+        if self.announcer is not None:
+            await self.announcer.stop()
         if self.witness is not None:
             await self.witness.stop()
         await self._tcp.close()

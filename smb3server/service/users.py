@@ -130,7 +130,7 @@ class LiveUsers:
         try:
             changes = self.reload()
         except ConfigError as error:
-            return {"error": f"users stay as they were: {error}"}
+            return {"uses_file": True, "error": f"users stay as they were: {error}"}
         return {
             "uses_file": True,
             "added": changes.added,
