@@ -12,7 +12,7 @@ state = "/var/lib/smb3server"
 run_as = "smb3server"              # change to this user after the start; default: stay the same
 sandbox = false                    # refuse system calls that a file server never makes
 xattrs = "auto"                    # where metadata lies: auto, trusted, user
-users_file = "/etc/smb3server/users"   # lines NAME:NT_HASH or NAME:NT_HASH:UNIX_USER
+users_file = "/etc/smb3server/users"   # accounts that "smb3server user" changes; default: STATE/users
 guest = false
 require_signing = false
 require_encryption = false
@@ -117,7 +117,7 @@ from smb3server.backends.base import User
 from smb3server.config.checks import MESSAGE_OVERHEAD, NAME, check_share
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
-from smb3server.config.passwords import read_password, read_users
+from smb3server.config.passwords import read_password
 from smb3server.config.table import SECRETS, Table, read_document, take_table, take_tables
 from smb3server.config.values import check_port, parse_rdma, unix_user
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
@@ -234,12 +234,8 @@ def _read_server(table: Table, config: Config) -> None:
         raise ConfigError(f"xattrs: {config.xattrs} is not one of {', '.join(XATTR_CHOICES)}")
     users = table.take("users_file", str)
     table.finish()
-    for name, digest, unix_name in read_users(Path(users)) if users else ():
-        user = unix_user(f"{users}: {name}", unix_name)
-        try:
-            config.accounts.append(Account(name, parse_hash(digest), user))
-        except ValueError as error:
-            raise ConfigError(f"{users}: {name}: {error}") from error
+    if users:
+        config.users_file = Path(users)
 
 
 def _unknown_principals(text: str) -> User | None:
