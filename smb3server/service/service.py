@@ -243,7 +243,7 @@ class Service:
             self.listeners[0].address[1],
             settings.hosts.admits,
         )
-        self.server.interfaces.on_change = self.announcer.refresh_soon
+        self.server.interfaces.on_refresh = self.announcer.refresh_soon
         self.announcer.start()
 
     async def _open_admin(self) -> None:
