@@ -64,7 +64,7 @@ class Client:
     async def connect(
         cls,
         transport: MessageTransport,
-        dialects: Sequence[int] = tuple(d for d in Dialect if d != Dialect.WILDCARD),
+        dialects: Sequence[int] = negotiation.DIALECTS,
         offer: negotiation.Offer | None = None,
         credits_wanted: int = 256,
         client_guid: bytes | None = None,

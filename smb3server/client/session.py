@@ -70,8 +70,8 @@ class ClientSession:
     ) -> ClientSession:
         """Log on; without ``user`` and ``kerberos_host``, log on anonymously. [MS-SMB2 3.2.4.2.3]
 
-        ``kerberos_host`` is the server's name in Kerberos: the logon uses a ticket for ``cifs/kerberos_host`` and, without
-        a password, the credentials cache.
+        ``kerberos_host`` is the server's name in Kerberos: the logon uses a ticket for ``cifs/kerberos_host`` and,
+        without a password, the credentials cache.
 
         ``previous_session_id`` is a session whose connection was lost; the server ends it if it has not noticed the
         loss. ``sign`` or ``encrypt`` every request even if the server does not require it. Raises ``ServerError``, and

@@ -17,7 +17,7 @@ ROOMS = (
     *_rooms("smb3server", "process", "wire", "backends", "crypto", "access", "auth", "net", "settings", "files"),
     *_rooms("smb3server", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),
     "witness",
-    *_rooms("smb3server", "cluster", "client", "config", "service", "tools", "cli", "__main__"),
+    *_rooms("smb3server", "cluster", "client", "remote", "config", "service", "tools", "cli", "__main__"),
     *_rooms(
         "tools", "support", "flaky", "failover", "cluster", "fuzz", "access_differential", "attacks", "load", "soak"
     ),
