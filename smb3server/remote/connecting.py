@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Literal, TypedDict
 
 from smb3server.remote import address as addresses
 from smb3server.remote import credentials, fabrics, names
-from smb3server.remote.link import MAX_CHANNELS, Link, Options
+from smb3server.remote.link import MAX_CHANNELS, Link
+from smb3server.remote.link import Options as LinkOptions
 from smb3server.remote.share import Share
 
 Rdma = Literal["auto", "off", "iwarp", "roce", "verbs"]
@@ -41,6 +42,27 @@ class Connecting:
     ) -> None:
         if self._share is not None:
             await self._share.close()
+
+
+class Options(TypedDict, total=False):
+    """The options of ``connect``, which describes them."""
+
+    user: str | None
+    password: str | None
+    domain: str | None
+    kerberos: bool
+    guest: bool
+    anonymous: bool
+    credentials_file: str | os.PathLike[str] | None
+    ask: Callable[[str], str] | None
+    rdma: Rdma
+    rdma_port: int | None
+    channels: int
+    sign: bool
+    encrypt: bool
+    map_names: bool
+    timeout: float
+    patience: float
 
 
 def connect(
@@ -98,6 +120,6 @@ def connect(
         ask=ask,
     )
     protected = sign and not (guest or anonymous)
-    options = Options(rdma, rdma_port, channels, protected, encrypt, timeout, patience=patience)
+    options = LinkOptions(rdma, rdma_port, channels, protected, encrypt, timeout, patience=patience)
     shown = addresses.Address(where.host, where.share, names.clean(where.path), where.port, login.user, login.domain)
     return Connecting(Link(shown, login, options), login, map_names)
