@@ -210,7 +210,7 @@ class Copier:
 
     async def _copy_folder(self, source: Place, folder: Item, target: Place, path: str) -> None:
         try:
-            found = await source.list(folder.path)
+            found = await source.entries(folder.path)
             there = await self._prepare(target, path)
         except OSError as error:
             if is_fatal(error):
@@ -255,7 +255,7 @@ class Copier:
                 await target.make_folder(path)
             self.observer.event(Event("folder", target.show(path)))
             return []
-        return await target.list(path) if self.options.only_changed or self.options.delete else []
+        return await target.entries(path) if self.options.only_changed or self.options.delete else []
 
     async def _makes_way(self, item: Item, old: Item, target: Place) -> bool:
         """Remove an entry of the target that is of another kind; return False if it has to stay."""

@@ -57,7 +57,7 @@ class Place(Protocol):
     async def look(self, path: str) -> Item | None:
         """Return the entry of a path; None if there is none."""
 
-    async def list(self, path: str) -> list[Item]:
+    async def entries(self, path: str) -> list[Item]:
         """Return the entries of a folder, sorted by name."""
 
     async def follow(self, path: str) -> Item | None:
@@ -100,11 +100,11 @@ class LocalPlace:
             return None
         return _item(path, status)
 
-    async def list(self, path: str) -> list[Item]:
+    async def entries(self, path: str) -> list[Item]:
         """Return the entries of a folder, sorted by name."""
-        return await asyncio.to_thread(self._list, path)
+        return await asyncio.to_thread(self._entries, path)
 
-    def _list(self, path: str) -> list[Item]:
+    def _entries(self, path: str) -> list[Item]:
         with os.scandir(self.at(path)) as found:
             items = [_item(names.join(path, entry.name), entry.stat(follow_symlinks=False)) for entry in found]
         return sorted(items)
@@ -189,7 +189,7 @@ class SharePlace:
         kind = Kind.LINK if found.is_symlink() else Kind.FOLDER if found.is_dir() else Kind.FILE
         return Item(path, kind, found.size, found.modified_ns, found.attributes)
 
-    async def list(self, path: str) -> list[Item]:
+    async def entries(self, path: str) -> list[Item]:
         """Return the entries of a folder, sorted by name."""
         found: list[Item] = []
         async for entry in self.share.scandir(self.at(path)):
