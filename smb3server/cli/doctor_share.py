@@ -21,12 +21,12 @@ from smb3server.client.interfaces import ServerInterface, query_interfaces
 from smb3server.client.messages import Caller
 from smb3server.client.ways import Way
 from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT
-from smb3server.service.listeners import make_provider
 from smb3server.status.report import dialect_name
 from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.session import SessionFlags
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError, ProviderError
+from smbdirect.providers.make import make_provider
 
 ATTEMPT_TIMEOUT = 5.0
 """Seconds for one RDMA connection."""
