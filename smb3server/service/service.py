@@ -6,6 +6,8 @@ import hashlib
 import logging
 import os
 import resource
+import socket
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from smb3server.auth.users import UserDatabase
@@ -15,6 +17,7 @@ from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
+from smb3server.process.service_manager import ServiceManager
 from smb3server.server.server import Server
 from smb3server.service.kerberos import realms_of_keytab
 from smb3server.service.listeners import Fabrics
@@ -46,8 +49,19 @@ DESCRIPTORS_PER_OPEN = 2
 class Service:
     """A configured server. Call ``start`` and then ``stop``, once; also call ``stop`` after a ``start`` that failed."""
 
-    def __init__(self, config: Config, privileges: Privileges | None = None) -> None:
-        """Prepare the server. ``privileges`` are those of the process; None leaves them unchanged."""
+    def __init__(
+        self,
+        config: Config,
+        privileges: Privileges | None = None,
+        sockets: Sequence[socket.socket] = (),
+        manager: ServiceManager | None = None,
+    ) -> None:
+        """Prepare the server.
+
+        ``privileges`` are those of the process; None leaves them unchanged. ``sockets`` are TCP sockets of the service
+        manager, which listen already. ``manager`` is told of reloads; None means that nobody is.
+        """
+        self.manager = manager or ServiceManager()
         self.config = config
         self._privileges = privileges
         users = UserDatabase()
@@ -64,7 +78,7 @@ class Service:
             server.silent_peers,
             server.unauthenticated,
         )
-        self._tcp = TcpPorts(config.settings, reception)
+        self._tcp = TcpPorts(config.settings, reception, sockets)
         self.fabrics = Fabrics(config.settings, reception, lambda: server.interfaces.interfaces)
         self.fabrics.on_change = self._fabrics_changed
         server.rdma = config.rdma
