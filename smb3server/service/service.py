@@ -7,7 +7,8 @@ import hashlib
 import logging
 import os
 import resource
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
+from smb3server.process.service_manager import ServiceManager
 from smb3server.server.server import Server
 from smb3server.service.admin_commands import client_commands, process_commands, share_commands
 from smb3server.service.client_admin import ClientAdmin
@@ -54,13 +56,22 @@ class Service:
     """A configured server. Call ``start`` and then ``stop``, once; also call ``stop`` after a ``start`` that failed."""
 
     def __init__(
-        self, config: Config, privileges: Privileges | None = None, read: Callable[[], Config] | None = None
+    def __init__(
+        self,
+        config: Config,
+        privileges: Privileges | None = None,
+        read: Callable[[], Config] | None = None,
+        sockets: Sequence[socket.socket] = (),
+        manager: ServiceManager | None = None,
     ) -> None:
         """Prepare the server.
 
         ``privileges`` are those of the process; None leaves them unchanged. ``read`` reads the configuration again, on
-        a worker thread; None means that it never changes.
+        a worker thread; None means that it never changes. ``sockets`` are TCP sockets of the service manager, which
+        listen already. ``manager`` is told of reloads; None means that nobody is.
         """
+        self.manager = manager or ServiceManager()
+        self.config = config
         self._privileges = privileges
         self._read = read
         self._given = config
@@ -79,7 +90,7 @@ class Service:
             server.silent_peers,
             server.unauthenticated,
         )
-        self._tcp = TcpPorts(config.settings, reception)
+        self._tcp = TcpPorts(config.settings, reception, sockets)
         self.fabrics = Fabrics(config.settings, reception, lambda: server.interfaces.interfaces)
         self.fabrics.on_change = self._fabrics_changed
         server.rdma = config.rdma
