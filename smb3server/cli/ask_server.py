@@ -13,7 +13,7 @@ TIMEOUT = 60.0
 
 
 def ask_server(
-    state: Path | None, socket: Path | None, config: Path | None, command: str, **arguments: Any
+    state: Path | None, socket: Path | None, config: Path | None, command: str, /, **arguments: Any
 ) -> dict[str, Any]:
     """Send a command to the server that the options name, print its progress, and return its answer.
 

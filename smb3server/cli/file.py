@@ -40,7 +40,7 @@ def list_files(
 ) -> int:
     """List open files: who, where, and what keeps them open."""
     from smb3server.cli.ask_server import ask_server
-    from smb3server.cli.tables import columns
+    from smb3server.cli.short_tables import print_table
 
     files = ask_server(state, socket, config, "file-list", user=user, share=share, path=path)["files"]
     if as_json:
@@ -50,7 +50,7 @@ def list_files(
         (entry["id"], entry["user"], entry["access"] or "-", _state(entry), f"{entry['share']}/{entry['path']}")
         for entry in files
     ]
-    print(columns(("FILE", "USER", "ACCESS", "STATE", "PATH"), rows))
+    print_table(("FILE", "USER", "ACCESS", "STATE", "PATH"), rows)
     return EXIT_DONE
 
 

@@ -40,7 +40,7 @@ def list_sessions(
 ) -> int:
     """List sessions: who, from where, since when."""
     from smb3server.cli.ask_server import ask_server
-    from smb3server.cli.tables import columns, since
+    from smb3server.cli.short_tables import print_table, since
 
     sessions = ask_server(state, socket, config, "session-list", user=user, share=share)["sessions"]
     if as_json:
@@ -54,7 +54,7 @@ def list_sessions(
         )
         for entry in sessions
     ]
-    print(columns(("SESSION", "USER", "CLIENT", "SINCE", "FILES", "CHANNELS", "SHARES"), rows))
+    print_table(("SESSION", "USER", "CLIENT", "SINCE", "FILES", "CHANNELS", "SHARES"), rows)
     return EXIT_DONE
 
 

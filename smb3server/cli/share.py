@@ -45,18 +45,14 @@ def command() -> None:
 def list_shares(state: Path | None, socket: Path | None, config: Path | None, as_json: bool) -> int:
     """List the shares of a running server, and where each comes from."""
     from smb3server.cli.ask_server import ask_server
-    from smb3server.process.log_lines import printable
+    from smb3server.cli.short_tables import print_table
 
     shares = ask_server(state, socket, config, "share-list")["shares"]
     if as_json:
         print(json.dumps(shares, indent=2))
         return EXIT_DONE
-    rows = [("SHARE", "FROM", "IN USE", "PATH")]
-    rows += [(entry["name"], entry["origin"], str(entry["tree_connects"]), entry["path"]) for entry in shares]
-    widths = [max(len(printable(row[column])) for row in rows) for column in range(3)]
-    for row in rows:
-        cells = [printable(cell).ljust(width) for cell, width in zip(row, widths, strict=False)]
-        print("  ".join([*cells, printable(row[3])]))
+    rows = [(entry["name"], entry["origin"], str(entry["tree_connects"]), entry["path"]) for entry in shares]
+    print_table(("SHARE", "FROM", "IN USE", "PATH"), rows)
     return EXIT_DONE
 
 
