@@ -106,8 +106,6 @@ class Service:
         self._reload = Reload(config, server, self.shares, self.users, self._tcp.listeners)
         self._reload.limits_changed = self._limit_opens
         self.share_admin = server.share_administration = ShareAdmin(self._reload, self.shares)
-        self.on_reload: Callable[[bool], None] = lambda begins: None
-        """Called with True when a reload begins, and with False when it has ended."""
         self.on_stop: Callable[[], None] = lambda: None
         """Called when the operator asks over the admin socket that the server stops. Set it before ``start``."""
         self.apply_logging: Callable[[Config], None] = lambda config: None
@@ -289,19 +287,17 @@ class Service:
         The outcome and all mistakes are logged.
         """
         async with self.share_admin.lock:
-            self.on_reload(True)
-            try:
-                given = self._given if self._read is None else await asyncio.to_thread(self._read)
-                fresh = self.share_admin.complete(replace(given, accounts=self.users.read_again(given)))
-                outcome = await self._reload.apply(fresh)
+            with self.manager.reloading():
+                try:
+                    given = self._given if self._read is None else await asyncio.to_thread(self._read)
+                    fresh = self.share_admin.complete(replace(given, accounts=self.users.read_again(given)))
+                    outcome = await self._reload.apply(fresh)
+                except ConfigError as error:
+                    for line in str(error).splitlines():
+                        log.error("reload: %s", line)
+                    raise
                 self._given = given
                 self.apply_logging(self.config)
-            except ConfigError as error:
-                for line in str(error).splitlines():
-                    log.error("reload: %s", line)
-                raise
-            finally:
-                self.on_reload(False)
         outcome.write_log()
         log.info("configuration reloaded")
         return outcome
