@@ -164,7 +164,7 @@ def read_file(path: Path, config: Config) -> None:
     _read_server(Table(f"{path}: [server]", take_table(path, document, "server")), config)
     _read_limits(Table(f"{path}: [limits]", take_table(path, document, "limits")), config.settings)
     for entry in take_tables(path, document, "share"):
-        _read_share(Table(f"{path}: [[share]]", entry), config)
+        read_share(Table(f"{path}: [[share]]", entry), config)
     for entry in take_tables(path, document, "user"):
         if path not in config.secret_files and any(key in entry for key in SECRETS):
             config.secret_files.append(path)
@@ -343,7 +343,8 @@ def _read_limits(table: Table, settings: Settings) -> None:
         settings.max_message_size = max(settings.max_message_size, settings.max_io_size + MESSAGE_OVERHEAD)
 
 
-def _read_share(table: Table, config: Config) -> None:
+def read_share(table: Table, config: Config) -> None:
+    """Add the share that a section describes to ``config``. Raises ``ConfigError``."""
     name, path = table.take("name", str), table.take("path", str)
     if not name or not path:
         raise ConfigError("[[share]]: name and path are needed")

@@ -47,6 +47,8 @@ class Settings:
     """Whether guests and anonymous users may look up names of accounts."""
     groups: Groups = field(default_factory=Groups)
     """Groups of users."""
+    share_folders: tuple[str, ...] = ()
+    """Directories below which administrators may add shares from afar. Empty: below those of the configured shares."""
     admins: frozenset[str] = frozenset()
     """Users who may change the server from afar (``Groups.expand``)."""
     hosts: HostLists = EVERYBODY
