@@ -9,6 +9,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 HEADERS: Final = {
+    "Server": "smb3server",
     # Nothing from elsewhere, nothing inline: a name of a file or user that contains markup can do nothing.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; "
@@ -43,7 +44,7 @@ class Guard:
             response.headers["Strict-Transport-Security"] = TRANSPORT_SECURITY
 
     @web.middleware
-    async def __call__(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse what no browser on this page sends, then serve the request."""
         self._check_sender(request)
         if request.method == hdrs.METH_POST:

@@ -57,7 +57,7 @@ class Page:
 
     def application(self) -> web.Application:
         """Return what aiohttp serves."""
-        app = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY)
+        app = web.Application(middlewares=[self._guard.serve], client_max_size=MAX_BODY)
         app.on_response_prepare.append(self._prepare)
         app.router.add_get("/", self._index)
         app.router.add_get("/static/{name}", self._static)
