@@ -36,6 +36,7 @@ from smb3server.service.stored_opens import StoredOpens
 from smb3server.service.tcp_ports import EVERYWHERE, TcpPorts
 from smb3server.service.users import LiveUsers
 from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
@@ -43,6 +44,7 @@ from smb3server.status.report import collect
 if TYPE_CHECKING:
     from smb3server.discovery.announcer import Announcer
     from smb3server.service.clustering import ClusterNode
+    from smb3server.web.serving import WebServer
     from witness.setup import Witness
 
 log = logging.getLogger(__name__)
@@ -99,6 +101,9 @@ class Service:
         self.cluster: ClusterNode | None = None
         self.witness: Witness | None = None
         self.announcer: Announcer | None = None
+        self.web: WebServer | None = None
+        self._commands: dict[str, Command] = {}
+        """Those of the admin socket."""
         self._state: StateDirectory | None = None
         self._descriptors: int | None = None
         """Descriptors that the process may have; None means any number."""
@@ -150,6 +155,8 @@ class Service:
             await self.cluster.cluster.start()
         if self.config.witness is not None:
             await self._start_witness(self.config.witness, hosts)
+        if self.config.web is not None:
+            await self._open_page(self.config.web)
         if self._privileges is not None:
             self._privileges.drop_start_privileges()
         await self._open_admin()
@@ -255,10 +262,19 @@ class Service:
         self.server.interfaces.on_refresh = self.announcer.refresh_soon
         self.announcer.start()
 
+    async def _open_page(self, config: WebConfig) -> None:
+        try:
+            # An extra, and a server without a page starts faster without these modules.
+            from smb3server.service.web_page import start_page
+        except ImportError as error:
+            raise ConfigError(f"[web] needs {error.name}: pip install 'smb3server[web]'") from error
+        self.web = await start_page(config, self.server, lambda: self._commands)
+        self.notes.append(f"web page for administrators: {self.web.url}")
+
     async def _open_admin(self) -> None:
         """Open the admin socket; note an error and go on, because the server can serve without it."""
         path = socket_path(self.config.state)
-        commands: dict[str, Command] = {
+        commands = self._commands = {
             "status": self._report,
             "ping": lambda _: {"pid": os.getpid()},
             "users": self.users.list_command,
@@ -319,6 +335,8 @@ class Service:
         """Stop listening, finish requests in flight, close opens and connections."""
         if self.admin is not None:
             await self.admin.close()
+        if self.web is not None:
+            await self.web.stop()
         if self.announcer is not None:
             await self.announcer.stop()
         if self.witness is not None:
