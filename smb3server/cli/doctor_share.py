@@ -367,7 +367,9 @@ async def _try_fabrics(patient: _Patient) -> None:
         except ProviderError as error:
             result.add(Verdict.NOTE, fabric, f"cannot be tried from here: {error}")
             continue
-        ports = (target.rdma_port,) if target.rdma_port else (SMB_DIRECT_PORT, SMB_PORT)
+        # Over iWARP clients do not try 445, although a server may answer there. [MS-SMBD 1.9]
+        usual = (SMB_DIRECT_PORT,) if fabric == "iwarp" else (SMB_DIRECT_PORT, SMB_PORT)
+        ports = (target.rdma_port,) if target.rdma_port else usual
         tried: list[Attempt] = []
         for address in addresses:
             for port in ports:
