@@ -30,7 +30,12 @@ _TARGET = re.compile(
 @click.argument("target", required=False, metavar="[//HOST[:PORT]/SHARE]")
 @click.option("--user", metavar="NAME[:PASSWORD]", help="Log on as; the password may be in PASSWD, or is asked for.")
 @click.option("--fabrics", metavar="NAMES", help="Fabrics to try, with commas. Default: all.")
-@click.option("--rdma-port", type=int, metavar="PORT", help="Port to try SMB Direct on. Default: 5445, and 445 where it is not iWARP.")
+@click.option(
+    "--rdma-port",
+    type=int,
+    metavar="PORT",
+    help="Port to try SMB Direct on. Default: 5445; over RoCE and InfiniBand then 445.",
+)
 @click.option(
     "--config",
     type=click.Path(path_type=Path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,7 @@ from smb3server.config.model import Config
 from smb3server.net.fabric_choice import WILDCARDS, Choice, choose_automatically, choose_named, fatal, ports_needed
 from smb3server.net.host import CAP_NET_BIND_SERVICE, SMB_PORT, kernel_owner, overlapping
 from smb3server.net.interfaces import rdma_capable
-from smb3server.process.state_lock import LOCK_NAME
-from smb3server.status.admin_socket import SOCKET_NAME, ask
+from smb3server.process import state_lock
 from smb3server.wire.negotiate import DIALECT_NAMES, Dialect
 from smb3server.wire.rdma_transform import RdmaTransformId
 
@@ -24,6 +24,9 @@ PORT_REMEDY = (
     "run as root, give the service the right (AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit file), or serve"
     " another port (`port` of [server])"
 )
+
+
+_INLINE = "that data goes inline"
 
 
 def _choices(config: Config, host: Host) -> list[Choice]:
@@ -34,6 +37,10 @@ def _choices(config: Config, host: Host) -> list[Choice]:
     if config.rdma == "auto":
         return choose_automatically(hosts, host.machine_without_servers, config.rdma_port)
     return choose_named(config.rdma.split(","), hosts, host.machine_without_servers, config.rdma_port)
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
 
 
 def _tcp(config: Config, host: Host) -> Iterator[Finding]:
@@ -52,14 +59,14 @@ def _tcp(config: Config, host: Host) -> Iterator[Finding]:
             return
     own = {str(entry.address) for entry in host.interfaces}
     for address in config.listen:
-        if address not in WILDCARDS and address not in own and not address.startswith(("127.", "::1")):
+        if address not in WILDCARDS and address not in own and not _is_loopback(address):
             yield Finding(
                 Verdict.PROBLEM,
                 "listen",
                 f"this machine does not have the address {address}, or its interface is down",
                 "`ip address` shows what it has; `ip link set IFACE up`",
             )
-    if host.interfaces and all(address.startswith("127.") or address == "::1" for address in config.listen or ("",)):
+    if config.listen and all(_is_loopback(address) for address in config.listen):
         yield Finding(
             Verdict.WARNING, "listen", "only at loopback addresses: no other machine reaches them", "change `listen`"
         )
@@ -67,18 +74,14 @@ def _tcp(config: Config, host: Host) -> Iterator[Finding]:
 
 def _state(config: Config) -> Iterator[Finding]:
     """Find a server that uses the state directory: a second one would not start."""
-    if config.state is None or not (config.state / LOCK_NAME).exists():
-        return
-    try:
-        pid = ask(config.state / SOCKET_NAME, "ping", 1.0).get("pid")
-    except (OSError, ValueError):
-        return
-    yield Finding(
-        Verdict.NOTE,
-        "state directory",
-        f"{config.state}: a server uses it (process {pid}); a second one would not start",
-        "none needed if that is this configuration's server; else give each server a `state` of its own",
-    )
+    user = state_lock.user_of(config.state) if config.state is not None else ""
+    if user:
+        yield Finding(
+            Verdict.NOTE,
+            "state directory",
+            f"{config.state}: another server uses it: {user}",
+            "none needed if that is this configuration's server; else give each server a `state` of its own",
+        )
 
 
 def _protection(config: Config) -> Iterator[Finding]:
@@ -98,7 +101,7 @@ def _protection(config: Config) -> Iterator[Finding]:
             yield Finding(
                 Verdict.WARNING,
                 what,
-                f"required, and rdma_transforms lacks {name}: that data goes inline",
+                f"required, and rdma_transforms lacks {name}: {_INLINE}",
                 f'add "{name}" to rdma_transforms',
             )
         elif needed:
@@ -154,6 +157,14 @@ def _verdict(config: Config, choices: list[Choice], findings: list[Finding]) -> 
     if problems:
         return EXIT_NO_RDMA, f"there are problems to solve first: {problems[0].subject}: {problems[0].text}"
     fabrics = list(dict.fromkeys(choice.fabric for choice in choices if choice.served))
+    if fabrics and all(_is_loopback(choice.host) for choice in choices if choice.served):
+        return EXIT_NO_RDMA, "RDMA would be served at loopback addresses only"
+    inline = [finding for finding in findings if finding.verdict is Verdict.WARNING and finding.text.endswith(_INLINE)]
+    if fabrics and inline:
+        return (
+            EXIT_NO_RDMA,
+            f"{', '.join(fabrics)} would be served, and data goes inline: {inline[0].subject} is required",
+        )
     if not fabrics:
         return EXIT_NO_RDMA, f"{socket.gethostname()} would serve no RDMA with this configuration"
     return EXIT_RDMA, f"RDMA would be served: {', '.join(fabrics)}"

@@ -248,6 +248,15 @@ def _served(host: Host) -> Iterator[Finding]:
         )
 
 
+FIREWALL = Finding(
+    Verdict.NOTE,
+    "firewall",
+    "clients need TCP 445, TCP 5445 (iWARP) and UDP 4791 (RoCEv2)",
+    "let them through here and on the way (docs/firewall.md); from a client `smb3server doctor //HOST/SHARE` tells",
+)
+"""The ports to open. Rules are not judged: a firewall may be anywhere on the way."""
+
+
 CHECKS: tuple[Callable[[Host], Iterator[Finding]], ...] = (
     _devices,
     _modules,
@@ -292,7 +301,7 @@ def report(as_json: bool) -> int:
     findings = examine(host)
     status, text = conclude(host, findings)
     served = any(server.fabrics for server in host.servers)
-    return show(status, findings, text, served, as_json)
+    return show(status, [*findings, FIREWALL], text, served, as_json)
 
 
 def show(status: int, findings: Sequence[Finding], text: str, served: bool, as_json: bool) -> int:
