@@ -21,6 +21,7 @@ from smb3server.client.interfaces import ServerInterface, query_interfaces
 from smb3server.client.messages import Caller
 from smb3server.client.ways import Way
 from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT
+from smb3server.status import mount_commands
 from smb3server.status.report import dialect_name
 from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.session import SessionFlags
@@ -194,6 +195,7 @@ async def consult(target: Target) -> Result:
             await tcp.close()
     result.reached = tcp is not None or any(attempt.worked for attempt in result.attempts)
     _judge(patient)
+    _advise(patient)
     return result
 
 
@@ -367,7 +369,9 @@ async def _try_fabrics(patient: _Patient) -> None:
         except ProviderError as error:
             result.add(Verdict.NOTE, fabric, f"cannot be tried from here: {error}")
             continue
-        ports = (target.rdma_port,) if target.rdma_port else (SMB_DIRECT_PORT, SMB_PORT)
+        # Over iWARP clients do not try 445, although a server may answer there. [MS-SMBD 1.9]
+        usual = (SMB_DIRECT_PORT,) if fabric == "iwarp" else (SMB_DIRECT_PORT, SMB_PORT)
+        ports = (target.rdma_port,) if target.rdma_port else usual
         tried: list[Attempt] = []
         for address in addresses:
             for port in ports:
@@ -477,6 +481,30 @@ async def _move(patient: _Patient, attempt: Attempt, tree: Tree) -> None:
 
 def _amounts(moved: Moved) -> str:
     return f"{moved.written >> 10} KiB written, {moved.read >> 10} KiB read"
+
+
+def _advise(patient: _Patient) -> None:
+    """Add how clients get to RDMA with this share, and see that they use it."""
+    result, target = patient.result, patient.target
+    worked = next((attempt for attempt in result.attempts if attempt.worked), None)
+    if worked is None or result.answer is Answer.NOT_USED:
+        return
+    lines = mount_commands.linux_rdma(
+        mount_commands.Reach(
+            target.share or "SHARE",
+            "" if target.user == "guest" else target.user,
+            worked.address,
+            target.port,
+            rdma=[(worked.fabric, worked.address, worked.port)],
+        )
+    )
+    result.add(Verdict.NOTE, "Linux clients", lines)
+    result.add(
+        Verdict.NOTE,
+        "Windows clients",
+        "find RDMA by themselves: `Get-NetAdapterRdma` shows the NICs that can,"
+        " `Get-SmbMultichannelConnection -IncludeNotSelected` whether this server's connections do",
+    )
 
 
 def _judge(patient: _Patient) -> None:

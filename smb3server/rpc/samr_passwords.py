@@ -15,7 +15,7 @@ from typing import Any
 
 from impacket.dcerpc.v5 import samr
 from impacket.dcerpc.v5.dtypes import NULL, PRPC_UNICODE_STRING, RPC_UNICODE_STRING, UCHAR, ULONG, ULONGLONG
-from impacket.dcerpc.v5.ndr import NDRCALL, NDRSTRUCT, NDRPOINTER, NDRUniConformantArray
+from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRSTRUCT, NDRUniConformantArray
 
 from smb3server.auth import sam_passwords
 from smb3server.auth.guessing import LogonRefused

@@ -58,7 +58,6 @@ class Service:
     """A configured server. Call ``start`` and then ``stop``, once; also call ``stop`` after a ``start`` that failed."""
 
     def __init__(
-    def __init__(
         self,
         config: Config,
         privileges: Privileges | None = None,
@@ -73,7 +72,6 @@ class Service:
         listen already. ``manager`` is told of reloads; None means that nobody is.
         """
         self.manager = manager or ServiceManager()
-        self.config = config
         self._privileges = privileges
         self._read = read
         self._given = config
