@@ -124,6 +124,8 @@ async def _entries(shares: Shares, sources: Sequence[str], target: str) -> list[
     from smb3server.remote.names import split
     from smb3server.remote.places import Kind, LocalPlace, SharePlace
 
+    if not is_remote(target) and not all(map(is_remote, sources)):
+        raise CommandError("both are of this machine; cp(1) copies those", EXIT_USAGE)
     found = await _sources(shares, sources)
     whole: Place
     if is_remote(target):
@@ -134,8 +136,6 @@ async def _entries(shares: Shares, sources: Sequence[str], target: str) -> list[
     else:
         local = Path(target)
         whole, above, name = LocalPlace(local), LocalPlace(local.parent), local.name
-    if not is_remote(target) and any(isinstance(place, LocalPlace) for place, _ in found):
-        raise CommandError("both are of this machine; cp(1) copies those", EXIT_USAGE)
     there = await whole.look("")
     if there is not None and there.kind is Kind.FOLDER:
         return [(place, item, whole, split(item.path)[1] or _last(place)) for place, item in found]

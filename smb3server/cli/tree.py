@@ -43,7 +43,7 @@ COMMANDS = {
     "doctor": Entry("smb3server.cli.doctor", SHOWING, "what this machine can serve, or how a share is reached"),
     "cluster": Entry("smb3server.cli.cluster", CHANGING, "show nodes and services of a cluster, move services"),
     "witness": Entry("smb3server.cli.witness", CHANGING, "ask a Witness service, notify its clients"),
-    "client": Entry("smb3server.cli.client", USING, "copy and list files of any share, by RDMA where possible"),
+    "client": Entry("smb3server.cli.client", USING, "copy and list files of any share, also by RDMA"),
     "selfcheck": Entry("smb3server.cli.selfcheck", TESTING, "check that RDMA NICs carry data unharmed"),
     "verbs-check": Entry("smb3server.cli.selfcheck", TESTING, "the old name of selfcheck", hidden=True),
     "conformance": Entry("smb3server.cli.conformance", TESTING, "test an SMB Direct server rule by rule"),
