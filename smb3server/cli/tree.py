@@ -52,6 +52,7 @@ COMMANDS = {
     "file": Entry("smb3server.cli.file", CHANGING, "list open files, close some"),
     "cluster": Entry("smb3server.cli.cluster", CHANGING, "show nodes and services of a cluster, move services"),
     "witness": Entry("smb3server.cli.witness", CHANGING, "ask a Witness service, notify its clients"),
+    "client": Entry("smb3server.cli.client", USING, "copy and list files of any share, also by RDMA"),
     "selfcheck": Entry("smb3server.cli.selfcheck", TESTING, "check that RDMA NICs carry data unharmed"),
     "verbs-check": Entry("smb3server.cli.selfcheck", TESTING, "the old name of selfcheck", hidden=True),
     "conformance": Entry("smb3server.cli.conformance", TESTING, "test an SMB Direct server rule by rule"),

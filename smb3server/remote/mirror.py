@@ -321,6 +321,7 @@ class Copier:
                 resume=how.resume,
                 sparse=how.sparse,
                 verify=how.verify,
+                exact=True,
             )
             if kept & attr.READONLY:
                 local.chmod(local.stat().st_mode & ~0o222)
@@ -333,6 +334,7 @@ class Copier:
                 resume=how.resume,
                 sparse=how.sparse,
                 verify=how.verify,
+                exact=True,
                 attributes=kept,
             )
         assert isinstance(source, SharePlace) and isinstance(target, SharePlace)
@@ -343,6 +345,7 @@ class Copier:
             progress=progress,
             resume=how.resume,
             verify=how.verify,
+            exact=True,
         )
 
 

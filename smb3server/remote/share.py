@@ -360,16 +360,18 @@ class Share:
         resume: bool = False,
         sparse: bool = True,
         verify: bool = False,
+        exact: bool = False,
     ) -> Transfer:
         """Copy a file of the share to a local file, or into a local folder.
 
         The data goes to a file beside it (``.NAME.*.part``), which takes its name when it is complete. With ``resume``
         such a file of an interrupted download of the same version is continued. Holes stay holes with ``sparse``.
-        ``verify`` reads both files again and compares them. The file gets the time of its source.
+        ``verify`` reads both files again and compares them. The file gets the time of its source. ``exact`` refuses a
+        folder that has the name of the target.
         """
         clean = names.clean(path)
         target = Path(local)
-        if target.is_dir():
+        if not exact and target.is_dir():
             target /= names.split(clean)[1]
         with errors.named(clean):
             source = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
@@ -390,13 +392,14 @@ class Share:
         sparse: bool = True,
         verify: bool = False,
         attributes: int = 0,
+        exact: bool = False,
     ) -> Transfer:
         """Copy a local file to a file of the share, or into a folder of it; see ``download``.
 
         ``attributes`` are FILE_ATTRIBUTE_* that the file gets when it is complete.
         """
         source, clean = Path(local), names.clean(path)
-        if not clean or (str(path).endswith("/") or await self.is_dir(clean)):
+        if not exact and (not clean or str(path).endswith("/") or await self.is_dir(clean)):
             clean = names.join(clean, source.name)
         return await transfers.upload(
             _Target(self, clean),
@@ -417,6 +420,7 @@ class Share:
         progress: Progress | None = None,
         resume: bool = False,
         verify: bool = False,
+        exact: bool = False,
     ) -> Transfer:
         """Copy a file to another name on this share, or to the share ``to``.
 
@@ -425,7 +429,7 @@ class Share:
         """
         clean, other = names.clean(source), to or self
         clean_target = names.clean(target)
-        if not clean_target or await other.is_dir(clean_target):
+        if not exact and (not clean_target or await other.is_dir(clean_target)):
             clean_target = names.join(clean_target, names.split(clean)[1])
         if other is self and clean.casefold() == clean_target.casefold():
             raise errors.make(errno.EINVAL, clean, reason="source and target are the same file", to=clean_target)
