@@ -1,32 +1,23 @@
-"""The command line, and the whole configuration from it and its file."""
+"""The options of the server's own command line."""
 
 from __future__ import annotations
 
 import argparse
 import platform
-import re
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
-from smb3server.auth.users import Account, nt_hash
-from smb3server.config.checks import LOG_LEVELS, check, check_cluster, check_share, once
+from smb3server.config.command_line import DEFAULT_FILE, CommandLine
 from smb3server.config.error import ConfigError
-from smb3server.config.model import Config, ShareConfig
+from smb3server.config.model import Config
 from smb3server.config.passwords import find_password
-from smb3server.config.reader import read_file
-from smb3server.config.values import check_port, parse_rdma, unix_user
+from smb3server.config.schema import LogLevel, Share, User
 from smbdirect import native
 
 
-def default_name() -> str:
-    """Return this machine's name as a NetBIOS name."""
-    return re.sub(r"[^A-Za-z0-9-]", "", socket.gethostname().split(".")[0]).upper()[:15] or "SMB3SERVER"
-
-
-def parse_share(text: str) -> ShareConfig:
+def parse_share(text: str) -> Share:
     """Read ``NAME=PATH[,user=USER][,ro]``. Raises ``ConfigError``."""
     name, separator, rest = text.partition("=")
     read_only = rest.endswith(",ro")
@@ -35,12 +26,10 @@ def parse_share(text: str) -> ShareConfig:
         path, user = user, ""
     if not separator or not path or (forced and not user):
         raise ConfigError(f"--share {text}: write NAME=PATH, NAME=PATH,ro or NAME=PATH,user=USER")
-    share = ShareConfig(name, Path(path), read_only, force_user=unix_user(f"--share {name}: user", user or None, True))
-    check_share(share)
-    return share
+    return Share(name, path, read_only=read_only, force_user=user or None)
 
 
-def parse_user(text: str, password_file: Path | None = None) -> Account:
+def parse_user(text: str, password_file: Path | None = None) -> User:
     """Read ``NAME:PASSWORD``, or ``NAME`` with the password from elsewhere (``passwords.find_password``).
 
     ``password_file`` is the file that holds the password, if there is one. Raises ``ConfigError``.
@@ -48,7 +37,7 @@ def parse_user(text: str, password_file: Path | None = None) -> Account:
     name, separator, password = text.partition(":")
     if not name:
         raise ConfigError("--user: write NAME or NAME:PASSWORD")
-    return Account(name, nt_hash(password if separator else find_password(name, password_file)))
+    return User(name, password=password if separator else find_password(name, password_file))
 
 
 class _Version(argparse.Action):
@@ -76,7 +65,12 @@ def make_parser() -> argparse.ArgumentParser:
         "hash, pcap, proxy, verbs-check, bench, conformance; each has --help.",
     )
     parser.add_argument("--version", action=_Version, help="print the version, and which modules in C are used")
-    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="configuration file")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE.toml",
+        help=f"configuration file; default without --share: {DEFAULT_FILE}",
+    )
     parser.add_argument(
         "--share", action="append", default=[], metavar="NAME=PATH[,user=USER][,ro]", help="share a directory"
     )
@@ -102,8 +96,52 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--cluster", metavar="etcds://HOST:PORT,...", help="be a node of a cluster")
     parser.add_argument("--node", metavar="NAME", help="this node's name in the cluster")
     parser.add_argument("--state", type=Path, metavar="DIR", help="where state is kept that outlives the server")
-    parser.add_argument("--log-level", choices=LOG_LEVELS, help="default: info")
+    parser.add_argument("--log-level", choices=get_args(LogLevel), help="default: info")
     return parser
+
+
+def _once(option: str, names: Iterable[str]) -> None:
+    seen = set()
+    for name in names:
+        if name.casefold() in seen:
+            raise ConfigError(f"{option} {name}: given twice")
+        seen.add(name.casefold())
+
+
+def parse_command_line(arguments: Sequence[str] | None = None) -> CommandLine:
+    """Read the command line. ``arguments`` None means those of the process.
+
+    Raises ``ConfigError``; argparse itself exits on unknown options and ``--help``.
+    """
+    options = make_parser().parse_args(arguments)
+    shares = [parse_share(text) for text in options.share]
+    _once("--share", (share.name for share in shares))
+    users = [parse_user(text, options.password_file) for text in options.user]
+    _once("--user", (user.name for user in users))
+    for option, port in (("--port", options.port), ("--rdma-port", options.rdma_port)):
+        if port is not None and not 0 <= port <= 65535:
+            raise ConfigError(f"{option} {port}: not within 0..65535")
+    file = options.config
+    if file is None and not shares and DEFAULT_FILE.exists():
+        file = DEFAULT_FILE
+    server = {
+        "listen": options.listen or None,
+        "port": options.port,
+        "rdma": options.rdma,
+        "rdma_port": options.rdma_port,
+        "state": options.state and str(options.state),
+        "log_level": options.log_level,
+    }
+    cluster = {"etcd": options.cluster, "node": options.node}
+    return CommandLine(
+        file,
+        shares,
+        users,
+        options.guest,
+        {key: value for key, value in server.items() if value is not None},
+        {key: value for key, value in cluster.items() if value is not None},
+        [text for text in options.user if ":" in text],
+    )
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
@@ -111,41 +149,4 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
 
     Raises ``ConfigError``; argparse itself exits on unknown options and ``--help``.
     """
-    options = make_parser().parse_args(arguments)
-    config = Config()
-    config.settings.server_name = default_name()
-    if options.config is not None:
-        read_file(options.config, config)
-    once("share", (share.name for share in config.shares))
-    once("user", (account.name for account in config.accounts))
-    by_name = {share.name.casefold(): share for share in config.shares}
-    named = [parse_share(text) for text in options.share]
-    once("--share", (share.name for share in named))
-    by_name.update({share.name.casefold(): share for share in named})
-    config.shares = list(by_name.values())
-    added = [parse_user(text, options.password_file) for text in options.user]
-    config.command_line_passwords = [text for text in options.user if ":" in text]
-    once("--user", (account.name for account in added))
-    config.accounts += added
-    if options.guest:
-        config.settings.allow_guest = True
-        for share in config.shares:
-            share.guest = True
-    _override(config, options)
-    if not config.shares:
-        raise ConfigError("nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
-    check_cluster(config)
-    if not config.accounts and not config.settings.allow_guest and not config.settings.keytab:
-        raise ConfigError("no user could log on: give --user NAME, --guest or a keytab")
-    check(config)
-    return config
-
-
-def _override(config: Config, options: argparse.Namespace) -> None:
-    config.cluster.url = options.cluster or config.cluster.url
-    config.cluster.node = options.node or config.cluster.node
-    convert: dict[str, Callable[[Any], Any]] = {"port": check_port, "rdma_port": check_port, "rdma": parse_rdma}
-    for name in ("listen", "port", "rdma", "rdma_port", "state", "log_level"):
-        value = getattr(options, name)
-        if value is not None and value != []:
-            setattr(config, name, convert.get(name, lambda given: given)(value))
+    return parse_command_line(arguments).read()
