@@ -175,7 +175,7 @@ class Acceptor:
         except LogonDelayed:
             raise
         except LogonError as error:
-            raise StatusError(NtStatus.ACCOUNT_LOCKED_OUT if error.locked else NtStatus.LOGON_FAILURE) from error
+            raise StatusError(error.status) from error
         except DecodeError as error:
             raise StatusError(NtStatus.INVALID_PARAMETER) from error
         except SpnegoError as error:

@@ -15,6 +15,7 @@ from smb3server.auth import pyspnego
 from smb3server.auth.guessing import Guesses, LogonDelayed, LogonRefused
 from smb3server.auth.ntlm_messages import CLIENT_CHALLENGE_SIZE, MIC_OFFSET, MIC_SIZE, PROOF_SIZE, Authenticate, Flags
 from smb3server.auth.users import Account, UserDatabase
+from smb3server.wire.status import NtStatus
 
 _UNICODE = int(Flags.UNICODE)
 _KEY_EXCHANGE = int(Flags.KEY_EXCHANGE)
@@ -25,12 +26,13 @@ answer nor its time shows which accounts exist."""
 
 
 class LogonError(Exception):
-    """The user is unknown or the proof is wrong: STATUS_LOGON_FAILURE."""
+    """The user may not log on."""
 
-    def __init__(self, reason: str, locked: bool = False) -> None:
-        """Describe the failure. ``locked`` means that the account is locked out: STATUS_ACCOUNT_LOCKED_OUT."""
+    def __init__(self, reason: str, status: NtStatus = NtStatus.LOGON_FAILURE) -> None:
+        """Describe the failure. ``status`` is for the client. LOGON_FAILURE means that the user is unknown or the proof
+        is wrong."""
         super().__init__(reason)
-        self.locked = locked
+        self.status = status
 
 
 class NtlmLogon:
@@ -127,8 +129,9 @@ class NtlmLogon:
             return
         try:
             self._prove(account, given, challenge, token)
-        except (LogonError, ValueError):
-            if self._guesses is not None:
+        except (LogonError, ValueError) as error:
+            wrong = not isinstance(error, LogonError) or error.status == NtStatus.LOGON_FAILURE
+            if self._guesses is not None and wrong:
                 self._guesses.failed(given.user, self.address)
             raise
         if self._guesses is not None:
@@ -145,7 +148,8 @@ class NtlmLogon:
                 self._not_before = now + guesses.delay(name, self.address)
             except LogonRefused as refusal:
                 self._challenge = b""
-                raise LogonError(str(refusal), refusal.locked) from refusal
+                status = NtStatus.ACCOUNT_LOCKED_OUT if refusal.locked else NtStatus.LOGON_FAILURE
+                raise LogonError(str(refusal), status) from refusal
         if now < self._not_before:
             raise LogonDelayed(self._not_before - now)
 
@@ -166,6 +170,10 @@ class NtlmLogon:
         session_key = _exchange(given, hmac.digest(key, proof, "md5"))
         if av_flags & messages.AV_FLAG_MIC:
             self._verify_mic(session_key, challenge, token)
+        # Only somebody who knows the password learns more about the account.
+        status = account.refusal()
+        if status is not None:
+            raise LogonError(f"the password is right, but {status.name}", status)
         self.session_key = session_key
         self.flags = given.flags
         self.identity = account.identity

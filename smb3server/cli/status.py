@@ -2,276 +2,91 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.markup import escape
-from rich.table import Table
+import click
 
-from smb3server.process.log_lines import printable_tree
-from smb3server.status.admin_socket import SOCKET_NAME, ask, running
+from smb3server.cli.exits import EXIT_DONE, EXIT_NO_SERVER, CommandError
+from smb3server.cli.running_server import find_socket, server_choice
 
-EXIT_OK, EXIT_NO_SERVER, EXIT_USAGE = 0, 1, 2
 REFRESH_SECONDS = 2.0
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+LEAST_REFRESH_SECONDS = 0.2
 
 
-def amount(count: int) -> str:
-    """Format a number of bytes for people."""
-    value = float(count)
-    for unit in _UNITS:
-        if value < 1024 or unit == _UNITS[-1]:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
+@click.command()
+@server_choice
+@click.option("--json", "as_json", is_flag=True, help="JSON, with every counter; one line each with --watch.")
+@click.option(
+    "--watch",
+    type=float,
+    is_flag=False,
+    flag_value=REFRESH_SECONDS,
+    metavar="[SECONDS]",
+    help=f"Refresh until interrupted. Default: every {REFRESH_SECONDS:g} seconds.",
+)
+def command(state: Path | None, socket: Path | None, config: Path | None, as_json: bool, watch: float | None) -> int:
+    """Show sessions, channels and opens of a running server, and whether RDMA is used.
 
+    The server is found by itself if only one runs. Its user and root may ask it.
 
-def duration(seconds: float) -> str:
-    """Format a number of seconds for people."""
-    minutes, second = divmod(max(0, int(seconds)), 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    return f"{days} d {hour:02}:{minute:02}" if days else f"{hour:02}:{minute:02}:{second:02}"
+    \b
+    Examples:
+      smb3server status
+      smb3server status --watch 5
+      smb3server status --json | jq '.channels[].rdma'
+      smb3server --config /etc/smb3server/smb3server.toml status
 
-
-def _table(title: str, columns: Iterable[str]) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold", expand=False)
-    for column in columns:
-        right = column in ("opens", "RDMA Read", "RDMA Write", "inline in", "inline out", "credits", "resent", "errors")
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
-    return table
-
-
-def _head(server: dict[str, Any]) -> str:
-    lines = [
-        f"[bold]{escape(server['name'])}[/bold], up {duration(server['now'] - server['since'])}: "
-        + escape(", ".join(server["addresses"]))
-    ]
-    for choice in server["rdma_choices"]:
-        where = f" on {choice['host']}" if choice["host"] else ""
-        if choice["served"]:
-            lines.append(f"rdma: {choice['fabric']}{where}: {escape(choice['reason'])}")
-        else:
-            remedy = f" ({escape(choice['remedy'])})" if choice["remedy"] else ""
-            lines.append(f"rdma: [yellow]no {choice['fabric']}{where}[/yellow]: {escape(choice['reason'])}{remedy}")
-    if server["rdma"] == "off":
-        lines.append("rdma: [yellow]off[/yellow]")
-    watchdog = server.get("watchdog")
-    if watchdog is not None and watchdog["worst"] is not None:
-        worst = watchdog["worst"]
-        lines.append(
-            f"blocked: {watchdog['count']} times for more than {watchdog['limit'] * 1000:.0f} ms, at worst "
-            f"[yellow]{worst['seconds'] * 1000:.0f} ms[/yellow] by {worst['command']} of {escape(worst['client'])}"
-            + (f": {escape(worst['path'])}" if worst["path"] else "")
-        )
-    return "\n".join(lines)
-
-
-def _process(process: dict[str, Any]) -> str:
-    """Format the user and the privileges of the server."""
-    parts = [f"runs as {process['user']}"]
-    if process["acts_as_users"]:
-        parts.append("acts as users")
-    parts.append(", ".join(process["capabilities"]) or "no capabilities")
-    parts.append("no_new_privs" if process["no_new_privs"] else "may gain privileges")
-    parts.append("dumpable" if process["dumpable"] else "not dumpable")
-    parts.append("no core" if process["core_limit"] == 0 else "may dump core")
-    parts.append("sandbox" if process["sandbox"] else "no sandbox")
-    return escape("process: " + "; ".join(parts))
-
-
-def _sessions(report: dict[str, Any]) -> Table:
-    table = _table(
-        "Sessions", ("session", "user", "client", "shares", "channels", "opens", "protection", "RDMA", "since")
-    )
-    now = report["server"]["now"]
-    for entry in report["sessions"]:
-        protection = "encrypted" if entry["encrypted"] else "signed" if entry["signing_required"] else "-"
-        table.add_row(
-            entry["session"],
-            escape(entry["user"]) + (" (guest)" if entry["guest"] else ""),
-            entry["client"],
-            escape(", ".join(entry["shares"])),
-            ", ".join(str(number) for number in entry["channels"]),
-            str(entry["open_count"]),
-            protection,
-            "; ".join(entry["rdma_protection"]) or "-",
-            duration(now - entry["since"]),
-        )
-    return table
-
-
-def _channels(report: dict[str, Any]) -> Table:
-    table = _table(
-        "Channels",
-        (
-            "#",
-            "fabric",
-            "client",
-            "dialect",
-            "protection",
-            "RDMA Read",
-            "RDMA Write",
-            "inline in",
-            "inline out",
-            "credits",
-            "resent",
-            "errors",
-        ),
-    )
-    for entry in report["channels"]:
-        protection = entry["cipher"] if entry["encryption"] else entry["signing"] if entry["signing_required"] else "-"
-        fabric = entry["fabric"]
-        used = entry["rdma"]["code"] == "used"
-        credits = str(entry["smb_credits"])
-        if entry["send_credits"] is not None:
-            credits += f" + {entry['send_credits']}/{entry['receive_credits']}"
-        table.add_row(
-            str(entry["channel"]),
-            f"[green]{fabric}[/green]" if used else fabric,
-            entry["peer"],
-            entry["dialect"],
-            protection,
-            amount(entry["rdma_read_bytes"]),
-            amount(entry["rdma_write_bytes"]),
-            amount(entry["inline_bytes_received"]),
-            amount(entry["inline_bytes_sent"]),
-            credits,
-            str(entry["retransmissions"]),
-            str(entry["errors"]),
-        )
-    return table
-
-
-def _sizes(report: dict[str, Any]) -> Table:
-    columns = ("#", "read", "write", "other", "message in", "message out", "RDMA Reads at once", "most credits")
-    table = _table("Sizes in force", columns)
-    for entry in report["channels"]:
-        sizes = entry["sizes"]
-        keys = ("max_read", "max_write", "max_transact", "max_fragmented_received", "max_fragmented_sent")
-        table.add_row(
-            str(entry["channel"]),
-            *("-" if sizes[key] is None else f"{sizes[key]:,}" for key in keys),
-            "-" if sizes["read_depth"] is None else str(sizes["read_depth"]),
-            str(sizes["credit_limit"]),
-        )
-    return table
-
-
-def _reasons(report: dict[str, Any]) -> Table:
-    table = _table("Is RDMA used?", ("#", "answer", "what to do"))
-    for entry in report["channels"]:
-        why = entry["rdma"]
-        table.add_row(str(entry["channel"]), escape(why["text"]), escape(why["remedy"]))
-    return table
-
-
-def _opens(report: dict[str, Any]) -> Table:
-    table = _table("Opens", ("session", "share", "path", "access"))
-    for entry in report["sessions"]:
-        for opened in entry["opens"]:
-            table.add_row(
-                entry["session"], escape(opened["share"]), escape(opened["path"]) or "(root)", opened["access"]
-            )
-    return table
-
-
-def render(report: dict[str, Any]) -> RenderableType:
-    """Render the whole report for a terminal."""
-    parts: list[RenderableType] = [_head(report["server"])]
-    if "process" in report:
-        parts.append(_process(report["process"]))
-    if report["sessions"]:
-        parts += [_sessions(report)]
-    if report["channels"]:
-        parts += [_channels(report), _sizes(report), _reasons(report)]
-    else:
-        parts.append("no connections")
-    if any(entry["opens"] for entry in report["sessions"]):
-        parts.append(_opens(report))
-    return Group(*parts)
-
-
-def find_socket(options: argparse.Namespace) -> Path | str:
-    """Return the socket that the options ``--socket`` and ``--state`` select, or an error text."""
-    if options.socket is not None:
-        return Path(options.socket)
-    if options.state is not None:
-        return Path(options.state) / SOCKET_NAME
-    sockets = running()
-    if len(sockets) == 1:
-        return sockets[0]
-    if not sockets:
-        return "no server found: name its state directory with --state DIR"
-    return "several servers run; name one: " + ", ".join(f"--socket {path}" for path in sockets)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="smb3server status",
-        description="Sessions, channels and opens of a running server, and whether RDMA is used.",
-        epilog="Exit status: 0, 1 if no server answers, 2 for wrong usage.",
-    )
-    parser.add_argument("--state", type=Path, metavar="DIR", help="the server's state directory")
-    parser.add_argument("--socket", type=Path, metavar="PATH", help="the server's admin socket")
-    parser.add_argument("--json", action="store_true", help="JSON, with every counter; one line each with --watch")
-    parser.add_argument(
-        "--watch", nargs="?", type=float, const=REFRESH_SECONDS, metavar="SECONDS", help="refresh until interrupted"
-    )
-    return parser
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return the exit status, as ``--help`` describes."""
-    options = _parser().parse_args(arguments)
-    found = find_socket(options)
-    if isinstance(found, str):
-        print(f"smb3server status: {found}", file=sys.stderr)
-        return EXIT_NO_SERVER
+    Exit status: 0 shown, 2 wrong usage, 3 no server found, or it does not answer.
+    """
+    found = find_socket(state, socket, config)
+    interval = None if watch is None else max(LEAST_REFRESH_SECONDS, watch)
     try:
-        return _show(found, options)
+        return _show_json(found, interval) if as_json else _show(found, interval)
     except BrokenPipeError:
         raise
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        print(f"smb3server status: {found}: {text}", file=sys.stderr)
-        return EXIT_NO_SERVER
+        raise CommandError(f"{found}: {text}", EXIT_NO_SERVER) from error
     except KeyboardInterrupt:
-        return EXIT_OK
+        return EXIT_DONE
 
 
 def _report(path: Path) -> dict[str, Any]:
+    from smb3server.status.admin_socket import ask
+
     report = ask(path, "status")
     if "error" in report:
         raise ValueError(str(report["error"]))
     return report
 
 
-def _shown(path: Path) -> dict[str, Any]:
-    """Return the report with names escaped for a terminal: clients choose some of them."""
-    return cast("dict[str, Any]", printable_tree(_report(path)))
+def _show_json(path: Path, interval: float | None) -> int:
+    while True:
+        print(json.dumps(_report(path), indent=None if interval else 2), flush=True)
+        if interval is None:
+            return EXIT_DONE
+        time.sleep(interval)
 
 
-def _show(path: Path, options: argparse.Namespace) -> int:
-    interval = None if options.watch is None else max(0.2, options.watch)
-    if options.json:
-        while True:
-            print(json.dumps(_report(path), indent=None if interval else 2), flush=True)
-            if interval is None:
-                return EXIT_OK
-            time.sleep(interval)
+def _show(path: Path, interval: float | None) -> int:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+    from smb3server.cli.status_view import render
+    from smb3server.process.log_lines import printable_tree
+
+    def shown() -> RenderableType:
+        # Clients choose some of the names: they are escaped for a terminal.
+        return render(cast("dict[str, Any]", printable_tree(_report(path))))
+
     console = Console()
     if interval is None:
-        console.print(render(_shown(path)), highlight=False)
-        return EXIT_OK
-    with Live(render(_shown(path)), console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        console.print(shown(), highlight=False)
+        return EXIT_DONE
+    with Live(shown(), console=console, screen=console.is_terminal, auto_refresh=False) as live:
         while True:
             time.sleep(interval)
-            live.update(render(_shown(path)), refresh=True)
+            live.update(shown(), refresh=True)

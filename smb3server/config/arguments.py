@@ -1,20 +1,17 @@
-"""The options of the server's own command line."""
+"""The server's command line: its options, and the configuration that they make."""
 
 from __future__ import annotations
 
-import argparse
-import platform
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import get_args
 
-from smb3server.config.command_line import DEFAULT_FILE, CommandLine
+from smb3server.config.command_line import CommandLine
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
+from smb3server.config.options import DEFAULT_FILE, ServerOptions, parse_options
 from smb3server.config.passwords import find_password
 from smb3server.config.schema import LogLevel, Share, User
-from smbdirect import native
 
 
 def parse_share(text: str) -> Share:
@@ -40,66 +37,6 @@ def parse_user(text: str, password_file: Path | None = None) -> User:
     return User(name, password=password if separator else find_password(name, password_file))
 
 
-class _Version(argparse.Action):
-    """Prints the version and what it runs on, and ends."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
-        super().__init__(option_strings, dest, nargs=0, help=help)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        try:
-            version = metadata.version("smb3server")
-        except metadata.PackageNotFoundError:
-            version = "(not installed)"
-        print(f"smb3server {version} on Python {platform.python_version()}; {native.report()}")
-        parser.exit()
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of the server's own command line."""
-    parser = argparse.ArgumentParser(
-        prog="smb3server",
-        description="Share directories over SMB 2.0.2 to 3.1.1, on TCP and on SMB Direct (RDMA in user space).",
-        epilog="Everything else is set in the configuration file; the command line overrides it. SIGTERM ends the "
-        "server after the requests in flight. Other commands, as the first argument: status, doctor, witness, cluster, "
-        "hash, pcap, proxy, verbs-check, bench, conformance; each has --help.",
-    )
-    parser.add_argument("--version", action=_Version, help="print the version, and which modules in C are used")
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE.toml",
-        help=f"configuration file; default without --share: {DEFAULT_FILE}",
-    )
-    parser.add_argument(
-        "--share", action="append", default=[], metavar="NAME=PATH[,user=USER][,ro]", help="share a directory"
-    )
-    parser.add_argument(
-        "--user",
-        action="append",
-        default=[],
-        metavar="NAME[:PASSWORD]",
-        help="add a user; without a password: that of --password-file, of $SMB3SERVER_PASSWORD, or asked for",
-    )
-    parser.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the users' password")
-    parser.add_argument("--guest", action="store_true", help="let unknown users in as guests, without signing")
-    parser.add_argument(
-        "--rdma",
-        nargs="?",
-        const="auto",
-        metavar="FABRICS",
-        help="serve SMB Direct, too: auto (the default without a value), off, or fabrics: iwarp,roce,verbs",
-    )
-    parser.add_argument("--listen", action="append", default=[], metavar="ADDR", help="address to serve (default: all)")
-    parser.add_argument("--port", type=int, help="TCP port (default: 445, as root)")
-    parser.add_argument("--rdma-port", type=int, metavar="PORT", help="SMB Direct port (default: 5445)")
-    parser.add_argument("--cluster", metavar="etcds://HOST:PORT,...", help="be a node of a cluster")
-    parser.add_argument("--node", metavar="NAME", help="this node's name in the cluster")
-    parser.add_argument("--state", type=Path, metavar="DIR", help="where state is kept that outlives the server")
-    parser.add_argument("--log-level", choices=get_args(LogLevel), help="default: info")
-    return parser
-
-
 def _once(option: str, names: Iterable[str]) -> None:
     seen = set()
     for name in names:
@@ -108,12 +45,8 @@ def _once(option: str, names: Iterable[str]) -> None:
         seen.add(name.casefold())
 
 
-def parse_command_line(arguments: Sequence[str] | None = None) -> CommandLine:
-    """Read the command line. ``arguments`` None means those of the process.
-
-    Raises ``ConfigError``; argparse itself exits on unknown options and ``--help``.
-    """
-    options = make_parser().parse_args(arguments)
+def read_options(options: ServerOptions) -> CommandLine:
+    """Read the options of a command line. Raises ``ConfigError``."""
     shares = [parse_share(text) for text in options.share]
     _once("--share", (share.name for share in shares))
     users = [parse_user(text, options.password_file) for text in options.user]
@@ -121,15 +54,18 @@ def parse_command_line(arguments: Sequence[str] | None = None) -> CommandLine:
     for option, port in (("--port", options.port), ("--rdma-port", options.rdma_port)):
         if port is not None and not 0 <= port <= 65535:
             raise ConfigError(f"{option} {port}: not within 0..65535")
+    levels = get_args(LogLevel)
+    if options.log_level is not None and options.log_level not in levels:
+        raise ConfigError(f"--log-level {options.log_level}: one of {', '.join(levels)}")
     file = options.config
     if file is None and not shares and DEFAULT_FILE.exists():
         file = DEFAULT_FILE
     server = {
-        "listen": options.listen or None,
+        "listen": list(options.listen) or None,
         "port": options.port,
         "rdma": options.rdma,
         "rdma_port": options.rdma_port,
-        "state": options.state and str(options.state),
+        "state": None if options.state is None else str(options.state),
         "log_level": options.log_level,
     }
     cluster = {"etcd": options.cluster, "node": options.node}
@@ -144,9 +80,11 @@ def parse_command_line(arguments: Sequence[str] | None = None) -> CommandLine:
     )
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
-    """Make and check the whole configuration. ``arguments`` None means those of the process.
+def make_config(options: ServerOptions) -> Config:
+    """Make and check the whole configuration. Raises ``ConfigError``."""
+    return read_options(options).read()
 
-    Raises ``ConfigError``; argparse itself exits on unknown options and ``--help``.
-    """
-    return parse_command_line(arguments).read()
+
+def parse_arguments(arguments: Sequence[str]) -> Config:
+    """Make and check the whole configuration. Raises ``ConfigError``, and ``click.UsageError`` for unknown options."""
+    return make_config(parse_options(arguments))

@@ -13,8 +13,9 @@ from smb3server.backends.base import User
 from smb3server.config import schema
 from smb3server.config.error import ConfigError, Problems
 from smb3server.config.model import Config, ShareConfig
-from smb3server.config.passwords import read_password, read_users
+from smb3server.config.passwords import read_password
 from smb3server.config.sections import keys_of
+from smb3server.config.users import default_users_file, read_accounts
 from smb3server.config.values import check_address, check_share_name, parse_rdma, unix_user
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists
@@ -130,9 +131,7 @@ class _Builder:
         config.run_as = section.run_as or ""
         config.sandbox = section.sandbox
         config.xattrs = section.xattrs
-        if section.users_file:
-            with problems.of(SERVER, "users_file"):
-                config.accounts += self._accounts_of(Path(section.users_file))
+        self._users_file(section)
 
     def limits(self, section: schema.Limits) -> None:
         for name in keys_of(schema.Limits):
@@ -224,14 +223,15 @@ class _Builder:
             [(node.name, self._addresses(f"witness.node {node.name}", node.addresses)) for node in section.node],
         )
 
-    def _accounts_of(self, file: Path) -> Iterable[Account]:
-        for name, digest, user_name in read_users(file):
+    def _users_file(self, section: schema.Server) -> None:
+        """Read the users file, which may be missing if the configuration does not name it."""
+        config = self._config
+        config.users_file = _path(section.users_file) or default_users_file(config.state)
+        if section.users_file or config.keeps_users:
             with self._problems.of(SERVER, "users_file"):
-                try:
-                    user = unix_user(user_name) if user_name else None
-                    yield Account(name, parse_hash(digest), user)
-                except (ConfigError, ValueError) as error:
-                    raise ConfigError(f"{file}: {name}: {error}") from error
+                config.accounts += read_accounts(config.users_file, config.run_as)
+                if not config.accounts:
+                    config.notes.append(f"{config.users_file} has no users; remedy: smb3server user add NAME")
 
     def _unix_user(self, owner: str, key: str, name: str | None, shared: bool = False) -> User | None:
         if name is not None:

@@ -9,12 +9,12 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from smb3server.auth.accounts import group_rid, rid
 from smb3server.auth.groups import is_user
-from smb3server.config.error import ConfigError, Problems
+from smb3server.config.error import ConfigError, Problems, label
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.schema import SMALLEST_IO, SMALLEST_MESSAGE
 from smb3server.config.sections import did_you_mean
+from smb3server.config.users import clashes
 from smb3server.settings import store_access
 from smb3server.settings.store_url import parse_url
 from smb3server.wire.negotiate import Dialect
@@ -23,7 +23,14 @@ _SERVER = "[server]"
 _LIMITS = "[limits]"
 
 
-def check(config: Config, problems: Problems) -> None:
+def check(config: Config) -> None:
+    """Check a configuration that is not read from a file. Raises ``ConfigError``."""
+    problems = Problems()
+    find(config, problems)
+    problems.finish()
+
+
+def find(config: Config, problems: Problems) -> None:
     """Check the whole configuration, and note what is wrong in ``problems``."""
     for share in config.shares:
         with problems.of(f"share {share.name}", "path"):
@@ -31,7 +38,8 @@ def check(config: Config, problems: Problems) -> None:
     _check_protection(config, problems)
     _check_limits(config, problems)
     _check_logons(config, problems)
-    _check_names(config, problems)
+    for owner, key, text in clashes(config.accounts, config.settings.groups):
+        problems.add(owner, key, text)
     _check_lists(config, problems)
     _check_cluster(config, problems)
     if config.state is not None:
@@ -42,8 +50,12 @@ def check_use(config: Config, problems: Problems) -> None:
     """Check that there is something to share, and somebody to use it."""
     if not config.shares:
         problems.add("", "", "nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
-    elif not config.accounts and not config.settings.allow_guest and not config.settings.keytab:
-        problems.add("", "", "no user could log on: give --user NAME, --guest or a keytab")
+    elif not (config.accounts or config.keeps_users or config.settings.allow_guest or config.settings.keytab):
+        problems.add(
+            "",
+            "",
+            "no user could log on: make one with `smb3server user add NAME`, or give --user NAME, --guest or a keytab",
+        )
 
 
 def check_folder(path: Path) -> None:
@@ -109,29 +121,6 @@ def _check_logons(config: Config, problems: Problems) -> None:
             problems.add(f"user {account.name}", "principal", "needs a keytab")
 
 
-def _check_names(config: Config, problems: Problems) -> None:
-    """Check that no two accounts or groups are taken for one another."""
-    names: dict[str, str] = {}
-    rids: dict[int, str] = {}
-    principals: dict[str, str] = {}
-    for account in config.accounts:
-        owner, name = f"user {account.name}", account.name
-        if name.casefold() in names:
-            # A user of the command line replaces one of the users' file.
-            if not problems.place(owner).option:
-                problems.add(owner, "", "given twice: also in users_file")
-            continue
-        names[name.casefold()] = name
-        if (other := rids.setdefault(rid(name), name)) != name:
-            problems.add(owner, "", f"would have the same SID as the user {other}: rename one of them")
-        if account.principal and (other := principals.setdefault(account.principal, name)) != name:
-            problems.add(owner, "principal", f"{account.principal} is given twice, also to {other}")
-    for group in config.settings.groups:
-        other = names.get(group.casefold()) or rids.setdefault(group_rid(group), group)
-        if other != group or group.casefold() in names:
-            problems.add("[groups]", group, f"group {group} and user {other}: rename one of them")
-
-
 def _check_lists(config: Config, problems: Problems) -> None:
     """Check that lists name existing accounts. With a keytab they may also name principals without an account."""
     known = {account.name.casefold(): account.name for account in config.accounts}
@@ -147,7 +136,14 @@ def _check_lists(config: Config, problems: Problems) -> None:
         return  # Some users could not be read: they would be missed here.
     for owner, key, names in lists:
         for name in sorted(filter(is_user, names - known.keys())):
-            if not config.settings.keytab or "@" not in name:
+            if config.settings.keytab and "@" in name:
+                continue
+            if config.keeps_users:
+                # Users come and go while the server runs. A list that names one who is gone must not keep it from
+                # starting.
+                setting = label(owner, key)
+                config.notes.append(f"{setting}: there is no user {name}; remedy: smb3server user add {name}")
+            else:
                 problems.add(owner, key, f"there is no user {name}{did_you_mean(name, known.values())}")
 
 

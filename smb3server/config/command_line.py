@@ -9,14 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from smb3server.config.build import build
-from smb3server.config.checks import check, check_use
+from smb3server.config.checks import check_use, find
 from smb3server.config.error import Place, Problems
 from smb3server.config.model import Config
 from smb3server.config.reader import read_document
 from smb3server.config.schema import Document, Section, Share, User
-
-DEFAULT_FILE = Path("/etc/smb3server/smb3server.toml")
-"""Read if the command line names neither a file nor a share."""
 
 
 def default_name() -> str:
@@ -70,7 +67,7 @@ class CommandLine:
         config = build(document, problems)
         config.settings.server_name = document.server.name or default_name()
         config.command_line_passwords = self.passwords
-        check(config, problems)
+        find(config, problems)
         if not problems.found:
             check_use(config, problems)
         return config

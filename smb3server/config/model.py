@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,6 +78,15 @@ class Config:
     """Configuration files that contain passwords or hashes."""
     command_line_passwords: list[str] = field(default_factory=list, repr=False)
     """Values ``NAME:PASSWORD`` as given on the command line."""
+    users_file: Path | None = None
+    """File with accounts that can be changed while the server runs. It need not exist yet."""
+    notes: list[str] = field(default_factory=list)
+    """What the operator should know about the configuration, although the server starts with it."""
     log_level: str = "info"
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     witness: WitnessConfig | None = None
+
+    @property
+    def keeps_users(self) -> bool:
+        """Whether there is a users file, so that users come and go while the server runs."""
+        return self.users_file is not None and os.path.exists(self.users_file)

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 from smb3server.config.build import build, build_cluster
-from smb3server.config.checks import check
+from smb3server.config.checks import find
 from smb3server.config.error import ConfigError, Place, Problem, Problems
 from smb3server.config.model import Config
 from smb3server.config.positions import Positions
@@ -28,7 +28,7 @@ def read_file(path: Path) -> Config:
     """Read a file alone, without the command line. Raises ``ConfigError`` with all mistakes."""
     problems = Problems()
     config = build(read_document(path, problems), problems)
-    check(config, problems)
+    find(config, problems)
     problems.finish()
     return config
 

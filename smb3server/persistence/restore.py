@@ -196,8 +196,8 @@ def _account_here(server: ServerState, given: Identity) -> Identity:
         except ValueError as error:
             raise PermissionError(errno.EACCES, str(error)) from error
     account = server.users.find(given.name)
-    if account is None:
-        raise PermissionError(errno.EACCES, "there is no such user")
+    if account is None or account.refusal() is not None:
+        raise PermissionError(errno.EACCES, "there is no such user, or it may not log on")
     return replace(given, user=account.user)
 
 

@@ -26,6 +26,7 @@ from smb3server.service.reception import Reception
 from smb3server.service.shares import make_shares
 from smb3server.service.state_directory import StateDirectory
 from smb3server.service.tcp_ports import EVERYWHERE, TcpPorts
+from smb3server.service.users import LiveUsers
 from smb3server.settings.witness import WitnessConfig
 from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
@@ -69,7 +70,8 @@ class Service:
         self._state: StateDirectory | None = None
         self._store: Store | None = None
         """The store of persistent opens outside a cluster."""
-        self.notes: list[str] = []
+        self.users = LiveUsers(server, config)
+        self.notes: list[str] = list(config.notes)
         """Notes for the operator: ports other than the usual ones, fabrics that are not served."""
 
     @property
@@ -212,6 +214,8 @@ class Service:
         commands: dict[str, Command] = {
             "status": lambda _: {**collect(self.server, self.addresses()), "process": in_force()},
             "ping": lambda _: {"pid": os.getpid()},
+            "users": self.users.list_command,
+            "reload_users": self.users.reload_command,
         }
         if self.witness is not None:
             commands |= self.witness.admin_commands()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from smb3server.cli.status import render
+from smb3server.cli.status_view import render
 from smb3server.status.rdma_reasons import Code
 from smb3server.status.report import collect
 from tests.lab.transform_client import Offer

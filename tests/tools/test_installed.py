@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.cli.main import COMMANDS
+from smb3server.cli.tree import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("smbdirect", "smb3server", "witness")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from smb3server.cli import doctor
-from smb3server.cli.doctor import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Host, conclude, examine
+from smb3server.cli.doctor_host import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Host, conclude, examine
 from smb3server.cli.doctor_share import Answer, Result, Target, consult
 from smb3server.cli.findings import Verdict
 from smb3server.cli.main import main as cli_main
@@ -95,7 +95,7 @@ def test_the_doctor_finds_a_running_server(
 
     async def scene(acted: Scene) -> None:
         (port,) = [listener.address[1] for _, listener in acted.service.fabrics.listeners]
-        monkeypatch.setattr("smb3server.cli.doctor.ports_needed", lambda _: [("tcp", port)])
+        monkeypatch.setattr("smb3server.cli.doctor_host.ports_needed", lambda _: [("tcp", port)])
         (found,) = await asyncio.to_thread(own_servers)
         assert (found.pid, found.rdma, found.served) == (os.getpid(), "iwarp", (("iwarp", "127.0.0.1", (port,)),))
         status = await asyncio.to_thread(cli_main, ["doctor", "--json"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from smb3server.cli import doctor
-from smb3server.cli.doctor import Host, examine, gather
+from smb3server.cli.doctor_host import Host, examine, gather
 from smb3server.cli.findings import Finding, Verdict
 from smb3server.net.fabric_choice import Machine
 from smb3server.net.host import (

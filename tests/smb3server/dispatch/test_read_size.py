@@ -14,7 +14,7 @@ from rich.console import Console
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.cli.status import render
+from smb3server.cli.status_view import render
 from smb3server.client import Client, ClientSession, ServerError, Tree, open_rdma
 from smb3server.client.channels import BoundSession
 from smb3server.client.files import READ_WRITE

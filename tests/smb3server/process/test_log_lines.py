@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from smb3server.cli import status as status_view
+from smb3server.cli import status_view
 from smb3server.process.log_lines import (
     FORMAT,
     LINE,

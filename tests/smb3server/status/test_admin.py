@@ -16,7 +16,7 @@ import pytest
 
 from smb3server.cli import doctor
 from smb3server.cli import status as status_view
-from smb3server.cli.doctor import EXIT_RDMA, EXIT_UNKNOWN, Host, examine
+from smb3server.cli.doctor_host import EXIT_RDMA, EXIT_UNKNOWN, Host, examine
 from smb3server.cli.doctor_share import Answer
 from smb3server.cli.main import main as cli_main
 from smb3server.net.fabric_choice import Machine
