@@ -105,7 +105,7 @@ class Accounts:
         self.domain = domain
         self.domain_seed = domain_seed
         """12 bytes from which the SID of the domain is made."""
-        self._guests_may_ask = guests_may_ask
+        self.guests_may_ask = guests_may_ask
         self._principals: dict[Sid, Identity] = {}
         """Principals without an account that have logged on, the latest last."""
 
@@ -115,7 +115,7 @@ class Accounts:
         Guests and anonymous users may not, unless the settings allow it.
         """
         proven = identity is not None and not identity.guest and not identity.anonymous
-        return proven or self._guests_may_ask
+        return proven or self.guests_may_ask
 
     @property
     def domain_sid(self) -> Sid:

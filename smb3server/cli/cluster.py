@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -61,10 +62,25 @@ def _store_options(function: _Decorated) -> _Decorated:
     return function
 
 
+class _Seconds(click.ParamType[float]):
+    """A number of seconds."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not math.isfinite(seconds) or seconds < 0:
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return seconds
+
+
 def _timeout(function: _Decorated) -> _Decorated:
     return click.option(
         "--timeout",
-        type=click.FloatRange(min=0),
+        type=_Seconds(),
         default=30.0,
         show_default=True,
         metavar="SECONDS",
@@ -196,7 +212,7 @@ def _administer(before: _Store, /, after: dict[str, Any], operation: Callable[[A
         return asyncio.run(administer(url, name or DEFAULT_NAME, access, operation))
     except ImportError as error:
         raise CommandError(f"needs {error.name}: install smb3server[cluster]") from error
-    except ValueError as error:
+    except (ConfigError, ValueError) as error:
         raise CommandError(str(error), EXIT_USAGE) from error
-    except (AdminError, ConfigError, StoreError) as error:
+    except (AdminError, StoreError) as error:
         raise CommandError(str(error)) from error

@@ -63,6 +63,13 @@ def _report(path: Path) -> dict[str, Any]:
     return report
 
 
+def _shown(path: Path) -> dict[str, Any]:
+    """Return the report with names escaped for a terminal: clients choose some of them."""
+    from smb3server.process.log_lines import printable_tree
+
+    return cast("dict[str, Any]", printable_tree(_report(path)))
+
+
 def _show_json(path: Path, interval: float | None) -> int:
     while True:
         print(json.dumps(_report(path), indent=None if interval else 2), flush=True)
@@ -76,11 +83,9 @@ def _show(path: Path, interval: float | None) -> int:
     from rich.live import Live
 
     from smb3server.cli.status_view import render
-    from smb3server.process.log_lines import printable_tree
 
     def shown() -> RenderableType:
-        # Clients choose some of the names: they are escaped for a terminal.
-        return render(cast("dict[str, Any]", printable_tree(_report(path))))
+        return render(_shown(path))
 
     console = Console()
     if interval is None:

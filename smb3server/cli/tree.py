@@ -16,7 +16,7 @@ import click
 from smb3server.cli.exits import STATUSES
 from smb3server.config.options import options_with_value
 
-SERVING, SHOWING, CHANGING, USING, TESTING, OTHER = (
+HEADINGS = SERVING, SHOWING, CHANGING, USING, TESTING, OTHER = (
     "The server",
     "What it does",
     "Change it",
@@ -128,7 +128,7 @@ class Tree(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table, by headings. No command is imported."""
         width = max(len(name) for name in self.list_commands(ctx))
-        for heading in (SERVING, SHOWING, CHANGING, USING, TESTING, OTHER):
+        for heading in HEADINGS:
             rows = [
                 (name.ljust(width), entry.help)
                 for name, entry in COMMANDS.items()

@@ -6,6 +6,8 @@ import asyncio
 
 from smb3server.dispatch import waiting
 from smb3server.dispatch.request import Interim, Pending, Response, SessionRequest, TreeRequest, handles
+from smb3server.state.caller import maximal_access_of
+from smb3server.state.endings import end_tree
 from smb3server.state.objects import SessionState, TreeConnect
 from smb3server.state.share import Share, ShareFlags, ShareType
 from smb3server.wire.header import HEADER_SIZE, Command
@@ -56,6 +58,9 @@ def _connect(request: SessionRequest, body: TreeConnectRequest, share: Share) ->
     server = request.server
     if session.state is not SessionState.VALID:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
+    if server.share_list.get(share.name.casefold()) is not share:
+        # It was removed while this request waited.
+        raise StatusError(NtStatus.BAD_NETWORK_NAME)
     if share.placement is not None:
         share.placement.check(share, connection.transport.local_address[0], connection.dialect, body.flags)
     proven = not (session.is_guest or session.is_anonymous)
@@ -73,7 +78,11 @@ def _connect(request: SessionRequest, body: TreeConnectRequest, share: Share) ->
         raise StatusError(NtStatus.BAD_NETWORK_NAME)
     if len(session.tree_connect_table) >= server.settings.max_trees:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+    maximal_access = maximal_access_of(session, share, server.accounts)
+    if not maximal_access:
+        raise StatusError(NtStatus.ACCESS_DENIED)
     tree = TreeConnect(session.new_tree_id(), session, share)
+    tree.maximal_access = maximal_access
     session.tree_connect_table[tree.tree_id] = tree
     request.tree = tree
     session.limit_credits()
@@ -120,12 +129,5 @@ def _share_name(request: SessionRequest, body: TreeConnectRequest) -> str:
 @handles(Command.TREE_DISCONNECT, TreeRequest)
 def tree_disconnect(request: TreeRequest) -> Response:
     """End a tree connect: cancel its requests and close its opens. [MS-SMB2 3.3.5.8]"""
-    session, tree = request.session, request.tree
-    # Remove it before its requests are cancelled: this is how CHANGE_NOTIFY distinguishes it from a CANCEL.
-    session.tree_connect_table.pop(tree.tree_id, None)
-    for connection in session.channel_list:
-        connection.host.cancel_requests(session, tree.tree_id)
-    for opened in list(session.open_table.values()):
-        if opened.tree is tree:
-            request.server.opens.close(opened)
+    end_tree(request.server, request.tree)
     return Response((EMPTY.pack(Empty()),))

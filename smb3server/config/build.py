@@ -21,7 +21,9 @@ from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.net.host_lists import parse as parse_hosts
 from smb3server.settings.cluster import ClusterConfig, ServiceConfig, StoreAccess, VirtualAddress
+from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.server import Settings
+from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 from smb3server.wire.address import Address
 from smb3server.wire.negotiate import DIALECT_NAMES
@@ -71,6 +73,13 @@ def build(document: schema.Document, problems: Problems) -> Config:
     config.cluster.services = [builder.service(entry) for entry in document.service]
     if document.witness is not None:
         config.witness = builder.witness(document.witness)
+    if document.web is not None:
+        config.web = builder.web(document.web)
+    if document.discovery is not None:
+        found = document.discovery
+        config.discovery = DiscoveryConfig(
+            found.mdns, found.ws_discovery, found.interfaces, found.workgroup, found.model
+        )
     return config
 
 
@@ -221,6 +230,20 @@ class _Builder:
             section.names,
             self._addresses(owner, section.addresses),
             [(node.name, self._addresses(f"witness.node {node.name}", node.addresses)) for node in section.node],
+        )
+
+    def web(self, section: schema.Web) -> WebConfig:
+        owner = "[web]"
+        with self._problems.of(owner, "listen"):
+            check_address(section.listen)
+        return WebConfig(
+            section.listen,
+            section.port,
+            self._names(owner, "admins", section.admins),
+            _path(section.certificate),
+            _path(section.key),
+            tuple(section.names),
+            section.plain_http,
         )
 
     def _users_file(self, section: schema.Server) -> None:

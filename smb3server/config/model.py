@@ -10,7 +10,9 @@ from smb3server.auth.users import Account
 from smb3server.backends.base import User
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.settings.cluster import ClusterConfig
+from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.server import Settings
+from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 
 
@@ -85,6 +87,8 @@ class Config:
     log_level: str = "info"
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     witness: WitnessConfig | None = None
+    discovery: DiscoveryConfig | None = None
+    web: WebConfig | None = None
 
     @property
     def keeps_users(self) -> bool:

@@ -13,9 +13,13 @@ import msgspec
 from msgspec import Meta, field
 
 from smb3server.settings.cluster import DEFAULT_NAME, DEFAULT_TTL
+from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.server import Settings
+from smb3server.settings.web import WebConfig
 
 _SETTINGS = Settings()
+_WEB = WebConfig()
+_DISCOVERY = DiscoveryConfig()
 
 SMALLEST_IO = 1 << 16
 """Least value of MaxTransactSize, MaxReadSize and MaxWriteSize, in bytes. [MS-SMB2 3.3.5.4]"""
@@ -643,6 +647,65 @@ class Witness(Section):
     ] = field(default_factory=list)
 
 
+class Web(Section):
+    """The web page. Without this section there is none."""
+
+    listen: Annotated[str, about("address to listen on")] = _WEB.listen
+    port: Annotated[Port, about("TCP port; 0: any free one")] = _WEB.port
+    admins: Annotated[
+        list[str] | None,
+        about("list of users who may log on to the page", example=["@staff"], unset="`admins` of `[server]`"),
+    ] = None
+    certificate: Annotated[
+        str | None,
+        about(
+            "PEM file with the certificate, and with those between it and its authority",
+            example="/etc/smb3server/web.pem",
+            unset="plain HTTP",
+            is_path=True,
+        ),
+    ] = None
+    key: Annotated[
+        str | None,
+        about(
+            "PEM file with the certificate's key; only its owner may read it",
+            example="/etc/smb3server/web.key",
+            unset="that of `certificate`",
+            is_path=True,
+        ),
+    ] = None
+    names: Annotated[
+        list[str],
+        about(
+            "further host names by which browsers may ask for the page; addresses and the server's own names always "
+            "may",
+            example=["files.example.com"],
+            unset="none",
+        ),
+    ] = field(default_factory=list)
+    plain_http: Annotated[
+        bool,
+        about("serve other machines without TLS: passwords and the names of files cross the network in the clear"),
+    ] = False
+
+
+class Discovery(Section):
+    """How clients find the server in their network. Without this section nothing is announced."""
+
+    mdns: Annotated[bool, about("announce the server by mDNS (Finder, Nautilus, Dolphin)")] = True
+    ws_discovery: Annotated[bool, about("announce the server by WS-Discovery (Windows Explorer)")] = True
+    interfaces: Annotated[
+        list[str],
+        about(
+            "names of the interfaces to announce on",
+            example=["eth0"],
+            unset="all that the server listens on, except loopback",
+        ),
+    ] = field(default_factory=list)
+    workgroup: Annotated[str, about("workgroup that Explorer shows")] = _DISCOVERY.workgroup
+    model: Annotated[str, about("model that chooses the icon in Finder")] = _DISCOVERY.model
+
+
 class Document(Section):
     """The whole file."""
 
@@ -657,3 +720,5 @@ class Document(Section):
     cluster: Cluster = field(default_factory=Cluster)
     service: list[Service] = field(default_factory=list)
     witness: Witness | None = None
+    web: Web | None = None
+    discovery: Discovery | None = None

@@ -10,7 +10,7 @@ import contextlib
 import ipaddress
 import logging
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,6 +93,8 @@ class InterfaceList:
 
     def __init__(self) -> None:
         self.interfaces: list[Interface] = []
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when the list has become another one."""
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._events = LinkEvents(self.refresh_soon)
@@ -120,11 +122,14 @@ class InterfaceList:
 
     async def refresh(self) -> None:
         """Refresh the list now. On an error keep the old one, and log it."""
+        before = self.interfaces
         try:
             self.interfaces = await asyncio.to_thread(read_interfaces)
         except Exception as error:
             # A sandbox may not permit netlink. The server works without it, except multichannel.
             log.warning("cannot list network interfaces: %s", error)
+        if self.interfaces != before:
+            self.on_change()
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -143,7 +148,7 @@ class InterfaceList:
         return [entry for entry in self.interfaces if entry.running and (inside or not entry.loopback)]
 
 
-def _serves(addresses: Collection[str], address: Address) -> bool:
+def serves(addresses: Collection[str], address: Address) -> bool:
     """Return whether a listener on ``addresses`` serves ``address``, directly or by a wildcard."""
     wildcard = "0.0.0.0" if address.version == 4 else "::"
     return str(address) in addresses or wildcard in addresses
@@ -151,7 +156,7 @@ def _serves(addresses: Collection[str], address: Address) -> bool:
 
 def rdma_capable(interfaces: Iterable[Interface], rdma_addresses: Collection[str]) -> int:
     """Return how many of the interfaces ``pack_interfaces`` flags RDMA_CAPABLE."""
-    return sum(_serves(rdma_addresses, entry.address) for entry in interfaces)
+    return sum(serves(rdma_addresses, entry.address) for entry in interfaces)
 
 
 def pack_interfaces(
@@ -170,7 +175,7 @@ def pack_interfaces(
     """
     packed: list[bytes] = []
     for entry in interfaces:
-        rdma, tcp = _serves(rdma_addresses, entry.address), _serves(tcp_addresses, entry.address)
+        rdma, tcp = serves(rdma_addresses, entry.address), serves(tcp_addresses, entry.address)
         queues = RSS_CAPABLE if rss and entry.queues > 1 else 0
         if rdma:
             packed.append(_pack(entry, RDMA_CAPABLE | queues))

@@ -14,6 +14,7 @@ from smb3server.net.host_lists import EVERYBODY, HostLists
 if TYPE_CHECKING:
     import asyncio
 
+    from smb3server.access.descriptor import SecurityDescriptor
     from smb3server.access.identity import Identity
     from smb3server.backends.base import Backend, User
 
@@ -92,6 +93,9 @@ class Share:
     """Alternate data streams."""
     change_notify: bool = True
     """Whether CHANGE_NOTIFY is supported here."""
+    permissions: SecurityDescriptor | None = None
+    """Who may do what here, besides ``users`` and the other lists (Share.FileSecurity). None allows everything. Its
+    owner has no rights by being the owner."""
     notify: NotifyHub = field(default_factory=NotifyHub)
     continuous_availability: bool = False
     """Share.IsCA. [MS-SMB2 3.3.1.6]"""
@@ -101,6 +105,10 @@ class Share:
     """The cluster's service that it belongs to. Empty if it is this node's own."""
     placement: Placement | None = None
     """Decides whether it is served here. None means that it always is."""
+
+    bytes_read: int = 0
+    """Bytes that READs returned through opens that are closed by now. Each open counts its own until then."""
+    bytes_written: int = 0
 
     def acting_user(self, own: User | None) -> User | None:
         """Return the POSIX credentials that a user acts with on the files of this share.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from smb3server.cli import status_view
+from smb3server.cli import status
 from smb3server.process.log_lines import (
     FORMAT,
     LINE,
@@ -168,7 +168,7 @@ def test_debug_lines_are_not_limited(log: Log) -> None:
 
 def test_a_report_reaches_the_terminal_escaped(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     report = {"server": {"name": EVIL}, "sessions": [{"user": EVIL, EVIL: 1}]}
-    monkeypatch.setattr(status_view, "_report", lambda path: report)
-    shown = status_view._shown(tmp_path)  # type: ignore[arg-type]
+    monkeypatch.setattr(status, "_report", lambda path: report)
+    shown = status._shown(tmp_path)  # type: ignore[arg-type]
     assert shown["server"]["name"].isprintable()
     assert all(part.isprintable() for part in (shown["sessions"][0]["user"], *shown["sessions"][0]))
