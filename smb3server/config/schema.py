@@ -73,7 +73,7 @@ def about(
     return Meta(description=description, examples=None if example is None else [example], extra=extra)
 
 
-class Section(msgspec.Struct):
+class Section(msgspec.Struct, forbid_unknown_fields=True):
     """A section of the file."""
 
 
@@ -481,7 +481,7 @@ class User(Section):
     """An account. One of `password`, `nt_hash` and `password_file` is needed."""
 
     name: Annotated[str, about("compared without case", example="alice")]
-    password: Annotated[str | None, about("in clear text", secret=True, unset="none", example="secret")] = None
+    password: Annotated[str | None, about("in clear text", secret=True, unset="none")] = None
     nt_hash: Annotated[
         NtHash | None,
         about(
@@ -492,7 +492,8 @@ class User(Section):
         ),
     ] = None
     password_file: Annotated[
-        str | None, about("or a file; its first line is the password", is_path=True, unset="none")
+        str | None,
+        about("or a file; its first line is the password", example="/etc/smb3server/alice", is_path=True, unset="none"),
     ] = None
     principal: Annotated[
         str | None,
@@ -710,10 +711,13 @@ class Document(Section):
     """The whole file."""
 
     server: Server = field(default_factory=Server)
-    groups: Annotated[dict[str, list[str]], about("", example={"staff": ["alice", "dora"]})] = field(
-        default_factory=dict
-    )
-    """Groups of users. Each key is the name of a group, each value its members."""
+    groups: Annotated[
+        dict[str, list[str]],
+        about(
+            "Groups of users. Each key is the name of a group, each value its members, which may be groups.",
+            example={"staff": ["alice", "dora"]},
+        ),
+    ] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     share: list[Share] = field(default_factory=list)
     user: list[User] = field(default_factory=list)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
+from smb3server.config import toml
 from smb3server.config.error import Place, Problem, Problems
 from smb3server.config.positions import KeyPath, Positions
 from smb3server.config.schema import Document, Section
@@ -137,12 +138,8 @@ def wanted(declared: Any) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as TOML writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return "a section"
-    return msgspec.json.encode(value).decode() if isinstance(value, str | list) else str(value)
+    """Return a wrong value as the file has it."""
+    return "a section" if isinstance(value, Mapping) else toml.literal(value)
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

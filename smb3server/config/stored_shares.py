@@ -15,15 +15,15 @@ The server writes it anew with each change. A file that was edited by hand is re
 
 from __future__ import annotations
 
-import json
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from smb3server.access import sddl
 from smb3server.access.descriptor import SecurityDescriptor
+from smb3server.config import toml
 from smb3server.config.error import ConfigError
 
 FILE_NAME = "shares.toml"
@@ -88,27 +88,14 @@ def text_of(stored: StoredShares) -> str:
     lines = [_HEADER]
     for table in stored.tables.values():
         lines.append("[[share]]")
-        lines += [f"{key} = {_literal(value)}" for key, value in table.items()]
+        lines += [f"{key} = {toml.literal(value)}" for key, value in table.items()]
         lines.append("")
     if stored.permissions:
         lines.append("[permissions]")
-        lines += [f"{_string(name)} = {_string(sddl.show(found))}" for name, found in stored.permissions.items()]
+        lines += [
+            f"{toml.literal(name)} = {toml.literal(sddl.show(found))}" for name, found in stored.permissions.items()
+        ]
     return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _literal(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _string(value)
-    if isinstance(value, Sequence):
-        return f"[{', '.join(map(_string, value))}]"
-    return repr(value)
-
-
-def _string(text: str) -> str:
-    """Return a basic string. JSON escapes what TOML wants escaped, except for DEL."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def from_options(name: str, path: str, options: Mapping[str, object]) -> Table:
