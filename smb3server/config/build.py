@@ -199,6 +199,8 @@ class _Builder:
             if section.principal:
                 with self._problems.of(owner, "principal"):
                     parse_principal(section.principal)
+            if section.password == "":
+                self._problems.add(owner, "password", "must not be empty: anybody could log on")
             if section.nt_hash is not None:
                 yield Account(section.name, parse_hash(section.nt_hash), user, section.principal or "")
             elif section.password is not None:

@@ -46,10 +46,15 @@ def find(config: Config, problems: Problems) -> None:
         _check_state(config.state, config.shares, problems)
 
 
-def check_use(config: Config, problems: Problems) -> None:
-    """Check that there is something to share, and somebody to use it."""
-    if not config.shares:
+def check_use(config: Config, file: Path | None, problems: Problems) -> None:
+    """Check that there is something to share, and somebody to use it. ``file`` is the configuration file, if any.
+
+    With a file the server starts without shares: they may be added while it runs.
+    """
+    if not config.shares and file is None:
         problems.add("", "", "nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
+    elif not config.shares:
+        config.notes.append(f"{file} has no [[share]]; remedy: add one, or smb3server share add NAME PATH")
     elif not (config.accounts or config.keeps_users or config.settings.allow_guest or config.settings.keytab):
         problems.add(
             "",

@@ -69,7 +69,7 @@ class CommandLine:
         config.command_line_passwords = self.passwords
         find(config, problems)
         if not problems.found:
-            check_use(config, problems)
+            check_use(config, self.file, problems)
         return config
 
     def read(self) -> Config:

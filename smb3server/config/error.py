@@ -55,6 +55,8 @@ class Problems:
 
     def __init__(self) -> None:
         self.found: list[Problem] = []
+        self.warnings: list[Problem] = []
+        """What is not wrong, but seldom meant."""
         self.places: dict[tuple[str, str], Place] = {}
 
     def place(self, owner: str, key: str = "") -> Place:

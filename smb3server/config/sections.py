@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from smb3server.config import toml
-from smb3server.config.error import Place, Problem, Problems
+from smb3server.config.error import Place, Problem, Problems, label
 from smb3server.config.positions import KeyPath, Positions
 from smb3server.config.schema import Document, Section
 
@@ -244,10 +244,15 @@ class SectionReader:
         if not key.is_path or found is None:
             return found
         try:
-            return str(self._folder / Path(str(found)).expanduser())
+            named = Path(str(found)).expanduser()
         except RuntimeError as error:
             self._problems.add(owner, key.name, f"{found}: {error}".rstrip("."))
             return None
+        whole = self._folder / named
+        if not named.is_absolute():
+            text = f"{found} is relative: it counts from the folder of this file, so it is {whole}"
+            self._problems.warnings.append(Problem(text, label(owner, key.name), self._place(path)))
+        return str(whole)
 
     def _convert(self, value: object, declared: Any, key: Key, owner: str, path: KeyPath) -> object:
         found: object = None

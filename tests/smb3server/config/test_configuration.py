@@ -51,7 +51,7 @@ def example(tmp_path: Path) -> str:
         ("etcd.password", "0123456789abcdef\n"),
         ("cluster.secret", "0123456789abcdef\n"),
         ("users", "dora:878d8014606cda29677a44efa1353fc7\n"),
-        ("carol", "secret\n"),
+        ("alice", "secret\n"),
     ):
         (secrets / name).touch(mode=0o600)
         (secrets / name).write_text(text)

@@ -213,7 +213,7 @@ def test_the_symlinks_option_can_be_set(tmp_path: Path) -> None:
         return parse_arguments(["--config", str(file)]).shares[0].symlinks
 
     assert symlinks("never") == "never"
-    with pytest.raises(ConfigError, match=r'share data: symlinks: must be one of beneath, never, not'):
+    with pytest.raises(ConfigError, match=r"share data: symlinks: must be one of beneath, never, not"):
         symlinks("always")
 
     async def test() -> None:
