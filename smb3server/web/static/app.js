@@ -33,6 +33,11 @@ async function post(path, body = {}) {
   return answer;
 }
 
+// Null if the server does not answer.
+async function whoIsThere() {
+  try { return await get("/api/me"); } catch { return null; }
+}
+
 function say(text, failed = false) {
   const message = $("message");
   message.textContent = text;
@@ -126,8 +131,9 @@ function follow() {
     pill("lost", "No connection");
     // The browser tries again by itself, unless it was refused: then the login has ended, or the server is busy.
     if (stream.readyState === EventSource.CLOSED) {
-      get("/api/me").then(() => setTimeout(() => me && follow(), 5000)).catch(() => {
-        if (me) setTimeout(() => me && follow(), 5000);
+      whoIsThere().then((answer) => {
+        if (answer && !answer.user) showLogin("You have been logged off.");
+        else setTimeout(() => me && follow(), 5000);
       });
     }
   };
@@ -319,4 +325,7 @@ window.addEventListener("hashchange", () => { showSection(); window.scrollTo(0, 
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => chart.draw());
 setInterval(tick, 2000);
 applyTheme();
-fetch("/api/me").then(async (response) => (response.ok ? enter(await response.json()) : showLogin(""))).catch(() => showLogin("The server does not answer."));
+whoIsThere().then((answer) => {
+  if (answer?.user) enter(answer);
+  else showLogin(answer ? "" : "The server does not answer.");
+});
