@@ -12,8 +12,8 @@ import re
 from typing import Any
 
 from impacket.dcerpc.v5 import srvs
-from impacket.dcerpc.v5.dtypes import DWORD, LPBYTE, NULL
-from impacket.dcerpc.v5.ndr import NDRPOINTER, NDRSTRUCT
+from impacket.dcerpc.v5.dtypes import DWORD, LPBYTE, NULL, ULONG
+from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRSTRUCT
 
 from smb3server.access.descriptor import EVERYONE, Acl, Control, SecurityDescriptor, allow, unpack
 from smb3server.access.masks import FILE_ALL_ACCESS
@@ -91,6 +91,12 @@ class NetrShareSetInfo(srvs.NetrShareSetInfo):  # type: ignore[misc]
     )
 
 
+class NetrShareDelCommitResponse(NDRCALL):  # type: ignore[misc]
+    """The answer with the handle. impacket's has none. [MS-SRVS 3.1.4.15]"""
+
+    structure = (("ContextHandle", srvs.SHARE_DEL_HANDLE), ("ErrorCode", ULONG))
+
+
 class _WrongError(Exception):
     """Ends a call with an error, and with the number of the member that caused it, if one did."""
 
@@ -158,12 +164,11 @@ class Shares:
         return shown_path(share.path) if self._is_administrator else f"C:\\{share.name}"
 
     def _fill_security(self, info: Any, prefix: str, share: Share) -> None:
-        info[prefix + "reserved"] = 0
-        info[prefix + "security_descriptor"] = NULL
-        if self._is_administrator and share.type is not ShareType.PIPE:
-            packed = (share.permissions or _EVERYBODY).pack()
-            info[prefix + "reserved"] = len(packed)
-            info[prefix + "security_descriptor"] = packed
+        shown = self._is_administrator and share.type is not ShareType.PIPE
+        packed = (share.permissions or _EVERYBODY).pack() if shown else b""
+        info[prefix + "reserved"] = len(packed)
+        # Once it was null, impacket takes no other value.
+        info[prefix + "security_descriptor"] = packed or NULL
 
     def _admitted(self, share: Share) -> bool:
         identity = self._session.identity
@@ -381,7 +386,7 @@ class Shares:
 
     async def delete_commit(self, request: Any) -> Any:
         """Serve NetrShareDelCommit: the second phase. [MS-SRVS 3.1.4.15]"""
-        answer = srvs.NetrShareDelCommitResponse()
+        answer = NetrShareDelCommitResponse()
         name = self._handles.find(request["ContextHandle"], str)
         self._handles.close(request["ContextHandle"])
         answer["ContextHandle"] = NULL_HANDLE
