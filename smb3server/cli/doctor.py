@@ -61,7 +61,7 @@ def command(
       smb3server doctor
       smb3server doctor --config /etc/smb3server/smb3server.toml
       smb3server doctor //files.example.com/data --user alice
-      smb3server doctor smb://192.0.2.1:1445/data --user alice --fabrics iwarp --json
+      smb3server doctor smb://192.0.2.1:1445/data --fabrics iwarp --json
 
     Exit status: 0 if RDMA is used (without a target: served, or can be), 1 if not, 2 if that could not be found out,
     and for wrong usage.

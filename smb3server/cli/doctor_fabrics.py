@@ -13,9 +13,9 @@ from smb3server.cli.findings import Verdict
 from smb3server.client import Client, Tree, open_rdma
 from smb3server.client.channels import BoundSession
 from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT
-from smb3server.service.listeners import make_provider
 from smb3server.status.report import dialect_name
 from smbdirect.errors import ProviderError
+from smbdirect.providers.make import make_provider
 
 ATTEMPT_TIMEOUT = 5.0
 """Seconds for one RDMA connection."""

@@ -29,10 +29,10 @@ from smb3server.net.host import (
     rdma_devices,
 )
 from smb3server.net.interfaces import Interface, rdma_capable, read_interfaces
-from smb3server.service.listeners import make_provider
 from smb3server.status.own_servers import OwnServer, own_servers
 from smbdirect import native
 from smbdirect.errors import ProviderError
+from smbdirect.providers.make import make_provider
 
 MEMLOCK_WANTED = 256 << 20
 """Bytes of locked memory that pools and receive buffers of some connections may need."""
