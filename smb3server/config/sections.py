@@ -61,6 +61,7 @@ class Key:
     """What it means not to give it, in words. Empty if the default says it."""
     is_path: bool = False
     secret: bool = False
+    other_name: str = ""
     default: object = None
     """None if it has none, or is needed."""
     needed: bool = False
@@ -188,21 +189,24 @@ class SectionReader:
         self, kind: type[AnySection], values: Mapping[str, object], path: KeyPath, owner: str
     ) -> AnySection | None:
         known = keys_of(kind)
+        others = {key.other_name: key for key in known.values() if key.other_name}
         found: dict[str, object] = {}
         for name, value in values.items():
             here = (*path, name)
             self._problems.places[owner, name] = self._place(here)
-            key = known.get(name)
-            if key is None:
+            key = known.get(name) or others.get(name)
+            if key is not None and key.name in found:
+                self._problems.add(owner, name, f"given twice: {name} and {key.name} are the same")
+            elif key is None:
                 self._unknown(name, value, kind, here, owner)
             elif key.section is not None:
                 inner = self._sections(key, value, here) if key.repeated else self.section(key.section, value, here)
                 if inner is not None:
-                    found[name] = inner
+                    found[key.name] = inner
             elif key.free:
-                found[name] = self._lists(value, here)
+                found[key.name] = self._lists(value, here)
             elif (read := self._value(key, value, here, owner)) is not None:
-                found[name] = read
+                found[key.name] = read
         if missing := [name for name, key in known.items() if key.needed and name not in values]:
             self._problems.add(owner, "", f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} needed")
         if any(key.needed and name not in found for name, key in known.items()):

@@ -64,7 +64,7 @@ class _Service:
             info[prefix + "flags"] = share.flags
         elif level in (2, 502):
             info[prefix + "permissions"] = 0
-            info[prefix + "max_uses"] = UNLIMITED
+            info[prefix + "max_uses"] = share.max_uses or UNLIMITED
             info[prefix + "current_uses"] = self._uses(share)
             # MS-SRVS requires a path. Clients need not know where a share is on this machine, so it is made up.
             info[prefix + "path"] = text("" if share.type is ShareType.PIPE else f"C:\\{share.name}")

@@ -112,6 +112,7 @@ SERVER: Mapping[str, Effect] = {
     "xattrs": _RESTART,
     "cluster": _RESTART,
     "witness": _RESTART,
+    "homes": _RESTART,
 }
 """The fields of ``Config``."""
 
@@ -129,6 +130,17 @@ SHARE: Mapping[str, Effect] = {
     "force_user": Effect.NEW_OPENS,
     "symlinks": Effect.NEW_OPENS,
     "streams": Effect.NEW_OPENS,
+    "veto_files": Effect.NEW_OPENS,
+    "case_sensitive": Effect.NEW_OPENS,
+    "create_mask": Effect.NEW_OPENS,
+    "directory_mask": Effect.NEW_OPENS,
+    "force_create_mode": Effect.NEW_OPENS,
+    "force_directory_mode": Effect.NEW_OPENS,
+    "max_connections": Effect.NEW_TREES,
+    "recycle": _AT_ONCE,
+    "recycle_folder": _AT_ONCE,
+    "recycle_exclude": _AT_ONCE,
+    "recycle_max_size": _AT_ONCE,
     "level2_oplocks": Effect.NEW_OPENS,
     "delayed_write_times": Effect.NEW_OPENS,
     "encrypt": Effect.NEW_TREES,

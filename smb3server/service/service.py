@@ -16,6 +16,7 @@ from smb3server.config.values import check_address
 from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
 from smb3server.server.server import Server
+from smb3server.service.homes import HomeShares
 from smb3server.service.kerberos import realms_of_keytab
 from smb3server.service.listeners import Fabrics
 from smb3server.service.privileges import Privileges, in_force
@@ -57,6 +58,7 @@ class Service:
         server = self.server = Server(config.settings, users)
         self.stored = StoredOpens(server)
         self.shares = RunningShares(server, self.stored)
+        server.homes = HomeShares(server, config, self.shares.make)
         reception = Reception(
             server.accept,
             server.admits,

@@ -23,7 +23,7 @@ from smb3server.state.break_notifications import BreakNotifications
 from smb3server.state.ceilings import Ceilings
 from smb3server.state.host_changes import HostChanges
 from smb3server.state.opens import OpenTable
-from smb3server.state.ports import Fence
+from smb3server.state.ports import Fence, Homes
 from smb3server.state.sessions import Sessions
 from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
 from smbdirect.transport.pool import BufferPool
@@ -67,6 +67,7 @@ class ServerState:
         self.max_write_size = self.settings.max_io_size
         self._init_accounts()
         self._init_network()
+        self.homes: Homes | None = None
         self.fence: Fence | None = None
         """In a cluster: checked before every request and reply (``is_fenced``)."""
         self.guid_of_address: Callable[[str], bytes | None] = lambda address: None
