@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from smb3server.auth.groups import Groups
+from smb3server.auth.password_rules import EMPTY_HASH
 from smb3server.auth.principals import parse as parse_principal
 from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
@@ -50,6 +51,7 @@ AS_THEY_ARE = (
     "require_signing",
     "require_encryption",
     "ntlm",
+    "min_password_length",
     "guests_see_accounts",
     "multichannel",
     "rss",
@@ -108,6 +110,11 @@ def build(document: schema.Document, problems: Problems) -> Config:
     return config
 
 
+def build_share(section: schema.Share, config: Config, problems: Problems) -> ShareConfig:
+    """Make one share, with the groups of ``config``."""
+    return _Builder(config, problems).share(section)
+
+
 def build_cluster(section: schema.Cluster) -> ClusterConfig:
     """Make the settings of a cluster, without its services."""
     access = StoreAccess(
@@ -154,6 +161,7 @@ class _Builder:
         settings.admins = self._names(SERVER, "admins", section.admins) or frozenset()
         settings.unknown_principals = self._unknown_principals(section.unknown_principals)
         settings.hosts = self._hosts(SERVER, section)
+        settings.share_folders = tuple(section.share_folders)
         config.listen = section.listen
         self._check_listen(SERVER, section.listen)
         config.port = section.port
@@ -176,10 +184,13 @@ class _Builder:
 
     def shares(self, sections: Iterable[schema.Share]) -> Iterable[ShareConfig]:
         for section in sections:
-            owner = f"share {section.name}"
-            with self._problems.of(owner, "name"):
-                check_share_name(section.name)
-            yield self._share(owner, section.name, section)
+            yield self.share(section)
+
+    def share(self, section: schema.Share) -> ShareConfig:
+        owner = f"share {section.name}"
+        with self._problems.of(owner, "name"):
+            check_share_name(section.name)
+        return self._share(owner, section.name, section)
 
     def homes(self, section: schema.Homes) -> ShareConfig:
         if "{user}" not in section.path:
@@ -211,6 +222,13 @@ class _Builder:
         )
 
     def accounts(self, sections: Iterable[schema.User]) -> Iterable[Account]:
+        for account in self._accounts(sections):
+            if account.nt_hash == EMPTY_HASH:
+                text = "the password is empty; remedy: give it one, or let guests in with guest = true"
+                self._problems.add(f"user {account.name}", "password", text)
+            yield account
+
+    def _accounts(self, sections: Iterable[schema.User]) -> Iterable[Account]:
         for section in sections:
             owner = f"user {section.name}"
             if not section.name:
@@ -227,8 +245,6 @@ class _Builder:
             if section.principal:
                 with self._problems.of(owner, "principal"):
                     parse_principal(section.principal)
-            if section.password == "":
-                self._problems.add(owner, "password", "must not be empty: anybody could log on")
             if section.nt_hash is not None:
                 yield Account(section.name, parse_hash(section.nt_hash), user, section.principal or "")
             elif section.password is not None:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, field
 
+from smb3server.auth.password_rules import MAX_LENGTH
 from smb3server.settings.cluster import DEFAULT_NAME, DEFAULT_TTL
 from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.server import Settings
@@ -46,6 +47,7 @@ Stall = Annotated[float, Meta(ge=0, le=600)]
 ReadSize = Annotated[int, Meta(ge=0, le=LARGEST_IO)]
 IoSize = Annotated[int, Meta(ge=SMALLEST_IO, le=LARGEST_IO)]
 MessageSize = Annotated[int, Meta(ge=SMALLEST_MESSAGE, le=LARGEST_MESSAGE)]
+PasswordLength = Annotated[int, Meta(ge=1, le=MAX_LENGTH)]
 Mode = Annotated[str, Meta(pattern="^0?[0-7]{3}$", title='permissions in octal digits, as "0640"')]
 NetbiosName = Annotated[
     str,
@@ -136,13 +138,25 @@ class Server(Section):
             example="trusted",
         ),
     ] = "auto"
+    min_password_length: Annotated[
+        PasswordLength, about("characters that a password needs which a client or `smb3server user` sets", example=10)
+    ] = _SETTINGS.min_password_length
+    share_folders: Annotated[
+        list[str],
+        about(
+            "list of directories below which administrators may add shares from afar",
+            example=["/srv"],
+            unset="the directories of the shares of this file",
+            is_path=True,
+        ),
+    ] = field(default_factory=list)
     users_file: Annotated[
         str | None,
         about(
-            "file with lines `NAME:NT_HASH` or `NAME:NT_HASH:UNIX_USER`, instead of or beside `[[user]]` sections; "
-            "`smb3server hash NAME [UNIX_USER]` prints one",
+            "file with the accounts that `smb3server user` and clients change, beside `[[user]]` sections",
             example="/etc/smb3server/users",
-            unset="none",
+            unset="`users` in `state`; without a state directory `/etc/smb3server/users` (root) or "
+            "`~/.config/smb3server/users`",
             is_path=True,
         ),
     ] = None

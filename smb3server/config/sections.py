@@ -153,7 +153,8 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 class SectionReader:
     """Reads the sections of one file."""
 
-    def __init__(self, file: Path, positions: Positions, problems: Problems) -> None:
+    def __init__(self, file: Path, positions: Positions | None, problems: Problems) -> None:
+        """``positions`` are those of the text of ``file``. None means that the sections do not come from its text."""
         self._file = file
         self._folder = file.absolute().parent
         self._positions = positions
@@ -183,7 +184,7 @@ class SectionReader:
         return None
 
     def _place(self, path: KeyPath) -> Place:
-        return Place(str(self._file), *self._positions.find(path))
+        return Place() if self._positions is None else Place(str(self._file), *self._positions.find(path))
 
     def _keys(
         self, kind: type[AnySection], values: Mapping[str, object], path: KeyPath, owner: str
