@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from impacket.dcerpc.v5 import samr
-from impacket.dcerpc.v5.dtypes import NULL, PRPC_UNICODE_STRING, RPC_UNICODE_STRING, UCHAR, ULONG, ULONGLONG
+from impacket.dcerpc.v5.dtypes import PRPC_UNICODE_STRING, RPC_UNICODE_STRING, ULONG, ULONGLONG
 from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRSTRUCT, NDRUniConformantArray
 
 from smb3server.auth import sam_passwords
@@ -56,7 +56,7 @@ class EncryptedPasswordAes(NDRSTRUCT):  # type: ignore[misc]
         ("PBKDF2Iterations", ULONGLONG),
     )
 
-    def getAlignment(self) -> int:  # noqa: N802
+    def getAlignment(self) -> int:
         """Return the alignment of its widest field."""
         return 8
 
