@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from smb3server.config.checks import check, check_cluster
+from smb3server.config.checks import check
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.net.listener import TcpListener
@@ -119,7 +119,6 @@ class Reload:
         }
         config = replace(fresh, **kept, settings=replace(fresh.settings, **lasting))
         try:
-            check_cluster(config)
             check(config)
         except ConfigError as error:
             raise ConfigError(
