@@ -152,7 +152,7 @@ def test_kerberos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rdma: str) ->
     try:
         for name, value in realm.environment.items():
             monkeypatch.setenv(name, value)
-        text = f'[server]\nkeytab = "{realm.keytab}"\n'
+        text = f'[server]\nkeytab = "{realm.keytab}"\n[[user]]\nname = "{kerberos.USER}"\npassword = "of NTLM"\n'
         with home(tmp_path, text=text) as served:
             url = f"//127.0.0.1:{served.port}/share"
 
