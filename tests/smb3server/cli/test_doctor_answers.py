@@ -13,7 +13,8 @@ import pytest
 
 from smb3server.cli import doctor
 from smb3server.cli.doctor_host import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Host, conclude, examine
-from smb3server.cli.doctor_share import Answer, Result, Target, consult
+from smb3server.cli.doctor_patient import Answer, Result, Target
+from smb3server.cli.doctor_share import consult
 from smb3server.cli.findings import Verdict
 from smb3server.cli.main import main as cli_main
 from smb3server.client import RemoteFile, Tree
@@ -302,7 +303,7 @@ def test_an_unreachable_host_is_called_so(monkeypatch: pytest.MonkeyPatch) -> No
     assert result.answer is Answer.UNKNOWN
     assert "No route to host" in result.verdict
     lines = [finding.line() for finding in result.findings]
-    assert "problem  tcp: 127.0.0.1 port 445: No route to host" in lines
+    assert lines[0].startswith("problem  tcp: 127.0.0.1 port 445: No route to host: a router or firewall on the way")
     (attempt,) = result.attempts
     assert attempt.text == "connect: device or network failure: No route to host"
 
