@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from smb3server.access.descriptor import SecurityDescriptor
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.persistence.store import StoreError
@@ -43,6 +45,8 @@ class RunningShares:
         self._stored = stored
         self.cluster: ClusterShares | None = None
         """None outside a cluster, and until the server has joined it with the shares of its start."""
+        self.permissions: Mapping[str, SecurityDescriptor] = {}
+        """The permissions of shares that have any, by case-folded name."""
 
     def find(self, name: str) -> Share | None:
         """Return the share of this name; case does not matter."""
@@ -50,7 +54,13 @@ class RunningShares:
 
     def make(self, config: Config, wanted: ShareConfig, notes: list[str]) -> Share:
         """Make a share that is not served yet. Raises ``ConfigError``."""
-        return make_share(config, wanted, notes)
+        share = make_share(config, wanted, notes)
+        share.permissions = self.permissions.get(wanted.name.casefold())
+        return share
+
+    def count(self, share: Share) -> int:
+        """Return the number of tree connects to a share."""
+        return len(self._server.trees_of(share))
 
     @staticmethod
     def discard(share: Share) -> None:

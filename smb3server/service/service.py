@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
 import resource
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smb3server.auth.users import UserDatabase
@@ -19,17 +21,22 @@ from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
 from smb3server.process.service_manager import ServiceManager
 from smb3server.server.server import Server
+from smb3server.service.admin_commands import client_commands, process_commands, share_commands
+from smb3server.service.client_admin import ClientAdmin
 from smb3server.service.kerberos import realms_of_keytab
 from smb3server.service.listeners import Fabrics
 from smb3server.service.privileges import Privileges, in_force
 from smb3server.service.reception import Reception
+from smb3server.service.reload import Outcome, Reload
 from smb3server.service.running_shares import RunningShares
+from smb3server.service.share_admin import ShareAdmin
 from smb3server.service.shares import warn_of_roots
 from smb3server.service.state_directory import StateDirectory
 from smb3server.service.stored_opens import StoredOpens
 from smb3server.service.tcp_ports import EVERYWHERE, TcpPorts
 from smb3server.service.users import LiveUsers
 from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
@@ -37,6 +44,7 @@ from smb3server.status.report import collect
 if TYPE_CHECKING:
     from smb3server.discovery.announcer import Announcer
     from smb3server.service.clustering import ClusterNode
+    from smb3server.web.serving import WebServer
     from witness.setup import Witness
 
 log = logging.getLogger(__name__)
@@ -53,17 +61,21 @@ class Service:
         self,
         config: Config,
         privileges: Privileges | None = None,
+        read: Callable[[], Config] | None = None,
         sockets: Sequence[socket.socket] = (),
         manager: ServiceManager | None = None,
     ) -> None:
         """Prepare the server.
 
-        ``privileges`` are those of the process; None leaves them unchanged. ``sockets`` are TCP sockets of the service
-        manager, which listen already. ``manager`` is told of reloads; None means that nobody is.
+        ``privileges`` are those of the process; None leaves them unchanged. ``read`` reads the configuration again, on
+        a worker thread; None means that it never changes. ``sockets`` are TCP sockets of the service manager, which
+        listen already. ``manager`` is told of reloads; None means that nobody is.
         """
         self.manager = manager or ServiceManager()
-        self.config = config
         self._privileges = privileges
+        self._read = read
+        self._given = config
+        """The configuration as it was read last, without the shares of run time."""
         users = UserDatabase()
         for account in config.accounts:
             users.add(account)
@@ -87,10 +99,27 @@ class Service:
         self.cluster: ClusterNode | None = None
         self.witness: Witness | None = None
         self.announcer: Announcer | None = None
+        self.web: WebServer | None = None
+        self._commands: dict[str, Command] = {}
+        """Those of the admin socket."""
         self._state: StateDirectory | None = None
+        self._descriptors: int | None = None
+        """Descriptors that the process may have; None means any number."""
         self.users = LiveUsers(server, config)
-        self.notes: list[str] = list(config.notes)
+        self._reload = Reload(config, server, self.shares, self.users, self._tcp.listeners)
+        self._reload.limits_changed = self._limit_opens
+        self.share_admin = server.share_administration = ShareAdmin(self._reload, self.shares)
+        self.on_stop: Callable[[], None] = lambda: None
+        """Called when the operator asks over the admin socket that the server stops. Set it before ``start``."""
+        self.apply_logging: Callable[[Config], None] = lambda config: None
+        """Called after a reload, to log as configured now."""
+        self.notes: list[str] = []
         """Notes for the operator: ports other than the usual ones, fabrics that are not served."""
+
+    @property
+    def config(self) -> Config:
+        """The configuration in effect."""
+        return self._reload.config
 
     @property
     def listeners(self) -> list[TcpListener]:
@@ -103,6 +132,9 @@ class Service:
         self._raise_descriptor_limit()
         self._open_state()
         self._choose_domain()
+        self.share_admin.load(self.config.state)
+        self._reload.start_with(self.share_admin.complete(self.config))
+        self.notes += self.config.notes
         self.notes += warn_of_roots(self.server.users)
         for share in self.config.shares:
             self.server.add_share(self.shares.make(self.config, share, self.notes))
@@ -121,6 +153,8 @@ class Service:
             await self.cluster.cluster.start()
         if self.config.witness is not None:
             await self._start_witness(self.config.witness, hosts)
+        if self.config.web is not None:
+            await self._open_page(self.config.web)
         if self._privileges is not None:
             self._privileges.drop_start_privileges()
         await self._open_admin()
@@ -134,15 +168,19 @@ class Service:
             self.server.principals.trusted_realms = realms
 
     def _raise_descriptor_limit(self) -> None:
-        """Raise the limit of descriptors as far as allowed, and limit the opens so that connections have descriptors
-        left.
-        """
+        """Raise the limit of descriptors as far as allowed."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
-        if soft != resource.RLIM_INFINITY:
+        self._descriptors = None if soft == resource.RLIM_INFINITY else soft
+        self._limit_opens()
+
+    def _limit_opens(self) -> None:
+        """Limit the opens and the unauthenticated peers so that connections have descriptors left."""
+        soft = self._descriptors
+        if soft is not None:
             settings = self.config.settings
             spare = min(settings.max_connections + 2 * settings.max_unauthenticated + 256, soft // 2)
             # Unauthenticated peers must not take the descriptors that users' connections need.
@@ -219,17 +257,29 @@ class Service:
             self.listeners[0].address[1],
             settings.hosts.admits,
         )
-        self.server.interfaces.on_change = self.announcer.refresh_soon
+        self.server.interfaces.on_refresh = self.announcer.refresh_soon
         self.announcer.start()
+
+    async def _open_page(self, config: WebConfig) -> None:
+        try:
+            # An extra, and a server without a page starts faster without these modules.
+            from smb3server.service.web_page import start_page
+        except ImportError as error:
+            raise ConfigError(f"[web] needs {error.name}: pip install 'smb3server[web]'") from error
+        self.web = await start_page(config, self.server, lambda: self._commands)
+        self.notes.append(f"web page for administrators: {self.web.url}")
 
     async def _open_admin(self) -> None:
         """Open the admin socket; note an error and go on, because the server can serve without it."""
         path = socket_path(self.config.state)
-        commands: dict[str, Command] = {
+        commands = self._commands = {
             "status": self._report,
             "ping": lambda _: {"pid": os.getpid()},
             "users": self.users.list_command,
             "reload_users": self.users.reload_command,
+            **process_commands(self.reload, self.on_stop),
+            **share_commands(self.share_admin),
+            **client_commands(ClientAdmin(self.server)),
         }
         if self.witness is not None:
             commands |= self.witness.admin_commands()
@@ -244,6 +294,27 @@ class Service:
             admin.announce()
         except OSError as error:
             self.notes.append(f"`smb3server status` and `doctor` find this server by --state only: {error}")
+
+    async def reload(self) -> Outcome:
+        """Read the configuration again and apply it. Raises ``ConfigError``: then nothing has changed.
+
+        The outcome and all mistakes are logged.
+        """
+        async with self.share_admin.lock:
+            with self.manager.reloading():
+                try:
+                    given = self._given if self._read is None else await asyncio.to_thread(self._read)
+                    fresh = self.share_admin.complete(replace(given, accounts=self.users.read_again(given)))
+                    outcome = await self._reload.apply(fresh)
+                except ConfigError as error:
+                    for line in str(error).splitlines():
+                        log.error("reload: %s", line)
+                    raise
+                self._given = given
+                self.apply_logging(self.config)
+        outcome.write_log()
+        log.info("configuration reloaded")
+        return outcome
 
     def _report(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the report. ``"files": false`` leaves out opens and locks."""
@@ -262,6 +333,8 @@ class Service:
         """Stop listening, finish requests in flight, close opens and connections."""
         if self.admin is not None:
             await self.admin.close()
+        if self.web is not None:
+            await self.web.stop()
         if self.announcer is not None:
             await self.announcer.stop()
         if self.witness is not None:
