@@ -7,7 +7,8 @@ import hashlib
 import logging
 import os
 import resource
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
+from smb3server.process.service_manager import ServiceManager
 from smb3server.server.server import Server
 from smb3server.service.admin_commands import client_commands, process_commands, share_commands
 from smb3server.service.client_admin import ClientAdmin
@@ -56,13 +58,20 @@ class Service:
     """A configured server. Call ``start`` and then ``stop``, once; also call ``stop`` after a ``start`` that failed."""
 
     def __init__(
-        self, config: Config, privileges: Privileges | None = None, read: Callable[[], Config] | None = None
+        self,
+        config: Config,
+        privileges: Privileges | None = None,
+        read: Callable[[], Config] | None = None,
+        sockets: Sequence[socket.socket] = (),
+        manager: ServiceManager | None = None,
     ) -> None:
         """Prepare the server.
 
         ``privileges`` are those of the process; None leaves them unchanged. ``read`` reads the configuration again, on
-        a worker thread; None means that it never changes.
+        a worker thread; None means that it never changes. ``sockets`` are TCP sockets of the service manager, which
+        listen already. ``manager`` is told of reloads; None means that nobody is.
         """
+        self.manager = manager or ServiceManager()
         self._privileges = privileges
         self._read = read
         self._given = config
@@ -81,7 +90,7 @@ class Service:
             server.silent_peers,
             server.unauthenticated,
         )
-        self._tcp = TcpPorts(config.settings, reception)
+        self._tcp = TcpPorts(config.settings, reception, sockets)
         self.fabrics = Fabrics(config.settings, reception, lambda: server.interfaces.interfaces)
         self.fabrics.on_change = self._fabrics_changed
         server.rdma = config.rdma
@@ -100,8 +109,6 @@ class Service:
         self._reload = Reload(config, server, self.shares, self.users, self._tcp.listeners)
         self._reload.limits_changed = self._limit_opens
         self.share_admin = server.share_administration = ShareAdmin(self._reload, self.shares)
-        self.on_reload: Callable[[bool], None] = lambda begins: None
-        """Called with True when a reload begins, and with False when it has ended."""
         self.on_stop: Callable[[], None] = lambda: None
         """Called when the operator asks over the admin socket that the server stops. Set it before ``start``."""
         self.apply_logging: Callable[[Config], None] = lambda config: None
@@ -294,19 +301,17 @@ class Service:
         The outcome and all mistakes are logged.
         """
         async with self.share_admin.lock:
-            self.on_reload(True)
-            try:
-                given = self._given if self._read is None else await asyncio.to_thread(self._read)
-                fresh = self.share_admin.complete(replace(given, accounts=self.users.read_again(given)))
-                outcome = await self._reload.apply(fresh)
+            with self.manager.reloading():
+                try:
+                    given = self._given if self._read is None else await asyncio.to_thread(self._read)
+                    fresh = self.share_admin.complete(replace(given, accounts=self.users.read_again(given)))
+                    outcome = await self._reload.apply(fresh)
+                except ConfigError as error:
+                    for line in str(error).splitlines():
+                        log.error("reload: %s", line)
+                    raise
                 self._given = given
                 self.apply_logging(self.config)
-            except ConfigError as error:
-                for line in str(error).splitlines():
-                    log.error("reload: %s", line)
-                raise
-            finally:
-                self.on_reload(False)
         outcome.write_log()
         log.info("configuration reloaded")
         return outcome

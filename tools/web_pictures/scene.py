@@ -10,11 +10,11 @@ from pathlib import Path
 
 from smb3server.client import Client, ClientSession, Tree, open_rdma, open_tcp
 from smb3server.config.arguments import parse_arguments
-from smb3server.service.listeners import make_provider
 from smb3server.service.service import Service
 from smb3server.settings.web import WebConfig
 from smb3server.wire.create import CreateDisposition
 from smbdirect.message_transport import MessageTransport
+from smbdirect.providers.make import make_provider
 from tools.support import own_user
 
 ADMIN, USER, PASSWORD = "alice", "bob", "correct horse"
