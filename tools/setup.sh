@@ -111,7 +111,8 @@ case ${1:-} in
       krb5-config=libkrb5-dev gcc=gcc /usr/include/stdio.h=libc6-dev python3-config=python3-dev smbtorture=samba-testsuite smbd=samba /usr/share/doc/samba-vfs-modules=samba-vfs-modules tshark=tshark tcpdump=tcpdump \
       mount.cifs=cifs-utils ip=iproute2 nft=nftables getfattr=attr etcd=etcd-server mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs mkfs.ext4=e2fsprogs \
       /usr/include/infiniband/verbs.h=libibverbs-dev /usr/include/rdma/rdma_cma.h=librdmacm-dev /usr/lib/python3/dist-packages/samba=python3-samba \
-      chromium=chromium chromedriver=chromium-driver avahi-daemon=avahi-daemon avahi-browse=avahi-utils dbus-daemon=dbus-daemon wsdd=wsdd openssl=openssl)
+      chromium=chromium chromedriver=chromium-driver avahi-daemon=avahi-daemon avahi-browse=avahi-utils dbus-daemon=dbus-daemon wsdd=wsdd openssl=openssl \
+      /usr/libexec/gvfsd-dnssd=gvfs-backends gio=libglib2.0-bin)
     # shellcheck disable=SC2086  # a list of words
     [ -z "$packages" ] || apt_install $packages || echo "setup: the tests that need these are skipped" >&2
     # The project was installed before there was a compiler.
