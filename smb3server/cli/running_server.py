@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,11 @@ from smb3server.cli.exits import EXIT_NO_SERVER, EXIT_USAGE, CommandError
 
 FILE = click.Path(readable=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
+USERS_RUNTIME_DIRECTORIES = Path("/run/user")
+_NONE_FOUND = (
+    "no server found; start one, or name its state directory with --state DIR. A server that another user started"
+    " answers that user and root: ask with sudo"
+)
 _Decorated = TypeVar("_Decorated", bound=Callable[..., object])
 
 
@@ -32,25 +38,58 @@ def find_socket(state: Path | None, socket: Path | None, config: Path | None) ->
 
     Raises ``CommandError``.
     """
-    from smb3server.status.admin_socket import SOCKET_NAME, running
+    return find_sockets(state, socket, config)[0]
+
+
+def find_sockets(
+    state: Path | None, socket: Path | None, config: Path | None, pid: int | None = None, every: bool = False
+) -> list[Path]:
+    """Return the admin socket of the server that the options name, or of all that run with ``every``.
+
+    Raises ``CommandError``, which lists the servers if there are several to choose from.
+    """
+    from smb3server.status.admin_socket import SOCKET_NAME
 
     if socket is not None:
-        return socket
+        return [socket]
     if state is None and config is not None:
         state = _state_of(config)
     if state is not None:
-        return state / SOCKET_NAME
-    sockets = running()
-    if len(sockets) == 1:
-        return sockets[0]
+        return [state / SOCKET_NAME]
+    sockets = _running()
     if not sockets:
-        raise CommandError(
-            "no server found; start one, or name its state directory with --state DIR (its user and root may ask it)",
-            EXIT_NO_SERVER,
-        )
-    raise CommandError(
-        "several servers run; name one: " + ", ".join(f"--socket {path}" for path in sockets), EXIT_USAGE
-    )
+        raise CommandError(_NONE_FOUND, EXIT_NO_SERVER)
+    if pid is None and (every or len(sockets) == 1):
+        return sockets
+    servers = [(_pid(path), path) for path in sockets]
+    chosen = [path for number, path in servers if number == pid]
+    if pid is not None and chosen:
+        return chosen[:1]
+    listed = "".join(f"\n  --pid {number:<8} {path.resolve()}" for number, path in servers)
+    if pid is not None:
+        raise CommandError(f"no server with process id {pid} answers; these do:{listed}", EXIT_NO_SERVER)
+    raise CommandError(f"several servers run; name one with --pid, or see all with status --all:{listed}", EXIT_USAGE)
+
+
+def _running() -> list[Path]:
+    """Return the sockets of the servers that answer this user. Root may ask those of all users."""
+    from smb3server.status.admin_socket import running
+
+    found = running()
+    if os.geteuid() == 0:
+        for directory in sorted(USERS_RUNTIME_DIRECTORIES.glob("*/smb3server")):
+            found += running(directory)
+    return found
+
+
+def _pid(path: Path) -> int:
+    """Return the process id of a server that has just answered, or 0 if it has ended since."""
+    from smb3server.status.admin_socket import ask
+
+    try:
+        return int(ask(path, "ping").get("pid", 0))
+    except (OSError, ValueError):
+        return 0
 
 
 def _state_of(config: Path) -> Path | None:

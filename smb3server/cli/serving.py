@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 
 from smb3server.cli.exits import EXIT_USAGE, CommandError
 from smb3server.config.arguments import make_config
@@ -15,10 +18,13 @@ from smb3server.config.options import ServerOptions
 from smb3server.config.passwords import hide_arguments, read_text
 from smb3server.process import garbage as collector
 from smb3server.process import log_lines
+from smb3server.process.service_manager import ServiceManager, passed_sockets
 from smb3server.service.privileges import Privileges
 from smb3server.service.service import Service
 from smb3server.status import mount_commands
 from smbdirect.errors import ProviderError
+
+log = logging.getLogger(__name__)
 
 _TALKATIVE = ("spnego", "asyncio", "pyroute2")
 """Libraries whose log messages are of no use to operators."""
@@ -49,12 +55,33 @@ def commands(service: Service) -> list[str]:
     )
 
 
-async def serve(config: Config, privileges: Privileges) -> int:
-    """Run until SIGTERM, SIGINT or SIGHUP (the terminal was closed), and return the exit status.
+def _describe(service: Service) -> str:
+    """Return what the service manager shows of a running server."""
+    server = service.server
+    counts = (("share", server.share_list), ("session", server.sessions.by_id), ("connection", server.connection_list))
+    return ", ".join(f"{len(table)} {name}{'' if len(table) == 1 else 's'}" for name, table in counts)
 
-    Raises ``CommandError`` if it cannot start.
+
+def terminal_is_gone(had: bool) -> bool:
+    """Return whether the terminal that the server was started at was closed. ``had``: whether there was one.
+
+    A terminal that hangs up sends SIGHUP as well, but it answers no longer.
     """
-    service = Service(config, privileges)
+    return had and not any(os.isatty(descriptor) for descriptor in (0, 1, 2))
+
+
+async def serve(
+    config: Config, privileges: Privileges, manager: ServiceManager, read: Callable[[], Config] | None = None
+) -> int:
+    """Run until SIGTERM, SIGINT or the end of the terminal, and return the exit status.
+
+    SIGHUP reads the configuration again by ``read``. Raises ``CommandError`` if it cannot start.
+    """
+    try:
+        sockets = passed_sockets()
+    except ValueError as error:
+        raise CommandError(str(error), EXIT_USAGE) from error
+    service = Service(config, privileges, read, sockets, manager)
     if config.command_line_passwords:
         service.notes.append(
             "a password was on the command line, where other users of this host may have seen it; --user NAME asks for "
@@ -62,11 +89,26 @@ async def serve(config: Config, privileges: Privileges) -> int:
         )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    had_terminal = not terminal_is_gone(True)
+    reloads: set[asyncio.Task[None]] = set()
+
+    def hung_up() -> None:
+        if terminal_is_gone(had_terminal):
+            stop.set()
+            return
+        task = loop.create_task(_reload(service))
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, hung_up)
+    service.on_stop = stop.set
+    service.apply_logging = lambda config: logging.getLogger().setLevel(config.log_level.upper())
     try:
         await service.start()
     except (ConfigError, OSError, ProviderError) as error:
+        manager.failed(str(error))
         await service.stop()
         raise CommandError(str(error)) from error
     for share in config.shares:
@@ -79,9 +121,21 @@ async def serve(config: Config, privileges: Privileges) -> int:
         print(line)
     collector.freeze()
     print("ready", ", ".join(service.addresses()), flush=True)
+    manager.ready(f"serves {', '.join(service.addresses())}")
+    manager.keep_informed(lambda: _describe(service))
     await stop.wait()
+    manager.stopping()
     await service.stop()
+    manager.close()
     return 0
+
+
+async def _reload(service: Service) -> None:
+    """Reload as SIGHUP asks. What is wrong is in the log, and the server goes on as it was."""
+    try:
+        await service.reload()
+    except ConfigError:
+        log.error("the configuration was not reloaded; remedy: mend it, then `smb3server reload`")
 
 
 def _set_up_logging(level: str) -> None:
@@ -109,12 +163,14 @@ def run(options: ServerOptions) -> int:
             read_text(path)
         privileges = Privileges(config)
         privileges.restrict()
+        read = partial(make_config, options)
     except ConfigError as error:
         raise CommandError(str(error), EXIT_USAGE) from error
     _set_up_logging(config.log_level)
+    manager = ServiceManager.of_process()
     try:
         # uvloop is optional, and exists on Linux with CPython only.
         import uvloop
     except ImportError:
-        return asyncio.run(serve(config, privileges))
-    return int(uvloop.run(serve(config, privileges)))
+        return asyncio.run(serve(config, privileges, manager, read))
+    return int(uvloop.run(serve(config, privileges, manager, read)))

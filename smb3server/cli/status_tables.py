@@ -11,9 +11,8 @@ from smb3server.cli.status_layout import Cell, Column, Table, fit, paragraph
 
 Json = dict[str, Any]
 
-SECTIONS = ("sessions", "channels", "shares", "users", "files", "locks", "interfaces")
-"""What can be asked for by name. Without a name ``OVERVIEW`` is shown."""
 OVERVIEW = ("sessions", "channels", "shares", "files")
+"""The sections that are shown if none is named."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _FEW_FILES = 50
 """Most files of the overview. ``status files`` has all."""
@@ -251,7 +250,7 @@ def reasons(report: Json, width: int) -> list[Text]:
         text = f"#{entry['channel']}: {why['text']}"
         lines += [Text(line, style) for line in paragraph(text, width, "  ")]
         if why["remedy"]:
-            lines += [Text("    -> " + line) for line in paragraph(why["remedy"], max(width - 7, 10))]
+            lines += [Text("    " + line) for line in paragraph("-> " + why["remedy"], max(width - 4, 10), "   ")]
     return lines
 
 
@@ -470,8 +469,10 @@ def section(report: Json, name: str, width: int, most: int | None = None) -> lis
     return lines
 
 
-def render(report: Json, width: int, sections: Sequence[str] = ()) -> list[Text]:
-    """Return the report as lines of at most ``width`` cells: the overview, or the sections that are named."""
+def render(report: Json, width: int, sections: Sequence[str] = (), most: int | None = None) -> list[Text]:
+    """Return the report as lines of at most ``width`` cells: the overview, or the sections that are named. Tables have
+    at most ``most`` rows, and say how many there are beyond it."""
+    few = _FEW_FILES if most is None and not sections else most
     lines = head(report, width)
     for name in sections or OVERVIEW:
         if name == "channels" and not report["channels"]:
@@ -479,10 +480,10 @@ def render(report: Json, width: int, sections: Sequence[str] = ()) -> list[Text]
             continue
         if not sections and name == "files" and not any(entry["opens"] for entry in report["sessions"]):
             continue
-        lines += section(report, name, width, _FEW_FILES if name == "files" and not sections else None)
+        lines += section(report, name, width, few if name == "files" else most)
         if name == "channels":
             if sections:
-                lines += [Text(), *fit(_sizes(report), width)]
+                lines += [Text(), *fit(_sizes(report), width, most)]
             lines += [Text(), *reasons(report, width)]
         if name == "files":
             lines += _unlisted(report, width)

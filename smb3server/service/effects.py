@@ -48,6 +48,7 @@ SETTINGS: Mapping[str, Effect] = {
     "groups": _AT_ONCE,
     "admins": _AT_ONCE,
     "share_folders": _AT_ONCE,
+    "min_password_length": _AT_ONCE,
     "keytab": _LOGONS,
     "ntlm": _LOGONS,
     "trusted_realms": _LOGONS,
@@ -117,6 +118,8 @@ SERVER: Mapping[str, Effect] = {
     "xattrs": _RESTART,
     "cluster": _RESTART,
     "witness": _RESTART,
+    "discovery": _RESTART,
+    "web": _RESTART,
 }
 """The fields of ``Config``."""
 

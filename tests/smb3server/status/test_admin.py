@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from smb3server.cli import status_view
+from smb3server.cli import status_tables
 from smb3server.cli.doctor_host import EXIT_RDMA, EXIT_UNKNOWN, Host, examine
 from smb3server.cli.doctor_share import Answer
 from smb3server.cli.exits import EXIT_NO_SERVER
@@ -176,8 +176,8 @@ def test_status_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_amounts_and_durations() -> None:
-    assert [status_view.amount(count) for count in (0, 1023, 1536, 5 << 40)] == ["0 B", "1023 B", "1.5 KiB", "5.0 TiB"]
-    assert [status_view.duration(time) for time in (59, 3661, 90061)] == ["00:00:59", "01:01:01", "1 d 01:01"]
+    assert [status_tables.amount(size) for size in (0, 1023, 1536, 5 << 40)] == ["0 B", "1023 B", "1.5 KiB", "5.0 TiB"]
+    assert [status_tables.duration(time) for time in (59, 3661, 90061)] == ["00:00:59", "01:01:01", "1 d 01:01"]
 
 
 def texts(host: Host) -> str:
