@@ -11,6 +11,7 @@ from typing import Any
 from smb3server.auth.users import Account, nt_hash
 from smb3server.config.checks import LOG_LEVELS, check, check_cluster, check_share, once
 from smb3server.config.error import ConfigError
+from smb3server.config.host_users import check_host_users, settle_user
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.options import ServerOptions, parse_options
 from smb3server.config.passwords import find_password
@@ -71,14 +72,17 @@ def make_config(options: ServerOptions) -> Config:
     if options.config is not None:
         read_file(options.config, config)
     config.state = options.state or config.state
-    _read_users(config)
     once("share", (share.name for share in config.shares))
-    once("user", (account.name for account in config.accounts))
     by_name = {share.name.casefold(): share for share in config.shares}
     named = [parse_share(text) for text in options.share]
     once("--share", (share.name for share in named))
     by_name.update({share.name.casefold(): share for share in named})
     config.shares = list(by_name.values())
+    config.drop_privileges = options.drop_privileges or config.drop_privileges
+    config.allow_root = options.allow_root or config.allow_root
+    settle_user(config)
+    _read_users(config)
+    once("user", (account.name for account in config.accounts))
     added = [parse_user(text, options.password_file) for text in options.user]
     config.command_line_passwords = [text for text in options.user if ":" in text]
     once("--user", (account.name for account in added))
@@ -90,6 +94,7 @@ def make_config(options: ServerOptions) -> Config:
     _override(config, options)
     if not config.shares:
         raise ConfigError("nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
+    check_host_users(config, config.accounts)
     check_cluster(config)
     if not (config.accounts or config.keeps_users or config.settings.allow_guest or config.settings.keytab):
         raise ConfigError(

@@ -10,6 +10,8 @@ rdma_read_size = 8388608           # bytes that clients may read at once by RDMA
 iwarp_crc = false                  # ask iWARP clients for checksums
 state = "/var/lib/smb3server"
 run_as = "smb3server"              # change to this user after the start; default: stay the same
+drop_privileges = "owner"          # or a user: everybody acts as this user, and the server can do no more
+allow_root = false                 # let unix_user and force_user be root
 sandbox = false                    # refuse system calls that a file server never makes
 xattrs = "auto"                    # where metadata lies: auto, trusted, user
 users_file = "/etc/smb3server/users"   # accounts that "smb3server user" changes; default: STATE/users
@@ -233,6 +235,8 @@ def _read_server(table: Table, config: Config) -> None:
     config.state = Path(state) if state else config.state
     config.log_level = table.take("log_level", str, config.log_level)
     config.run_as = table.take("run_as", str, config.run_as)
+    config.drop_privileges = table.take("drop_privileges", str, config.drop_privileges)
+    config.allow_root = table.take("allow_root", bool, config.allow_root)
     config.sandbox = table.take("sandbox", bool, config.sandbox)
     config.xattrs = table.take("xattrs", str, config.xattrs)
     if config.xattrs not in XATTR_CHOICES:
