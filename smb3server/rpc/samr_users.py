@@ -183,7 +183,7 @@ class _Users:
         if read is None:
             return NtStatus.INVALID_INFO_CLASS
         try:
-            changes, sealed = read(buffer)
+            changes, sealed = read(buffer, account.name)
             made = self._new_hash(level, sealed, account.name) if sealed is not None else b""
         except StatusError as error:
             return NtStatus(error.status)
@@ -217,16 +217,17 @@ class _Users:
             raise StatusError(NtStatus.PASSWORD_RESTRICTION) from None
 
 
-_Read = Callable[[Any], tuple[dict[str, Any], Any]]
-"""Returns changes of fields by their names in ``StoredUser``, and the encrypted password if there is one."""
+_Read = Callable[[Any, str], tuple[dict[str, Any], Any]]
+"""Takes what a client sent for the account of a name. Returns changes of fields by their names in ``StoredUser``, and the
+encrypted password if there is one."""
 
 
-def _read_all(info: Any) -> dict[str, Any]:
+def _read_all(info: Any, own: str) -> dict[str, Any]:
     """Return what SAMPR_USER_ALL_INFORMATION changes. Raises ``StatusError`` for what accounts do not have.
     [MS-SAMR 3.1.5.6.4.2]"""
     which = int(info["WhichFields"])
     for bit, name in _NOT_KEPT.items():
-        if which & bit and string_of(info[name]):
+        if which & bit and string_of(info[name]) not in ("", own if name == "UserName" else ""):
             raise StatusError(NtStatus.NOT_SUPPORTED)
     changes: dict[str, Any] = {}
     if which & _FULL_NAME:
@@ -243,15 +244,15 @@ def _read_all(info: Any) -> dict[str, Any]:
 
 
 def _with_all(name: str) -> _Read:
-    def read(buffer: Any) -> tuple[dict[str, Any], Any]:
+    def read(buffer: Any, own: str) -> tuple[dict[str, Any], Any]:
         part = buffer[name]
         has_password = int(part["I1"]["WhichFields"]) & (_NT_PRESENT | _LM_PRESENT)
-        return _read_all(part["I1"]), part["UserPassword"] if has_password else None
+        return _read_all(part["I1"], own), part["UserPassword"] if has_password else None
 
     return read
 
 
-def _read_hash(buffer: Any) -> tuple[dict[str, Any], Any]:
+def _read_hash(buffer: Any, own: str) -> tuple[dict[str, Any], Any]:
     part = buffer["Internal1"]
     if not _flag(part["NtPasswordPresent"]):
         raise StatusError(NtStatus.PASSWORD_RESTRICTION)
@@ -259,21 +260,21 @@ def _read_hash(buffer: Any) -> tuple[dict[str, Any], Any]:
 
 
 def _with_expired(name: str) -> _Read:
-    def read(buffer: Any) -> tuple[dict[str, Any], Any]:
+    def read(buffer: Any, own: str) -> tuple[dict[str, Any], Any]:
         return {"must_change": _flag(buffer[name]["PasswordExpired"])}, buffer[name]["UserPassword"]
 
     return read
 
 
 _READ: dict[int, _Read] = {
-    _FULL: lambda buffer: ({"full_name": string_of(buffer["FullName"]["FullName"])}, None),
-    _ADMIN_COMMENT: lambda buffer: ({"comment": string_of(buffer["AdminComment"]["AdminComment"])}, None),
-    _CONTROL_LEVEL: lambda buffer: (
+    _FULL: lambda buffer, own: ({"full_name": string_of(buffer["FullName"]["FullName"])}, None),
+    _ADMIN_COMMENT: lambda buffer, own: ({"comment": string_of(buffer["AdminComment"]["AdminComment"])}, None),
+    _CONTROL_LEVEL: lambda buffer, own: (
         {"disabled": bool(int(buffer["Control"]["UserAccountControl"]) & DISABLED)},
         None,
     ),
     _HASH: _read_hash,
-    _ALL: lambda buffer: (_read_all(buffer["All"]), None),
+    _ALL: lambda buffer, own: (_read_all(buffer["All"], own), None),
     _ALL_RC4: _with_all("Internal4"),
     _RC4: _with_expired("Internal5"),
     _ALL_SALTED: _with_all("Internal4New"),

@@ -125,6 +125,14 @@ def test_a_user_changes_the_password(running: Served) -> None:
     assert can_log_on(running, "alice", "a third password")
 
 
+def answer_of(process: Served, name: str, old: str) -> str:
+    try:
+        change(process, "bob" if name != "bob" else "chief", name, old, "another password")
+    except DCERPCException as error:
+        return str(error).partition("STATUS_")[2].partition(" ")[0]
+    return "done"
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "status"),
     [
@@ -146,16 +154,11 @@ def test_passwords_that_stay(running: Served, name: str, old: str, new: str, sta
 
 def test_wrong_old_passwords_are_guesses(running: Served) -> None:
     """They count with failed logons; who has logged on from here as the user is not slowed for some of them."""
-    for _ in range(10):
-        with pytest.raises(DCERPCException, match="STATUS_WRONG_PASSWORD"):
-            change(running, "bob", "alice", "wrong", "another password")
-    with pytest.raises(DCERPCException, match="STATUS_ACCOUNT_LOCKED_OUT"):
-        for _ in range(3):
-            change(running, "bob", "alice", "password-alice", "another password")
-    with pytest.raises(DCERPCException, match="STATUS_ACCOUNT_LOCKED_OUT"):
-        for _ in range(12):
-            with pytest.raises(DCERPCException, match="STATUS_WRONG_PASSWORD"):
-                change(running, "bob", "no-such-user", "wrong", "another password")
+    for name in ("alice", "no-such-user"):
+        answers = [answer_of(running, name, "wrong") for _ in range(13)]
+        assert answers[:10] == ["WRONG_PASSWORD"] * 10 and "ACCOUNT_LOCKED_OUT" in answers[10:]
+    assert can_log_on(running, "bob", "password-bob")
+    assert answer_of(running, "bob", "password-bob") == "done"
 
 
 def test_disabled_and_expired_users_cannot_change_theirs(running: Served, tmp_path: Path) -> None:
@@ -170,18 +173,8 @@ def test_disabled_and_expired_users_cannot_change_theirs(running: Served, tmp_pa
 
 
 def reload(running: Served) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "smb3server",
-        "user",
-        "set",
-        "bob",
-        "--comment",
-        "x",
-        "--state",
-        str(running.state),
-    ]
+    words = ["user", "set", "bob", "--comment", "x", "--state", str(running.state)]
+    command = [sys.executable, "-m", "smb3server", *words]
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
 
 
@@ -215,7 +208,7 @@ def test_others_change_nothing(running: Served) -> None:
         for attempt in (
             lambda: samr.hSamrSetPasswordInternal4New(endpoint, user, "set by bob"),
             lambda: samr.hSamrSetNTInternal1(endpoint, user_of(endpoint, "bob"), "set by bob"),
-            lambda: samr.hSamrCreateUser2InDomain(endpoint, domain, "eve"),
+            lambda: samr.hSamrCreateUserInDomain(endpoint, domain, "eve"),
             lambda: samr.hSamrDeleteUser(endpoint, user),
         ):
             with pytest.raises(DCERPCException, match="STATUS_ACCESS_DENIED"):
@@ -229,13 +222,9 @@ def test_administrators_add_and_remove_users(running: Served) -> None:
         made = samr.hSamrCreateUser2InDomain(endpoint, domain, "eve")["UserHandle"]
         assert stored(running, "eve").disabled
         samr.hSamrSetPasswordInternal4New(endpoint, made, "password of eve")
-        for name, status in (
-            ("eve", "STATUS_USER_EXISTS"),
-            ("staff", "STATUS_ALIAS_EXISTS"),
-            ("a:b", "INVALID_ACCOUNT"),
-        ):
+        for name, status in (("eve", "USER_EXISTS"), ("staff", "ALIAS_EXISTS"), ("a:b", "INVALID_ACCOUNT_NAME")):
             with pytest.raises(DCERPCException, match=status):
-                samr.hSamrCreateUser2InDomain(endpoint, domain, name)
+                samr.hSamrCreateUserInDomain(endpoint, domain, name)
         samr.hSamrDeleteUser(endpoint, made)
         with pytest.raises(DCERPCException, match="STATUS_ACCESS_DENIED"):
             samr.hSamrDeleteUser(endpoint, user_of(endpoint, "fixed"))
