@@ -14,6 +14,9 @@ import click
 DEFAULT_FILE = Path("/etc/smb3server/smb3server.toml")
 """Read if the command line names neither a file nor a share, and it exists."""
 
+DEFAULT_PAGE = "127.0.0.1:8445"
+"""Where the web page is if --web does not say it."""
+
 
 @dataclass(slots=True)
 class ServerOptions:
@@ -31,6 +34,9 @@ class ServerOptions:
     cluster: str | None = None
     node: str | None = None
     state: Path | None = None
+    web: str | None = None
+    admin: tuple[str, ...] = ()
+    discover: bool = False
     log_level: str | None = None
 
 
@@ -70,6 +76,15 @@ def server_options() -> list[click.Parameter]:
         click.Option(["--cluster"], metavar="etcds://HOST:PORT,...", help="Be a node of a cluster."),
         click.Option(["--node"], metavar="NAME", help="This node's name in the cluster."),
         click.Option(["--state"], type=_FOLDER, metavar="DIR", help="Where state is kept that outlives the server."),
+        click.Option(
+            ["--web"],
+            is_flag=False,
+            flag_value=DEFAULT_PAGE,
+            metavar="[ADDR:PORT]",
+            help=f"Show a web page to administrators. Without a value: at {DEFAULT_PAGE}.",
+        ),
+        click.Option(["--admin"], multiple=True, metavar="NAME", help="This user is an administrator."),
+        click.Option(["--discover"], is_flag=True, help="Announce the server by mDNS and WS-Discovery."),
         click.Option(["--log-level"], metavar="LEVEL", help="debug, info, warning or error. Default: info."),
     ]
 
