@@ -266,12 +266,14 @@ class Link:
         wanted = min(self.options.channels, MAX_CHANNELS)
         unusable: set[str] = set()
         working: list[fabrics.Way] = []
+        give_up = asyncio.get_running_loop().time() + fabrics.PATIENCE
         for way in ways:
-            if len(found) >= wanted or (working and way.fabric != working[0].fabric):
+            left = give_up - asyncio.get_running_loop().time()
+            if left <= 0 or len(found) >= wanted or (working and way.fabric != working[0].fabric):
                 break
             if way.fabric in unusable or any(way.host == other.host for other in working):
                 continue
-            if await self._try_rdma(session, way, found):
+            if await self._try_rdma(session, way._replace(timeout=min(way.timeout, left)), found):
                 working.append(way)
             elif way.fabric not in self._usable():
                 unusable.add(way.fabric)
