@@ -8,15 +8,18 @@ import os
 import shutil
 import zipfile
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from smb3server.client.exposed import ExposedPool
 from smb3server.client.files import Tree
 from smb3server.remote import RemoteError, Share, connect, fabrics
 from smb3server.remote.sync import connect as connect_sync
 from smb3server.wire.directory_info import ListedEntry
+from smbdirect.errors import ProviderError
 from tests.lab.remote import PASSWORD, Home, home, run
 
 MIB = 1 << 20
@@ -259,6 +262,44 @@ def test_without_rdma_data_goes_on_over_tcp(served: Home, folder: Path) -> None:
         assert share.moved["tcp"][1] >= MIB
 
     use(served, work, rdma="auto")
+
+
+def test_without_memory_for_rdma_data_goes_on_over_tcp(
+    served: Home, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: ExposedPool, *words: object, **options: object) -> None:
+        raise ProviderError("no memory can be registered")
+
+    async def work(share: Share) -> None:
+        assert share.uses_rdma
+        monkeypatch.setattr(ExposedPool, "take", refuse)
+        data = os.urandom(2 * MIB)
+        await share.write_bytes("a", data)
+        assert await share.read_bytes("a") == data
+        assert "no memory can be registered" in share.why_not_rdma
+
+    use(served, work, rdma="auto")
+
+
+def test_a_server_that_stops_answering_is_left(served: Home, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first READ gets no answer; on a new connection it is repeated."""
+    (folder / "a").write_bytes(b"content")
+    original, silent = Tree.read, [True]
+
+    async def read(self: Tree, *words: Any) -> bytes:
+        if silent and silent.pop():
+            await asyncio.sleep(60)
+        return await original(self, *words)
+
+    async def work(share: Share) -> None:
+        share.link.options = replace(share.link.options, answer_timeout=0.2)
+        monkeypatch.setattr(Tree, "read", read)
+        before = share.link.channels[0].tree.client
+        assert await share.read_bytes("a") == b"content"
+        assert before.closed is not None
+        assert share.link.channels[0].tree.client is not before
+
+    use(served, work)
 
 
 def test_why_not_rdma(served: Home, folder: Path) -> None:
