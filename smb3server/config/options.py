@@ -11,6 +11,9 @@ from pathlib import Path
 
 import click
 
+DEFAULT_FILE = Path("/etc/smb3server/smb3server.toml")
+"""Read if the command line names neither a file nor a share, and it exists."""
+
 
 @dataclass(slots=True)
 class ServerOptions:
@@ -41,7 +44,12 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 def server_options() -> list[click.Parameter]:
     """Return the options, one for each field of ``ServerOptions``."""
     return [
-        click.Option(["--config"], type=_FILE, metavar="FILE.toml", help="Configuration file."),
+        click.Option(
+            ["--config"],
+            type=_FILE,
+            metavar="FILE.toml",
+            help=f"Configuration file. Default, if no share is given: {DEFAULT_FILE}.",
+        ),
         click.Option(["--share"], multiple=True, metavar="NAME=PATH[,user=USER][,ro]", help="Share a directory."),
         click.Option(
             ["--user"],

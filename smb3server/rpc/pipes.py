@@ -49,8 +49,8 @@ MAX_WRITE = 65536
 MAX_STUB = 32768
 """Bytes of one call's arguments."""
 MAX_SHORT_STUB = 2048
-"""Bytes of one call's arguments, for services that read the state of the server and so run on the event loop. None of
-their calls needs more."""
+"""Bytes of one call's arguments, for services that use the state of the server and so run on the event loop. None of
+their calls needs more, except those that set security descriptors, which only administrators may."""
 MAX_OUTPUT = 8 << 20
 """Bytes of unread answers. A client that only writes gets PIPE_BUSY."""
 
@@ -95,6 +95,11 @@ class RpcPipe:
     def is_empty(self) -> bool:
         """Whether a read has to wait for a message."""
         return not (self._closed or self._rest or self._endpoint.output or self._endpoint.broken)
+
+    @property
+    def answers_later(self) -> bool:
+        """Whether a call waits for its answer."""
+        return self._endpoint.has_pending_calls
 
     def wait(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, in a turn of its own, when the pipe has a message or is closed."""
@@ -179,7 +184,8 @@ def open_pipe(request: SessionRequest, name: str) -> RpcPipe:
         f"\\PIPE\\{normalize(name)}", lambda association: interfaces, server.new_rpc_acceptor, AssociationGroups()
     )
     on_worker = factory is _lsarpc
-    association.max_stub = MAX_STUB if on_worker else MAX_SHORT_STUB
+    long_calls = on_worker or server.administrators.include(request.session.identity)
+    association.max_stub = MAX_STUB if long_calls else MAX_SHORT_STUB
     pipe = RpcPipe(association, on_worker)
     association.flush = pipe.wake
     return pipe

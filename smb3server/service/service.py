@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from smb3server.auth.users import UserDatabase
 from smb3server.commands import load
-from smb3server.config.checks import check_address
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
+from smb3server.config.values import check_address
 from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
 from smb3server.process.service_manager import ServiceManager

@@ -1,0 +1,33 @@
+"""Write the tables and the full example of docs/configuration.md from the schema: ``python -m tools.configuration``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from smb3server.config import documents
+from smb3server.process import output
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+_GENERATED = re.compile(
+    r"(<!-- ([^:\n]+): written by tools/configuration.py -->\n)[^<]*(?:<(?!!--)[^<]*)*(<!-- end -->\n)"
+)
+
+
+def generated(text: str) -> str:
+    """Return the page with all its generated parts renewed. Raises ``KeyError`` for a part that is not known."""
+    parts = {title: documents.table(section) for title, section in documents.sections().items()}
+    parts["example"] = f"```toml\n{documents.everything()}```\n"
+    return _GENERATED.sub(lambda found: f"{found[1]}\n{parts[found[2]]}\n{found[3]}", text)
+
+
+def main() -> int:
+    """Write the page anew."""
+    PAGE.write_text(generated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(PAGE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(output.run(main))
