@@ -13,7 +13,7 @@ from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
 from smb3server.config import schema
 from smb3server.config.error import ConfigError, Problems
-from smb3server.config.host_users import settle_user
+from smb3server.config.host_users import user_to_become
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.passwords import read_password
 from smb3server.config.sections import keys_of
@@ -97,9 +97,7 @@ def build(document: schema.Document, problems: Problems) -> Config:
     config.shares = list(builder.shares(document.share))
     if document.homes is not None:
         config.homes = builder.homes(document.homes)
-    with problems.of(SERVER, "drop_privileges"):
-        settle_user(config)
-    builder.users_file(document.server)
+    builder.stored_accounts(document.server)
     config.accounts += builder.accounts(document.user)
     config.cluster = builder.cluster(document.cluster)
     config.cluster.services = [builder.service(entry) for entry in document.service]
@@ -176,10 +174,10 @@ class _Builder:
         config.state = _path(section.state)
         config.log_level = section.log_level
         config.run_as = section.run_as or ""
+        config.drop_privileges = section.drop_privileges
+        config.allow_root = section.allow_root
         config.sandbox = section.sandbox
         config.xattrs = section.xattrs
-        config.drop_privileges = section.drop_privileges or ""
-        config.allow_root = section.allow_root
 
     def limits(self, section: schema.Limits) -> None:
         for name in keys_of(schema.Limits):
@@ -298,9 +296,15 @@ class _Builder:
             section.plain_http,
         )
 
-    def users_file(self, section: schema.Server) -> None:
-        """Read the users file, which may be missing if the configuration does not name it."""
+    def stored_accounts(self, section: schema.Server) -> None:
+        """Decide which user the server becomes, and read the users file, which this user may own.
+
+        The file may be missing if the configuration does not name it.
+        """
         config = self._config
+        if config.drop_privileges:
+            with self._problems.of(SERVER, "drop_privileges"):
+                config.run_as = user_to_become(config.drop_privileges, config.run_as, config.shares)
         config.users_file = _path(section.users_file) or default_users_file(config.state)
         if section.users_file or config.keeps_users:
             with self._problems.of(SERVER, "users_file"):

@@ -87,6 +87,7 @@ def server_options() -> list[click.Parameter]:
             "Everybody then acts as USER.",
         ),
         click.Option(["--allow-root"], is_flag=True, help="Let users act as root on this machine."),
+        click.Option(
             ["--web"],
             is_flag=False,
             flag_value=DEFAULT_PAGE,

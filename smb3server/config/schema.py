@@ -127,15 +127,16 @@ class Server(Section):
         ),
     ] = None
     drop_privileges: Annotated[
-        str | None,
+        str,
         about(
-            "`owner` (of the shares' folders) or a user of the host: everybody acts as this user, and so does the "
-            "server once its ports are open; it can do no more then. Only if root starts it; excludes `run_as`",
-            example="",
-            unset="the server keeps what it needs to act as users",
+            'user of the host that the server becomes, and that everybody acts as, or `"owner"` for the owner of the '
+            "shares' folders; the server then has no right to act as others ([security.md](security.md#not-as-root)); "
+            "only if root starts it"
         ),
-    ] = None
-    allow_root: Annotated[bool, about("`unix_user` and `force_user` may be root")] = False
+    ] = ""
+    allow_root: Annotated[
+        bool, about("`unix_user` and `force_user` may be root, who may read and change everything on the machine")
+    ] = False
     sandbox: Annotated[
         bool, about("refuse system calls that a file server never makes ([security.md](security.md))", example=True)
     ] = False
@@ -163,7 +164,8 @@ class Server(Section):
     users_file: Annotated[
         str | None,
         about(
-            "file with the accounts that `smb3server user` and clients change, beside `[[user]]` sections",
+            "file with the accounts that `smb3server user` and clients change, beside the `[[user]]` sections "
+            "([users.md](users.md))",
             example="/etc/smb3server/users",
             unset="`users` in `state`; without a state directory `/etc/smb3server/users` (root) or "
             "`~/.config/smb3server/users`",
