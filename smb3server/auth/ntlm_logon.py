@@ -15,6 +15,7 @@ from smb3server.auth import pyspnego
 from smb3server.auth.guessing import Guesses, LogonDelayed, LogonRefused
 from smb3server.auth.ntlm_messages import CLIENT_CHALLENGE_SIZE, MIC_OFFSET, MIC_SIZE, PROOF_SIZE, Authenticate, Flags
 from smb3server.auth.users import Account, UserDatabase
+from smb3server.wire.status import Reason
 
 _UNICODE = int(Flags.UNICODE)
 _KEY_EXCHANGE = int(Flags.KEY_EXCHANGE)
@@ -27,10 +28,12 @@ answer nor its time shows which accounts exist."""
 class LogonError(Exception):
     """The user is unknown or the proof is wrong: STATUS_LOGON_FAILURE."""
 
-    def __init__(self, reason: str, locked: bool = False) -> None:
-        """Describe the failure. ``locked`` means that the account is locked out: STATUS_ACCOUNT_LOCKED_OUT."""
+    def __init__(self, reason: str, locked: bool = False, code: str = "bad_exchange") -> None:
+        """Describe the failure. ``locked`` means that the account is locked out: STATUS_ACCOUNT_LOCKED_OUT. ``code`` is
+        that of ``Reason``."""
         super().__init__(reason)
         self.locked = locked
+        self.reason = Reason("locked_out" if locked else code, reason)
 
 
 class NtlmLogon:
@@ -75,7 +78,7 @@ class NtlmLogon:
         self.address = ""
         """The client's address, by which failures are counted."""
         self.claimed = ""
-        """The account that the client named, whether it has proved its identity or not."""
+        """The account that the client named, with its domain if it named one, proven or not."""
         self._users = users
         self._server_name = server_name
         self._allow_guest = allow_guest
@@ -113,7 +116,7 @@ class NtlmLogon:
         given = messages.parse_authenticate(token)
         response = given.nt_response
         anonymous = not given.user and not response
-        self.claimed = given.user
+        self.claimed = f"{given.domain}\\{given.user}" if given.domain else given.user
         if not anonymous:
             self._await_turn(given.user)
         # A challenge is valid for one answer, right or wrong.
@@ -145,7 +148,7 @@ class NtlmLogon:
                 self._not_before = now + guesses.delay(name, self.address)
             except LogonRefused as refusal:
                 self._challenge = b""
-                raise LogonError(str(refusal), refusal.locked) from refusal
+                raise LogonError(str(refusal), refusal.locked, "too_many_failures") from refusal
         if now < self._not_before:
             raise LogonDelayed(self._not_before - now)
 
@@ -161,8 +164,10 @@ class NtlmLogon:
         name = (given.user.upper() + given.domain).encode("utf-16-le")
         key = hmac.digest(_NOBODY if account is None else account.nt_hash, name, "md5")
         right = hmac.compare_digest(hmac.digest(key, self._server_challenge + blob, "md5"), proof)
-        if account is None or not right:
-            raise LogonError("wrong password, or no such user")
+        if account is None:
+            raise LogonError("no such user", code="unknown_user")
+        if not right:
+            raise LogonError("wrong password", code="wrong_password")
         session_key = _exchange(given, hmac.digest(key, proof, "md5"))
         if av_flags & messages.AV_FLAG_MIC:
             self._verify_mic(session_key, challenge, token)
@@ -182,7 +187,7 @@ class NtlmLogon:
     def _accept_unproven(self, given: Authenticate, identity: Identity, allowed: bool) -> None:
         """Accept an anonymous user or a guest. There is no shared secret, so the session has no keys."""
         if not allowed:
-            raise LogonError("anonymous access is off")
+            raise LogonError("anonymous access is off", code="anonymous")
         self.session_key = _exchange(given, bytes(16)) if identity.anonymous else bytes(16)
         self.flags = given.flags
         self.identity = identity

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import logging
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.config.passwords import hide_arguments, read_text
 from smb3server.process import garbage as collector
-from smb3server.process import log_lines, output
+from smb3server.process import log_levels, log_output, output
 from smb3server.service.privileges import Privileges
 from smb3server.service.service import Service
 from smb3server.status import mount_commands
@@ -33,8 +32,6 @@ COMMANDS = {
     "conformance": "smb3server.cli.conformance",
 }
 EXIT_USAGE, EXIT_FAILED = 2, 1
-_TALKATIVE = ("spnego", "asyncio", "pyroute2")
-"""Libraries whose log messages are of no use to operators."""
 
 
 def commands(service: Service) -> list[str]:
@@ -103,20 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return output.run(lambda: _main(arguments))
 
 
-def _set_up_logging(level: str) -> None:
-    """Log to stderr from ``level`` on, and only warnings of libraries.
-
-    Libraries dump tokens and calls, which do not belong in log files. Some set the levels of their loggers when they
-    are imported (pyroute2), so the handler filters.
-    """
-    log_lines.set_up(level.upper(), sys.stderr, _worth_logging)
-    for name in _TALKATIVE:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("impacket").setLevel(logging.CRITICAL)
-
-
-def _worth_logging(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.WARNING or record.name.partition(".")[0] not in _TALKATIVE
+def start_log(config: Config) -> log_output.LogOutput:
+    """Begin to log as configured. Raises ``OSError`` for the log's file, and ``ValueError`` for a level."""
+    log = config.log
+    levels = log_levels.parse(config.log_level, log_levels.Levels("info", dict(log.levels)))
+    return log_output.start(levels, log.file, log.format)
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -133,7 +121,11 @@ def _main(arguments: Sequence[str] | None) -> int:
     except ConfigError as error:
         print(f"smb3server: {error}", file=sys.stderr)
         return EXIT_USAGE
-    _set_up_logging(config.log_level)
+    try:
+        start_log(config)
+    except (OSError, ValueError) as error:
+        print(f"smb3server: log: {error}", file=sys.stderr)
+        return EXIT_USAGE
     try:
         # uvloop is optional, and exists on Linux with CPython only.
         import uvloop

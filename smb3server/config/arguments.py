@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.auth.users import Account, nt_hash
-from smb3server.config.checks import LOG_LEVELS, check, check_cluster, check_share, once
+from smb3server.config.checks import check, check_cluster, check_share, once
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.passwords import find_password
 from smb3server.config.reader import read_file
 from smb3server.config.values import check_port, parse_rdma, unix_user
+from smb3server.process import log_levels
 from smbdirect import native
 
 
@@ -102,7 +103,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--cluster", metavar="etcds://HOST:PORT,...", help="be a node of a cluster")
     parser.add_argument("--node", metavar="NAME", help="this node's name in the cluster")
     parser.add_argument("--state", type=Path, metavar="DIR", help="where state is kept that outlives the server")
-    parser.add_argument("--log-level", choices=LOG_LEVELS, help="default: info")
+    parser.add_argument(
+        "--log-level",
+        metavar="LEVEL[,COMPONENT:LEVEL]",
+        help=f"{', '.join(log_levels.LEVELS)}, and others for components: {', '.join(log_levels.COMPONENTS)} "
+        "(default: info)",
+    )
     return parser
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from smb3server.auth.accounts import rid
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
+from smb3server.process import log_levels
 from smb3server.settings import store_access
 from smb3server.settings.server import Settings
 from smb3server.settings.store_url import parse_url
 from smb3server.wire.negotiate import Dialect
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
 _SERVER_NAME = re.compile(r'[^\x00-\x20"*+,/:;<=>?\[\\\]|]{1,15}')
 _BAD_SHARE_NAME = re.compile(r'[\x00-\x1f"/\\\[\]:|<>+=;,*?]')
 _MAX_SHARE_NAME = 80
@@ -84,8 +84,10 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"[server]: name {settings.server_name!r} is not a NetBIOS name: 1 to 15 characters, no spaces"
         )
-    if config.log_level not in LOG_LEVELS:
-        raise ConfigError(f"log_level: {config.log_level} is not one of {', '.join(LOG_LEVELS)}")
+    try:
+        log_levels.parse(config.log_level)
+    except ValueError as error:
+        raise ConfigError(f"log_level: {error}") from None
     for host in config.listen:
         check_address(host)
     once("--listen", config.listen)

@@ -9,6 +9,7 @@ from smb3server.auth.users import Account
 from smb3server.backends.base import User
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.settings.cluster import ClusterConfig
+from smb3server.settings.observing import LogSettings, MetricsSettings
 from smb3server.settings.server import Settings
 from smb3server.settings.witness import WitnessConfig
 
@@ -42,6 +43,8 @@ class ShareConfig:
     delayed_write_times: bool = False
     level2_oplocks: bool = True
     force_user: User | None = None
+    audit: frozenset[str] = frozenset()
+    """Kinds of events that are recorded (``state.audit.KINDS``)."""
 
     def admits(self, account: str) -> bool:
         """Return whether the share's ``users`` include this account. None includes all."""
@@ -78,5 +81,9 @@ class Config:
     command_line_passwords: list[str] = field(default_factory=list, repr=False)
     """Values ``NAME:PASSWORD`` as given on the command line."""
     log_level: str = "info"
+    """As ``process.log_levels.parse`` reads it."""
+    log: LogSettings = field(default_factory=LogSettings)
+    metrics: MetricsSettings | None = None
+    """None means that there is no port for Prometheus."""
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     witness: WitnessConfig | None = None

@@ -38,7 +38,7 @@ class Server(ServerState):
         """Cluster only: called with True when a user has logged on over a connection, with False when any ends."""
         self.watchdog = Watchdog(self.settings.watchdog) if self.settings.watchdog else None
         """None unless the settings enable it."""
-        self.idle = IdleSweep(self.sessions, self.connection_list, self.settings.idle_session_timeout)
+        self.idle = IdleSweep(self.sessions, self.connection_list, self.settings.idle_session_timeout, self.events)
 
     def accept(self, transport: MessageTransport) -> None:
         """Serve a new connection, or abort it if there are too many. [MS-SMB2 3.3.5.1]"""
@@ -48,7 +48,7 @@ class Server(ServerState):
         if self.logged_on < settings.max_connections:
             place = self.unauthenticated.enter(address, lambda: connection.disconnect("too many without a session"))
         if place is None:
-            log.warning("%s: too many connections", address)
+            self.events.connection_refused(transport.peer_address, "too many connections")
             transport.start(lambda message: message.release(), lambda error: None)
             transport.abort("too many connections")
             return
@@ -58,6 +58,7 @@ class Server(ServerState):
         connection.place = place
         self.connection_list.add(connection)
         self.idle.wake()
+        self.events.connection_accepted(connection)
         call_later = connection.loop.call_later
         connection.deadlines = [
             call_later(settings.negotiate_timeout, self._check_progress, connection, False),
@@ -69,8 +70,10 @@ class Server(ServerState):
         """Disconnect a client that has not negotiated, or not logged on (``authenticated``), before its deadline."""
         if connection.closed or connection.is_authenticated:
             return
-        if authenticated or not connection.negotiated:
-            connection.disconnect("no negotiation or logon in time")
+        if not connection.negotiated:
+            connection.disconnect("no negotiation in time")
+        elif authenticated:
+            connection.disconnect("no logon in time")
 
     def connection_authenticated(self, connection: Connection) -> None:
         """Count a connection whose first session has become valid."""
@@ -117,6 +120,7 @@ class Server(ServerState):
         self.host_changes.close()
         await self.long_work.close()
         for connection in list(self.connection_list):
+            connection.ended_by = connection.ended_by or "server shutdown"
             connection.transport.close("server shutdown")
         while self.connection_list and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)

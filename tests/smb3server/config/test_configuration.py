@@ -193,7 +193,7 @@ def test_every_option_is_documented() -> None:
         ("[[user]]\nname = 'a'\nnt_hash = 'c'", "32 hexadecimal digits"),
         ("[server]\nname = 'SIXTEENCHARACTER'", "not a NetBIOS name"),
         ("[server]\nname = ''", "not a NetBIOS name"),
-        ("[server]\nlog_level = 'loud'", "loud is not one of"),
+        ("[server]\nlog_level = 'loud'", "'loud' is not a level of the log"),
         ("[server]\nlisten = ['[::1]']", "write IPv6 without brackets"),
         ("[server]\nlisten = ['fe80::1']", "needs its interface"),
         ("[server]\nlisten = ['::', '::']", "given twice"),

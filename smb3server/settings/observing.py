@@ -1,0 +1,28 @@
+"""What operators are told: the log, the audit and the metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(slots=True)
+class LogSettings:
+    """The log, besides its level."""
+
+    levels: dict[str, str] = field(default_factory=dict)
+    """Levels of components that differ (``process.log_levels.COMPONENTS``)."""
+    format: str = "text"
+    """One of ``process.log_output.FORMATS``."""
+    file: Path | None = None
+    """None means stderr."""
+    audit_file: Path | None = None
+    """Where the audit of shares goes. None means the log."""
+
+
+@dataclass(slots=True)
+class MetricsSettings:
+    """The port for Prometheus."""
+
+    listen: str = "127.0.0.1"
+    port: int = 9445
