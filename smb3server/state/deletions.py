@@ -13,7 +13,7 @@ from smb3server.backends.base import Kind
 from smb3server.files.notify import fold
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import Backend, Path
+    from smb3server.backends.base import Backend, Handle, Path
     from smb3server.files.file import Deleter, File
     from smb3server.state.objects import Open
 
@@ -68,6 +68,17 @@ def concerns(deletion: Deleter[Open], opened: Open) -> bool:
     except OSError:
         # The name of this open is gone. That is no reason to keep another one.
         return False
+
+
+def is_empty(folder: Handle) -> bool:
+    """Return whether a directory has no entries. Raises ``OSError``."""
+    entries = folder.scan()
+    try:
+        return all(entry.name in (".", "..") for entry in entries)
+    finally:
+        close = getattr(entries, "close", None)
+        if close is not None:
+            close()
 
 
 def _has_name(deletion: Deleter[Open], backend: Backend | None, path: Path) -> bool:

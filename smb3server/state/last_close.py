@@ -37,7 +37,7 @@ def leave(file: File[Open], opened: Open) -> None:
 
 def _closed(file: File[Open], opened: Open, holder: Holder[Open] | None) -> None:
     """Delete the file, now or with its last open, if ``opened`` or an earlier open requested it."""
-    if opened.delete_on_close:
+    if opened.delete_on_close and not _keeps_entries(opened):
         if file.opens or _other_streams_open(file):
             _mark(file, opened)
         else:
@@ -64,6 +64,19 @@ def _closed(file: File[Open], opened: Open, holder: Holder[Open] | None) -> None
     base = file.table.find(file.key) if file.stream else None
     if base is not None:
         _stream_closed(base)
+
+
+def _keeps_entries(opened: Open) -> bool:
+    """Return whether ``opened`` is of a directory that is not empty: then the close requests no deletion.
+    [MS-FSA 2.1.5.5, phase 1]"""
+    if not opened.is_directory or opened.handle is None or opened.handle.stream:
+        return False
+    try:
+        return not deletions.is_empty(opened.handle)
+    except OSError as error:
+        # Nothing is known of its entries. The host refuses to remove it if it has any.
+        log.info("delete on close: %s", error)
+        return False
 
 
 def _stream_closed(file: File[Open]) -> None:

@@ -85,12 +85,12 @@ class Model:
     def opens_of(self, node: Node) -> list[Opened]:
         return [opened for opened in self.opens if opened.node is node]
 
-    def conflicts(self, node: Node, access: int, share: int, client: int | None = None) -> bool:
-        """Say whether an open of anybody, or of one client, is in the way. [MS-FSA 2.1.5.1.2.2]"""
+    def conflicts(self, node: Node, access: int, share: int) -> bool:
+        """Say whether an open is in the way. [MS-FSA 2.1.5.1.2.2]"""
         return any(
             _denied(access, other.share) or _denied(other.access, share)
             for other in self.opens_of(node)
-            if other.access & (0x27 | DELETE) and client in (None, other.client)
+            if other.access & (0x27 | DELETE)
         )
 
     # -- breaks [MS-FSA 2.1.4.12]
@@ -238,8 +238,8 @@ class Model:
             wrong.add(NtStatus.OBJECT_PATH_NOT_FOUND)
         elif parent.pending:
             wrong |= {NtStatus.DELETE_PENDING, NtStatus.ACCESS_DENIED}
-        elif self.conflicts(parent, 2, SHARE_READ | SHARE_WRITE, opened.client):
-            # The target's directory is opened for the change. The server looks at opens of the same session alone.
+        elif self.conflicts(parent, 2, SHARE_READ | SHARE_WRITE):
+            # The target's directory is opened for the change.
             wrong.add(NtStatus.SHARING_VIOLATION)
         for path in self.children(source):
             self._break(self.nodes[path], None, R | W)

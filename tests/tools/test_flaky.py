@@ -232,7 +232,7 @@ def checkout(tmp_path: Path) -> Path:
     )
     (tmp_path / "Makefile").write_text(
         f"test:\n\t{sys.executable} -m pytest -p xdist -n 2 $(PYTEST_ARGS)\n"
-        "lint fuzz torture torture-variants:\n\t@true\nkernel-test:\n\t@exit $(LAB)\n"
+        "lint docs fuzz torture torture-variants:\n\t@true\nkernel-test:\n\t@exit $(LAB)\n"
     )
     return tmp_path
 

@@ -235,18 +235,8 @@ def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
     if not ignore_readonly and handle.info().attributes & attr.READONLY:
         raise StatusError(NtStatus.CANNOT_DELETE)
     handle.check_unlink()
-    if opened.is_directory and not handle.stream and not _is_empty(opened):
+    if opened.is_directory and not handle.stream and not deletions.is_empty(handle):
         raise StatusError(NtStatus.DIRECTORY_NOT_EMPTY)
-
-
-def _is_empty(opened: Open) -> bool:
-    entries = handle_of(opened).scan()
-    try:
-        return all(entry.name in (".", "..") for entry in entries)
-    finally:
-        close = getattr(entries, "close", None)
-        if close is not None:
-            close()
 
 
 def _size_allowed(opened: Open, size: int) -> None:

@@ -58,3 +58,29 @@ def test_removed_and_made_anew(tmp_path: Path, lets_go: bool, how: str) -> None:
             assert not (tmp_path / "share" / "f").exists()
 
     play(tmp_path, scene)
+
+
+def test_a_folder_with_entries_is_not_marked_at_a_close(tmp_path: Path) -> None:
+    """It stays open to others, and the last of them does not remove it, though it is empty then. [MS-FSA 2.1.5.5]"""
+
+    async def scene(acted: Scene) -> None:
+        tree = await (await log_on(await acted.tcp())).tree_connect("data")
+        folder = tmp_path / "share" / "d"
+        folder.mkdir()
+        (folder / "f").write_bytes(b"")
+        directory = int(CreateOptions.DIRECTORY_FILE)
+        held = await tree.create("d", options=directory)
+        await tree.close(await tree.create("d", READ_WRITE, options=directory | ON_CLOSE))
+        await tree.close(await tree.create("d", options=directory))
+        await tree.delete("d\\f")
+        await tree.close(held)
+        assert folder.exists()
+        held = await tree.create("d", options=directory)
+        await tree.close(await tree.create("d", READ_WRITE, options=directory | ON_CLOSE))
+        with pytest.raises(ServerError) as failure:
+            await tree.create("d", options=directory)
+        assert failure.value.status == NtStatus.DELETE_PENDING
+        await tree.close(held)
+        assert not folder.exists()
+
+    play(tmp_path, scene)
