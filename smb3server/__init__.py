@@ -16,3 +16,5 @@ this order:
 To understand the server, read ``wire.header``, ``dispatch.dispatcher``, ``commands.echo`` and ``commands.read``, then
 ``state.objects`` and ``files.file``. docs/architecture.md follows requests on their way and says where to put a change.
 """
+
+__version__ = "0.1.0"

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from smb3server.cli.status import duration
+from smb3server.cli.status_tables import duration
 from smb3server.cluster.view import View
 
 

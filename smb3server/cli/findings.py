@@ -6,6 +6,9 @@ import dataclasses
 import enum
 from dataclasses import dataclass
 
+EXIT_RDMA, EXIT_NO_RDMA, EXIT_UNKNOWN = 0, 1, 2
+"""Exit statuses of the doctor. The last one means wrong usage, too."""
+
 
 class Verdict(enum.Enum):
     """The severity of a finding."""

@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from smb3server.auth.users import nt_hash
-from smb3server.config.error import ConfigError
-from smb3server.config.passwords import find_password
+import click
 
-EXIT_OK, EXIT_USAGE = 0, 2
+from smb3server.cli.exits import EXIT_USAGE, CommandError
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="smb3server hash",
-        description="Print a line for the server's users_file. The password is asked for, unless there is "
-        "--password-file or $SMB3SERVER_PASSWORD.",
-    )
-    parser.add_argument("name", metavar="NAME", help="the user's name")
-    parser.add_argument("unix_user", metavar="UNIX_USER", nargs="?", help="act as this user of the host")
-    parser.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the password")
-    return parser
+@click.command()
+@click.argument("name")
+@click.argument("unix_user", required=False)
+@click.option(
+    "--password-file",
+    type=click.Path(readable=False, path_type=Path),
+    metavar="FILE",
+    help="Its first line is the password.",
+)
+def command(name: str, unix_user: str | None, password_file: Path | None) -> None:
+    """Print a line for the server's users_file: user NAME, who acts as UNIX_USER of the host if it is given.
 
+    The password is asked for, unless there is --password-file or $SMB3SERVER_PASSWORD.
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return the exit status."""
-    options = _parser().parse_args(arguments)
-    parts = [options.name, *([options.unix_user] if options.unix_user else [])]
-    if any(not part or set(part) & set(":\n") for part in parts) or options.name.startswith("#"):
-        print("smb3server hash: a name must not contain a colon or a line break, nor begin with #", file=sys.stderr)
-        return EXIT_USAGE
+    \b
+    Examples:
+      smb3server hash alice >> /etc/smb3server/users
+      smb3server hash alice www-data --password-file alice.password
+
+    Exit status: 0, 2 for a bad name or if there is no password.
+    """
+    from smb3server.auth.users import nt_hash
+    from smb3server.config.error import ConfigError
+    from smb3server.config.passwords import find_password
+
+    parts = [name, *([unix_user] if unix_user else [])]
+    if any(not part or set(part) & set(":\n") for part in parts) or name.startswith("#"):
+        raise CommandError("a name must not contain a colon or a line break, nor begin with #", EXIT_USAGE)
     try:
-        password = find_password(options.name, options.password_file)
+        password = find_password(name, password_file)
     except ConfigError as error:
-        print(f"smb3server hash: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    print(":".join([options.name, nt_hash(password).hex(), *parts[1:]]))
-    return EXIT_OK
+        raise CommandError(str(error), EXIT_USAGE) from error
+    print(":".join([name, nt_hash(password).hex(), *parts[1:]]))

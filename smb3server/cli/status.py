@@ -2,276 +2,193 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.markup import escape
-from rich.table import Table
+import click
 
-from smb3server.process.log_lines import printable_tree
-from smb3server.status.admin_socket import SOCKET_NAME, ask, running
+from smb3server.cli.exits import EXIT_DONE, EXIT_NO_SERVER, CommandError
+from smb3server.cli.running_server import find_sockets, server_choice
 
-EXIT_OK, EXIT_NO_SERVER, EXIT_USAGE = 0, 1, 2
+if TYPE_CHECKING:
+    from smb3server.cli.status_selection import Selection
+
+Json = dict[str, Any]
+
 REFRESH_SECONDS = 2.0
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+LEAST_REFRESH_SECONDS = 0.2
+MEASURED_SECONDS = 0.5
+"""How long one report measures rates."""
+SECTIONS = ("sessions", "channels", "shares", "users", "files", "locks", "interfaces")
+_PIPE_WIDTH = 160
+"""Columns for output that is no terminal, if COLUMNS does not say otherwise."""
 
 
-def amount(count: int) -> str:
-    """Format a number of bytes for people."""
-    value = float(count)
-    for unit in _UNITS:
-        if value < 1024 or unit == _UNITS[-1]:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
+@click.command()
+@click.argument("sections", nargs=-1, type=click.Choice(SECTIONS), metavar="[SECTION]...")
+@server_choice
+@click.option("--pid", type=int, metavar="PID", help="The server with this process id.")
+@click.option("--all", "every", is_flag=True, help="All servers that answer, one after the other.")
+@click.option("--user", metavar="NAME", help="Only what belongs to this user.")
+@click.option("--share", metavar="NAME", help="Only what belongs to this share.")
+@click.option("--client", metavar="ADDRESS", help="Only what belongs to this client.")
+@click.option("--locks", "with_locks", is_flag=True, help="The same as the sections files and locks.")
+@click.option("--json", "as_json", is_flag=True, help="JSON, with every counter; one line each with --watch.")
+@click.option(
+    "--rates",
+    "measured",
+    type=click.FloatRange(min=0),
+    default=MEASURED_SECONDS,
+    metavar="SECONDS",
+    help=f"Measure rates for so long; 0 measures none and answers at once. Default: {MEASURED_SECONDS:g}.",
+)
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=0),
+    is_flag=False,
+    flag_value=REFRESH_SECONDS,
+    metavar="[SECONDS]",
+    help=f"A live screen until q or Ctrl-C; into a pipe a line each time. Default: every {REFRESH_SECONDS:g} seconds.",
+)
+def command(
+    sections: tuple[str, ...],
+    state: Path | None,
+    socket: Path | None,
+    config: Path | None,
+    pid: int | None,
+    every: bool,
+    user: str | None,
+    share: str | None,
+    client: str | None,
+    with_locks: bool,
+    as_json: bool,
+    measured: float,
+    watch: float | None,
+) -> int:
+    """Show sessions, channels and opens of a running server, and whether RDMA is used.
 
+    The server is found by itself if only one runs. Its user and root may ask it. SECTION is one or more of sessions,
+    channels, shares, users, files, locks, interfaces. docs/status.md explains columns and fields.
 
-def duration(seconds: float) -> str:
-    """Format a number of seconds for people."""
-    minutes, second = divmod(max(0, int(seconds)), 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    return f"{days} d {hour:02}:{minute:02}" if days else f"{hour:02}:{minute:02}:{second:02}"
+    \b
+    Examples:
+      smb3server status
+      smb3server status --watch
+      smb3server status files locks --user alice
+      smb3server status channels --client 192.0.2.7
+      smb3server status --json | jq '.channels[].rdma'
 
+    Exit status: 0 shown, 2 wrong usage, 3 no server found, or it does not answer.
+    """
+    from smb3server.cli.status_selection import Selection
 
-def _table(title: str, columns: Iterable[str]) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold", expand=False)
-    for column in columns:
-        right = column in ("opens", "RDMA Read", "RDMA Write", "inline in", "inline out", "credits", "resent", "errors")
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
-    return table
-
-
-def _head(server: dict[str, Any]) -> str:
-    lines = [
-        f"[bold]{escape(server['name'])}[/bold], up {duration(server['now'] - server['since'])}: "
-        + escape(", ".join(server["addresses"]))
-    ]
-    for choice in server["rdma_choices"]:
-        where = f" on {choice['host']}" if choice["host"] else ""
-        if choice["served"]:
-            lines.append(f"rdma: {choice['fabric']}{where}: {escape(choice['reason'])}")
-        else:
-            remedy = f" ({escape(choice['remedy'])})" if choice["remedy"] else ""
-            lines.append(f"rdma: [yellow]no {choice['fabric']}{where}[/yellow]: {escape(choice['reason'])}{remedy}")
-    if server["rdma"] == "off":
-        lines.append("rdma: [yellow]off[/yellow]")
-    watchdog = server.get("watchdog")
-    if watchdog is not None and watchdog["worst"] is not None:
-        worst = watchdog["worst"]
-        lines.append(
-            f"blocked: {watchdog['count']} times for more than {watchdog['limit'] * 1000:.0f} ms, at worst "
-            f"[yellow]{worst['seconds'] * 1000:.0f} ms[/yellow] by {worst['command']} of {escape(worst['client'])}"
-            + (f": {escape(worst['path'])}" if worst["path"] else "")
-        )
-    return "\n".join(lines)
-
-
-def _process(process: dict[str, Any]) -> str:
-    """Format the user and the privileges of the server."""
-    parts = [f"runs as {process['user']}"]
-    if process["acts_as_users"]:
-        parts.append("acts as users")
-    parts.append(", ".join(process["capabilities"]) or "no capabilities")
-    parts.append("no_new_privs" if process["no_new_privs"] else "may gain privileges")
-    parts.append("dumpable" if process["dumpable"] else "not dumpable")
-    parts.append("no core" if process["core_limit"] == 0 else "may dump core")
-    parts.append("sandbox" if process["sandbox"] else "no sandbox")
-    return escape("process: " + "; ".join(parts))
-
-
-def _sessions(report: dict[str, Any]) -> Table:
-    table = _table(
-        "Sessions", ("session", "user", "client", "shares", "channels", "opens", "protection", "RDMA", "since")
-    )
-    now = report["server"]["now"]
-    for entry in report["sessions"]:
-        protection = "encrypted" if entry["encrypted"] else "signed" if entry["signing_required"] else "-"
-        table.add_row(
-            entry["session"],
-            escape(entry["user"]) + (" (guest)" if entry["guest"] else ""),
-            entry["client"],
-            escape(", ".join(entry["shares"])),
-            ", ".join(str(number) for number in entry["channels"]),
-            str(entry["open_count"]),
-            protection,
-            "; ".join(entry["rdma_protection"]) or "-",
-            duration(now - entry["since"]),
-        )
-    return table
-
-
-def _channels(report: dict[str, Any]) -> Table:
-    table = _table(
-        "Channels",
-        (
-            "#",
-            "fabric",
-            "client",
-            "dialect",
-            "protection",
-            "RDMA Read",
-            "RDMA Write",
-            "inline in",
-            "inline out",
-            "credits",
-            "resent",
-            "errors",
-        ),
-    )
-    for entry in report["channels"]:
-        protection = entry["cipher"] if entry["encryption"] else entry["signing"] if entry["signing_required"] else "-"
-        fabric = entry["fabric"]
-        used = entry["rdma"]["code"] == "used"
-        credits = str(entry["smb_credits"])
-        if entry["send_credits"] is not None:
-            credits += f" + {entry['send_credits']}/{entry['receive_credits']}"
-        table.add_row(
-            str(entry["channel"]),
-            f"[green]{fabric}[/green]" if used else fabric,
-            entry["peer"],
-            entry["dialect"],
-            protection,
-            amount(entry["rdma_read_bytes"]),
-            amount(entry["rdma_write_bytes"]),
-            amount(entry["inline_bytes_received"]),
-            amount(entry["inline_bytes_sent"]),
-            credits,
-            str(entry["retransmissions"]),
-            str(entry["errors"]),
-        )
-    return table
-
-
-def _sizes(report: dict[str, Any]) -> Table:
-    columns = ("#", "read", "write", "other", "message in", "message out", "RDMA Reads at once", "most credits")
-    table = _table("Sizes in force", columns)
-    for entry in report["channels"]:
-        sizes = entry["sizes"]
-        keys = ("max_read", "max_write", "max_transact", "max_fragmented_received", "max_fragmented_sent")
-        table.add_row(
-            str(entry["channel"]),
-            *("-" if sizes[key] is None else f"{sizes[key]:,}" for key in keys),
-            "-" if sizes["read_depth"] is None else str(sizes["read_depth"]),
-            str(sizes["credit_limit"]),
-        )
-    return table
-
-
-def _reasons(report: dict[str, Any]) -> Table:
-    table = _table("Is RDMA used?", ("#", "answer", "what to do"))
-    for entry in report["channels"]:
-        why = entry["rdma"]
-        table.add_row(str(entry["channel"]), escape(why["text"]), escape(why["remedy"]))
-    return table
-
-
-def _opens(report: dict[str, Any]) -> Table:
-    table = _table("Opens", ("session", "share", "path", "access"))
-    for entry in report["sessions"]:
-        for opened in entry["opens"]:
-            table.add_row(
-                entry["session"], escape(opened["share"]), escape(opened["path"]) or "(root)", opened["access"]
-            )
-    return table
-
-
-def render(report: dict[str, Any]) -> RenderableType:
-    """Render the whole report for a terminal."""
-    parts: list[RenderableType] = [_head(report["server"])]
-    if "process" in report:
-        parts.append(_process(report["process"]))
-    if report["sessions"]:
-        parts += [_sessions(report)]
-    if report["channels"]:
-        parts += [_channels(report), _sizes(report), _reasons(report)]
-    else:
-        parts.append("no connections")
-    if any(entry["opens"] for entry in report["sessions"]):
-        parts.append(_opens(report))
-    return Group(*parts)
-
-
-def find_socket(options: argparse.Namespace) -> Path | str:
-    """Return the socket that the options ``--socket`` and ``--state`` select, or an error text."""
-    if options.socket is not None:
-        return Path(options.socket)
-    if options.state is not None:
-        return Path(options.state) / SOCKET_NAME
-    sockets = running()
-    if len(sockets) == 1:
-        return sockets[0]
-    if not sockets:
-        return "no server found: name its state directory with --state DIR"
-    return "several servers run; name one: " + ", ".join(f"--socket {path}" for path in sockets)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="smb3server status",
-        description="Sessions, channels and opens of a running server, and whether RDMA is used.",
-        epilog="Exit status: 0, 1 if no server answers, 2 for wrong usage.",
-    )
-    parser.add_argument("--state", type=Path, metavar="DIR", help="the server's state directory")
-    parser.add_argument("--socket", type=Path, metavar="PATH", help="the server's admin socket")
-    parser.add_argument("--json", action="store_true", help="JSON, with every counter; one line each with --watch")
-    parser.add_argument(
-        "--watch", nargs="?", type=float, const=REFRESH_SECONDS, metavar="SECONDS", help="refresh until interrupted"
-    )
-    return parser
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return the exit status, as ``--help`` describes."""
-    options = _parser().parse_args(arguments)
-    found = find_socket(options)
-    if isinstance(found, str):
-        print(f"smb3server status: {found}", file=sys.stderr)
-        return EXIT_NO_SERVER
+    if with_locks:
+        sections = tuple(dict.fromkeys([*sections, "files", "locks"]))
+    found = find_sockets(state, socket, config, pid, every)
+    selection = Selection(user, share, client)
+    if watch is not None and len(found) > 1:
+        raise click.UsageError("--watch shows one server: name it with --pid instead of --all")
     try:
-        return _show(found, options)
-    except BrokenPipeError:
-        raise
-    except (OSError, ValueError) as error:
-        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        print(f"smb3server status: {found}: {text}", file=sys.stderr)
-        return EXIT_NO_SERVER
+        if watch is not None:
+            _watch(_Asked(found[0], selection), max(LEAST_REFRESH_SECONDS, watch), sections, as_json)
+        else:
+            _show([_Asked(path, selection) for path in found], sections, as_json, every, measured)
     except KeyboardInterrupt:
-        return EXIT_OK
+        pass
+    return EXIT_DONE
 
 
-def _report(path: Path) -> dict[str, Any]:
-    report = ask(path, "status")
-    if "error" in report:
-        raise ValueError(str(report["error"]))
-    return report
+class _Asked:
+    """One server, its latest report, and what is selected of it."""
+
+    def __init__(self, path: Path, selection: Selection) -> None:
+        self._path = path
+        self._selection = selection
+        self._before: Json | None = None
+
+    def ask(self, files: bool = True) -> Json:
+        """Return the report, with rates since the one before. Raises ``CommandError``."""
+        from smb3server.status.admin_socket import ask
+        from smb3server.status.rates import add_rates
+
+        try:
+            report = ask(self._path, "status", files=files)
+        except BrokenPipeError:
+            raise
+        except (OSError, ValueError) as error:
+            text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise CommandError(f"{self._path}: {text}", EXIT_NO_SERVER) from error
+        if "error" in report:
+            raise CommandError(f"{self._path}: {report['error']}", EXIT_NO_SERVER)
+        if self._before is not None:
+            add_rates(report, self._before)
+        self._before = report
+        return self._selection.apply(report)
+
+    def shown(self) -> Json:
+        """Return the report with names escaped for a terminal: clients choose some of them."""
+        from smb3server.process.log_lines import printable_tree
+
+        return cast("Json", printable_tree(self.ask()))
 
 
-def _shown(path: Path) -> dict[str, Any]:
-    """Return the report with names escaped for a terminal: clients choose some of them."""
-    return cast("dict[str, Any]", printable_tree(_report(path)))
+def _parts(report: Json, sections: Sequence[str]) -> Json:
+    """Return what the sections need of a report, or all of it."""
+    if not sections:
+        return report
+    kept = {"schema", "pid", "server"} | {"sessions" if name == "files" else name for name in sections}
+    return {key: value for key, value in report.items() if key in kept or (key == "away" and "files" in sections)}
 
 
-def _show(path: Path, options: argparse.Namespace) -> int:
-    interval = None if options.watch is None else max(0.2, options.watch)
-    if options.json:
-        while True:
-            print(json.dumps(_report(path), indent=None if interval else 2), flush=True)
-            if interval is None:
-                return EXIT_OK
-            time.sleep(interval)
-    console = Console()
-    if interval is None:
-        console.print(render(_shown(path)), highlight=False)
-        return EXIT_OK
-    with Live(render(_shown(path)), console=console, screen=console.is_terminal, auto_refresh=False) as live:
-        while True:
-            time.sleep(interval)
-            live.update(render(_shown(path)), refresh=True)
+def _show(servers: list[_Asked], sections: Sequence[str], as_json: bool, every: bool, measured: float) -> None:
+    if measured:
+        for server in servers:
+            server.ask(files=False)
+        time.sleep(measured)
+    if as_json:
+        reports = [_parts(server.ask(), sections) for server in servers]
+        print(json.dumps({"schema": reports[0]["schema"], "servers": reports} if every else reports[0], indent=2))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    from smb3server.cli.status_tables import render
+
+    console = Console(width=None if sys.stdout.isatty() else _pipe_width(), highlight=False, soft_wrap=True)
+    for number, server in enumerate(servers):
+        if number:
+            console.print(Text())
+        for text in render(server.shown(), console.width, sections):
+            console.print(text)
+
+
+def _pipe_width() -> int:
+    return shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns
+
+
+def _watch(server: _Asked, interval: float, sections: Sequence[str], as_json: bool) -> None:
+    server.ask(files=False)
+    if as_json:
+        _print_lines(interval, lambda: json.dumps(_parts(server.ask(), sections)))
+    if not sys.stdout.isatty():
+        from smb3server.cli.status_live import line
+
+        _print_lines(interval, lambda: line(server.shown()))
+    from rich.console import Console
+
+    from smb3server.cli.status_live import watch
+
+    time.sleep(min(MEASURED_SECONDS, interval))
+    watch(server.shown, interval, sections, Console(highlight=False))
+
+
+def _print_lines(interval: float, line: Callable[[], str]) -> None:
+    """Print a line for each interval, until interrupted."""
+    while True:
+        time.sleep(interval)
+        print(line(), flush=True)

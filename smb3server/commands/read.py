@@ -165,6 +165,7 @@ class FileRead:
         if data.length < body.minimum_count:
             raise StatusError(NtStatus.END_OF_FILE)
         opened.position = body.offset + data.length
+        opened.bytes_read += data.length
         opened.begin_io()
         return Response([_FIXED(17, READ_DATA_OFFSET, 0, data.length, 0, 0)], on_sent=opened.end_io, data=data)
 
@@ -184,6 +185,7 @@ class FileRead:
         if count == 0 or count < body.minimum_count:
             raise StatusError(NtStatus.END_OF_FILE)
         self.opened.position = body.offset + count
+        self.opened.bytes_read += count
         data = self._place(buffer)[:count]
         if remote is None:
             frame = Frame(buffer.view, _BEFORE_DATA) if self._in_frame else None
@@ -366,6 +368,7 @@ def _read_now(connection: Connection, opened: Open, offset: int, length: int, mi
     if count == 0 or count < minimum:
         raise StatusError(NtStatus.END_OF_FILE)
     opened.position = offset + count
+    opened.bytes_read += count
     return _FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0), data
 
 
@@ -400,6 +403,7 @@ def _read_to_peer(
             raise StatusError(NtStatus.END_OF_FILE)
         remote.rdma.write_to_peer(remote.buffers, [data], None)
         opened.position = offset + count
+        opened.bytes_read += count
         return _fixed_for_peer(count), None
     buffer = connection.transport.acquire(length)
     if usage is not None:
@@ -418,6 +422,7 @@ def _read_to_peer(
         if not sent:
             buffer.release()
     opened.position = offset + count
+    opened.bytes_read += count
     return _fixed_for_peer(count), None
 
 

@@ -113,6 +113,7 @@ def _store(
     if not opened.wrote:
         report_write(opened)
     opened.position = body.offset + count
+    opened.bytes_written += count
     if not (body.flags & _THROUGH or opened.create_options & _OPTION_THROUGH or opened.write_through):
         return response
     pending = request.pending or request.pend(Interim.DELAYED)
@@ -356,6 +357,7 @@ def _write_now(
     connection.largest_inline = max(connection.largest_inline, length)
     _write_out(handle, data, offset)
     opened.position = offset + length
+    opened.bytes_written += length
     return WRITE_RESPONSE.pack_fields(17, 0, length, 0, 0, 0), None
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-import platform
 import re
 import socket
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +12,11 @@ from smb3server.auth.users import Account, nt_hash
 from smb3server.config.checks import check, check_cluster, check_share, once
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
+from smb3server.config.options import ServerOptions, parse_options
 from smb3server.config.passwords import find_password
 from smb3server.config.reader import read_file
 from smb3server.config.values import check_port, parse_rdma, unix_user
 from smb3server.process import log_levels
-from smbdirect import native
 
 
 def default_name() -> str:
@@ -41,6 +38,15 @@ def parse_share(text: str) -> ShareConfig:
     return share
 
 
+def parse_log_level(text: str) -> str:
+    """Check levels of the log. Raises ``ConfigError``."""
+    try:
+        log_levels.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"--log-level: {error}") from None
+    return text
+
+
 def parse_user(text: str, password_file: Path | None = None) -> Account:
     """Read ``NAME:PASSWORD``, or ``NAME`` with the password from elsewhere (``passwords.find_password``).
 
@@ -52,72 +58,13 @@ def parse_user(text: str, password_file: Path | None = None) -> Account:
     return Account(name, nt_hash(password if separator else find_password(name, password_file)))
 
 
-class _Version(argparse.Action):
-    """Prints the version and what it runs on, and ends."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
-        super().__init__(option_strings, dest, nargs=0, help=help)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        try:
-            version = metadata.version("smb3server")
-        except metadata.PackageNotFoundError:
-            version = "(not installed)"
-        print(f"smb3server {version} on Python {platform.python_version()}; {native.report()}")
-        parser.exit()
+def parse_arguments(arguments: Sequence[str]) -> Config:
+    """Make and check the whole configuration. Raises ``ConfigError``, and ``click.UsageError`` for unknown options."""
+    return make_config(parse_options(arguments))
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of the server's own command line."""
-    parser = argparse.ArgumentParser(
-        prog="smb3server",
-        description="Share directories over SMB 2.0.2 to 3.1.1, on TCP and on SMB Direct (RDMA in user space).",
-        epilog="Everything else is set in the configuration file; the command line overrides it. SIGTERM ends the "
-        "server after the requests in flight. Other commands, as the first argument: status, doctor, witness, cluster, "
-        "hash, pcap, proxy, verbs-check, bench, conformance; each has --help.",
-    )
-    parser.add_argument("--version", action=_Version, help="print the version, and which modules in C are used")
-    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="configuration file")
-    parser.add_argument(
-        "--share", action="append", default=[], metavar="NAME=PATH[,user=USER][,ro]", help="share a directory"
-    )
-    parser.add_argument(
-        "--user",
-        action="append",
-        default=[],
-        metavar="NAME[:PASSWORD]",
-        help="add a user; without a password: that of --password-file, of $SMB3SERVER_PASSWORD, or asked for",
-    )
-    parser.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the users' password")
-    parser.add_argument("--guest", action="store_true", help="let unknown users in as guests, without signing")
-    parser.add_argument(
-        "--rdma",
-        nargs="?",
-        const="auto",
-        metavar="FABRICS",
-        help="serve SMB Direct, too: auto (the default without a value), off, or fabrics: iwarp,roce,verbs",
-    )
-    parser.add_argument("--listen", action="append", default=[], metavar="ADDR", help="address to serve (default: all)")
-    parser.add_argument("--port", type=int, help="TCP port (default: 445, as root)")
-    parser.add_argument("--rdma-port", type=int, metavar="PORT", help="SMB Direct port (default: 5445)")
-    parser.add_argument("--cluster", metavar="etcds://HOST:PORT,...", help="be a node of a cluster")
-    parser.add_argument("--node", metavar="NAME", help="this node's name in the cluster")
-    parser.add_argument("--state", type=Path, metavar="DIR", help="where state is kept that outlives the server")
-    parser.add_argument(
-        "--log-level",
-        metavar="LEVEL[,COMPONENT:LEVEL]",
-        help=f"{', '.join(log_levels.LEVELS)}, and others for components: {', '.join(log_levels.COMPONENTS)} "
-        "(default: info)",
-    )
-    return parser
-
-
-def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
-    """Make and check the whole configuration. ``arguments`` None means those of the process.
-
-    Raises ``ConfigError``; argparse itself exits on unknown options and ``--help``.
-    """
-    options = make_parser().parse_args(arguments)
+def make_config(options: ServerOptions) -> Config:
+    """Make and check the whole configuration. Raises ``ConfigError``."""
     config = Config()
     config.settings.server_name = default_name()
     if options.config is not None:
@@ -147,11 +94,17 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
     return config
 
 
-def _override(config: Config, options: argparse.Namespace) -> None:
+def _override(config: Config, options: ServerOptions) -> None:
     config.cluster.url = options.cluster or config.cluster.url
     config.cluster.node = options.node or config.cluster.node
-    convert: dict[str, Callable[[Any], Any]] = {"port": check_port, "rdma_port": check_port, "rdma": parse_rdma}
+    convert: dict[str, Callable[[Any], Any]] = {
+        "listen": list,
+        "port": check_port,
+        "rdma_port": check_port,
+        "rdma": parse_rdma,
+        "log_level": parse_log_level,
+    }
     for name in ("listen", "port", "rdma", "rdma_port", "state", "log_level"):
         value = getattr(options, name)
-        if value is not None and value != []:
+        if value is not None and value != ():
             setattr(config, name, convert.get(name, lambda given: given)(value))

@@ -143,7 +143,7 @@ class InterfaceList:
         return [entry for entry in self.interfaces if entry.running and (inside or not entry.loopback)]
 
 
-def _serves(addresses: Collection[str], address: Address) -> bool:
+def serves(addresses: Collection[str], address: Address) -> bool:
     """Return whether a listener on ``addresses`` serves ``address``, directly or by a wildcard."""
     wildcard = "0.0.0.0" if address.version == 4 else "::"
     return str(address) in addresses or wildcard in addresses
@@ -151,7 +151,7 @@ def _serves(addresses: Collection[str], address: Address) -> bool:
 
 def rdma_capable(interfaces: Iterable[Interface], rdma_addresses: Collection[str]) -> int:
     """Return how many of the interfaces ``pack_interfaces`` flags RDMA_CAPABLE."""
-    return sum(_serves(rdma_addresses, entry.address) for entry in interfaces)
+    return sum(serves(rdma_addresses, entry.address) for entry in interfaces)
 
 
 def pack_interfaces(
@@ -170,7 +170,7 @@ def pack_interfaces(
     """
     packed: list[bytes] = []
     for entry in interfaces:
-        rdma, tcp = _serves(rdma_addresses, entry.address), _serves(tcp_addresses, entry.address)
+        rdma, tcp = serves(rdma_addresses, entry.address), serves(tcp_addresses, entry.address)
         queues = RSS_CAPABLE if rss and entry.queues > 1 else 0
         if rdma:
             packed.append(_pack(entry, RDMA_CAPABLE | queues))

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 import resource
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smb3server.auth.acceptor import kerberos_available, keytab_realms
 from smb3server.auth.users import UserDatabase
@@ -210,7 +210,7 @@ class Service:
         """Open the admin socket; note an error and go on, because the server can serve without it."""
         path = socket_path(self.config.state)
         commands: dict[str, Command] = {
-            "status": lambda _: {**collect(self.server, self.addresses()), "process": in_force()},
+            "status": self._report,
             "ping": lambda _: {"pid": os.getpid()},
         }
         if self.witness is not None:
@@ -226,6 +226,11 @@ class Service:
             admin.announce()
         except OSError as error:
             self.notes.append(f"`smb3server status` and `doctor` find this server by --state only: {error}")
+
+    def _report(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the report. ``"files": false`` leaves out opens and locks."""
+        files = request.get("files", True) is not False
+        return {**collect(self.server, self.addresses(), files), "process": in_force()}
 
     def addresses(self) -> list[str]:
         """Return the addresses served, as in ``tcp 0.0.0.0:445`` and ``iwarp 0.0.0.0:5445``."""

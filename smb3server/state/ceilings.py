@@ -40,6 +40,8 @@ class Usage:
 
     __slots__ = (
         "away",
+        "bytes_read",
+        "bytes_written",
         "connections",
         "lent",
         "locks",
@@ -66,6 +68,9 @@ class Usage:
         """Bytes reserved behind the ends of open files."""
         self.lent = 0
         """Bytes of large buffers that requests and unsent answers have."""
+        self.bytes_read = 0
+        """Bytes that READs returned through opens that are closed by now. Each open counts its own until then."""
+        self.bytes_written = 0
         self.waiting: deque[Callable[[], None]] = deque()
         """To be called, one after the other, when buffers come back."""
         self.away: dict[object, Callable[[], None]] = {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 class CommandSequenceWindow:
     """The MessageIds that a client may use: all of ``low`` <= id < ``high`` that are not in ``used``."""
 
-    __slots__ = ("high", "low", "used")
+    __slots__ = ("beyond_one", "high", "low", "used")
 
     def __init__(self) -> None:
         self.low = 0
@@ -14,11 +14,18 @@ class CommandSequenceWindow:
         # Invariant: low < id < high for every id in ``used``.
         self.used: set[int] = set()
         """Identifiers that came out of order."""
+        self.beyond_one = 0
+        """Identifiers that requests took beyond their first one."""
 
     @property
     def available(self) -> int:
         """Number of credits that the client holds."""
         return self.high - self.low - len(self.used)
+
+    @property
+    def requests(self) -> int:
+        """Number of requests that have taken identifiers."""
+        return self.low + len(self.used) - self.beyond_one
 
     def allows(self, message_id: int, charge: int) -> bool:
         """Return whether ``consume`` would take these identifiers. Take none."""
@@ -35,10 +42,13 @@ class CommandSequenceWindow:
         used = self.used
         if message_id == self.low and not used:
             self.low = end
+            if charge > 1:
+                self.beyond_one += charge - 1
             return True
         if used and not used.isdisjoint(range(message_id, end)):
             return False
         used.update(range(message_id, end))
+        self.beyond_one += charge - 1
         while self.low in used:
             used.remove(self.low)
             self.low += 1

@@ -419,6 +419,8 @@ class Open:
         "_closing",
         "app_instance_id",
         "app_instance_version",
+        "bytes_read",
+        "bytes_written",
         "caching",
         "channel_sequence",
         "create_action",
@@ -504,6 +506,9 @@ class Open:
         Reads and writes move it for synchronous opens only [MS-FSCC 2.4.39]. An SMB2 open does not say whether it is
         synchronous, because servers ignore those options [MS-SMB2 2.2.13]. All opens count as synchronous, as in Samba.
         Windows lets only the client move it."""
+        self.bytes_read = 0
+        """Bytes of data that READs of it returned. Reports add them up; see ``OpenTable.close``."""
+        self.bytes_written = 0
         # Invariant: neither ``handle`` nor ``_closing`` is closed while ``in_flight`` is greater than 0.
         self.in_flight = 0
         """Number of worker threads and RDMA transfers that use the handle."""

@@ -153,11 +153,16 @@ class OpenTable:
             return
         if opened.app_instance_id is not None:
             self._leave_application(opened)
+        share = opened.tree.share
+        share.bytes_read += opened.bytes_read
+        share.bytes_written += opened.bytes_written
         if opened.usage is not None:
+            opened.usage.bytes_read += opened.bytes_read
+            opened.usage.bytes_written += opened.bytes_written
             opened.usage.opens -= 1
             opened.usage.reserved -= opened.reserved
             opened.usage.away.pop(opened, None)
-        lost = self._has_lost(opened.tree.share)
+        lost = self._has_lost(share)
         if lost:
             self._leave_to_others(opened)
         if opened.durable is not None:

@@ -105,6 +105,10 @@ class Share:
     audit: ShareAudit | None = None
     """What is recorded of its use. None means nothing."""
 
+    bytes_read: int = 0
+    """Bytes that READs returned through opens that are closed by now. Each open counts its own until then."""
+    bytes_written: int = 0
+
     def acting_user(self, own: User | None) -> User | None:
         """Return the POSIX credentials that a user acts with on the files of this share.
 

@@ -1,10 +1,15 @@
 """The state of a server as plain data: sessions, their channels and opens, and whether RDMA is used.
 
-The report reads state and changes none. Everything in the result is JSON: strings, numbers, lists and objects.
+The report reads state and changes none. Everything in the result is JSON: strings, numbers, lists and objects. Its
+fields are documented in docs/status.md.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
+import itertools
+import os
 import time
 import uuid
 from collections import Counter
@@ -13,6 +18,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
+from smb3server.status import open_files, resources
+from smb3server.status.open_files import MAX_LOCKS, MAX_OPENS
 from smb3server.status.rdma_reasons import Facts, Reason, why_inline, why_tcp
 from smb3server.wire.negotiate import DIALECT_NAMES, Capability, Dialect
 from smb3server.wire.rdma_transform import RdmaTransformId
@@ -24,8 +31,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _TRANSFORMS = {int(kind): kind.name.lower() for kind in RdmaTransformId}
-MAX_OPENS = 1000
-"""Largest number of opens listed per session; the count includes all of them."""
+SCHEMA = 2
+"""Version of the report's fields. It grows when a field changes its meaning or goes; new fields may come without."""
 _NO_DIALECT = {0: "-", int(Dialect.WILDCARD): "2.???"}
 """Texts shown before a dialect is negotiated."""
 
@@ -133,6 +140,7 @@ def _channel(server: Server, connection: Connection, number: int) -> Json:
         "cipher": _name(Cipher, connection.cipher_id),
         "encryption": _who_encrypts(sessions),
         "smb_credits": connection.command_sequence_window.available,
+        "requests": connection.command_sequence_window.requests,
         "pending_requests": connection.host.pending_requests,
         "sizes": sizes(connection),
         "sessions": [f"0x{session.session_id:016x}" for session in sessions],
@@ -157,7 +165,7 @@ def _endpoint(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _session(session: Session, numbers: Mapping[Connection, int]) -> Json:
+def _session(session: Session, numbers: Mapping[Connection, int], files: bool) -> Json:
     opens = list(session.open_table.values())
     return {
         "session": f"0x{session.session_id:016x}",
@@ -172,16 +180,7 @@ def _session(session: Session, numbers: Mapping[Connection, int]) -> Json:
         "shares": [tree.share.name for tree in session.tree_connect_table.values()],
         "channels": sorted(numbers[entry] for entry in session.channel_list if entry in numbers),
         "open_count": len(opens),
-        "opens": [
-            {
-                "share": entry.tree.share.name,
-                "path": "/".join(entry.path),
-                "access": f"0x{entry.granted_access:08x}",
-                "directory": entry.is_directory,
-                "durable": entry.durable.kind if entry.durable is not None else "",
-            }
-            for entry in opens[:MAX_OPENS]
-        ],
+        "opens": [open_files.describe(entry) for entry in opens[:MAX_OPENS]] if files else [],
     }
 
 
@@ -211,18 +210,35 @@ def _watchdog(server: Server) -> Json | None:
     }
 
 
-def collect(server: Server, addresses: Iterable[str] = ()) -> Json:
-    """Return the whole report. ``addresses`` are listed as the served ones."""
+@functools.cache
+def version() -> str:
+    """Return the version of this package, or an empty string if it was not installed."""
+    try:
+        return importlib.metadata.version("smb3server")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def collect(server: Server, addresses: Iterable[str] = (), files: bool = True) -> Json:
+    """Return the whole report. ``addresses`` are listed as the served ones.
+
+    Without ``files`` it lists neither opens nor locks, of which there may be many."""
     connections = sorted(server.connection_list, key=lambda entry: entry.creation_time)
     numbers = {connection: number for number, connection in enumerate(connections, 1)}
     channels = [_channel(server, connection, numbers[connection]) for connection in connections]
     backends = {id(share.backend): share.backend for share in server.share_list.values() if share.backend}.values()
+    locks = open_files.locks(server) if files else iter(())
+    opens = server.opens.by_id.values()
     return {
+        "schema": SCHEMA,
+        "pid": os.getpid(),
         "server": {
+            "version": version(),
             "name": server.settings.server_name,
             "guid": str(uuid.UUID(bytes_le=server.server_guid)),
             "since": server.server_start_time,
             "now": time.time(),
+            "clock": time.monotonic(),
             "addresses": list(addresses),
             "shares": [share.name for share in server.share_list.values()],
             "rdma": server.rdma,
@@ -237,12 +253,20 @@ def collect(server: Server, addresses: Iterable[str] = ()) -> Json:
                 }
                 for choice in server.rdma_choices
             ],
+            "multichannel": server.settings.multichannel,
+            "limits": resources.limits(server),
             "watchdog": _watchdog(server),
             "buffer_allocations": server.buffers.allocations,
             "opens": sum(backend.opens for backend in backends),
             "path_lookups": sum(backend.path_lookups for backend in backends),
             "handles": _handles(server),
+            "lock_count": sum(usage.locks for usage in server.ceilings.users()),
         },
-        "sessions": [_session(session, numbers) for session in server.sessions.by_id.values()],
+        "sessions": [_session(session, numbers, files) for session in server.sessions.by_id.values()],
         "channels": channels,
+        "shares": resources.shares(server),
+        "users": resources.users(server),
+        "interfaces": resources.interfaces(server),
+        "locks": list(itertools.islice(locks, MAX_LOCKS)),
+        "away": list(itertools.islice(open_files.away(opens), MAX_OPENS)) if files else [],
     }

@@ -1,14 +1,12 @@
-"""``smb3server verbs-check [ADDRESS...]``: check that the verbs provider keeps its contract on this machine's NICs.
+"""Check that the verbs provider keeps its contract on this machine's NICs: ``smb3server selfcheck``.
 
-It is for owners of an RDMA NIC. Without addresses, every interface with an RDMA device that is up is checked. The
-device talks to itself, which most devices support: the check shows that library, driver and firmware carry messages and
-data unharmed. With ``--source`` the contract suite of the source tree runs, too. Exit status: 0 if everything passed on
-every address, 1 if not, 2 if there is nothing to check.
+Without addresses, every interface with an RDMA device that is up is checked. The device talks to itself, which most
+devices support: the check shows that library, driver and firmware carry messages and data unharmed. With a source tree
+its contract suite runs, too.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
 import json
@@ -164,19 +162,10 @@ def show(found: Check) -> None:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="smb3server verbs-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("address", nargs="*", help="addresses of RDMA interfaces (default: all)")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument(
-        "--source", type=Path, metavar="TREE", help="run the contract suite of this source tree, too; needs pytest"
-    )
-    options = parser.parse_args(arguments)
+def run(given: Sequence[str], as_json: bool, source: Path | None) -> int:
+    """Check the addresses, or all of this machine if none is given; print the results and return the exit status."""
     devices = rdma_devices()
-    if not options.json:
+    if not as_json:
         for device in devices:
             state = "up" if device.state.active else "down"
             where = ", ".join(device.state.netdevs)
@@ -185,15 +174,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
     reason = why_unavailable()
     known = addresses(devices) if reason is None else {}
-    wanted = options.address or list(known)
+    wanted = given or list(known)
     if reason is not None or not wanted:
         print(reason or "no interface with an RDMA device that is up has an address", file=sys.stderr)
         return 2
     results = []
     for address in wanted:
         at = known.get(address)
-        results.append(check(address, at.name if at else "?", at.driver if at else "", options.source))
-    if options.json:
+        results.append(check(address, at.name if at else "?", at.driver if at else "", source))
+    if as_json:
         print(json.dumps([dataclasses.asdict(found) | {"passed": found.passed} for found in results], indent=2))
     else:
         for found in results:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from smb3server.cli.cluster import main
+from smb3server.cli.main import main
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
 from smbdirect.message_transport import MessageTransport
@@ -56,7 +56,7 @@ def asked(url: str, *arguments: str) -> tuple[int, str, str]:
         contextlib.redirect_stderr(io.StringIO()) as errors,
         ThreadPoolExecutor(1) as thread,
     ):
-        status = thread.submit(main, ("--cluster", url, *arguments)).result()
+        status = thread.submit(main, ("cluster", "--cluster", url, *arguments)).result()
     return status, out.getvalue(), errors.getvalue()
 
 

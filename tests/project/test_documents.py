@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.cli.main import COMMANDS
+from smb3server.cli.tree import COMMANDS
 from tools.check_layers.rooms import ROOMS
 from tools.kernel_lab.cases import CASES
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from smb3server.cli.status import render
+from smb3server.cli.status_tables import render
 from smb3server.status.rdma_reasons import Code
 from smb3server.status.report import collect
 from tests.lab.transform_client import Offer
@@ -29,10 +28,7 @@ def channel_of(lab: TransformLab) -> Json:
 
 
 def shown(lab: TransformLab) -> str:
-    console = Console(width=300, record=True, file=None, quiet=False)
-    with console.capture() as captured:
-        console.print(render(collect(lab.server)))
-    return captured.get()
+    return "\n".join(line.plain for line in render(collect(lab.server), 300))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from smb3server.cli.main import main
 from smb3server.tools.bench import client, interpreter, page, servers
 from smb3server.tools.bench.accounting import (
     Process,
@@ -26,7 +27,6 @@ from smb3server.tools.bench.accounting import (
     used,
 )
 from smb3server.tools.bench.cases import CASES
-from smb3server.tools.bench.command import main
 from smb3server.tools.bench.errors import BenchError
 from smb3server.tools.bench.figures import BUSY, Sample, ratios, spread, verdict
 
@@ -265,21 +265,25 @@ def test_missing_openssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_missing_samba(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(["--rounds", "1"]) == 2
+    assert main(["bench", "--rounds", "1"]) == 2
     assert "no Samba" in capsys.readouterr().err
 
 
 def test_missing_markers_are_told_before_anything_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--no-samba", "--markdown", str(tmp_path / "page.md")]) == 2
+    assert main(["bench", "--no-samba", "--markdown", str(tmp_path / "page.md")]) == 2
     assert "page.md" in capsys.readouterr().err
 
 
 def test_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    assert main(["--no-samba", "--folder", str(tmp_path / "file" / "below")]) == 2
+    assert main(["bench", "--no-samba", "--folder", str(tmp_path / "file" / "below")]) == 2
     assert "Not a directory" in capsys.readouterr().err
+
+
+def cases_of(names: list[str]) -> list[str]:
+    return [word for name in names for word in ("--cases", name)]
 
 
 @pytest.fixture
@@ -297,7 +301,7 @@ def test_short_run_of_ours_alone(tmp_path: Path, capsys: pytest.CaptureFixture[s
     names = ["read 1 MiB q1 CMAC", "create + close", "echo q1"]
     folder = tmp_path / "new" / "folder"
     options = ["--no-samba", "--json", "--seconds", "0.2", "--rounds", "1", "--size", "4", "--folder", str(folder)]
-    assert main([*options, "--cases", *names]) == 0
+    assert main(["bench", *options, *cases_of(names)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [entry["case"] for entry in found["cases"]] == names
     for entry in found["cases"]:
@@ -316,7 +320,7 @@ def test_fabrics_are_measured_beside_tcp(tmp_path: Path, capsys: pytest.CaptureF
     begin, end = page.BEGIN.format(page.FABRICS), page.END.format(page.FABRICS)
     place.write_text(f"{begin}\n{end}\n")
     options = ["--fabrics", "iwarp", "--json", "--seconds", "0.2", "--rounds", "1", "--size", "4"]
-    assert main([*options, "--folder", str(tmp_path / "new"), "--markdown", str(place), "--cases", *names]) == 0
+    assert main(["bench", *options, "--folder", str(tmp_path / "new"), "--markdown", str(place), *cases_of(names)]) == 0
     found = json.loads(capsys.readouterr().out)["cases"]
     assert [entry["case"] for entry in found] == names
     for entry in found:
@@ -332,7 +336,7 @@ def test_a_load_that_would_go_inline_fails(
     """Nothing is measured as RDMA that is none."""
     monkeypatch.setattr(servers, "_LIMITS", "[server]\nrdma_transforms = []\n")
     options = ["--fabrics", "iwarp", "--seconds", "0.2", "--rounds", "1", "--size", "4", "--folder", str(tmp_path)]
-    assert main([*options, "--cases", "read 1 MiB q4 GMAC"]) == 2
+    assert main(["bench", *options, "--cases", "read 1 MiB q4 GMAC"]) == 2
     assert "data does not go by RDMA: messages are signed" in capsys.readouterr().err
 
 

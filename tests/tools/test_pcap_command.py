@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from smb3server.cli.main import main
 from smb3server.tools.pcap import logons
-from smb3server.tools.pcap.command import main
 from smb3server.tools.pcap.rules import RULES
 from tests.lab.captures import FOLDER
 from tests.lab.hostile_captures.all_faults import write
@@ -22,7 +22,7 @@ SIW, SEAL, RXE = (
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> list[str]:
     """The lines that the command prints."""
-    assert main(list(arguments)) == status
+    assert main(["pcap", *arguments]) == status
     return capsys.readouterr().out.splitlines()
 
 
@@ -133,16 +133,14 @@ def test_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     write("smb2.message-id", broken)
     other = tmp_path / "y"
     other.write_text("not a capture")
-    assert main([RXE]) == 0
-    assert main([RXE, str(broken)]) == 1
-    assert main([str(broken), str(other), str(tmp_path / "none")]) == 2
+    assert main(["pcap", RXE]) == 0
+    assert main(["pcap", RXE, str(broken)]) == 1
+    assert main(["pcap", str(broken), str(other), str(tmp_path / "none")]) == 2
     errors = capsys.readouterr().err
     assert "neither pcap nor pcapng" in errors
     assert "No such file" in errors
     for arguments in ([], ["--rule", "no.such"], [RXE, "--session-key", "xyz"], [RXE, "--key-file", str(other)]):
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        assert ended.value.code == 2
+        assert main(["pcap", *arguments]) == 2
     assert "xyz" not in capsys.readouterr().err.rpartition("session key")[2]
 
 

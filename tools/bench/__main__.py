@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from smb3server.process import output
-from smb3server.tools.bench.command import main
+from smb3server.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(output.run(main))
+    sys.exit(main(["bench", *sys.argv[1:]]))

@@ -38,7 +38,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from smb3server.cli.cluster import make_secret
+from smb3server.cli.cluster_admin import make_secret
 from smb3server.persistence.cluster_store import open_store
 from smb3server.persistence.records import key_of
 from smb3server.persistence.store import Put, StoreError

@@ -2,23 +2,23 @@
 
 Everything is measured in rounds. In a round every case runs on one server and immediately afterwards on the other; the
 order changes from round to round. The result is medians with their spread. A verdict is given only if the rounds agree,
-and none if other programs kept the machine busy. Exit status 2 means that something is missing or failed.
+and none if other programs kept the machine busy.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from smb3server.tools.bench import interpreter, machine, page
-from smb3server.tools.bench.cases import ALL, CASES, CROWDS, FABRIC_CASES, Case
+from smb3server.tools.bench.cases import ALL, Case
 from smb3server.tools.bench.client import Client, Target, build
-from smb3server.tools.bench.errors import BenchError
-from smb3server.tools.bench.figures import ROUNDS_FOR_VERDICT, Sample
+from smb3server.tools.bench.figures import Sample
 from smb3server.tools.bench.interruption import interruptible
 from smb3server.tools.bench.servers import ROOT, SAMBA, ours, samba, samba_version
 
@@ -28,49 +28,21 @@ _SPARE = 64
 """Mebibytes that a run needs in addition to its large files."""
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        prog="smb3server bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=ROUNDS_FOR_VERDICT, help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=2.0, help="per round, case and server; default: %(default)s")
-    parser.add_argument("--cases", nargs="+", choices=list(ALL), metavar="NAME")
-    parser.add_argument(
-        "--crowds", action="store_const", dest="cases", const=list(CROWDS), help="1 to 64 connections instead of one"
-    )
-    parser.add_argument(
-        "--no-samba", action="store_true", help="measure our server alone: needs neither root nor Samba"
-    )
-    parser.add_argument(
-        "--fabrics",
-        nargs="+",
-        choices=list(FABRICS),
-        default=[],
-        metavar="NAME",
-        help="our server alone, over TCP and over these (iwarp, roce): data that is clear, signed and encrypted",
-    )
-    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="interpreter that runs our server")
-    parser.add_argument("--pin", action="store_true", help="clients and servers on one processor core")
-    parser.add_argument(
-        "--size", type=int, default=256, metavar="MIB", help="size of the file that is read and written"
-    )
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        default=Path("/dev/shm"),
-        help="folder for the data, created if necessary; default: %(default)s",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON, with every round, in place of Markdown")
-    parser.add_argument(
-        "--markdown", type=Path, metavar="PAGE", help="write the table between the markers of this page"
-    )
-    options = parser.parse_args(arguments)
-    options.no_samba = options.no_samba or bool(options.fabrics)
-    options.cases = options.cases or list(FABRIC_CASES if options.fabrics else CASES)
-    if options.rounds < 1 or options.seconds <= 0 or options.size < 1:
-        parser.error("--rounds, --seconds and --size must be positive")
-    return options
+@dataclass(slots=True)
+class Options:
+    """What is measured, and how."""
+
+    rounds: int
+    seconds: float
+    cases: tuple[str, ...]
+    no_samba: bool
+    fabrics: tuple[str, ...]
+    python: str
+    pin: bool
+    size: int
+    folder: Path
+    as_json: bool
+    markdown: Path | None
 
 
 def run(client: Client, targets: list[Target], cases: list[Case], rounds: int) -> list[page.Row]:
@@ -93,7 +65,7 @@ def run(client: Client, targets: list[Target], cases: list[Case], rounds: int) -
     ]
 
 
-def over_fabrics(tcp: Target, fabrics: list[str]) -> list[Target]:
+def over_fabrics(tcp: Target, fabrics: Sequence[str]) -> list[Target]:
     """Return our server as clients over ``fabrics`` reach it."""
     generator = (sys.executable, "-m", "smb3server.tools.bench.rdma_client", "--fabric")
     return [
@@ -101,7 +73,7 @@ def over_fabrics(tcp: Target, fabrics: list[str]) -> list[Target]:
     ]
 
 
-def measure(options: argparse.Namespace) -> tuple[dict[str, str], list[page.Row]]:
+def measure(options: Options) -> tuple[dict[str, str], list[page.Row]]:
     """Do a whole run; return its circumstances and the rows of figures. Raises ``BenchError``."""
     cases = [ALL[name] for name in options.cases]
     version = "" if options.no_samba else samba_version()
@@ -135,20 +107,15 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, str], list[page.Row]
     return circumstances, rows
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return the exit status."""
-    options = parse(arguments)
+def bench(options: Options) -> int:
+    """Measure and print, and return the exit status. Raises ``BenchError`` and ``OSError``."""
     with interruptible():
-        try:
-            part = page.FABRICS if options.fabrics else page.TABLE
-            if options.markdown:
-                page.check_page(options.markdown, part)
-            circumstances, rows = measure(options)
-            text = page.document(circumstances, rows)
-            if options.markdown:
-                page.rewrite(options.markdown, text, part)
-        except (BenchError, OSError) as error:
-            print(f"bench: {error}", file=sys.stderr)
-            return 2
-    print(json.dumps(page.as_json(circumstances, rows), indent=2) if options.json else text)
+        part = page.FABRICS if options.fabrics else page.TABLE
+        if options.markdown:
+            page.check_page(options.markdown, part)
+        circumstances, rows = measure(options)
+        text = page.document(circumstances, rows)
+        if options.markdown:
+            page.rewrite(options.markdown, text, part)
+    print(json.dumps(page.as_json(circumstances, rows), indent=2) if options.as_json else text)
     return 0

@@ -16,7 +16,6 @@ than the server can reassemble ends the connection, and the proxy logs that.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
@@ -24,10 +23,10 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 
 from smb3server.client import open_tcp
 from smb3server.config.arguments import parse_arguments
-from smb3server.config.error import ConfigError
 from smb3server.net.listener import TcpListener
 from smb3server.net.tcp import MAX_MESSAGE
 from smb3server.service.listeners import make_provider
@@ -258,48 +257,39 @@ async def server_in_process(arguments: Sequence[str], provider: Provider) -> Asy
         await service.stop()
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 0xFFFF:
-        raise argparse.ArgumentTypeError(f"{text}: write HOST:PORT")
-    return host.strip("[]"), int(port)
+@dataclass(slots=True)
+class Options:
+    """Where the proxy listens, and what it connects to."""
+
+    fabric: str
+    listen: tuple[str, int]
+    server: tuple[str, int] | None
+    """Where SMB Direct is. None with the fabric "loopback": the server is in this process."""
+    tcp_server: tuple[str, int] | None
+    """Target of every other connection."""
+    inline: bool
+    server_options: tuple[str, ...] = ()
+    """Command line of the server in this process."""
 
 
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="smb3server proxy", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--fabric", choices=FABRICS, default="iwarp")
-    parser.add_argument("--listen", type=_address, default=("127.0.0.1", 0), metavar="HOST:PORT")
-    parser.add_argument("--server", type=_address, metavar="HOST:PORT", help="where SMB Direct is (not for loopback)")
-    parser.add_argument("--tcp-server", type=_address, metavar="HOST:PORT", help="target of every other connection")
-    parser.add_argument("--inline", action="store_true", help="leave the data of READ and WRITE in the messages")
-    parser.add_argument("options", nargs="*", metavar="OPTION", help="of the server, after --, for loopback")
-    options = parser.parse_args(arguments)
-    if (options.fabric == "loopback") != (options.server is None):
-        parser.error(
-            "--server HOST:PORT is for iwarp and roce, and they need it; loopback has the server in the process"
-        )
-    return options
+async def run(options: Options) -> int:
+    """Run until SIGTERM or SIGINT, and return the exit status.
 
-
-async def run(options: argparse.Namespace) -> int:
-    """Run until SIGTERM or SIGINT, and return the exit status."""
+    Raises ``ConfigError``, ``OSError`` and ``ProviderError`` if it cannot start.
+    """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with contextlib.AsyncExitStack() as stack:
-        try:
-            provider: Provider
-            if options.fabric == "loopback":
-                provider = LoopbackProvider()
-                await stack.enter_async_context(server_in_process(options.options, provider))
-            else:
-                provider = make_provider(options.fabric)
-            server = options.server or _LOOPBACK
-            proxy = Proxy(provider, server, inline=options.inline, tcp_server=options.tcp_server)
-            proxy.listen(*options.listen)
-        except (ConfigError, OSError, ProviderError) as error:
-            print(f"smb3server proxy: {error}", file=sys.stderr)
-            return 1
+        provider: Provider
+        if options.fabric == "loopback":
+            provider = LoopbackProvider()
+            await stack.enter_async_context(server_in_process(options.server_options, provider))
+        else:
+            provider = make_provider(options.fabric)
+        server = options.server or _LOOPBACK
+        proxy = Proxy(provider, server, inline=options.inline, tcp_server=options.tcp_server)
+        proxy.listen(*options.listen)
         host, port = proxy.address
         print(f"ready tcp {f'[{host}]' if ':' in host else host}:{port}", flush=True)
         await stop.wait()
@@ -307,9 +297,11 @@ async def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return the exit status."""
-    options = _arguments(arguments)
+def carry(options: Options) -> int:
+    """Run until SIGTERM or SIGINT, and return the exit status.
+
+    Raises ``ConfigError``, ``OSError`` and ``ProviderError`` if it cannot start.
+    """
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     for name in ("spnego", "asyncio", "pyroute2"):
         logging.getLogger(name).setLevel(logging.WARNING)

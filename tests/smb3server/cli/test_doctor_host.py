@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from smb3server.cli import doctor
-from smb3server.cli.doctor import Host, examine, gather
+from smb3server.cli import doctor_host
+from smb3server.cli.doctor_host import Host, examine, gather
 from smb3server.cli.findings import Finding, Verdict
 from smb3server.net.fabric_choice import Machine
 from smb3server.net.host import (
@@ -228,7 +228,7 @@ def test_locked_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: in
     (found,) = [finding for finding in examine(host) if finding.subject == "locked memory"]
     assert (found.verdict, found.text) == (verdict, "8192 KiB may be locked; registered buffers need more")
     assert "ulimit -l" in found.remedy
-    host.memlock = doctor.MEMLOCK_WANTED
+    host.memlock = doctor_host.MEMLOCK_WANTED
     assert "ok       locked memory: 256 MiB" in [finding.line() for finding in examine(host)]
 
 
@@ -244,7 +244,7 @@ def test_no_netlink(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refuse() -> None:
         raise PermissionError
 
-    monkeypatch.setattr(doctor, "read_interfaces", refuse)
+    monkeypatch.setattr(doctor_host, "read_interfaces", refuse)
     host = gather(tmp_path)
     assert host.interfaces == []
     assert any(finding.subject == "interface list" and finding.verdict is Verdict.PROBLEM for finding in examine(host))

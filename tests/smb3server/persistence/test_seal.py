@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.cli.cluster import main
+from smb3server.cli.main import main
 from smb3server.cluster.peers import pack
 from smb3server.persistence.seal import VERSION, Seal, SealError
 from smb3server.persistence.sealed_store import MAX_REFUSED, SealedStore
@@ -64,11 +64,11 @@ def test_without_a_secret_sealed_records_are_refused_and_no_content_looks_sealed
 
 def test_a_secret_is_made_once_and_read_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "secret"
-    assert main(["secret", str(path)]) == 0
+    assert main(["cluster", "secret", str(path)]) == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     secret = load_secret(path)
     assert len(secret) == 64
-    assert main(["secret", str(path)]) == 1
+    assert main(["cluster", "secret", str(path)]) == 1
     assert load_secret(path) == secret
     for mode in (0o644, 0o604, 0o620):
         path.chmod(mode)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from smb3server.cli import status as status_view
+from smb3server.cli import status
+from smb3server.cli.status_selection import Selection
 from smb3server.process.log_lines import (
     FORMAT,
     LINE,
@@ -166,9 +168,9 @@ def test_debug_lines_are_not_limited(log: Log) -> None:
     assert len(log.lines) == 5000
 
 
-def test_a_report_reaches_the_terminal_escaped(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_a_report_reaches_the_terminal_escaped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     report = {"server": {"name": EVIL}, "sessions": [{"user": EVIL, EVIL: 1}]}
-    monkeypatch.setattr(status_view, "_report", lambda path: report)
-    shown = status_view._shown(tmp_path)  # type: ignore[arg-type]
+    monkeypatch.setattr("smb3server.status.admin_socket.ask", lambda path, command, **arguments: report)
+    shown = status._Asked(tmp_path, Selection()).shown()
     assert shown["server"]["name"].isprintable()
     assert all(part.isprintable() for part in (shown["sessions"][0]["user"], *shown["sessions"][0]))

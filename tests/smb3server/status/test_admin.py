@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from smb3server.cli import doctor
-from smb3server.cli import status as status_view
-from smb3server.cli.doctor import EXIT_RDMA, EXIT_UNKNOWN, Host, examine
+from smb3server.cli import status_tables
+from smb3server.cli.doctor_host import EXIT_RDMA, EXIT_UNKNOWN, Host, examine
 from smb3server.cli.doctor_share import Answer
+from smb3server.cli.exits import EXIT_NO_SERVER
 from smb3server.cli.main import main as cli_main
 from smb3server.net.fabric_choice import Machine
 from smb3server.process.output import EXIT_CLOSED
@@ -171,13 +171,13 @@ def test_output_that_nobody_reads_any_more(tmp_path: Path) -> None:
 
 
 def test_status_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli_main(["status", "--state", str(tmp_path)]) == 1
+    assert cli_main(["status", "--state", str(tmp_path)]) == EXIT_NO_SERVER
     assert "No such file" in capsys.readouterr().err
 
 
 def test_amounts_and_durations() -> None:
-    assert [status_view.amount(count) for count in (0, 1023, 1536, 5 << 40)] == ["0 B", "1023 B", "1.5 KiB", "5.0 TiB"]
-    assert [status_view.duration(time) for time in (59, 3661, 90061)] == ["00:00:59", "01:01:01", "1 d 01:01"]
+    assert [status_tables.amount(size) for size in (0, 1023, 1536, 5 << 40)] == ["0 B", "1023 B", "1.5 KiB", "5.0 TiB"]
+    assert [status_tables.duration(time) for time in (59, 3661, 90061)] == ["00:00:59", "01:01:01", "1 d 01:01"]
 
 
 def texts(host: Host) -> str:
@@ -210,7 +210,7 @@ def test_doctor_on_this_host(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("arguments", [["host/share/deep"], ["//host/share", "--fabrics", "tin-cans"], ["///"]])
 def test_doctor_usage(arguments: list[str]) -> None:
-    assert doctor.main(arguments) == EXIT_UNKNOWN
+    assert cli_main(["doctor", *arguments]) == EXIT_UNKNOWN
 
 
 def test_doctor_finds_rdma(tmp_path: Path) -> None:

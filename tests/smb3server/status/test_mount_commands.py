@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.cli.main import commands as commands_of
+from smb3server.cli.serving import commands as commands_of
 from smb3server.status.mount_commands import Reach, choose_host, commands
 from tests.lab.machine import interface
 from tests.lab.services import configured, running

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from smb3server.cli.conformance import MARKS
+from smb3server.cli.conformance_run import MARKS
 from smb3server.tools.bench.page import BEGIN, END
 from smb3server.tools.conformance.own import FABRICS
 from smb3server.tools.conformance.registry import load

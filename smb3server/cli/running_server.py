@@ -1,0 +1,104 @@
+"""Finding the running server that a command is about."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from smb3server.cli.exits import EXIT_NO_SERVER, EXIT_USAGE, CommandError
+
+FILE = click.Path(readable=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+USERS_RUNTIME_DIRECTORIES = Path("/run/user")
+_NONE_FOUND = (
+    "no server found; start one, or name its state directory with --state DIR. A server that another user started"
+    " answers that user and root: ask with sudo"
+)
+_Decorated = TypeVar("_Decorated", bound=Callable[..., object])
+
+
+def server_choice(function: _Decorated) -> _Decorated:
+    """Add the options ``--state``, ``--socket`` and ``--config``, which say what server is meant."""
+    for option in (
+        click.option("--config", type=FILE, metavar="FILE.toml", help="The server's configuration file."),
+        click.option("--socket", type=FILE, metavar="PATH", help="The server's admin socket."),
+        click.option("--state", type=FOLDER, metavar="DIR", help="The server's state directory."),
+    ):
+        function = option(function)
+    return function
+
+
+def find_socket(state: Path | None, socket: Path | None, config: Path | None) -> Path:
+    """Return the admin socket of the server that the options name, or of the only one that runs.
+
+    Raises ``CommandError``.
+    """
+    return find_sockets(state, socket, config)[0]
+
+
+def find_sockets(
+    state: Path | None, socket: Path | None, config: Path | None, pid: int | None = None, every: bool = False
+) -> list[Path]:
+    """Return the admin socket of the server that the options name, or of all that run with ``every``.
+
+    Raises ``CommandError``, which lists the servers if there are several to choose from.
+    """
+    from smb3server.status.admin_socket import SOCKET_NAME
+
+    if socket is not None:
+        return [socket]
+    if state is None and config is not None:
+        state = _state_of(config)
+    if state is not None:
+        return [state / SOCKET_NAME]
+    sockets = _running()
+    if not sockets:
+        raise CommandError(_NONE_FOUND, EXIT_NO_SERVER)
+    if pid is None and (every or len(sockets) == 1):
+        return sockets
+    servers = [(_pid(path), path) for path in sockets]
+    chosen = [path for number, path in servers if number == pid]
+    if pid is not None and chosen:
+        return chosen[:1]
+    listed = "".join(f"\n  --pid {number:<8} {path.resolve()}" for number, path in servers)
+    if pid is not None:
+        raise CommandError(f"no server with process id {pid} answers; these do:{listed}", EXIT_NO_SERVER)
+    raise CommandError(f"several servers run; name one with --pid, or see all with status --all:{listed}", EXIT_USAGE)
+
+
+def _running() -> list[Path]:
+    """Return the sockets of the servers that answer this user. Root may ask those of all users."""
+    from smb3server.status.admin_socket import running
+
+    found = running()
+    if os.geteuid() == 0:
+        for directory in sorted(USERS_RUNTIME_DIRECTORIES.glob("*/smb3server")):
+            found += running(directory)
+    return found
+
+
+def _pid(path: Path) -> int:
+    """Return the process id of a server that has just answered, or 0 if it has ended since."""
+    from smb3server.status.admin_socket import ask
+
+    try:
+        return int(ask(path, "ping").get("pid", 0))
+    except (OSError, ValueError):
+        return 0
+
+
+def _state_of(config: Path) -> Path | None:
+    """Return the state directory that a configuration file names. The rest of the file is not judged."""
+    try:
+        server = tomllib.loads(config.read_text()).get("server", {})
+    except OSError as error:
+        raise CommandError(f"{config}: {error.strerror}", EXIT_USAGE) from error
+    except ValueError as error:
+        raise CommandError(f"{config}: {error}", EXIT_USAGE) from error
+    state = server.get("state") if isinstance(server, dict) else None
+    return config.parent / state if isinstance(state, str) else None
