@@ -31,7 +31,7 @@ from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
-    from smb3server.dispatch.watchdog import Watchdog
+    from smb3server.dispatch.measuring import Measuring
     from smb3server.state.objects import Session, TreeConnect
     from smb3server.state.ports import NotStored, Persistence
     from smb3server.state.server_state import ServerState
@@ -81,20 +81,18 @@ class Owner(Protocol):
 class Dispatcher:
     """Runs one connection: its messages, its requests and its end."""
 
-    def __init__(
-        self, server: ServerState, transport: MessageTransport, owner: Owner, watchdog: Watchdog | None = None
-    ) -> None:
-        """``owner`` keeps account of connections. ``watchdog`` measures how long commands take."""
+    def __init__(self, server: ServerState, transport: MessageTransport, owner: Owner, measuring: Measuring) -> None:
+        """``owner`` keeps account of connections. ``measuring`` says what is measured of commands."""
         self.server = server
         self._owner = owner
-        self._watchdog = watchdog
+        self._measuring = measuring
         self.connection = Connection(transport, server.settings, self)
         self.writer = ReplyWriter(self.connection, server)
         self.handlers: Mapping[int, Handler] = HANDLERS
         """The handlers of the connection's commands, by command."""
         self.requests = PendingRequests(server.settings, self.connection.loop, self._send_interim)
         self.parking = Parking(server, self.connection, self._go_on)
-        self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, self.requests, watchdog)
+        self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, self.requests, measuring)
 
     def start(self) -> None:
         """Serve the messages that the transport delivers."""
@@ -205,13 +203,13 @@ class Dispatcher:
             if request.header.command == _CANCEL:
                 self._cancel(request)
                 continue
-            watchdog = self._watchdog
-            if watchdog is None:
+            observer = self._measuring.observer
+            if observer is None:
                 result = self._run(request, chain)
             else:
-                began, processor = time.monotonic(), time.thread_time()
+                start = observer.began()
                 result = self._run(request, chain)
-                watchdog.finished(request, began, processor)
+                observer.ran(request, result, start)
             if isinstance(result, Pending):
                 lookup.begin(request)
                 self.requests.add(request, result)
@@ -377,6 +375,9 @@ class Dispatcher:
         connection, chain, pending = self.connection, request.chain, request.pending
         lookup.end(request)
         self.requests.remove(request)
+        observer = self._measuring.observer
+        if observer is not None:
+            observer.finished(request, result.status)
         if pending is not None and pending.refused_with is not None and isinstance(result, StatusError):
             result = StatusError(pending.refused_with)
         if connection.closed:

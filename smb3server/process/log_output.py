@@ -115,6 +115,16 @@ class LogOutput:
 
 def start(levels: Levels, path: Path | None = None, form: str = "text") -> LogOutput:
     """Make the log of this process and start it. Raises ``OSError``."""
-    output = LogOutput(path, form)
-    output.start(levels)
-    return output
+    global _current  # noqa: PLW0603
+    _current = LogOutput(path, form)
+    _current.start(levels)
+    return _current
+
+
+_current: LogOutput | None = None
+
+
+def reopen() -> None:
+    """Reopen the log of this process, if ``start`` has made one. Raises ``OSError``."""
+    if _current is not None:
+        _current.reopen()

@@ -26,3 +26,4 @@ class MetricsSettings:
 
     listen: str = "127.0.0.1"
     port: int = 9445
+    """0 means that there are metrics on the admin socket alone."""
