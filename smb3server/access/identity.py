@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from smb3server.backends.base import User
 
+HOST_GROUP = "@@"
+"""Begins the entry of a group of the host in a list of users. Its id follows."""
 _MAX_SHOWN = 256
 """Characters. Names of accounts and domains are shorter (MS-SAMR 3.1.1.6)."""
 
@@ -49,6 +51,21 @@ class Identity:
         Guests are on no list.
         """
         return (f"{self.name}@{self.domain}" if self.domain else self.name).casefold()
+
+    def is_on(self, names: frozenset[str]) -> bool:
+        """Return whether a list of users includes this user. Guests and anonymous users are on no list.
+
+        ``names``: case-folded names as ``listed_name`` returns them, and groups of the host as ``@@GID``. Only a user
+        of the host that is the account's own counts for these.
+        """
+        if self.guest or self.anonymous:
+            return False
+        if self.listed_name in names:
+            return True
+        own = self.user
+        if own is None or own.shared or self.domain:
+            return False
+        return any(f"{HOST_GROUP}{gid}" in names for gid in (own.gid, *own.groups))
 
     def __str__(self) -> str:
         """Return the name for logs and status, with non-printable characters escaped and at most ``_MAX_SHOWN``

@@ -175,8 +175,7 @@ class Acceptor:
         except LogonDelayed:
             raise
         except LogonError as error:
-            status = NtStatus.ACCOUNT_LOCKED_OUT if error.locked else NtStatus.LOGON_FAILURE
-            raise StatusError(status, reason=error.reason) from error
+            raise StatusError(error.status, reason=error.reason) from error
         except DecodeError as error:
             raise StatusError(NtStatus.INVALID_PARAMETER, reason=_malformed(str(error))) from error
         except SpnegoError as error:

@@ -82,6 +82,11 @@ def rid(name: str) -> int:
     return _FIRST_RID + zlib.crc32(name.casefold().encode("utf-8", "surrogatepass")) % _RIDS
 
 
+def group_rid(name: str) -> int:
+    """Return the RID of a group, which differs from that of an account of the same name."""
+    return rid(f"@{name}")
+
+
 WELL_KNOWN = _well_known()
 BUILTIN = Sid(_NT, (32,))
 _BY_SID = {entry.sid: entry for entry in WELL_KNOWN}
@@ -100,7 +105,7 @@ class Accounts:
         self.domain = domain
         self.domain_seed = domain_seed
         """12 bytes from which the SID of the domain is made."""
-        self._guests_may_ask = guests_may_ask
+        self.guests_may_ask = guests_may_ask
         self._principals: dict[Sid, Identity] = {}
         """Principals without an account that have logged on, the latest last."""
 
@@ -110,7 +115,7 @@ class Accounts:
         Guests and anonymous users may not, unless the settings allow it.
         """
         proven = identity is not None and not identity.guest and not identity.anonymous
-        return proven or self._guests_may_ask
+        return proven or self.guests_may_ask
 
     @property
     def domain_sid(self) -> Sid:

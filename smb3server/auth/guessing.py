@@ -114,15 +114,21 @@ class Guesses:
         locked out.
         """
         self.clock = clock
+        self.set_limits(per_account, per_address, max_delay, lockout_failures, lockout_time)
+        self._accounts: _Recent[str, _Failures] = _Recent()
+        self._sources: _Recent[str, _Failures] = _Recent()
+        self._proven: _Recent[tuple[str, str], int] = _Recent()
+        """Failures since the last success, by account and source that have had a success."""
+
+    def set_limits(
+        self, per_account: int, per_address: int, max_delay: float, lockout_failures: int, lockout_time: float
+    ) -> None:
+        """Set the limits, as for ``__init__``. What was counted so far stays counted."""
         self._per_account = per_account
         self._per_address = per_address
         self._max_delay = max_delay
         self._lockout_failures = lockout_failures
         self._lockout_time = lockout_time
-        self._accounts: _Recent[str, _Failures] = _Recent()
-        self._sources: _Recent[str, _Failures] = _Recent()
-        self._proven: _Recent[tuple[str, str], int] = _Recent()
-        """Failures since the last success, by account and source that have had a success."""
 
     def __len__(self) -> int:
         """Return the number of entries of all tables."""

@@ -15,7 +15,7 @@ from smb3server.auth import pyspnego
 from smb3server.auth.guessing import Guesses, LogonDelayed, LogonRefused
 from smb3server.auth.ntlm_messages import CLIENT_CHALLENGE_SIZE, MIC_OFFSET, MIC_SIZE, PROOF_SIZE, Authenticate, Flags
 from smb3server.auth.users import Account, UserDatabase
-from smb3server.wire.status import Reason
+from smb3server.wire.status import NtStatus, Reason
 
 _UNICODE = int(Flags.UNICODE)
 _KEY_EXCHANGE = int(Flags.KEY_EXCHANGE)
@@ -25,15 +25,25 @@ _NOBODY = os.urandom(16)
 answer nor its time shows which accounts exist."""
 
 
-class LogonError(Exception):
-    """The user is unknown or the proof is wrong: STATUS_LOGON_FAILURE."""
+_RESTRICTIONS = {
+    NtStatus.ACCOUNT_DISABLED: ("disabled", "the account is disabled"),
+    NtStatus.ACCOUNT_EXPIRED: ("expired", "the account has expired"),
+    NtStatus.PASSWORD_MUST_CHANGE: ("must_change", "the password must be changed first"),
+}
+"""Codes and words for the log."""
 
-    def __init__(self, reason: str, locked: bool = False, code: str = "bad_exchange") -> None:
-        """Describe the failure. ``locked`` means that the account is locked out: STATUS_ACCOUNT_LOCKED_OUT. ``code`` is
-        that of ``Reason``."""
+
+class LogonError(Exception):
+    """The user may not log on."""
+
+    def __init__(
+        self, reason: str, status: NtStatus = NtStatus.LOGON_FAILURE, code: str = "bad_exchange"
+    ) -> None:
+        """Describe the failure. ``status`` is for the client. LOGON_FAILURE means that the user is unknown or the proof
+        is wrong. ``code`` is that of ``Reason``."""
         super().__init__(reason)
-        self.locked = locked
-        self.reason = Reason("locked_out" if locked else code, reason)
+        self.status = status
+        self.reason = Reason(code, reason)
 
 
 class NtlmLogon:
@@ -130,8 +140,9 @@ class NtlmLogon:
             return
         try:
             self._prove(account, given, challenge, token)
-        except (LogonError, ValueError):
-            if self._guesses is not None:
+        except (LogonError, ValueError) as error:
+            wrong = not isinstance(error, LogonError) or error.status == NtStatus.LOGON_FAILURE
+            if self._guesses is not None and wrong:
                 self._guesses.failed(given.user, self.address)
             raise
         if self._guesses is not None:
@@ -148,7 +159,9 @@ class NtlmLogon:
                 self._not_before = now + guesses.delay(name, self.address)
             except LogonRefused as refusal:
                 self._challenge = b""
-                raise LogonError(str(refusal), refusal.locked, "too_many_failures") from refusal
+                status = NtStatus.ACCOUNT_LOCKED_OUT if refusal.locked else NtStatus.LOGON_FAILURE
+                code = "locked_out" if refusal.locked else "too_many_failures"
+                raise LogonError(str(refusal), status, code) from refusal
         if now < self._not_before:
             raise LogonDelayed(self._not_before - now)
 
@@ -171,9 +184,14 @@ class NtlmLogon:
         session_key = _exchange(given, hmac.digest(key, proof, "md5"))
         if av_flags & messages.AV_FLAG_MIC:
             self._verify_mic(session_key, challenge, token)
+        # Only somebody who knows the password learns more about the account.
+        status = account.refusal()
+        if status is not None:
+            code, words = _RESTRICTIONS.get(status, ("restricted", status.name))
+            raise LogonError(f"the password is right, but {words}", status, code)
         self.session_key = session_key
         self.flags = given.flags
-        self.identity = Identity(account.name, user=account.user)
+        self.identity = account.identity
 
     def _verify_mic(self, session_key: bytes, challenge: bytes, token: bytes) -> None:
         """Verify the MIC over all three messages as they were sent, with its own bytes zero. [MS-NLMP 3.2.5.1.2]"""

@@ -54,7 +54,10 @@ class Principals:
                 # an account.
                 raise ValueError(f"{principal!r}: the account {account.name} is that of {account.principal}")
         if account is not None:
-            return Identity(account.name, user=account.user)
+            status = account.refusal(by_password=False)
+            if status is not None:
+                raise ValueError(f"{principal!r}: {status.name}")
+            return account.identity
         if self._unknown_user is None:
             raise ValueError(f"{principal!r}: no account, and unknown_principals refuses it")
         return Identity(name, realm, user=self._unknown_user)

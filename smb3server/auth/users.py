@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from smb3server.access.identity import Identity
 from smb3server.auth import pyspnego
+from smb3server.wire.status import NtStatus
 
 if TYPE_CHECKING:
     from smb3server.backends.base import User
@@ -27,6 +30,33 @@ class Account:
     principal: str = ""
     """The Kerberos principal that has this account, ``name@REALM``. Empty means any principal of this name in a trusted
     realm."""
+    stored: bool = False
+    """Whether the users file has it, so that it can be changed while the server runs."""
+    full_name: str = ""
+    comment: str = ""
+    changed: int = 0
+    """When its password was last set, in seconds since 1970. 0 means that this is not known."""
+    expires: int = 0
+    """When it stops being valid, in seconds since 1970. 0 means never."""
+    disabled: bool = False
+    must_change: bool = False
+    """Whether its password must be changed before it may log on with it."""
+
+    def refusal(self, by_password: bool = True) -> NtStatus | None:
+        """Return why its user may not log on now, or None. [MS-SAMR 2.2.1.12, 3.1.1.7.2]
+
+        Tell this only to somebody who has proved to be the user. ``by_password`` is False for a Kerberos ticket.
+        """
+        if self.disabled:
+            return NtStatus.ACCOUNT_DISABLED
+        if self.expires and self.expires <= time.time():
+            return NtStatus.ACCOUNT_EXPIRED
+        return NtStatus.PASSWORD_MUST_CHANGE if self.must_change and by_password else None
+
+    @property
+    def identity(self) -> Identity:
+        """The identity that a client has after it has proved the account's password."""
+        return Identity(self.name, user=self.user)
 
 
 def nt_hash(password: str) -> bytes:
@@ -53,6 +83,11 @@ class UserDatabase:
     def add(self, account: Account) -> None:
         """Add an account, or replace the account of the same name."""
         self._accounts[account.name.casefold()] = account
+
+    def replace(self, accounts: Iterable[Account]) -> None:
+        """Have these accounts and no others from now on. Threads that look something up see all of the change, or
+        nothing of it."""
+        self._accounts = {account.name.casefold(): account for account in accounts}
 
     def __iter__(self) -> Iterator[Account]:
         return iter(self._accounts.values())

@@ -35,7 +35,7 @@ def commands(service: Service) -> list[str]:
     return mount_commands.commands(
         mount_commands.Reach(
             share.name,
-            next((account.name for account in config.accounts if share.admits(account.name)), ""),
+            next((account.name for account in config.accounts if share.admits(account)), ""),
             virtual[0] if virtual else mount_commands.choose_host(config.listen, addresses),
             service.listeners[0].address[1],
             virtual or addresses,

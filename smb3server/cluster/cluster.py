@@ -40,6 +40,7 @@ from smb3server.settings.cluster import ClusterConfig, ServiceConfig
 if TYPE_CHECKING:
     from smb3server.server.server import Server
     from smb3server.state.objects import Connection
+    from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +119,14 @@ class Cluster:
         """Call ``listener`` for every event, on the event loop. Return a function that ends this."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
+
+    async def add_share(self, share: Share) -> None:
+        """Serve one more share with its service, which is one of ``services``. Raises ``StoreError``."""
+        await self.services[share.service].add_share(share)
+
+    def remove_share(self, share: Share) -> None:
+        """Forget a share that is no longer served."""
+        self.services[share.service].remove_share(share)
 
     async def start(self) -> None:
         """Join the cluster, and begin to take services."""

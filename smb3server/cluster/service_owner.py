@@ -199,6 +199,25 @@ class ServiceOwner:
         """Return whether a local address, as a socket names it, is one of the service's."""
         return text.removeprefix("::ffff:") in self._address_texts()
 
+    # Shares that come and go
+
+    async def add_share(self, share: Share) -> None:
+        """Serve one more share with the service. The server does not serve it yet. Raises ``StoreError``."""
+        while self.arriving is not None:
+            await asyncio.wait([self.arriving])
+        self.shares.append(share)
+        share.placement = self
+        domain = self._domain
+        if domain is not None and share.continuous_availability:
+            self._persistence.serve(domain, [share])
+            self.restored += await restore(self._server, domain, [share], all_shares=False)
+
+    def remove_share(self, share: Share) -> None:
+        """Forget a share that is no longer served. Its opens are closed."""
+        if share in self.shares:
+            self.shares.remove(share)
+        self._persistence.leave(share)
+
     # Letting go
 
     async def release(self) -> None:

@@ -6,6 +6,8 @@ import asyncio
 
 from smb3server.dispatch import waiting
 from smb3server.dispatch.request import Interim, Pending, Response, SessionRequest, TreeRequest, handles
+from smb3server.state.caller import maximal_access_of
+from smb3server.state.endings import end_tree
 from smb3server.state.objects import SessionState, TreeConnect
 from smb3server.state.share import Share, ShareFlags, ShareType
 from smb3server.wire.header import HEADER_SIZE, Command
@@ -57,12 +59,13 @@ async def _when_arrived(
 def _connect(request: SessionRequest, body: TreeConnectRequest, share: Share) -> Response:
     """Connect, or tell the operator why not. Raises ``StatusError``."""
     try:
-        _check(request, body, share)
+        maximal_access = _check(request, body, share)
     except StatusError as error:
         request.server.events.tree_refused(request.session, request.connection, share.name, share, error)
         raise
     connection, session = request.connection, request.session
     tree = TreeConnect(session.new_tree_id(), session, share)
+    tree.maximal_access = maximal_access
     session.tree_connect_table[tree.tree_id] = tree
     request.tree = tree
     session.limit_credits()
@@ -90,12 +93,15 @@ def _refused(status: int, code: str, why: str) -> StatusError:
     return StatusError(status, reason=Reason(code, why))
 
 
-def _check(request: SessionRequest, body: TreeConnectRequest, share: Share) -> None:
-    """Raise ``StatusError`` if the session may not use the share."""
+def _check(request: SessionRequest, body: TreeConnectRequest, share: Share) -> int:
+    """Return the access that the session may have to the share. Raises ``StatusError`` if it may not use it."""
     connection, session = request.connection, request.session
     server = request.server
     if session.state is not SessionState.VALID:
         raise _refused(NtStatus.USER_SESSION_DELETED, "no_session", "the session has ended")
+    if server.share_list.get(share.name.casefold()) is not share:
+        # It was removed while this request waited.
+        raise _refused(NtStatus.BAD_NETWORK_NAME, "no_share", "the share was removed")
     if share.placement is not None:
         share.placement.check(share, connection.transport.local_address[0], connection.dialect, body.flags)
     proven = not (session.is_guest or session.is_anonymous)
@@ -118,6 +124,10 @@ def _check(request: SessionRequest, body: TreeConnectRequest, share: Share) -> N
         raise _refused(NtStatus.BAD_NETWORK_NAME, "unavailable", f"its directory {share.path} is not there")
     if len(session.tree_connect_table) >= server.settings.max_trees:
         raise _refused(NtStatus.INSUFFICIENT_RESOURCES, "too_many", "the session has max_trees tree connects")
+    maximal_access = maximal_access_of(session, share, server.accounts)
+    if not maximal_access:
+        raise _refused(NtStatus.ACCESS_DENIED, "permissions", "the share's permissions give the user no access")
+    return maximal_access
 
 
 def _share_name(request: SessionRequest, body: TreeConnectRequest) -> str:
@@ -142,13 +152,5 @@ def _share_name(request: SessionRequest, body: TreeConnectRequest) -> str:
 @handles(Command.TREE_DISCONNECT, TreeRequest)
 def tree_disconnect(request: TreeRequest) -> Response:
     """End a tree connect: cancel its requests and close its opens. [MS-SMB2 3.3.5.8]"""
-    session, tree = request.session, request.tree
-    # Remove it before its requests are cancelled: this is how CHANGE_NOTIFY distinguishes it from a CANCEL.
-    session.tree_connect_table.pop(tree.tree_id, None)
-    request.server.events.tree_disconnected(tree, request.connection)
-    for connection in session.channel_list:
-        connection.host.cancel_requests(session, tree.tree_id)
-    for opened in list(session.open_table.values()):
-        if opened.tree is tree:
-            request.server.opens.close(opened)
+    end_tree(request.server, request.tree)
     return Response((EMPTY.pack(Empty()),))

@@ -15,6 +15,7 @@ from smb3server.config.model import Config, ShareConfig
 from smb3server.config.options import ServerOptions, parse_options
 from smb3server.config.passwords import find_password
 from smb3server.config.reader import read_file
+from smb3server.config.users import default_users_file, read_accounts
 from smb3server.config.values import check_port, parse_rdma, unix_user
 from smb3server.process import log_levels
 
@@ -69,6 +70,8 @@ def make_config(options: ServerOptions) -> Config:
     config.settings.server_name = default_name()
     if options.config is not None:
         read_file(options.config, config)
+    config.state = options.state or config.state
+    _read_users(config)
     once("share", (share.name for share in config.shares))
     once("user", (account.name for account in config.accounts))
     by_name = {share.name.casefold(): share for share in config.shares}
@@ -88,10 +91,22 @@ def make_config(options: ServerOptions) -> Config:
     if not config.shares:
         raise ConfigError("nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
     check_cluster(config)
-    if not config.accounts and not config.settings.allow_guest and not config.settings.keytab:
-        raise ConfigError("no user could log on: give --user NAME, --guest or a keytab")
+    if not (config.accounts or config.keeps_users or config.settings.allow_guest or config.settings.keytab):
+        raise ConfigError(
+            "no user could log on: make one with `smb3server user add NAME`, or give --user NAME, --guest or a keytab"
+        )
     check(config)
     return config
+
+
+def _read_users(config: Config) -> None:
+    """Read the users file, which may be missing if the configuration does not name it."""
+    named = config.users_file is not None
+    config.users_file = config.users_file or default_users_file(config.state)
+    if named or config.keeps_users:
+        config.accounts[:0] = read_accounts(config.users_file, config.run_as)
+        if not config.accounts:
+            config.notes.append(f"{config.users_file} has no users; remedy: smb3server user add NAME")
 
 
 def _override(config: Config, options: ServerOptions) -> None:
@@ -104,7 +119,7 @@ def _override(config: Config, options: ServerOptions) -> None:
         "rdma": parse_rdma,
         "log_level": parse_log_level,
     }
-    for name in ("listen", "port", "rdma", "rdma_port", "state", "log_level"):
+    for name in ("listen", "port", "rdma", "rdma_port", "log_level"):
         value = getattr(options, name)
         if value is not None and value != ():
             setattr(config, name, convert.get(name, lambda given: given)(value))

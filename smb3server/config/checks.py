@@ -12,10 +12,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from smb3server.auth.accounts import rid
+from smb3server.auth.groups import is_user
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.process import log_levels
+from smb3server.config.users import check_accounts
 from smb3server.settings import store_access
 from smb3server.settings.server import Settings
 from smb3server.settings.store_url import parse_url
@@ -183,24 +184,23 @@ def _check_users(config: Config) -> None:
     """Check that lists name existing accounts. With a keytab they may also name principals without an account."""
     settings = config.settings
     known = {account.name.casefold() for account in config.accounts}
+    lists = [("[server]: admins", settings.admins)]
     for share in config.shares:
-        for key in ("users", "read_list", "write_list"):
-            unknown = sorted((getattr(share, key) or frozenset()) - known)
-            wrong = [name for name in unknown if not settings.keytab or "@" not in name]
-            if wrong:
-                raise ConfigError(f"share {share.name}: {key}: there is no user {wrong[0]}")
+        lists += [(f"share {share.name}: {key}", getattr(share, key)) for key in ("users", "read_list", "write_list")]
+    for where, names in lists:
+        unknown = sorted(filter(is_user, (names or frozenset()) - known))
+        wrong = [name for name in unknown if not settings.keytab or "@" not in name]
+        if wrong and not config.keeps_users:
+            raise ConfigError(f"{where}: there is no user {wrong[0]}")
+        # Users come and go while the server runs. A list that names one of yesterday must not keep it from starting.
+        config.notes += [f"{where}: there is no user {name}; remedy: smb3server user add {name}" for name in wrong]
+    for share in config.shares:
         if share.write_list and not share.read_only:
             raise ConfigError(f"share {share.name}: write_list is for shares with read_only = true")
         if both := sorted(share.read_list & share.write_list):
             raise ConfigError(f"share {share.name}: {both[0]} is both in read_list and in write_list")
-    given = [account.principal for account in config.accounts if account.principal]
-    if twice := next((principal for principal in given if given.count(principal) > 1), None):
-        raise ConfigError(f"[[user]]: principal {twice}: given twice")
-    rids: dict[int, str] = {}
-    for account in config.accounts:
-        other = rids.setdefault(rid(account.name), account.name)
-        if other.casefold() != account.name.casefold():
-            raise ConfigError(f"users {other} and {account.name} would have the same SID: rename one of them")
+    check_accounts(config.accounts, settings.groups)
+    given = any(account.principal for account in config.accounts)
     if not settings.ntlm:
         if settings.allow_guest or settings.allow_anonymous:
             raise ConfigError("guests and anonymous users log on by NTLM: they need ntlm = true")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from smb3server.backends.base import User
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.settings.cluster import ClusterConfig
 from smb3server.settings.observing import LogSettings, MetricsSettings
+from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.server import Settings
+from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 
 
@@ -46,9 +49,9 @@ class ShareConfig:
     audit: frozenset[str] = frozenset()
     """Kinds of events that are recorded (``state.audit.KINDS``)."""
 
-    def admits(self, account: str) -> bool:
+    def admits(self, account: Account) -> bool:
         """Return whether the share's ``users`` include this account. None includes all."""
-        return self.users is None or account.casefold() in self.users
+        return self.users is None or account.identity.is_on(self.users)
 
     @property
     def never_written(self) -> bool:
@@ -80,6 +83,10 @@ class Config:
     """Configuration files that contain passwords or hashes."""
     command_line_passwords: list[str] = field(default_factory=list, repr=False)
     """Values ``NAME:PASSWORD`` as given on the command line."""
+    users_file: Path | None = None
+    """File with accounts that can be changed while the server runs. It need not exist yet."""
+    notes: list[str] = field(default_factory=list)
+    """What the operator should know about the configuration, although the server starts with it."""
     log_level: str = "info"
     """As ``process.log_levels.parse`` reads it."""
     log: LogSettings = field(default_factory=LogSettings)
@@ -87,3 +94,10 @@ class Config:
     """None means that there is no port for Prometheus."""
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     witness: WitnessConfig | None = None
+    discovery: DiscoveryConfig | None = None
+    web: WebConfig | None = None
+
+    @property
+    def keeps_users(self) -> bool:
+        """Whether there is a users file, so that users come and go while the server runs."""
+        return self.users_file is not None and os.path.exists(self.users_file)

@@ -6,7 +6,7 @@ import ctypes
 import getpass
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from smb3server.config.error import ConfigError
@@ -60,20 +60,6 @@ def find_password(name: str, file: Path | None) -> str:
             f"{PASSWORD_VARIABLE}"
         )
     return getpass.getpass(f"Password of {name}: ")
-
-
-def read_users(path: Path) -> Iterator[tuple[str, str, str | None]]:
-    """Read lines ``NAME:NT_HASH`` or ``NAME:NT_HASH:UNIX_USER``; skip empty lines and lines that begin with #.
-
-    Raises ``ConfigError``.
-    """
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        parts = line.split(":")
-        if len(parts) not in (2, 3) or not all(parts):
-            raise ConfigError(f"{path}: line {number}: write NAME:NT_HASH or NAME:NT_HASH:UNIX_USER")
-        yield parts[0], parts[1], parts[2] if len(parts) == 3 else None
 
 
 def hide_arguments(given: Sequence[str]) -> None:

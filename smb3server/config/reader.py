@@ -12,7 +12,7 @@ state = "/var/lib/smb3server"
 run_as = "smb3server"              # change to this user after the start; default: stay the same
 sandbox = false                    # refuse system calls that a file server never makes
 xattrs = "auto"                    # where metadata lies: auto, trusted, user
-users_file = "/etc/smb3server/users"   # lines NAME:NT_HASH or NAME:NT_HASH:UNIX_USER
+users_file = "/etc/smb3server/users"   # accounts that "smb3server user" changes; default: STATE/users
 guest = false
 require_signing = false
 require_encryption = false
@@ -25,9 +25,13 @@ ntlm = true                        # accept passwords, too
 guests_see_accounts = false
 hosts_allow = ["192.0.2.0/24"]
 hosts_deny = []
+admins = ["@staff"]                # users who may change the server from afar
 min_dialect = "2.1"
 rdma_min_dialect = "3.0"
 max_dialect = "3.1.1"
+
+[groups]
+staff = ["alice", "@interns"]      # as "@staff" in lists of users; "@@users" is a group of the host
 
 [limits]                           # of Settings, see docs/configuration.md
 max_connections = 4096
@@ -38,7 +42,7 @@ path = "/srv/data"
 read_only = false
 encrypt = false
 guest = false
-users = ["alice"]
+users = ["alice", "@staff"]
 read_list = ["bob"]                # these may only read
 write_list = ["alice"]             # with read_only = true: these may write nevertheless
 hosts_allow = ["192.0.2.0/24"]
@@ -106,13 +110,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from smb3server.auth.groups import Groups
 from smb3server.auth.principals import parse as parse_principal
 from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
 from smb3server.config.checks import MESSAGE_OVERHEAD, NAME, check_share
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
-from smb3server.config.passwords import read_password, read_users
+from smb3server.config.passwords import read_password
 from smb3server.config.table import SECRETS, Table, read_document, take_table, take_tables
 from smb3server.config.values import check_port, parse_rdma, unix_user
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
@@ -153,6 +158,7 @@ LIMITS = tuple(
 def read_file(path: Path, config: Config) -> None:
     """Add to ``config`` what the TOML file says. Raises ``ConfigError``."""
     document = read_document(path)
+    _read_groups(path, take_table(path, document, "groups"), config.settings)
     _read_server(Table(f"{path}: [server]", take_table(path, document, "server")), config)
     _read_limits(Table(f"{path}: [limits]", take_table(path, document, "limits")), config.settings)
     for entry in take_tables(path, document, "share"):
@@ -211,6 +217,7 @@ def _read_server(table: Table, config: Config) -> None:
     settings.trusted_realms = tuple(table.strings("trusted_realms") or settings.trusted_realms)
     settings.unknown_principals = _unknown_principals(table.take("unknown_principals", str, "refuse"))
     settings.hosts = _hosts(table, "[server]")
+    settings.admins = _names(table, "[server]", "admins", settings.groups) or frozenset()
     config.listen = table.strings("listen") or config.listen
     config.port = check_port(table.take("port", int, config.port))
     config.rdma = parse_rdma(table.take("rdma", str, config.rdma))
@@ -227,12 +234,8 @@ def _read_server(table: Table, config: Config) -> None:
         raise ConfigError(f"xattrs: {config.xattrs} is not one of {', '.join(XATTR_CHOICES)}")
     users = table.take("users_file", str)
     table.finish()
-    for name, digest, unix_name in read_users(Path(users)) if users else ():
-        user = unix_user(f"{users}: {name}", unix_name)
-        try:
-            config.accounts.append(Account(name, parse_hash(digest), user))
-        except ValueError as error:
-            raise ConfigError(f"{users}: {name}: {error}") from error
+    if users:
+        config.users_file = Path(users)
 
 
 def _unknown_principals(text: str) -> User | None:
@@ -262,8 +265,21 @@ def _hosts(table: Table, where: str) -> HostLists:
     return HostLists(allow, deny or ()) if allow is not None or deny else EVERYBODY
 
 
-def _names(table: Table, key: str) -> frozenset[str]:
-    return frozenset(name.casefold() for name in table.strings(key) or ())
+def _read_groups(path: Path, values: Mapping[str, Any], settings: Settings) -> None:
+    table = Table(f"{path}: [groups]", values)
+    try:
+        settings.groups = Groups({name: table.strings(name) or () for name in values})
+    except ValueError as error:
+        raise ConfigError(f"{path}: [groups]: {error}") from error
+
+
+def _names(table: Table, where: str, key: str, groups: Groups) -> frozenset[str] | None:
+    """Read a list of users, with groups replaced with their members. Return None if the key is missing."""
+    names = table.strings(key)
+    try:
+        return None if names is None else groups.expand(names)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {key}: {error}") from error
 
 
 def _read_cluster(table: Table, cluster: ClusterConfig) -> None:
@@ -326,17 +342,17 @@ def _read_share(table: Table, config: Config) -> None:
     name, path = table.take("name", str), table.take("path", str)
     if not name or not path:
         raise ConfigError("[[share]]: name and path are needed")
-    users = table.strings("users")
+    where, groups = f"share {name}", config.settings.groups
     share = ShareConfig(
         name,
         Path(path),
         read_only=table.take("read_only", bool, False),
         encrypt=table.take("encrypt", bool, False),
         guest=table.take("guest", bool, False),
-        users=frozenset(user.casefold() for user in users) if users is not None else None,
-        read_list=_names(table, "read_list"),
-        write_list=_names(table, "write_list"),
-        hosts=_hosts(table, f"share {name}"),
+        users=_names(table, where, "users", groups),
+        read_list=_names(table, where, "read_list", groups) or frozenset(),
+        write_list=_names(table, where, "write_list", groups) or frozenset(),
+        hosts=_hosts(table, where),
         remark=table.take("remark", str, ""),
         hidden=table.take("hidden", bool, False),
         continuous_availability=table.take("continuous_availability", bool, False),

@@ -10,7 +10,7 @@ import contextlib
 import ipaddress
 import logging
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,6 +93,8 @@ class InterfaceList:
 
     def __init__(self) -> None:
         self.interfaces: list[Interface] = []
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when the list has become another one."""
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._events = LinkEvents(self.refresh_soon)
@@ -120,11 +122,14 @@ class InterfaceList:
 
     async def refresh(self) -> None:
         """Refresh the list now. On an error keep the old one, and log it."""
+        before = self.interfaces
         try:
             self.interfaces = await asyncio.to_thread(read_interfaces)
         except Exception as error:
             # A sandbox may not permit netlink. The server works without it, except multichannel.
             log.warning("cannot list network interfaces: %s", error)
+        if self.interfaces != before:
+            self.on_change()
 
     async def _keep_fresh(self) -> None:
         while True:

@@ -88,7 +88,7 @@ class TcpListener:
         self._on_transport = on_transport
         self._max_message_size = max_message_size
         self._on_iwarp = on_iwarp
-        self._first_byte_timeout = first_byte_timeout
+        self.first_byte_timeout = first_byte_timeout
         self._places = UnauthenticatedPeers(MAX_SILENT) if silent is None else silent
         self._admits = admits
         self._silent: dict[socket.socket, tuple[asyncio.TimerHandle, UnauthenticatedPeer]] = {}
@@ -126,7 +126,7 @@ class TcpListener:
                 log.warning("%s: too many connections that send nothing", peer[0])
                 sock.close()
                 continue
-            self._silent[sock] = self._loop.call_later(self._first_byte_timeout, self._drop, sock), place
+            self._silent[sock] = self._loop.call_later(self.first_byte_timeout, self._drop, sock), place
             self._waiting.append(sock)
             if not self._admitting:
                 self._admitting = True

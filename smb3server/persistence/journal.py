@@ -114,6 +114,12 @@ class Persistence:
             self._domains[share] = domain
             share.stores_opens = True
 
+    def leave(self, share: Share) -> None:
+        """Store nothing more for a share that is removed. The caller has closed its opens, which removes their
+        records."""
+        if self._domains.pop(share, None) is not None:
+            share.stores_opens = False
+
     @property
     def dirty(self) -> bool:
         """Whether there are changes that have not been sent to the store yet."""

@@ -29,7 +29,7 @@ from smb3server.files.locks import Lock
 from smb3server.persistence.records import CachingRecord, OpenRecord, opens_prefix, parse
 from smb3server.persistence.store import Delete, Entry, StoreError
 from smb3server.process import garbage as collector
-from smb3server.state.caller import caller_of
+from smb3server.state.caller import caller_of, maximal_access_of
 from smb3server.state.durable import Durability, owner_of
 from smb3server.state.objects import Open, Session, SessionState, TreeConnect
 from smb3server.wire.create import Access, CreateAction, CreateOptions
@@ -51,17 +51,22 @@ _TURN = 0.05
 lease. Their turns may be long if clients connect already, so the number of turns is kept small."""
 
 
-async def restore(server: ServerState, domain: Domain, shares: Iterable[Share]) -> int:
+async def restore(server: ServerState, domain: Domain, shares: Iterable[Share], all_shares: bool = True) -> int:
     """Restore all opens of a domain that are on ``shares``. Return how many were restored.
+
+    ``shares`` have no opens yet. ``all_shares``: whether the domain has no others, so that records of others are worth
+    a warning.
 
     Remove the records of opens that cannot be restored, for instance because the file no longer exists. Records that
     are not understood stay. Raises ``StoreError``, also if there are not enough resources for all opens."""
     records = await domain.store.scan(opens_prefix(domain.prefix))
     with collector.paused():
-        return await _restore_all(server, domain, shares, records)
+        return await _restore_all(server, domain, shares, records, all_shares)
 
 
-async def _restore_all(server: ServerState, domain: Domain, shares: Iterable[Share], records: Sequence[Entry]) -> int:
+async def _restore_all(
+    server: ServerState, domain: Domain, shares: Iterable[Share], records: Sequence[Entry], all_shares: bool
+) -> int:
     by_name = {share.name.casefold(): share for share in shares}
     owners = _Owners(server)
     restored = 0
@@ -77,6 +82,8 @@ async def _restore_all(server: ServerState, domain: Domain, shares: Iterable[Sha
             continue
         share = by_name.get(record.share.casefold())
         if share is None or share.backend is None:
+            if not all_shares:
+                continue
             log.warning("%s: share %s is not served here", entry.key, record.share)
             continue
         try:
@@ -119,6 +126,7 @@ class _Owners:
             session.identity = identity_here(self._server, share, stored)
             session.state = SessionState.EXPIRED
             known = self._known[stored, share] = session, TreeConnect(0, session, share)
+            known[1].maximal_access = maximal_access_of(session, share, self._server.accounts)
         return known
 
 
@@ -177,8 +185,15 @@ def identity_here(server: ServerState, share: Share, given: Identity) -> Identit
     """Return a stored identity with the credentials of its account on this server.
 
     Raises ``PermissionError`` if the user could not log on, or connect to the share, now."""
-    if not share.admits_user(given):
+    identity = _account_here(server, given)
+    if not share.admits_user(identity):
         raise PermissionError(errno.EACCES, f"share {share.name} is not for this user")
+    return identity
+
+
+def _account_here(server: ServerState, given: Identity) -> Identity:
+    """Return a stored identity with the credentials of its account. Raises ``PermissionError`` if it could not log on
+    now."""
     if given.guest or given.anonymous:
         return replace(given, user=None)
     if given.domain:
@@ -189,8 +204,8 @@ def identity_here(server: ServerState, share: Share, given: Identity) -> Identit
         except ValueError as error:
             raise PermissionError(errno.EACCES, str(error)) from error
     account = server.users.find(given.name)
-    if account is None:
-        raise PermissionError(errno.EACCES, "there is no such user")
+    if account is None or account.refusal() is not None:
+        raise PermissionError(errno.EACCES, "there is no such user, or it may not log on")
     return replace(given, user=account.user)
 
 

@@ -86,6 +86,8 @@ class LongWork:
         self._threads = 0
         self._jobs: set[Job] = set()
         """Running jobs. Invariant: ``_threads`` is their number."""
+        self._watchers: list[tuple[set[Job], Callable[[], None]]] = []
+        """Invariant: no set is empty. Its jobs wait or run."""
 
     def add(self, owner: str, steps: Steps, done: Done) -> Job:
         """Take the steps on a worker thread, then call ``done`` on the event loop with the exception that they raised,
@@ -101,11 +103,21 @@ class LongWork:
         for queue in waiting.values():
             for job in queue:
                 job.give_up()
+                self._ended(job)
         for job in self._jobs:
             job.stop()
         deadline = time.monotonic() + _PATIENCE
         while self._jobs and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
+
+    def after_present(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when all work that was added before has ended; at once if there is none."""
+        queues = self._waiting.values()
+        left = {job for queue in queues for job in queue} | self._jobs
+        if left:
+            self._watchers.append((left, callback))
+        else:
+            callback()
 
     def _hand_out(self) -> None:
         while self._threads < THREADS:
@@ -131,3 +143,13 @@ class LongWork:
             del self._running[job.owner]
         self._hand_out()
         job.finish(future.result())
+        self._ended(job)
+
+    def _ended(self, job: Job) -> None:
+        """Call those who have waited for ``job`` as the last one."""
+        for left, _ in self._watchers:
+            left.discard(job)
+        done = [callback for left, callback in self._watchers if not left]
+        self._watchers = [watcher for watcher in self._watchers if watcher[0]]
+        for callback in done:
+            callback()

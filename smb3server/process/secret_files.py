@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 MAX_SECRET = 1 << 20
@@ -17,11 +18,12 @@ class SecretFileError(ValueError):
     """A file with a secret was refused; the text has the reason and the remedy."""
 
 
-def read_secret(path: Path) -> bytes:
+def read_secret(path: Path, owners: Collection[int] = ()) -> bytes:
     """Return the content of a file that only its owner, and groups of this process, may read.
 
-    The owner must be root or the user that this process runs as. Raises ``SecretFileError`` if the file cannot be read,
-    is not a regular file, is longer than ``MAX_SECRET`` bytes, has another owner, or can be read or changed by others.
+    The owner must be root, the user that this process runs as, or one of ``owners`` (user ids). Raises
+    ``SecretFileError`` if the file cannot be read, is not a regular file, is longer than ``MAX_SECRET`` bytes, has
+    another owner, or can be read or changed by others.
     """
     try:
         # O_NONBLOCK: a FIFO without a writer must not block the start.
@@ -30,7 +32,7 @@ def read_secret(path: Path) -> bytes:
         raise SecretFileError(f"{path}: {error.strerror}") from error
     try:
         # Check the open file: the name may lead to another one by now.
-        _check(path, os.fstat(descriptor))
+        _check(path, os.fstat(descriptor), owners)
         with open(descriptor, "rb", closefd=False) as file:
             data = file.read(MAX_SECRET + 1)
     except OSError as error:
@@ -42,10 +44,10 @@ def read_secret(path: Path) -> bytes:
     return data
 
 
-def _check(path: Path, found: os.stat_result) -> None:
+def _check(path: Path, found: os.stat_result, owners: Collection[int]) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise SecretFileError(f"{path}: not a regular file")
-    if found.st_uid not in (0, os.geteuid()):
+    if found.st_uid not in (0, os.geteuid(), *owners):
         raise SecretFileError(
             f"{path} belongs to another user, uid {found.st_uid}; remedy: chown {os.geteuid()} {path}"
         )

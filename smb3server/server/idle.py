@@ -39,6 +39,14 @@ class IdleSweep:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._timeout / LOOKS, self._look, loop.time)
 
+    def set_timeout(self, timeout: float) -> None:
+        """Set the timeout in seconds; with 0 nothing is ever idle."""
+        if timeout != self._timeout:
+            self._timeout = timeout
+            self.stop()
+            if self._connections:
+                self.wake()
+
     def stop(self) -> None:
         """Stop the timer."""
         if self._timer is not None:

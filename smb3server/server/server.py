@@ -42,10 +42,9 @@ class Server(ServerState):
 
     def __init__(self, settings: Settings | None = None, users: UserDatabase | None = None) -> None:
         super().__init__(settings, users)
-        most = self.settings.max_unauthenticated
-        self.silent_peers = UnauthenticatedPeers(max(most, self.settings.max_connections))
+        self.silent_peers = UnauthenticatedPeers(1)
         """Connections of all listeners that have sent nothing yet. After a failover all clients may be among them."""
-        self.unauthenticated = UnauthenticatedPeers(most, self.settings.max_unauthenticated_per_address)
+        self.unauthenticated = UnauthenticatedPeers(1)
         """Connections of all listeners, those of RPC included, that have sent something but have no session."""
         self.connection_changed: Callable[[Connection, bool], None] = lambda connection, there: None
         """Cluster only: called with True when a user has logged on over a connection, with False when any ends."""
@@ -54,6 +53,20 @@ class Server(ServerState):
         self.measuring = Measuring(Watchdog(self.settings.watchdog) if self.settings.watchdog else None)
         """What is measured of requests: nothing, unless somebody asks for it."""
         self.idle = IdleSweep(self.sessions, self.connection_list, self.settings.idle_session_timeout, self.events)
+        self._limit_peers()
+
+    def settings_changed(self) -> None:
+        """Take over the limits of unauthenticated peers, and the timeout of idle sessions, too."""
+        super().settings_changed()
+        self._limit_peers()
+        self.idle.set_timeout(self.settings.idle_session_timeout)
+
+    def _limit_peers(self) -> None:
+        """Set the sizes of the tables of peers that have not logged on."""
+        settings = self.settings
+        self.silent_peers.limit = max(settings.max_unauthenticated, settings.max_connections)
+        self.unauthenticated.limit = settings.max_unauthenticated
+        self.unauthenticated.per_source = settings.max_unauthenticated_per_address
 
     def accept(self, transport: MessageTransport) -> None:
         """Serve a new connection, or abort it if there are too many. [MS-SMB2 3.3.5.1]"""

@@ -8,7 +8,6 @@ import os
 import resource
 from typing import TYPE_CHECKING, Any
 
-from smb3server.auth.acceptor import kerberos_available, keytab_realms
 from smb3server.auth.users import UserDatabase
 from smb3server.commands import load
 from smb3server.config.checks import check_address
@@ -16,21 +15,24 @@ from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
-from smb3server.persistence.journal import Domain, Persistence
-from smb3server.persistence.restore import restore
-from smb3server.persistence.store import Store, StoreError
 from smb3server.server.server import Server
+from smb3server.service.kerberos import realms_of_keytab
 from smb3server.service.listeners import Fabrics
 from smb3server.service.privileges import Privileges, in_force
 from smb3server.service.reception import Reception
-from smb3server.service.shares import make_shares
+from smb3server.service.running_shares import RunningShares
+from smb3server.service.shares import warn_of_roots
 from smb3server.service.state_directory import StateDirectory
+from smb3server.service.stored_opens import StoredOpens
 from smb3server.service.tcp_ports import EVERYWHERE, TcpPorts
+from smb3server.service.users import LiveUsers
+from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.witness import WitnessConfig
 from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
 
 if TYPE_CHECKING:
+    from smb3server.discovery.announcer import Announcer
     from smb3server.service.clustering import ClusterNode
     from witness.setup import Witness
 
@@ -53,10 +55,14 @@ class Service:
             users.add(account)
         load()
         server = self.server = Server(config.settings, users)
-        self.persistence: Persistence | None = None
-        """Stores persistent opens; None if there are none."""
+        self.stored = StoredOpens(server)
+        self.shares = RunningShares(server, self.stored)
         reception = Reception(
-            server.accept, config.settings.hosts.admits, server.buffers, server.silent_peers, server.unauthenticated
+            server.accept,
+            server.admits,
+            server.buffers,
+            server.silent_peers,
+            server.unauthenticated,
         )
         self._tcp = TcpPorts(config.settings, reception)
         self.fabrics = Fabrics(config.settings, reception, lambda: server.interfaces.interfaces)
@@ -66,10 +72,10 @@ class Service:
         self.admin: AdminSocket | None = None
         self.cluster: ClusterNode | None = None
         self.witness: Witness | None = None
+        self.announcer: Announcer | None = None
         self._state: StateDirectory | None = None
-        self._store: Store | None = None
-        """The store of persistent opens outside a cluster."""
-        self.notes: list[str] = []
+        self.users = LiveUsers(server, config)
+        self.notes: list[str] = list(config.notes)
         """Notes for the operator: ports other than the usual ones, fabrics that are not served."""
 
     @property
@@ -83,8 +89,9 @@ class Service:
         self._raise_descriptor_limit()
         self._open_state()
         self._choose_domain()
-        for share in make_shares(self.config, list(self.server.users), self.notes):
-            self.server.add_share(share)
+        self.notes += warn_of_roots(self.server.users)
+        for share in self.config.shares:
+            self.server.add_share(self.shares.make(self.config, share, self.notes))
         await self._restore_opens()
         await self.server.interfaces.start()
         if self.config.cluster.url:
@@ -103,19 +110,12 @@ class Service:
         if self._privileges is not None:
             self._privileges.drop_start_privileges()
         await self._open_admin()
+        if self.config.discovery is not None:
+            self._announce(self.config.discovery)
 
     def _check_kerberos(self) -> None:
-        """Raise ``ConfigError`` if the keytab cannot be used: otherwise every logon would fail later."""
-        keytab = self.config.settings.keytab
-        if not keytab:
-            return
-        problem = kerberos_available()
-        if problem is not None:
-            raise ConfigError(f"keytab {keytab}: {problem}")
-        try:
-            realms = keytab_realms(keytab)
-        except ValueError as error:
-            raise ConfigError(f"keytab {keytab}: {error}") from error
+        """Trust the realms of the keytab unless others are named. Raises ``ConfigError``."""
+        realms = realms_of_keytab(self.config.settings)
         if self.server.principals is not None and not self.config.settings.trusted_realms:
             self.server.principals.trusted_realms = realms
 
@@ -139,7 +139,7 @@ class Service:
     def _open_state(self) -> None:
         """Read the ServerGuid, which stays the same over restarts if there is a state directory. [MS-SMB2 3.3.1.5]"""
         if self.config.state is not None:
-            self._state = StateDirectory(self.config.state)
+            self._state = self.stored.state = StateDirectory(self.config.state)
             self.server.server_guid = self._state.guid.bytes_le
 
     def _choose_domain(self) -> None:
@@ -157,27 +157,10 @@ class Service:
 
     async def _restore_opens(self) -> None:
         """Restore the persistent opens of the last run before any client is served."""
-        wanted = {
-            share.name.casefold() for share in self.config.shares if share.continuous_availability and not share.service
-        }
-        if not wanted or self._state is None:
-            return
-        self._store = await self._state.open_store()
-        domain = Domain(self._store, "")
-        shares = [share for name, share in self.server.share_list.items() if name in wanted]
-        self._keep_opens().serve(domain, shares)
-        try:
-            count = await restore(self.server, domain, shares)
-        except StoreError as error:
-            raise self._state.unusable(error) from error
-        if count:
-            log.info("%d persistent opens restored", count)
-
-    def _keep_opens(self) -> Persistence:
-        """Return the store of persistent opens, and make the server use it."""
-        if self.persistence is None:
-            self.persistence = self.server.opens.persistence = Persistence()
-        return self.persistence
+        shares = self.server.share_list.values()
+        wanted = [share for share in shares if share.continuous_availability and not share.service]
+        if wanted:
+            await self.stored.serve(wanted, all_shares=True)
 
     def _join_cluster(self) -> None:
         try:
@@ -185,7 +168,8 @@ class Service:
             from smb3server.service.clustering import ClusterNode
         except ImportError as error:
             raise ConfigError(f"--cluster needs {error.name}: install smb3server[cluster]") from error
-        self.cluster = ClusterNode(self.server, self._keep_opens(), self.config.cluster)
+        self.cluster = ClusterNode(self.server, self.stored.journal(), self.config.cluster)
+        self.shares.cluster = self.cluster.cluster
         self.notes += self.cluster.warnings
 
     def _fabrics_changed(self) -> None:
@@ -206,12 +190,32 @@ class Service:
         self.witness = await start_witness(config, hosts, self.server, events)
         self.notes += self.witness.service.notes
 
+    def _announce(self, config: DiscoveryConfig) -> None:
+        try:
+            # An extra, and a server that is not announced starts faster without these modules.
+            from smb3server.discovery.announcer import Announcer
+        except ImportError as error:
+            raise ConfigError(f"[discovery] needs {error.name}: pip install 'smb3server[discovery]'") from error
+        settings = self.config.settings
+        self.announcer = Announcer(
+            config,
+            settings.server_name,
+            lambda: self.server.interfaces.interfaces,
+            lambda: self.server.tcp_addresses,
+            self.listeners[0].address[1],
+            settings.hosts.admits,
+        )
+        self.server.interfaces.on_change = self.announcer.refresh_soon
+        self.announcer.start()
+
     async def _open_admin(self) -> None:
         """Open the admin socket; note an error and go on, because the server can serve without it."""
         path = socket_path(self.config.state)
         commands: dict[str, Command] = {
             "status": self._report,
             "ping": lambda _: {"pid": os.getpid()},
+            "users": self.users.list_command,
+            "reload_users": self.users.reload_command,
         }
         if self.witness is not None:
             commands |= self.witness.admin_commands()
@@ -244,6 +248,8 @@ class Service:
         """Stop listening, finish requests in flight, close opens and connections."""
         if self.admin is not None:
             await self.admin.close()
+        if self.announcer is not None:
+            await self.announcer.stop()
         if self.witness is not None:
             await self.witness.stop()
         await self._tcp.close()
@@ -253,11 +259,8 @@ class Service:
         # The server is no longer a node, so its last responses need no fence.
         self.server.fence = None
         await self.server.shutdown()
-        if self.persistence is not None:
-            await self.persistence.drain()
-            self.persistence.close()
-        if self._store is not None:
-            await self._store.close()
+        await self.stored.drain()
+        await self.stored.close()
         if self.cluster is not None:
             await self.cluster.close()
         await self.server.interfaces.stop()

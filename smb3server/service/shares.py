@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
 
 from smb3server.auth.users import Account
 from smb3server.backends.base import User
@@ -17,51 +19,92 @@ from smb3server.service import stand_in
 from smb3server.state.share import Share, ShareCapabilities, ShareFlags
 
 
-def make_shares(config: Config, accounts: Sequence[Account], notes: list[str]) -> Iterator[Share]:
-    """Make the shares of ``config``. Notes for the operator are added to ``notes``. Raises ``ConfigError``."""
-    for account in accounts:
-        if account.user is not None and account.user.uid == 0:
-            notes.append(f"user {account.name}: unix_user is root, so this user may do everything in every share")
-    for share in config.shares:
-        yield Share(
-            share.name,
-            backend=_backend(config, share),
-            path=str(share.path),
-            remark=share.remark,
-            read_only=share.never_written,
-            encrypt_data=share.encrypt,
-            guest_ok=share.guest,
-            users=share.users,
-            read_list=share.read_list,
-            write_list=share.write_list if share.read_only else None,
-            hosts=share.hosts,
-            user=share.force_user,
-            default_user=_default_user(share, accounts, notes),
-            hidden=share.hidden or share.name.endswith("$"),
-            keep_inherited_flag=share.keep_inherited_flag,
-            strict_allocate=share.strict_allocate,
-            posix_locks=share.posix_locks,
-            delayed_write_times=share.delayed_write_times,
-            level2_oplocks=share.level2_oplocks,
-            change_notify=share.change_notify,
-            streams=share.streams,
-            continuous_availability=share.continuous_availability,
-            service=share.service,
-            capabilities=_capabilities(share),
-            hides=hidden_name_test(share.hide_files, share.hide_dot_files),
-            flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
-        )
+def warn_of_roots(accounts: Iterable[Account]) -> list[str]:
+    """Return a note for each user who is root on the host."""
+    return [
+        f"user {account.name}: unix_user is root, so this user may do everything in every share"
+        for account in accounts
+        if account.user is not None and account.user.uid == 0
+    ]
 
 
-def _backend(config: Config, share: ShareConfig) -> LocalBackend:
-    options = LocalOptions(
+_OWN = frozenset(["backend", "notify", "permissions", "stores_opens", "placement"])
+"""Fields of a share that belong to the object: ``adopt`` leaves them as they are."""
+
+
+def make_share(config: Config, share: ShareConfig, notes: list[str], backend: LocalBackend | None = None) -> Share:
+    """Make one share of ``config``, with a store of its own unless ``backend`` is given.
+
+    Notes for the operator are added to ``notes``. Raises ``ConfigError``.
+    """
+    # What can fail comes before the store is opened.
+    default_user = _default_user(share, config.accounts, notes)
+    return Share(
+        share.name,
+        backend=_backend(config, share) if backend is None else backend,
+        path=str(share.path),
+        remark=share.remark,
+        read_only=share.never_written,
+        encrypt_data=share.encrypt,
+        guest_ok=share.guest,
+        users=share.users,
+        read_list=share.read_list,
+        write_list=share.write_list if share.read_only else None,
+        hosts=share.hosts,
+        user=share.force_user,
+        default_user=default_user,
+        hidden=share.hidden or share.name.endswith("$"),
+        keep_inherited_flag=share.keep_inherited_flag,
+        strict_allocate=share.strict_allocate,
+        posix_locks=share.posix_locks,
+        delayed_write_times=share.delayed_write_times,
+        level2_oplocks=share.level2_oplocks,
+        change_notify=share.change_notify,
+        streams=share.streams,
+        continuous_availability=share.continuous_availability,
+        service=share.service,
+        capabilities=_capabilities(config, share),
+        hides=hidden_name_test(share.hide_files, share.hide_dot_files),
+        flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
+    )
+
+
+class Prepared(NamedTuple):
+    """A change of a share that is in use. Preparing it may fail, ``adopt`` does not."""
+
+    share: Share
+    """A share with the new settings. It is never served itself."""
+    options: LocalOptions
+
+
+def prepare(share: Share, config: Config, wanted: ShareConfig, notes: list[str]) -> Prepared:
+    """Prepare a change of ``share`` to what ``config`` says. Its path and store stay. Raises ``ConfigError``."""
+    if not isinstance(share.backend, LocalBackend):
+        raise ConfigError(f"share {share.name}: it has no directory")
+    return Prepared(make_share(config, wanted, notes, share.backend), _options(config, wanted))
+
+
+def adopt(share: Share, prepared: Prepared) -> None:
+    """Change a share that is in use, as ``effects.SHARE`` says."""
+    if isinstance(share.backend, LocalBackend):
+        share.backend.change(prepared.options)
+    for entry in fields(Share):
+        if entry.name not in _OWN:
+            setattr(share, entry.name, getattr(prepared.share, entry.name))
+
+
+def _options(config: Config, share: ShareConfig) -> LocalOptions:
+    return LocalOptions(
         read_only=share.never_written,
         sidecar=_sidecar(config.state, share),
         xattrs=config.xattrs,
         symlinks=share.symlinks,
     )
+
+
+def _backend(config: Config, share: ShareConfig) -> LocalBackend:
     try:
-        return LocalBackend(share.path, options)
+        return LocalBackend(share.path, _options(config, share))
     except OSError as error:
         raise ConfigError(f"share {share.name}: {error}") from error
 
@@ -97,7 +140,7 @@ def _default_user(share: ShareConfig, accounts: Sequence[Account], notes: list[s
         lacking = stand_in.lacks(share.path, user, share.never_written)
     except OSError as error:
         raise ConfigError(f"share {share.name}: {share.path}: {error.strerror}") from error
-    allowed = [account for account in accounts if share.admits(account.name)]
+    allowed = [account for account in accounts if share.admits(account)]
     if not (share.guest or any(account.user is None for account in allowed)):
         return user
     name = stand_in.name_of(user)
@@ -111,9 +154,11 @@ def _default_user(share: ShareConfig, accounts: Sequence[Account], notes: list[s
     return user
 
 
-def _capabilities(share: ShareConfig) -> int:
-    """Advertise CLUSTER for shares that can move between nodes: clients then register with Witness. [MS-SMB2 2.2.10]"""
+def _capabilities(config: Config, share: ShareConfig) -> int:
+    """Advertise CLUSTER for shares whose clients can be told to move: they then register with Witness.
+    [MS-SMB2 2.2.10]"""
     found = int(ShareCapabilities.CONTINUOUS_AVAILABILITY) if share.continuous_availability else 0
-    if share.service:
+    witness = config.witness is not None and bool(config.witness.nodes or config.cluster.url)
+    if share.service or witness:
         found |= ShareCapabilities.CLUSTER
     return found

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from smb3server.config.error import ConfigError
 from smb3server.server.server import Server
 from smb3server.settings.witness import WitnessConfig
-from smb3server.state.share import ShareCapabilities, ShareType
+from smb3server.state.share import ShareType
 from witness.cluster import ClusterEvents
 from witness.setup import Witness
 
@@ -30,7 +30,7 @@ async def start_witness(
         lambda: [share.name for share in server.share_list.values() if share.type == ShareType.DISK],
         lambda: [entry.address for entry in server.interfaces.interfaces],
         events,
-        server.settings.hosts.admits,
+        server.admits,
         server.events,
     )
     try:
@@ -38,9 +38,4 @@ async def start_witness(
     except OSError as error:
         await witness.stop()
         raise ConfigError(f"[witness]: cannot listen on {error.filename}: {error.strerror}") from error
-    if config.nodes or events is not None:
-        # Clients look for a Witness service if the share has this capability (MS-SMB2 2.2.10).
-        for share in server.share_list.values():
-            if share.type == ShareType.DISK:
-                share.capabilities |= ShareCapabilities.CLUSTER
     return witness

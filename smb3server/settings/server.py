@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from smb3server.auth.groups import Groups
 from smb3server.backends.base import User
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists
@@ -43,6 +44,10 @@ class Settings:
     """Whether anonymous users may log on."""
     guests_see_accounts: bool = False
     """Whether guests and anonymous users may look up names of accounts."""
+    groups: Groups = field(default_factory=Groups)
+    """Groups of users."""
+    admins: frozenset[str] = frozenset()
+    """Users who may change the server from afar (``Groups.expand``)."""
     hosts: HostLists = EVERYBODY
     """Addresses that may connect."""
     keytab: str = ""

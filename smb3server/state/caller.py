@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from smb3server.access import tokens
 from smb3server.access.caller import Caller
-from smb3server.access.check import Token
+from smb3server.access.check import Token, granted_access
 from smb3server.access.identity import Identity
 
 if TYPE_CHECKING:
     from smb3server.auth.accounts import Accounts
     from smb3server.backends.base import User
     from smb3server.state.objects import Session, TreeConnect
+    from smb3server.state.share import Share
 
 _NOBODY = Identity("", anonymous=True)
 
@@ -28,6 +29,17 @@ def token_of(session: Session, user: User | None, accounts: Accounts) -> Token:
     token = tokens.token_for(identity, accounts.identity_sid(identity), user)
     session.token = (identity, user, token)
     return token
+
+
+def maximal_access_of(session: Session, share: Share, accounts: Accounts) -> int:
+    """Return TreeConnect.MaximalAccess: the access that a session may ever be granted on ``share``. [MS-SMB2 3.3.5.7]
+
+    0 means that it must not connect."""
+    granted = share.maximal_access(session.identity)
+    if share.permissions is not None and session.identity is not None:
+        token = token_of(session, share.acting_user(session.identity.user), accounts)
+        granted &= granted_access(share.permissions, token)
+    return granted
 
 
 def caller_of(session: Session, tree: TreeConnect, accounts: Accounts) -> Caller:

@@ -126,6 +126,11 @@ class Ceilings:
             usage = self._users[name] = Usage(name, self._settings.max_lent_per_user)
         return usage
 
+    def settings_changed(self) -> None:
+        """Take over the limits that are kept with each user."""
+        for usage in self._users.values():
+            usage.max_lent = self._settings.max_lent_per_user
+
     def _tidy(self) -> None:
         """Remove users who have nothing. Only before a user is added, so that no ``Usage`` in use is replaced."""
         if len(self._users) >= 1024 and len(self._users) & 0x3FF == 0:

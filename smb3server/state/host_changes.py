@@ -30,9 +30,10 @@ MAX_IDLE = 32
 class _Watch:
     """The watch of one directory. ``files``: those in it that clients cache, and the directory if it has a lease."""
 
-    __slots__ = ("files", "handle", "key", "stop")
+    __slots__ = ("backend", "files", "handle", "key", "stop")
 
-    def __init__(self, key: FileKey, handle: Handle) -> None:
+    def __init__(self, backend: Backend, key: FileKey, handle: Handle) -> None:
+        self.backend = backend
         self.key = key
         self.handle = handle
         self.files: set[File[Open]] = set()
@@ -76,6 +77,12 @@ class HostChanges:
             watch.close()
         self._watches.clear()
 
+    def leave(self, backend: Backend) -> None:
+        """End all watches in a store that is no longer used."""
+        for watch in [watch for watch in self._watches.values() if watch.backend is backend]:
+            del self._watches[watch.key]
+            watch.close()
+
     def __len__(self) -> int:
         return len(self._watches)
 
@@ -85,7 +92,7 @@ class HostChanges:
             self._watches.move_to_end(found.key)
             return found
         handle = backend.open(OpenRequest(path, directory=True))
-        watch = _Watch(handle.key, handle)
+        watch = _Watch(backend, handle.key, handle)
         watch.stop = backend.watch(handle, False, lambda change: self._changed(watch, change))
         if watch.stop is None:
             watch.close()

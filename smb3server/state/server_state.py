@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.auth.acceptor import Acceptor, hint_token
 from smb3server.auth.accounts import Accounts
+from smb3server.auth.administrators import Administrators
 from smb3server.auth.guessing import Guesses
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
@@ -30,7 +31,7 @@ from smbdirect.transport.pool import BufferPool
 
 if TYPE_CHECKING:
     from smb3server.net.fabric_choice import Choice
-    from smb3server.state.objects import Connection
+    from smb3server.state.objects import Connection, TreeConnect
 
 _MAX_LOST_RDMA = 256
 
@@ -79,12 +80,27 @@ class ServerState:
         self.accounts = Accounts(
             self.users, settings.server_name, self.server_guid[:12], guests_may_ask=settings.guests_see_accounts
         )
+        self.administrators = Administrators(settings.admins)
         self.principals: Principals | None = None
         """Maps Kerberos principals to users. None means that Kerberos tickets are not accepted."""
+        self.hint_token = b""
+        self.guesses = Guesses()
+        self._settle_logons()
+
+    def settings_changed(self) -> None:
+        """Take over changed ``settings`` where something was made of them."""
+        self._settle_logons()
+        self.accounts.guests_may_ask = self.settings.guests_see_accounts
+        self.ceilings.settings_changed()
+
+    def _settle_logons(self) -> None:
+        """Make what decides about logons."""
+        settings = self.settings
+        self.principals = None
         if settings.keytab:
             self.principals = Principals(self.users, settings.trusted_realms, settings.unknown_principals)
         self.hint_token = hint_token(self.principals is not None, settings.ntlm)
-        self.guesses = Guesses(
+        self.guesses.set_limits(
             settings.failed_logons_per_account,
             settings.failed_logons_per_address,
             settings.max_logon_delay,
@@ -111,6 +127,16 @@ class ServerState:
     def add_share(self, share: Share) -> None:
         """Serve a share. It replaces one of the same name."""
         self.share_list[share.name.casefold()] = share
+
+    def remove_share(self, share: Share) -> None:
+        """Stop serving a share to new tree connects. ``endings.end_share`` ends the present ones."""
+        if self.share_list.get(share.name.casefold()) is share:
+            del self.share_list[share.name.casefold()]
+
+    def trees_of(self, share: Share) -> list[TreeConnect]:
+        """Return all tree connects to a share."""
+        sessions = self.sessions.by_id.values()
+        return [tree for session in sessions for tree in session.tree_connect_table.values() if tree.share is share]
 
     @property
     def has_continuous_availability(self) -> bool:
@@ -150,6 +176,10 @@ class ServerState:
         return share.placement is not None and self.fence is not None and self.fence.expired()
 
     # Connections
+
+    def admits(self, host: str) -> bool:
+        """Return whether connections from this address are accepted."""
+        return self.settings.hosts.admits(host)
 
     def has_room(self, connection: Connection) -> bool:
         """Return whether a user may log on to the connection.

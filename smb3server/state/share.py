@@ -15,6 +15,7 @@ from smb3server.state.audit import ShareAudit
 if TYPE_CHECKING:
     import asyncio
 
+    from smb3server.access.descriptor import SecurityDescriptor
     from smb3server.access.identity import Identity
     from smb3server.backends.base import Backend, User
 
@@ -63,7 +64,7 @@ class Share:
     encrypt_data: bool = False
     guest_ok: bool = False
     users: frozenset[str] | None = None
-    """Allowed users (``Identity.listed_name``). None means all authenticated ones."""
+    """Allowed users (``Identity.is_on``). None means all authenticated ones."""
     read_list: frozenset[str] = frozenset()
     """Users who may only read."""
     write_list: frozenset[str] | None = None
@@ -93,6 +94,9 @@ class Share:
     """Alternate data streams."""
     change_notify: bool = True
     """Whether CHANGE_NOTIFY is supported here."""
+    permissions: SecurityDescriptor | None = None
+    """Who may do what here, besides ``users`` and the other lists (Share.FileSecurity). None allows everything. Its
+    owner has no rights by being the owner."""
     notify: NotifyHub = field(default_factory=NotifyHub)
     continuous_availability: bool = False
     """Share.IsCA. [MS-SMB2 3.3.1.6]"""
@@ -123,14 +127,15 @@ class Share:
         """Return whether it is open to this user. Guests are never on a list of users."""
         if identity.guest or identity.anonymous:
             return self.guest_ok and self.users is None
-        return self.users is None or identity.listed_name in self.users
+        return self.users is None or identity.is_on(self.users)
 
     def maximal_access(self, identity: Identity | None) -> int:
         """Return the access that a tree connect of this user may ever be granted."""
         if self.read_only:
             return READ_ONLY_ACCESS
-        name = None if identity is None or identity.guest or identity.anonymous else identity.listed_name
-        if name in self.read_list or (self.write_list is not None and name not in self.write_list):
+        if identity is not None and identity.is_on(self.read_list):
+            return READ_ONLY_ACCESS
+        if self.write_list is not None and (identity is None or not identity.is_on(self.write_list)):
             return READ_ONLY_ACCESS
         return FILE_ALL_ACCESS
 

@@ -1,7 +1,8 @@
 """The local admin socket: JSON lines over a Unix socket that only its owner and root may use.
 
 A request is one line, ``{"command": "status"}``. Its answer is one line with an object, which contains ``"error"`` if
-the request could not be served. A connection can carry any number of requests.
+the request could not be served. Lines with an object that contains ``"progress"`` may come before it. A connection can
+carry any number of requests, and gets their answers one after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ ANSWER_TIMEOUT = 10.0
 _CREDENTIALS = struct.Struct("=iII")
 """pid, uid and gid, as SO_PEERCRED returns them. [unix(7)]"""
 
-Command = Callable[[dict[str, Any]], dict[str, Any]]
+Answer = dict[str, Any]
+Command = Callable[[dict[str, Any]], Answer | Awaitable[Answer] | AsyncIterator[Answer]]
+"""Serves one request. The last object of an iterator is the answer, those before it report progress (``progress``)."""
 
 
 ROOTS_RUNTIME_DIRECTORY = Path("/run/smb3server")
@@ -52,6 +55,10 @@ def socket_path(state: Path | None) -> Path:
     the process.
     """
     return state / SOCKET_NAME if state is not None else runtime_directory() / f"{os.getpid()}.sock"
+
+
+class RefusedError(Exception):
+    """A command cannot do what it was asked for. The text is for the operator who asked."""
 
 
 class _Place:
@@ -154,8 +161,9 @@ class AdminSocket:
         try:
             if self._allowed(writer) and len(self._writers) <= MAX_CLIENTS:
                 while line := await reader.readline():
-                    writer.write(json.dumps(self._answer(line)).encode() + b"\n")
-                    await writer.drain()
+                    async for answer in self._answers(line):
+                        writer.write(json.dumps(answer).encode() + b"\n")
+                        await writer.drain()
         except (ConnectionError, ValueError) as error:
             log.debug("admin client: %s", error)
         finally:
@@ -168,20 +176,29 @@ class AdminSocket:
         _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         return user in (0, os.geteuid())
 
-    def _answer(self, line: bytes) -> dict[str, Any]:
+    async def _answers(self, line: bytes) -> AsyncIterator[Answer]:
         try:
             request = json.loads(line)
         except ValueError:
-            return {"error": "not JSON"}
+            yield {"error": "not JSON"}
+            return
         name = request.get("command") if isinstance(request, dict) else None
         command = self._commands.get(name) if isinstance(name, str) else None
         if command is None:
-            return {"error": f"unknown command; known are {', '.join(sorted(self._commands))}"}
+            yield {"error": f"unknown command; known are {', '.join(sorted(self._commands))}"}
+            return
         try:
-            return command(request)
+            served = command(request)
+            if isinstance(served, AsyncIterator):
+                async for answer in served:
+                    yield answer
+            else:
+                yield await served if isinstance(served, Awaitable) else served
+        except RefusedError as error:
+            yield {"error": str(error)}
         except Exception as error:
             log.exception("admin command %s failed", name)
-            return {"error": f"{name} failed: {error}"}
+            yield {"error": f"{name} failed: {error}"}
 
     async def close(self) -> None:
         """Stop, and delete the socket's file unless another server has replaced it."""
@@ -201,35 +218,52 @@ class AdminSocket:
         self._server = None
 
 
-def ask(path: Path, command: str, timeout: float = ANSWER_TIMEOUT, **arguments: Any) -> dict[str, Any]:
-    """Send one command to a running server and return the answer.
+def ask(path: Path, command: str, timeout: float = ANSWER_TIMEOUT, **arguments: Any) -> Answer:
+    """Send one command to a running server and return the answer. Progress is not reported.
 
-    ``arguments`` must be representable in JSON. Blocks for up to ``timeout`` seconds. Raises ``OSError``
-    (FileNotFoundError or ConnectionRefusedError if there is no server), and ``ValueError`` for an answer that is not an
-    object.
+    ``arguments`` must be representable in JSON. Blocks for up to ``timeout`` seconds without any bytes. Raises
+    ``OSError`` (FileNotFoundError or ConnectionRefusedError if there is no server), and ``ValueError`` for an answer
+    that is not an object.
     """
+    return follow(path, command, lambda text: None, timeout, **arguments)
+
+
+def follow(
+    path: Path, command: str, tell: Callable[[str], None], timeout: float = ANSWER_TIMEOUT, **arguments: Any
+) -> Answer:
+    """Do ``ask``, and call ``tell`` with each line of progress that comes before the answer."""
     place = _Place(path)
     try:
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(timeout)
             sock.connect(place.name)
             sock.sendall(json.dumps({**arguments, "command": command}).encode() + b"\n")
-            chunks: list[bytes] = []
-            size = 0
-            while not chunks or not chunks[-1].endswith(b"\n"):
-                chunk = sock.recv(1 << 16)
-                if not chunk:
-                    raise ConnectionResetError(errno.ECONNRESET, "the server refused the request, or ended")
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > MAX_ANSWER:
-                    raise ValueError("answer too long")
+            rest = b""
+            while True:
+                line, rest = _line(sock, rest)
+                answer = json.loads(line)
+                if not isinstance(answer, dict):
+                    raise ValueError("the server's answer is not an object")
+                if "progress" not in answer:
+                    return answer
+                tell(str(answer["progress"]))
     finally:
         place.close()
-    answer = json.loads(b"".join(chunks))
-    if not isinstance(answer, dict):
-        raise ValueError("the server's answer is not an object")
-    return answer
+
+
+def _line(sock: socket.socket, rest: bytes) -> tuple[bytes, bytes]:
+    """Return the next line, and what came behind it. ``rest`` is what came behind the last one."""
+    chunks, size = [rest], len(rest)
+    while b"\n" not in chunks[-1]:
+        chunk = sock.recv(1 << 16)
+        if not chunk:
+            raise ConnectionResetError(errno.ECONNRESET, "the server refused the request, or ended")
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MAX_ANSWER:
+            raise ValueError("answer too long")
+    line, _, rest = b"".join(chunks).partition(b"\n")
+    return line, rest
 
 
 def running(directory: Path | None = None) -> list[Path]:

@@ -17,6 +17,7 @@ ROOMS = (
     *_rooms("smbdirect", "core", "providers", "transport"),
     *_rooms("smb3server", "process", "wire", "backends", "crypto", "access", "auth", "net", "settings", "files"),
     *_rooms("smb3server", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),
+    *_rooms("smb3server", "discovery", "web"),
     "witness",
     *_rooms("smb3server", "cluster", "client", "config", "service", "tools", "cli", "__main__"),
     *_rooms(

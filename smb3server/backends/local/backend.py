@@ -7,7 +7,7 @@ import errno
 import os
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smb3server.backends import names
 from smb3server.backends.base import (
@@ -158,6 +158,24 @@ class LocalBackend(Backend):
     @property
     def path_lookups(self) -> int:  # type: ignore[override]
         return self.resolver.lookups
+
+    def change(self, options: LocalOptions) -> None:
+        """Use other options for later requests. The side-car store and the namespace of attributes stay.
+
+        A store that was writable stays so: those who are writing may finish, and the share's rights refuse others."""
+        read_only = self.read_only and options.read_only
+        self.options = replace(
+            options,
+            read_only=read_only,
+            sidecar=self.options.sidecar,
+            xattrs=self.options.xattrs,
+            openat2=self.options.openat2,
+        )
+        self.resolver.follow_symlinks = options.symlinks == "beneath"
+        if self.read_only and not read_only:
+            self.read_only = self.namespace.read_only = self._sidecar.read_only = False
+            self.file_ids.close()
+            self._ask_root()
 
     def check_writable(self) -> None:
         if self.read_only:

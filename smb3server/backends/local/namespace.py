@@ -31,10 +31,10 @@ class Namespace:
         self._resolver = resolver
         self._store = store
         self._own = own
-        self._read_only = read_only
+        self.read_only = read_only
 
     def _check_writable(self) -> None:
-        if self._read_only:
+        if self.read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     @contextlib.contextmanager

@@ -71,7 +71,7 @@ class Resolver:
         """Create a resolver. ``openat2``: whether to use it; None means if the kernel has it. ``patience``: as for
         ``CaseCache``."""
         self._root = root
-        self._follow_symlinks = follow_symlinks
+        self.follow_symlinks = follow_symlinks
         self.openat2 = syscalls.have_openat2() if openat2 is None else openat2
         self.cache = CaseCache(patience=patience)
         self.lookups = 0
@@ -303,7 +303,7 @@ class Resolver:
 
     def _follow(self, directory: int, name: str) -> int:
         """Open the target of symlink ``name`` in ``directory``."""
-        if not self._follow_symlinks:
+        if not self.follow_symlinks:
             raise _refused((name,))
         components = [*self.disk_path(directory), name]
         if self.openat2:

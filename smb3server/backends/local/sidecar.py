@@ -24,7 +24,7 @@ class SideCar:
     def __init__(self, open_parent: Callable[[], int], name: str, read_only: bool = False) -> None:
         self._open_parent = open_parent
         self._name = name
-        self._read_only = read_only
+        self.read_only = read_only
         self._files: int | None = None
 
     def close(self) -> None:
@@ -36,7 +36,7 @@ class SideCar:
     def _root(self, create: bool) -> int | None:
         if self._files is not None:
             return self._files
-        create = create and not self._read_only
+        create = create and not self.read_only
         parent = self._open_parent()
         try:
             top = _enter(parent, self._name, create)
@@ -59,10 +59,10 @@ class SideCar:
         Raises ``OSError``: EROFS if it was to be created in a read-only store."""
         root = self._root(create)
         if root is not None:
-            shard = _enter(root, key[:2], create and not self._read_only)
+            shard = _enter(root, key[:2], create and not self.read_only)
             if shard is not None:
                 try:
-                    found = _enter(shard, key, create and not self._read_only)
+                    found = _enter(shard, key, create and not self.read_only)
                 finally:
                     os.close(shard)
                 if found is not None:
@@ -118,7 +118,7 @@ class SideCar:
     def remove_all(self, key: str) -> None:
         """Remove all items of a deleted file. Open descriptors of them stay usable."""
         directory = self.directory(key)
-        if directory is None or self._read_only:
+        if directory is None or self.read_only:
             return
         try:
             for item in os.listdir(directory):

@@ -120,7 +120,7 @@ def test_help_of_a_command_of_a_group(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["help", "stats"]) == main(["help", "status", "more"]) == exits.EXIT_USAGE
 
 
-@pytest.mark.parametrize(("name", "command"), commands())
+@pytest.mark.parametrize(("name", "command"), list(commands()))
 def test_every_option_is_explained(name: str, command: click.Command) -> None:
     assert command.get_short_help_str(), name
     for parameter in command.params:

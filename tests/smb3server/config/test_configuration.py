@@ -108,8 +108,9 @@ def test_the_example_has_every_key_and_is_read(tmp_path: Path, asked: dict[str, 
     assert settings.signing_algorithms == (SigningAlgorithm.AES_GMAC, SigningAlgorithm.AES_CMAC)
     assert (settings.max_connections, settings.interim_delay) == (500, 0.5)
     assert (read.listen, read.rdma, read.rdma_port) == (["0.0.0.0", "::"], "iwarp,roce", 5445)
-    assert read.shares[0].users == {"alice", "bob", "carol@example.com"} and read.shares[0].encrypt
-    assert [account.name for account in read.accounts] == ["dora", "alice", "bob", "carol"]
+    assert read.shares[0].users == {"alice", "bob", "carol@example.com", "dora"} and read.shares[0].encrypt
+    assert [account.name for account in read.accounts] == ["alice", "bob", "carol"]
+    assert read.users_file == tmp_path / "etc" / "users"
     for title in ("[server]", "[[share]]", "[[user]]", "[cluster]", "[[service]]", "[witness]", "[limits]"):
         sections = {"node"} if title == "[witness]" else set()
         assert asked[title] == set(rows(f"`{title}`")) - sections, title

@@ -222,7 +222,7 @@ def test_the_symlinks_option_can_be_set(tmp_path: Path) -> None:
         async with running(parse_arguments(["--config", str(file), "--port", "0", "--listen", "127.0.0.1"])) as service:
             backend = service.server.share_list["data"].backend
             assert backend is not None
-            assert not backend.resolver._follow_symlinks  # type: ignore[attr-defined]
+            assert not backend.resolver.follow_symlinks  # type: ignore[attr-defined]
 
     asyncio.run(test())
 

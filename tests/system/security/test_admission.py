@@ -273,6 +273,7 @@ def test_what_contradicts_itself_is_said_at_the_start(tmp_path: Path, text: str,
     ("lines", "complaint"),
     [
         (['read_list = ["nobody-knows"]'], "share data: read_list: there is no user nobody-knows"),
+        (['users = ["@nobody-knows"]'], "share data: users: there is no group nobody-knows"),
         (['write_list = ["carol"]'], "share data: write_list is for shares with read_only = true"),
         (["read_only = true", 'read_list = ["carol"]', 'write_list = ["Carol"]'], "carol is both in read_list and in"),
         (['hosts_deny = ["1.2.3"]'], "share data: hosts_deny: '1.2.3' does not appear"),
@@ -303,5 +304,25 @@ def test_a_password_is_no_use_where_ntlm_is_off(tmp_path: Path) -> None:
             service.server.settings.ntlm = False
             refused = (NtStatus.LOGON_FAILURE, NtStatus.INVALID_PARAMETER)
             assert await status_of_logon(service, "carol", "pw") in refused
+
+    asyncio.run(body())
+
+
+def test_lists_may_name_groups(tmp_path: Path) -> None:
+    text = '[groups]\nstaff = ["Carol"]\nall = ["@staff", "dave"]\n' + USERS
+    text += share(tmp_path / "d", 'users = ["@all"]', 'read_list = ["@staff"]')
+    text += share(tmp_path / "d", 'users = ["@staff"]', name="staff")
+    (tmp_path / "d" / "there").touch()
+
+    async def body() -> None:
+        async with serving(tmp_path, text) as service:
+            async with session_of(service, "carol") as session:
+                assert await status_of_connect(session, "staff") == 0
+                tree = await session.tree_connect("data")
+                assert await status_of_open(tree, "there", WRITE) == NtStatus.ACCESS_DENIED
+            async with session_of(service, "dave") as session:
+                assert await status_of_connect(session, "staff") == NtStatus.ACCESS_DENIED
+                tree = await session.tree_connect("data")
+                assert await status_of_open(tree, "there", WRITE) == 0
 
     asyncio.run(body())

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from smb3server.auth.users import nt_hash
+from smb3server.auth.users_file import read_users
 from smb3server.cli.main import main as cli_main
 from smb3server.config.arguments import parse_arguments
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
-from smb3server.config.passwords import read_users
 from smb3server.config.reader import read_file
 from smb3server.status import admin_socket as admin
 from smb3server.status.admin_socket import AdminSocket, running
@@ -56,8 +56,10 @@ def test_users_from_a_file(tmp_path: Path) -> None:
     digest = nt_hash(PASSWORD).hex()
     users = secret(tmp_path / "users", f"# people\n\nalice:{digest}\nbob:{digest}:root\n")
     file = secret(tmp_path / "c.toml", f'[server]\nusers_file = "{users}"\n', 0o644)
-    config = Config()
-    read_file(file, config)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    arguments = ["--config", str(file), "--share", f"data={folder}"]
+    config = parse_arguments(arguments)
     assert [(entry.name, entry.nt_hash) for entry in config.accounts] == [
         ("alice", nt_hash(PASSWORD)),
         ("bob", nt_hash(PASSWORD)),
@@ -66,19 +68,19 @@ def test_users_from_a_file(tmp_path: Path) -> None:
     assert config.secret_files == []
     for text, said in (
         ("alice", "line 1: write NAME:NT_HASH"),
-        (f"alice:{digest}:", "line 1: write"),
-        (f"a:{digest}:b:c", "line 1: write"),
-        ("\nalice:secret", "alice: an NT hash has 32"),
-        (f"alice:{digest}:no-such-user", "this machine has no user"),
+        (f":{digest}:", "line 1: write"),
+        (f"a:{digest}:b:c", "line 1: unknown field c"),
+        ("\nalice:secret", "line 2: an NT hash has 32"),
+        (f"alice:{digest}:no-such-user", "user alice: this machine has no user"),
         ("\udcff", "not UTF-8"),
     ):
         users.write_text(text, errors="surrogateescape")
         with pytest.raises(ConfigError, match=said) as caught:
-            read_file(file, Config())
+            parse_arguments(arguments)
         assert digest not in str(caught.value) and "secret" not in str(caught.value)
     users.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
-        read_file(file, Config())
+        parse_arguments(arguments)
 
 
 def test_a_password_from_a_file(tmp_path: Path) -> None:
@@ -103,9 +105,9 @@ def test_lines_for_the_file_of_users(
     assert cli_main(["hash", "alice"]) == 0
     assert cli_main(["hash", "bob", "root"]) == 0
     users = secret(tmp_path / "users", capsys.readouterr().out)
-    assert list(read_users(users)) == [
-        ("alice", nt_hash(PASSWORD).hex(), None),
-        ("bob", nt_hash(PASSWORD).hex(), "root"),
+    assert [(user.name, user.nt_hash, user.unix_user) for user in read_users(users)] == [
+        ("alice", nt_hash(PASSWORD), ""),
+        ("bob", nt_hash(PASSWORD), "root"),
     ]
     for name in ("a:b", "#a", "", "a\nb"):
         assert cli_main(["hash", name]) == 2

@@ -1,0 +1,235 @@
+"""Applying another configuration to a running server.
+
+The new configuration was read and checked as a whole. Everything that can still fail, such as opening the directories
+of new shares, comes before the first change: then nothing is changed at all. ``effects`` says when each setting counts.
+
+What may stay is not cut: clients keep their connections, sessions and open files. What ends: tree connects to shares
+that are gone or no longer admit their user, sessions of users who are gone, connections from addresses that are no
+longer admitted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from smb3server.access.identity import Identity
+from smb3server.config.checks import check, check_cluster
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config, ShareConfig
+from smb3server.net.listener import TcpListener
+from smb3server.server.server import Server
+from smb3server.service import effects
+from smb3server.service.effects import Effect
+from smb3server.service.kerberos import realms_of_keytab
+from smb3server.service.running_shares import Change, RunningShares
+from smb3server.settings.server import Settings
+from smb3server.state import endings
+from smb3server.state.share import Share
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a reload did, in the words of the configuration."""
+
+    changes: list[str] = field(default_factory=list)
+    """What was added, changed, removed or ended."""
+    restart: list[str] = field(default_factory=list)
+    """Changed settings that take effect after a restart."""
+    notes: list[str] = field(default_factory=list)
+    """Notes for the operator, as at the start."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {"changes": self.changes, "restart": self.restart, "notes": self.notes}
+
+    def write_log(self) -> None:
+        """Log it."""
+        for change in self.changes:
+            log.info("%s", change)
+        for note in self.notes:
+            log.info("note: %s", note)
+        if self.restart:
+            log.warning("these changes need a restart: %s", ", ".join(self.restart))
+
+
+class Reload:
+    """Applies configurations to one server. The caller sees to it that only one is applied at a time."""
+
+    def __init__(self, config: Config, server: Server, shares: RunningShares, listeners: list[TcpListener]) -> None:
+        """``config``: the one that the server was started with. ``listeners``: the server's live list."""
+        self.config = config
+        """What is in effect now, and what a restart will change as it was at the start."""
+        self._server = server
+        self._shares = shares
+        self._listeners = listeners
+        self.limits_changed: Callable[[], None] = lambda: None
+        """Called when limits of connections have changed."""
+
+    async def apply(self, fresh: Config) -> Outcome:
+        """Apply ``fresh``, which was checked on its own. Raises ``ConfigError``, and then changes nothing."""
+        outcome = Outcome()
+        config = self._possible(fresh, outcome)
+        present = {share.name.casefold(): share for share in self.config.shares}
+        wanted = {share.name.casefold(): share for share in config.shares}
+        gone = [name for name in present if name not in wanted or _is_replaced(present[name], wanted[name])]
+        new = [name for name in wanted if name not in present or name in gone]
+        realms = realms_of_keytab(config.settings)
+        kept = [name for name in wanted if name in present and name not in gone]
+        prepared = [self._shares.prepare(config, wanted[name], outcome.notes) for name in kept]
+        made = self._make(config, [wanted[name] for name in new], outcome)
+        before, self.config = self.config, config
+        self._apply_settings(before, fresh.settings, realms, outcome)
+        self._apply_users(before, config, outcome)
+        for name in gone:
+            self._remove(present[name], "removed" if name not in wanted else "replaced", outcome)
+        for name, change in zip(kept, prepared, strict=True):
+            self._change(present[name], wanted[name], change, outcome)
+        for share in made:
+            await self._add(share, outcome)
+        return outcome
+
+    def _possible(self, fresh: Config, outcome: Outcome) -> Config:
+        """Return ``fresh`` with the values of today where only a restart could change them. Raises ``ConfigError``."""
+        today = self.config
+        for where, old, new, table in (
+            ("[server] ", today, fresh, effects.SERVER),
+            ("", today.settings, fresh.settings, effects.SETTINGS),
+        ):
+            found = effects.changed(old, new, table)
+            outcome.restart += [where + name for name, effect in found.items() if effect is Effect.RESTART]
+        kept = {name: getattr(today, name) for name, effect in effects.SERVER.items() if effect is Effect.RESTART}
+        lasting = {
+            name: getattr(today.settings, name) for name, effect in effects.SETTINGS.items() if effect is Effect.RESTART
+        }
+        config = replace(fresh, **kept, settings=replace(fresh.settings, **lasting))
+        try:
+            check_cluster(config)
+            check(config)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error} (before a restart, {', '.join(outcome.restart) or 'nothing'} stays as it is)"
+            ) from error
+        return config
+
+    def _make(self, config: Config, wanted: list[ShareConfig], outcome: Outcome) -> list[Share]:
+        """Make new shares, or none if one cannot be made."""
+        made: list[Share] = []
+        try:
+            made += [self._shares.make(config, share, outcome.notes) for share in wanted]
+        except ConfigError:
+            for share in made:
+                self._shares.discard(share)
+            raise
+        return made
+
+    # Settings
+
+    def _apply_settings(self, before: Config, fresh: Settings, realms: frozenset[str], outcome: Outcome) -> None:
+        """Change the settings that all parts of the server share."""
+        settings = before.settings
+        found = effects.changed(settings, fresh, effects.SETTINGS)
+        for name, effect in found.items():
+            if effect is not Effect.RESTART:
+                setattr(settings, name, getattr(fresh, name))
+                outcome.changes.append(f"{name}: {effect.value}")
+        self.config = replace(self.config, settings=settings)
+        self._server.settings_changed()
+        if self._server.principals is not None and not settings.trusted_realms:
+            self._server.principals.trusted_realms = realms
+        self.limits_changed()
+        for listener in self._listeners:
+            listener.first_byte_timeout = settings.negotiate_timeout
+        if "hosts" in found:
+            for connection in list(self._server.connection_list):
+                if not settings.hosts.admits(connection.client_name):
+                    outcome.changes.append(f"connection from {connection.client_name}: ended")
+                    connection.disconnect("its address is no longer admitted")
+
+    # Users
+
+    def _apply_users(self, before: Config, config: Config, outcome: Outcome) -> None:
+        """Change the accounts, and end the sessions of users who may no longer log on."""
+        old = {account.name.casefold(): account for account in before.accounts}
+        new = {account.name.casefold(): account for account in config.accounts}
+        for name in sorted(old.keys() | new.keys()):
+            if name not in new:
+                outcome.changes.append(f"user {old[name].name}: removed")
+            elif name not in old:
+                outcome.changes.append(f"user {new[name].name}: added")
+            elif new[name] != old[name]:
+                outcome.changes.append(f"user {new[name].name}: changed")
+        self._server.users.replace(config.accounts)
+        ended = endings.end_user(self._server, lambda identity: not self._may_log_on(identity))
+        if ended:
+            outcome.changes.append(f"{ended} sessions of users who may no longer log on: ended")
+        for session in self._server.sessions.by_id.values():
+            if session.identity is not None:
+                session.identity = self._as_today(session.identity)
+
+    def _may_log_on(self, identity: Identity) -> bool:
+        server = self._server
+        if identity.anonymous:
+            return server.settings.allow_anonymous
+        if identity.guest:
+            return server.settings.allow_guest
+        if not identity.domain:
+            return server.users.find(identity.name) is not None
+        try:
+            return server.principals is not None and bool(
+                server.principals.identity_of(f"{identity.name}@{identity.domain}").domain
+            )
+        except ValueError:
+            return False
+
+    def _as_today(self, identity: Identity) -> Identity:
+        """Return an identity with the user of the host that its account has now: for files opened from now on."""
+        account = (
+            None if identity.guest or identity.anonymous or identity.domain else self._server.users.find(identity.name)
+        )
+        if account is None or account.user == identity.user:
+            return identity
+        return replace(identity, user=account.user)
+
+    # Shares
+
+    def _remove(self, share: ShareConfig, how: str, outcome: Outcome) -> None:
+        running = self._shares.find(share.name)
+        if running is not None:
+            ended = self._shares.remove(running)
+            outcome.changes.append(f"share {share.name}: {how}{_ended(ended)}")
+
+    def _change(self, old: ShareConfig, new: ShareConfig, change: Change, outcome: Outcome) -> None:
+        """Change a share, and review it in any case: the users may have changed."""
+        ended = self._shares.change(change)
+        found = effects.changed(old, new, effects.SHARE)
+        if found:
+            told = ", ".join(f"{name} {effect.value}" for name, effect in found.items())
+            outcome.changes.append(f"share {new.name}: {told}{_ended(ended)}")
+        elif ended:
+            outcome.changes.append(f"share {new.name}: {ended} tree connects ended")
+
+    async def _add(self, share: Share, outcome: Outcome) -> None:
+        try:
+            await self._shares.add(share)
+        except ConfigError as error:
+            # The store of persistent opens failed. The other shares are served already.
+            log.error("%s", error)
+            outcome.notes.append(str(error))
+            self.config = replace(
+                self.config, shares=[entry for entry in self.config.shares if entry.name != share.name]
+            )
+        else:
+            outcome.changes.append(f"share {share.name}: added")
+
+
+def _is_replaced(old: ShareConfig, new: ShareConfig) -> bool:
+    return Effect.REPLACED in effects.changed(old, new, effects.SHARE).values()
+
+
+def _ended(count: int) -> str:
+    return f"; {count} tree connects ended" if count else ""

@@ -1,0 +1,124 @@
+"""The shares of a running server: adding, changing and removing them while clients are connected."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config, ShareConfig
+from smb3server.persistence.store import StoreError
+from smb3server.server.server import Server
+from smb3server.service.shares import Prepared, adopt, make_share, prepare
+from smb3server.service.stored_opens import StoredOpens
+from smb3server.state import endings
+from smb3server.state.caller import maximal_access_of
+from smb3server.state.objects import TreeConnect
+from smb3server.state.share import Share
+
+
+class ClusterShares(Protocol):
+    """What this module needs of a cluster."""
+
+    async def add_share(self, share: Share) -> None:
+        """Serve one more share with its service. Raises ``StoreError``."""
+        ...
+
+    def remove_share(self, share: Share) -> None:
+        """Forget a share that is no longer served."""
+        ...
+
+
+class Change(NamedTuple):
+    """A share that is served, and what is to become of it."""
+
+    share: Share
+    prepared: Prepared
+
+
+class RunningShares:
+    """The shares of one server. A share is made first, which may fail, and added to the server afterwards."""
+
+    def __init__(self, server: Server, stored: StoredOpens) -> None:
+        self._server = server
+        self._stored = stored
+        self.cluster: ClusterShares | None = None
+        """None outside a cluster, and until the server has joined it with the shares of its start."""
+
+    def find(self, name: str) -> Share | None:
+        """Return the share of this name; case does not matter."""
+        return self._server.share_list.get(name.casefold())
+
+    def make(self, config: Config, wanted: ShareConfig, notes: list[str]) -> Share:
+        """Make a share that is not served yet. Raises ``ConfigError``."""
+        return make_share(config, wanted, notes)
+
+    @staticmethod
+    def discard(share: Share) -> None:
+        """Undo ``make``."""
+        if share.backend is not None:
+            share.backend.close()
+
+    async def add(self, share: Share) -> None:
+        """Serve a share that was made. Raises ``ConfigError``, and then discards it."""
+        try:
+            if share.service:
+                await self._add_to_service(share)
+            elif share.continuous_availability:
+                await self._stored.serve([share], all_shares=False)
+        except (ConfigError, StoreError) as error:
+            self._forget(share)
+            self.discard(share)
+            raise ConfigError(f"share {share.name}: {error}") from error
+        self._server.add_share(share)
+
+    async def _add_to_service(self, share: Share) -> None:
+        if self.cluster is None:
+            raise ConfigError(f"service {share.service} needs a cluster, which the server joins at its start")
+        await self.cluster.add_share(share)
+
+    def prepare(self, config: Config, wanted: ShareConfig, notes: list[str]) -> Change:
+        """Prepare the change of a share that is served. Raises ``ConfigError``."""
+        share = self.find(wanted.name)
+        if share is None:
+            raise ConfigError(f"share {wanted.name}: it is not served")
+        return Change(share, prepare(share, config, wanted, notes))
+
+    def change(self, change: Change) -> int:
+        """Change a share. End the tree connects that it no longer allows, and return how many."""
+        adopt(change.share, change.prepared)
+        return self.review(change.share)
+
+    def review(self, share: Share) -> int:
+        """End the tree connects that a share no longer allows, and return how many. Give the others their rights anew:
+        these count for files opened from now on.
+        """
+        server = self._server
+        ended = endings.end_trees(server, share, lambda tree: not self._allows(share, tree))
+        for tree in server.trees_of(share):
+            tree.maximal_access = maximal_access_of(tree.session, share, server.accounts)
+            tree.caller = None
+        return ended
+
+    def _allows(self, share: Share, tree: TreeConnect) -> bool:
+        session = tree.session
+        if session.identity is None or not share.admits(session.identity, session.connection.client_name):
+            return False
+        return bool(maximal_access_of(session, share, self._server.accounts))
+
+    def remove(self, share: Share) -> int:
+        """Stop serving a share: end its tree connects, and return how many. [MS-SMB2 3.3.4.15]"""
+        server, backend = self._server, share.backend
+        server.remove_share(share)
+        ended = endings.end_share(server, share)
+        self._forget(share)
+        if backend is not None:
+            server.host_changes.leave(backend)
+            # Work that was under way may still use the store on a thread.
+            server.long_work.after_present(backend.close)
+        return ended
+
+    def _forget(self, share: Share) -> None:
+        if share.service and self.cluster is not None:
+            self.cluster.remove_share(share)
+        if self._stored.persistence is not None:
+            self._stored.persistence.leave(share)
