@@ -36,9 +36,7 @@ _RESTRICTIONS = {
 class LogonError(Exception):
     """The user may not log on."""
 
-    def __init__(
-        self, reason: str, status: NtStatus = NtStatus.LOGON_FAILURE, code: str = "bad_exchange"
-    ) -> None:
+    def __init__(self, reason: str, status: NtStatus = NtStatus.LOGON_FAILURE, code: str = "bad_exchange") -> None:
         """Describe the failure. ``status`` is for the client. LOGON_FAILURE means that the user is unknown or the proof
         is wrong. ``code`` is that of ``Reason``."""
         super().__init__(reason)

@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from smb3server.auth.password_rules import EMPTY_HASH
 from smb3server.auth.users import parse_hash
 from smb3server.process.secret_files import SecretFileError, read_secret
 
@@ -155,6 +156,8 @@ def _parse(line: str) -> StoredUser:
     parts = line.split(":", 3)
     if len(parts) < 2 or not parts[0]:
         raise ValueError("write NAME:NT_HASH or NAME:NT_HASH:UNIX_USER")
+    if parse_hash(parts[1]) == EMPTY_HASH:
+        raise ValueError(f"the password of {parts[0]} is empty; remedy: smb3server user passwd {parts[0]}")
     texts, times, flags = dict.fromkeys(_TEXTS, ""), dict.fromkeys(_TIMES, 0), dict.fromkeys(_FLAGS, False)
     seen: set[str] = set()
     for entry in parts[3].split(",") if len(parts) > 3 and parts[3] else ():

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
+from collections.abc import Callable
+from functools import partial
 
 from smb3server.cli.exits import EXIT_USAGE, CommandError
 from smb3server.config.arguments import make_config
@@ -17,6 +21,8 @@ from smb3server.service.privileges import Privileges
 from smb3server.service.service import Service
 from smb3server.status import mount_commands
 from smbdirect.errors import ProviderError
+
+log = logging.getLogger(__name__)
 
 
 def commands(service: Service) -> list[str]:
@@ -44,12 +50,20 @@ def commands(service: Service) -> list[str]:
     )
 
 
-async def serve(config: Config, privileges: Privileges) -> int:
-    """Run until SIGTERM, SIGINT or SIGHUP (the terminal was closed), and return the exit status.
+def terminal_is_gone(had: bool) -> bool:
+    """Return whether the terminal that the server was started at was closed. ``had``: whether there was one.
 
-    Raises ``CommandError`` if it cannot start.
+    A terminal that hangs up sends SIGHUP as well, but it answers no longer.
     """
-    service = Service(config, privileges)
+    return had and not any(os.isatty(descriptor) for descriptor in (0, 1, 2))
+
+
+async def serve(config: Config, privileges: Privileges, read: Callable[[], Config] | None = None) -> int:
+    """Run until SIGTERM, SIGINT or the end of the terminal, and return the exit status.
+
+    SIGHUP reads the configuration again by ``read``. Raises ``CommandError`` if it cannot start.
+    """
+    service = Service(config, privileges, read)
     if config.command_line_passwords:
         service.notes.append(
             "a password was on the command line, where other users of this host may have seen it; --user NAME asks for "
@@ -57,8 +71,21 @@ async def serve(config: Config, privileges: Privileges) -> int:
         )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    had_terminal = not terminal_is_gone(True)
+    reloads: set[asyncio.Task[None]] = set()
+
+    def hung_up() -> None:
+        if terminal_is_gone(had_terminal):
+            stop.set()
+            return
+        task = loop.create_task(_reload(service))
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, hung_up)
+    service.on_stop = stop.set
     try:
         await service.start()
     except (ConfigError, OSError, ProviderError) as error:
@@ -79,16 +106,20 @@ async def serve(config: Config, privileges: Privileges) -> int:
     return 0
 
 
-def start_log(config: Config) -> log_output.LogOutput:
-    """Begin to log as configured. Raises ``ConfigError``."""
-    log = config.log
+async def _reload(service: Service) -> None:
+    """Reload as SIGHUP asks. What is wrong is in the log, and the server goes on as it was."""
     try:
-        levels = log_levels.parse(config.log_level, log_levels.Levels("info", dict(log.levels)))
-        return log_output.start(levels, log.file, log.format)
+        await service.reload()
+    except ConfigError:
+        log.error("the configuration was not reloaded; remedy: mend it, then `smb3server reload`")
+
+
+def start_log(config: Config) -> None:
+    """Begin to log as configured. Raises ``ConfigError``."""
+    try:
+        log_output.start(log_levels.parse(config.log_level), config.log.file, config.log.format)
     except OSError as error:
-        raise ConfigError(f"log_file {log.file}: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"log_level: {error}") from error
+        raise ConfigError(f"log_file {config.log.file}: {error.strerror}") from error
 
 
 def run(options: ServerOptions) -> int:
@@ -101,11 +132,12 @@ def run(options: ServerOptions) -> int:
         privileges = Privileges(config)
         privileges.restrict()
         start_log(config)
+        read = partial(make_config, options)
     except ConfigError as error:
         raise CommandError(str(error), EXIT_USAGE) from error
     try:
         # uvloop is optional, and exists on Linux with CPython only.
         import uvloop
     except ImportError:
-        return asyncio.run(serve(config, privileges))
-    return int(uvloop.run(serve(config, privileges)))
+        return asyncio.run(serve(config, privileges, read))
+    return int(uvloop.run(serve(config, privileges, read)))

@@ -38,9 +38,18 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "serve": Entry("smb3server.cli.serve", SERVING, "share directories; the same as no command"),
+    "reload": Entry("smb3server.cli.reload", SERVING, "read the configuration again, without cutting clients"),
+    "stop": Entry("smb3server.cli.stop", SERVING, "end a running server"),
     "hash": Entry("smb3server.cli.password_hash", SERVING, "make a line for users_file"),
     "status": Entry("smb3server.cli.status", SHOWING, "sessions, channels and opens, and whether RDMA is used"),
+    "metrics": Entry("smb3server.cli.metrics", SHOWING, "print metrics for Prometheus"),
+    "trace": Entry("smb3server.cli.trace", SHOWING, "write a client's messages to a file for Wireshark"),
+    "log-level": Entry("smb3server.cli.log_level", SHOWING, "show or change the levels of the log"),
     "doctor": Entry("smb3server.cli.doctor", SHOWING, "what this machine can serve, or how a share is reached"),
+    "user": Entry("smb3server.cli.user", CHANGING, "add, change, list and remove users, import them from Samba"),
+    "share": Entry("smb3server.cli.share", CHANGING, "list, add, change and remove shares at run time"),
+    "session": Entry("smb3server.cli.session", CHANGING, "list sessions, end some"),
+    "file": Entry("smb3server.cli.file", CHANGING, "list open files, close some"),
     "cluster": Entry("smb3server.cli.cluster", CHANGING, "show nodes and services of a cluster, move services"),
     "witness": Entry("smb3server.cli.witness", CHANGING, "ask a Witness service, notify its clients"),
     "selfcheck": Entry("smb3server.cli.selfcheck", TESTING, "check that RDMA NICs carry data unharmed"),

@@ -56,7 +56,10 @@ def parse_user(text: str, password_file: Path | None = None) -> Account:
     name, separator, password = text.partition(":")
     if not name:
         raise ConfigError("--user: write NAME or NAME:PASSWORD")
-    return Account(name, nt_hash(password if separator else find_password(name, password_file)))
+    password = password if separator else find_password(name, password_file)
+    if not password:
+        raise ConfigError(f"--user {name}: the password is empty; remedy: give it one, or let guests in with --guest")
+    return Account(name, nt_hash(password))
 
 
 def parse_arguments(arguments: Sequence[str]) -> Config:

@@ -15,8 +15,8 @@ from pathlib import Path
 from smb3server.auth.groups import is_user
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
-from smb3server.process import log_levels
 from smb3server.config.users import check_accounts
+from smb3server.process import log_levels
 from smb3server.settings import store_access
 from smb3server.settings.server import Settings
 from smb3server.settings.store_url import parse_url

@@ -10,8 +10,8 @@ from smb3server.auth.users import Account
 from smb3server.backends.base import User
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.settings.cluster import ClusterConfig
-from smb3server.settings.observing import LogSettings, MetricsSettings
 from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.observing import LogSettings, MetricsSettings, TraceConfig
 from smb3server.settings.server import Settings
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
@@ -91,7 +91,9 @@ class Config:
     """As ``process.log_levels.parse`` reads it."""
     log: LogSettings = field(default_factory=LogSettings)
     metrics: MetricsSettings | None = None
-    """None means that there is no port for Prometheus."""
+    """None means that nothing is counted for Prometheus."""
+    traces: list[TraceConfig] = field(default_factory=list)
+    """Clients whose messages are written to files from the start on."""
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     witness: WitnessConfig | None = None
     discovery: DiscoveryConfig | None = None

@@ -45,6 +45,19 @@ def find_password(name: str, file: Path | None) -> str:
     The places are, in this order: ``file``, systemd's credential ``smb3server.NAME``, the variable SMB3SERVER_PASSWORD,
     the terminal. Raises ``ConfigError``.
     """
+    found = find_secret(name, file)
+    if found is not None:
+        return found
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"user {name}: no password: give --password-file FILE, the credential {CREDENTIAL}{name} or "
+            f"{PASSWORD_VARIABLE}"
+        )
+    return getpass.getpass(f"Password of {name}: ")
+
+
+def find_secret(name: str, file: Path | None) -> str | None:
+    """Find the password of a user in the places of ``find_password``, without the terminal. Raises ``ConfigError``."""
     if file is not None:
         return read_password(file)
     directory = os.environ.get(CREDENTIALS_VARIABLE)
@@ -52,14 +65,7 @@ def find_password(name: str, file: Path | None) -> str:
         credential = Path(directory) / f"{CREDENTIAL}{name}"
         if credential.exists():
             return read_password(credential)
-    if password := os.environ.get(PASSWORD_VARIABLE):
-        return password
-    if not sys.stdin.isatty():
-        raise ConfigError(
-            f"user {name}: no password: give --password-file FILE, the credential {CREDENTIAL}{name} or "
-            f"{PASSWORD_VARIABLE}"
-        )
-    return getpass.getpass(f"Password of {name}: ")
+    return os.environ.get(PASSWORD_VARIABLE) or None
 
 
 def hide_arguments(given: Sequence[str]) -> None:

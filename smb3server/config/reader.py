@@ -26,6 +26,7 @@ guests_see_accounts = false
 hosts_allow = ["192.0.2.0/24"]
 hosts_deny = []
 admins = ["@staff"]                # users who may change the server from afar
+min_password_length = 8            # of passwords that clients and "smb3server user" set
 min_dialect = "2.1"
 rdma_min_dialect = "3.0"
 max_dialect = "3.1.1"
@@ -111,6 +112,7 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.auth.groups import Groups
+from smb3server.auth.password_rules import EMPTY_HASH, MAX_LENGTH
 from smb3server.auth.principals import parse as parse_principal
 from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
@@ -162,7 +164,7 @@ def read_file(path: Path, config: Config) -> None:
     _read_server(Table(f"{path}: [server]", take_table(path, document, "server")), config)
     _read_limits(Table(f"{path}: [limits]", take_table(path, document, "limits")), config.settings)
     for entry in take_tables(path, document, "share"):
-        _read_share(Table(f"{path}: [[share]]", entry), config)
+        read_share(Table(f"{path}: [[share]]", entry), config)
     for entry in take_tables(path, document, "user"):
         if path not in config.secret_files and any(key in entry for key in SECRETS):
             config.secret_files.append(path)
@@ -217,6 +219,9 @@ def _read_server(table: Table, config: Config) -> None:
     settings.trusted_realms = tuple(table.strings("trusted_realms") or settings.trusted_realms)
     settings.unknown_principals = _unknown_principals(table.take("unknown_principals", str, "refuse"))
     settings.hosts = _hosts(table, "[server]")
+    settings.min_password_length = table.take("min_password_length", int, settings.min_password_length)
+    if not 1 <= settings.min_password_length <= MAX_LENGTH:
+        raise ConfigError(f"min_password_length: 1 to {MAX_LENGTH}, not {settings.min_password_length}")
     settings.admins = _names(table, "[server]", "admins", settings.groups) or frozenset()
     config.listen = table.strings("listen") or config.listen
     config.port = check_port(table.take("port", int, config.port))
@@ -338,7 +343,8 @@ def _read_limits(table: Table, settings: Settings) -> None:
         settings.max_message_size = max(settings.max_message_size, settings.max_io_size + MESSAGE_OVERHEAD)
 
 
-def _read_share(table: Table, config: Config) -> None:
+def read_share(table: Table, config: Config) -> None:
+    """Add the share that a section describes to ``config``. Raises ``ConfigError``."""
     name, path = table.take("name", str), table.take("path", str)
     if not name or not path:
         raise ConfigError("[[share]]: name and path are needed")
@@ -389,6 +395,8 @@ def _read_user(table: Table, config: Config) -> None:
         if principal:
             parse_principal(principal)
         digest = nt_hash(password) if digest is None else parse_hash(digest)
+        if digest == EMPTY_HASH:
+            raise ValueError("the password is empty; remedy: give it one, or let guests in with guest = true")
         config.accounts.append(Account(name, digest, user, principal))
     except ValueError as error:
         raise ConfigError(f"[[user]] {name}: {error}") from error

@@ -25,6 +25,9 @@ from pathlib import Path
 from smb3server.access import sddl
 from smb3server.access.descriptor import SecurityDescriptor
 from smb3server.config.error import ConfigError
+from smb3server.config.model import Config, ShareConfig
+from smb3server.config.reader import read_share
+from smb3server.config.table import Table as SectionTable
 
 FILE_NAME = "shares.toml"
 _HEADER = '# Written by smb3server: change it with "smb3server share".\n'
@@ -122,3 +125,10 @@ def from_options(name: str, path: str, options: Mapping[str, object]) -> Table:
         else:
             raise ConfigError(f"share {name}: {key}: text, a number, true, false or a list of texts is needed")
     return table
+
+
+def share_of(where: str, table: Table, config: Config) -> ShareConfig:
+    """Return the share that a table describes, with the groups of ``config``. Raises ``ConfigError``."""
+    scratch = Config(settings=config.settings)
+    read_share(SectionTable(where, table), scratch)
+    return scratch.shares[0]

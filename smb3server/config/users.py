@@ -32,14 +32,17 @@ def default_users_file(state: Path | None) -> Path:
     return (Path(base) if base else Path.home() / ".config") / "smb3server" / FILE_NAME
 
 
-def users_file_of(document: dict[str, Any]) -> Path | None:
-    """Return the users file of a configuration file's content. None if that names neither it nor a state directory."""
+def users_file_of(document: dict[str, Any], folder: Path) -> Path | None:
+    """Return the users file of a configuration file's content. None if that names neither it nor a state directory.
+
+    Relative paths count from ``folder``.
+    """
     server = document.get("server")
     named = server.get("users_file") if isinstance(server, dict) else None
     state = server.get("state") if isinstance(server, dict) else None
     if isinstance(named, str) and named:
-        return Path(named)
-    return default_users_file(Path(state)) if isinstance(state, str) and state else None
+        return folder / named
+    return default_users_file(folder / state) if isinstance(state, str) and state else None
 
 
 def read_accounts(path: Path, run_as: str = "") -> list[Account]:

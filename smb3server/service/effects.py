@@ -45,6 +45,10 @@ SETTINGS: Mapping[str, Effect] = {
     "allow_anonymous": _AT_ONCE,
     "hosts": _AT_ONCE,
     "guests_see_accounts": _AT_ONCE,
+    "groups": _AT_ONCE,
+    "admins": _AT_ONCE,
+    "share_folders": _AT_ONCE,
+    "min_password_length": _AT_ONCE,
     "keytab": _LOGONS,
     "ntlm": _LOGONS,
     "trusted_realms": _LOGONS,
@@ -99,7 +103,13 @@ SERVER: Mapping[str, Effect] = {
     "accounts": _AT_ONCE,
     "settings": _AT_ONCE,
     "log_level": _AT_ONCE,
-    # Not settings: where secrets came from.
+    # The log's and the audit's files are opened again by each reload. Their names stay.
+    "log": _RESTART,
+    "metrics": _RESTART,
+    "traces": _RESTART,
+    "users_file": _AT_ONCE,
+    # Not settings: what was found while reading.
+    "notes": _AT_ONCE,
     "secret_files": _AT_ONCE,
     "command_line_passwords": _AT_ONCE,
     "listen": _RESTART,
@@ -112,6 +122,8 @@ SERVER: Mapping[str, Effect] = {
     "xattrs": _RESTART,
     "cluster": _RESTART,
     "witness": _RESTART,
+    "discovery": _RESTART,
+    "web": _RESTART,
 }
 """The fields of ``Config``."""
 

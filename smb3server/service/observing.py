@@ -14,7 +14,7 @@ from smb3server.process.audit_log import AuditLines, AuditLog
 from smb3server.server.server import Server
 from smb3server.state.audit import ShareAudit
 from smb3server.status import trace
-from smb3server.status.admin_socket import Command
+from smb3server.status.admin_socket import Command, RefusedError
 from smb3server.status.loop_lag import LoopLag
 from smb3server.status.trace import TraceError, Traces, Wanted
 
@@ -74,9 +74,10 @@ class Observing:
             self._lag.start()
             if settings.port:
                 await self._listen(settings.listen, settings.port)
-        for wanted in self._config.traces:
+        for given in self._config.traces:
             try:
-                self.traces.begin(wanted)
+                client = trace.parse_client(given.client)
+                self.traces.begin(Wanted(client, given.file, given.decrypt, trace.MAX_SECONDS))
             except TraceError as error:
                 raise ConfigError(f"--trace: {error}") from error
 
@@ -117,35 +118,42 @@ class Observing:
         if self._audit is not None:
             self._audit.close()
 
+    def reloaded(self, config: Config) -> None:
+        """Log as configured now, to new files if the old ones were renamed."""
+        self._config = config
+        log_levels.apply(log_levels.parse(config.log_level))
+        self._server.measuring.update()
+        self.reopen_logs()
+
     # Commands of the admin socket
 
     def commands(self) -> dict[str, Command]:
         """Return the commands of the admin socket."""
         return {
             "metrics": self._metrics_command,
-            "log_level": self._log_level,
-            "log_reopen": self._reopen,
+            "log-level": self._log_level,
+            "log-reopen": self._reopen,
             "trace": self._trace,
-            "trace_status": self._trace_status,
-            "trace_stop": self._trace_stop,
+            "trace-list": lambda _: {"traces": [_described(running) for running in self.traces.running.values()]},
+            "trace-stop": self._trace_stop,
         }
 
     def _metrics_command(self, request: Json) -> Json:
         try:
             return {"text": self._metrics().decode()}
         except ConfigError as error:
-            return {"error": str(error)}
+            raise RefusedError(str(error)) from error
 
     def _log_level(self, request: Json) -> Json:
-        """Change levels of the log until the next start, or say what they are."""
+        """Change levels of the log until the next reload, or say what they are."""
         wanted = request.get("level", "")
         if not isinstance(wanted, str):
-            return {"error": "level: a text such as info,auth:debug"}
+            raise RefusedError("level: a text such as info,auth:debug is needed")
         if wanted:
             try:
                 levels = log_levels.parse(wanted, log_levels.in_force())
             except ValueError as error:
-                return {"error": str(error)}
+                raise RefusedError(str(error)) from error
             log_levels.apply(levels)
             self._server.measuring.update()
             log.warning("levels of the log: %s", levels)
@@ -159,15 +167,12 @@ class Observing:
         try:
             return _described(self.traces.begin(_wanted(request)))
         except TraceError as error:
-            return {"error": str(error)}
-
-    def _trace_status(self, request: Json) -> Json:
-        return {"traces": [_described(running) for running in self.traces.running.values()]}
+            raise RefusedError(str(error)) from error
 
     def _trace_stop(self, request: Json) -> Json:
         found = self.traces.running.get(Path(str(request.get("file", ""))))
         if found is None:
-            return {"error": "no such trace is under way"}
+            raise RefusedError("no such trace is under way")
         self.traces.end(found, "stopped by the operator")
         return _described(found)
 

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from smb3server.access.identity import Identity
 from smb3server.config.checks import check, check_cluster
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
@@ -25,8 +24,8 @@ from smb3server.service import effects
 from smb3server.service.effects import Effect
 from smb3server.service.kerberos import realms_of_keytab
 from smb3server.service.running_shares import Change, RunningShares
+from smb3server.service.users import LiveUsers
 from smb3server.settings.server import Settings
-from smb3server.state import endings
 from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
@@ -60,19 +59,27 @@ class Outcome:
 class Reload:
     """Applies configurations to one server. The caller sees to it that only one is applied at a time."""
 
-    def __init__(self, config: Config, server: Server, shares: RunningShares, listeners: list[TcpListener]) -> None:
+    def __init__(
+        self, config: Config, server: Server, shares: RunningShares, users: LiveUsers, listeners: list[TcpListener]
+    ) -> None:
         """``config``: the one that the server was started with. ``listeners``: the server's live list."""
         self.config = config
         """What is in effect now, and what a restart will change as it was at the start."""
         self._server = server
         self._shares = shares
+        self._users = users
         self._listeners = listeners
         self.limits_changed: Callable[[], None] = lambda: None
         """Called when limits of connections have changed."""
 
+    def start_with(self, config: Config) -> None:
+        """Count ``config`` as what the server was started with. Its settings are those of the server."""
+        self.config = config
+        self._users.use_accounts_of(config)
+
     async def apply(self, fresh: Config) -> Outcome:
         """Apply ``fresh``, which was checked on its own. Raises ``ConfigError``, and then changes nothing."""
-        outcome = Outcome()
+        outcome = Outcome(notes=list(fresh.notes))
         config = self._possible(fresh, outcome)
         present = {share.name.casefold(): share for share in self.config.shares}
         wanted = {share.name.casefold(): share for share in config.shares}
@@ -84,7 +91,7 @@ class Reload:
         made = self._make(config, [wanted[name] for name in new], outcome)
         before, self.config = self.config, config
         self._apply_settings(before, fresh.settings, realms, outcome)
-        self._apply_users(before, config, outcome)
+        self._apply_users(self.config, outcome)
         for name in gone:
             self._remove(present[name], "removed" if name not in wanted else "replaced", outcome)
         for name, change in zip(kept, prepared, strict=True):
@@ -152,48 +159,13 @@ class Reload:
 
     # Users
 
-    def _apply_users(self, before: Config, config: Config, outcome: Outcome) -> None:
+    def _apply_users(self, config: Config, outcome: Outcome) -> None:
         """Change the accounts, and end the sessions of users who may no longer log on."""
-        old = {account.name.casefold(): account for account in before.accounts}
-        new = {account.name.casefold(): account for account in config.accounts}
-        for name in sorted(old.keys() | new.keys()):
-            if name not in new:
-                outcome.changes.append(f"user {old[name].name}: removed")
-            elif name not in old:
-                outcome.changes.append(f"user {new[name].name}: added")
-            elif new[name] != old[name]:
-                outcome.changes.append(f"user {new[name].name}: changed")
-        self._server.users.replace(config.accounts)
-        ended = endings.end_user(self._server, lambda identity: not self._may_log_on(identity))
-        if ended:
-            outcome.changes.append(f"{ended} sessions of users who may no longer log on: ended")
-        for session in self._server.sessions.by_id.values():
-            if session.identity is not None:
-                session.identity = self._as_today(session.identity)
-
-    def _may_log_on(self, identity: Identity) -> bool:
-        server = self._server
-        if identity.anonymous:
-            return server.settings.allow_anonymous
-        if identity.guest:
-            return server.settings.allow_guest
-        if not identity.domain:
-            return server.users.find(identity.name) is not None
-        try:
-            return server.principals is not None and bool(
-                server.principals.identity_of(f"{identity.name}@{identity.domain}").domain
-            )
-        except ValueError:
-            return False
-
-    def _as_today(self, identity: Identity) -> Identity:
-        """Return an identity with the user of the host that its account has now: for files opened from now on."""
-        account = (
-            None if identity.guest or identity.anonymous or identity.domain else self._server.users.find(identity.name)
-        )
-        if account is None or account.user == identity.user:
-            return identity
-        return replace(identity, user=account.user)
+        changes = self._users.use(config)
+        for kind in ("added", "changed", "removed"):
+            outcome.changes += [f"user {name}: {kind}" for name in getattr(changes, kind)]
+        if changes.sessions_ended:
+            outcome.changes.append(f"{changes.sessions_ended} sessions of users who may no longer log on: ended")
 
     # Shares
 

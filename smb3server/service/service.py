@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
 import resource
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smb3server.auth.users import UserDatabase
@@ -16,11 +19,16 @@ from smb3server.config.model import Config
 from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
 from smb3server.server.server import Server
+from smb3server.service.admin_commands import client_commands, process_commands, share_commands
+from smb3server.service.client_admin import ClientAdmin
 from smb3server.service.kerberos import realms_of_keytab
 from smb3server.service.listeners import Fabrics
+from smb3server.service.observing import Observing
 from smb3server.service.privileges import Privileges, in_force
 from smb3server.service.reception import Reception
+from smb3server.service.reload import Outcome, Reload
 from smb3server.service.running_shares import RunningShares
+from smb3server.service.share_admin import ShareAdmin
 from smb3server.service.shares import warn_of_roots
 from smb3server.service.state_directory import StateDirectory
 from smb3server.service.stored_opens import StoredOpens
@@ -46,10 +54,18 @@ DESCRIPTORS_PER_OPEN = 2
 class Service:
     """A configured server. Call ``start`` and then ``stop``, once; also call ``stop`` after a ``start`` that failed."""
 
-    def __init__(self, config: Config, privileges: Privileges | None = None) -> None:
-        """Prepare the server. ``privileges`` are those of the process; None leaves them unchanged."""
-        self.config = config
+    def __init__(
+        self, config: Config, privileges: Privileges | None = None, read: Callable[[], Config] | None = None
+    ) -> None:
+        """Prepare the server.
+
+        ``privileges`` are those of the process; None leaves them unchanged. ``read`` reads the configuration again, on
+        a worker thread; None means that it never changes.
+        """
         self._privileges = privileges
+        self._read = read
+        self._given = config
+        """The configuration as it was read last, without the shares of run time."""
         users = UserDatabase()
         for account in config.accounts:
             users.add(account)
@@ -74,9 +90,25 @@ class Service:
         self.witness: Witness | None = None
         self.announcer: Announcer | None = None
         self._state: StateDirectory | None = None
+        self._descriptors: int | None = None
+        """Descriptors that the process may have; None means any number."""
         self.users = LiveUsers(server, config)
-        self.notes: list[str] = list(config.notes)
+        self._reload = Reload(config, server, self.shares, self.users, self._tcp.listeners)
+        self._reload.limits_changed = self._limit_opens
+        self.share_admin = server.share_administration = ShareAdmin(self._reload, self.shares)
+        self.on_reload: Callable[[bool], None] = lambda begins: None
+        """Called with True when a reload begins, and with False when it has ended."""
+        self.on_stop: Callable[[], None] = lambda: None
+        """Called when the operator asks over the admin socket that the server stops. Set it before ``start``."""
+        self.observing = Observing(config, server)
+        self.shares.audit_of = self.observing.audit_of
+        self.notes: list[str] = []
         """Notes for the operator: ports other than the usual ones, fabrics that are not served."""
+
+    @property
+    def config(self) -> Config:
+        """The configuration in effect."""
+        return self._reload.config
 
     @property
     def listeners(self) -> list[TcpListener]:
@@ -89,6 +121,9 @@ class Service:
         self._raise_descriptor_limit()
         self._open_state()
         self._choose_domain()
+        self.share_admin.load(self.config.state)
+        self._reload.start_with(self.share_admin.complete(self.config))
+        self.notes += self.config.notes
         self.notes += warn_of_roots(self.server.users)
         for share in self.config.shares:
             self.server.add_share(self.shares.make(self.config, share, self.notes))
@@ -109,6 +144,7 @@ class Service:
             await self._start_witness(self.config.witness, hosts)
         if self._privileges is not None:
             self._privileges.drop_start_privileges()
+        await self.observing.start()
         await self._open_admin()
         if self.config.discovery is not None:
             self._announce(self.config.discovery)
@@ -120,15 +156,19 @@ class Service:
             self.server.principals.trusted_realms = realms
 
     def _raise_descriptor_limit(self) -> None:
-        """Raise the limit of descriptors as far as allowed, and limit the opens so that connections have descriptors
-        left.
-        """
+        """Raise the limit of descriptors as far as allowed."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
-        if soft != resource.RLIM_INFINITY:
+        self._descriptors = None if soft == resource.RLIM_INFINITY else soft
+        self._limit_opens()
+
+    def _limit_opens(self) -> None:
+        """Limit the opens and the unauthenticated peers so that connections have descriptors left."""
+        soft = self._descriptors
+        if soft is not None:
             settings = self.config.settings
             spare = min(settings.max_connections + 2 * settings.max_unauthenticated + 256, soft // 2)
             # Unauthenticated peers must not take the descriptors that users' connections need.
@@ -216,6 +256,10 @@ class Service:
             "ping": lambda _: {"pid": os.getpid()},
             "users": self.users.list_command,
             "reload_users": self.users.reload_command,
+            **process_commands(self.reload, self.on_stop),
+            **share_commands(self.share_admin),
+            **client_commands(ClientAdmin(self.server)),
+            **self.observing.commands(),
         }
         if self.witness is not None:
             commands |= self.witness.admin_commands()
@@ -230,6 +274,29 @@ class Service:
             admin.announce()
         except OSError as error:
             self.notes.append(f"`smb3server status` and `doctor` find this server by --state only: {error}")
+
+    async def reload(self) -> Outcome:
+        """Read the configuration again and apply it. Raises ``ConfigError``: then nothing has changed.
+
+        The outcome and all mistakes are logged.
+        """
+        async with self.share_admin.lock:
+            self.on_reload(True)
+            try:
+                given = self._given if self._read is None else await asyncio.to_thread(self._read)
+                fresh = self.share_admin.complete(replace(given, accounts=self.users.read_again(given)))
+                outcome = await self._reload.apply(fresh)
+                self._given = given
+                self.observing.reloaded(self.config)
+            except ConfigError as error:
+                for line in str(error).splitlines():
+                    log.error("reload: %s", line)
+                raise
+            finally:
+                self.on_reload(False)
+        outcome.write_log()
+        log.info("configuration reloaded")
+        return outcome
 
     def _report(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the report. ``"files": false`` leaves out opens and locks."""
@@ -264,6 +331,7 @@ class Service:
         if self.cluster is not None:
             await self.cluster.close()
         await self.server.interfaces.stop()
+        await self.observing.close()
         if self._state is not None:
             self._state.release()
             self._state = None

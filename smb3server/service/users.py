@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from smb3server.access.identity import Identity
 from smb3server.auth.users import Account
 from smb3server.auth.users_file import show_time
 from smb3server.config.error import ConfigError
@@ -15,6 +16,7 @@ from smb3server.config.model import Config
 from smb3server.config.users import check_accounts, read_accounts
 from smb3server.server.server import Server
 from smb3server.service import stand_in
+from smb3server.state import endings
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +44,17 @@ class LiveUsers:
         self._server = server
         self._config = config
 
+    def use(self, config: Config) -> Changes:
+        """Use another configuration, with the accounts that it has. See ``apply``."""
+        self._config = config
+        return self.apply(config.accounts)
+
     def apply(self, accounts: Iterable[Account]) -> Changes:
         """Have these accounts and no others from now on.
 
-        A session ends if its account is gone, or is disabled or expired now. Other sessions stay, with the rights that
-        they have: another password or user of the host counts for the next logon.
+        A session ends if its user may not log on any longer: the account is gone, disabled or expired, guests are not
+        allowed, a principal is not mapped. Other sessions stay. They act as the user of the host that their account
+        has now, on files opened from now on. Another password counts for the next logon.
         """
         users = self._server.users
         before = {account.name.casefold(): account for account in users}
@@ -56,36 +64,58 @@ class LiveUsers:
             sorted(after[key].name for key in after.keys() - before.keys()),
             sorted(after[key].name for key in after.keys() & before.keys() if after[key] != before[key]),
             sorted(before[key].name for key in before.keys() - after.keys()),
-            self._end_sessions(),
+            endings.end_user(self._server, lambda identity: not self._may_log_on(identity)),
         )
+        for session in self._server.sessions.by_id.values():
+            if session.identity is not None:
+                session.identity = self._as_today(session.identity)
         if changes != Changes():
             log.info("users: %s", changes)
         return changes
 
-    def _end_sessions(self) -> int:
-        """End the sessions whose account may not log on any longer. Return how many there were."""
-        ended = 0
-        for session in list(self._server.sessions.by_id.values()):
-            identity = session.identity
-            if identity is None or identity.guest or identity.anonymous or identity.domain:
-                continue
-            account = self._server.users.find(identity.name)
+    def _may_log_on(self, identity: Identity) -> bool:
+        server = self._server
+        if identity.anonymous:
+            return server.settings.allow_anonymous
+        if identity.guest:
+            return server.settings.allow_guest
+        if not identity.domain:
+            account = server.users.find(identity.name)
             # A password that must be changed, or a ticket instead of a password, counts at logons only.
-            if account is None or account.refusal(by_password=False) is not None:
-                why = "its account was removed or disabled"
-                self._server.events.session_ended(session, session.connection, why)
-                self._server.sessions.remove(session)
-                ended += 1
-        return ended
+            return account is not None and account.refusal(by_password=False) is None
+        principals = server.principals
+        try:
+            # A principal that has an account by now is another user.
+            return principals is not None and principals.identity_of(f"{identity.name}@{identity.domain}") == identity
+        except ValueError:
+            return False
+
+    def _as_today(self, identity: Identity) -> Identity:
+        """Return an identity with the user of the host that its account has now."""
+        if identity.guest or identity.anonymous or identity.domain:
+            return identity
+        account = self._server.users.find(identity.name)
+        if account is None or account.user == identity.user:
+            return identity
+        return replace(identity, user=account.user)
+
+    def use_accounts_of(self, config: Config) -> None:
+        """Count the accounts of ``config`` as those that the server has."""
+        self._config = config
+
+    def read_again(self, config: Config) -> list[Account]:
+        """Return the accounts of ``config``, with those of the users file as they are now. Raises ``ConfigError``."""
+        path = config.users_file
+        stored = read_accounts(path, config.run_as) if path is not None and config.keeps_users else []
+        fixed = [account for account in config.accounts if not account.stored]
+        # As at the start: an account of the command line or the configuration file wins.
+        accounts = [*stored, *fixed]
+        check_accounts(accounts, config.settings.groups)
+        return accounts
 
     def reload(self) -> Changes:
         """Read the users file again. Raises ``ConfigError``: then nothing has changed."""
-        path = self._config.users_file
-        stored = read_accounts(path, self._config.run_as) if path is not None and self._config.keeps_users else []
-        fixed = [account for account in self._config.accounts if not account.stored]
-        # As at the start: an account of the command line or the configuration file wins.
-        accounts = [*stored, *fixed]
-        check_accounts(accounts, self._config.settings.groups)
+        accounts = self.read_again(self._config)
         self._config.accounts[:] = accounts
         return self.apply(accounts)
 
@@ -100,7 +130,7 @@ class LiveUsers:
         try:
             changes = self.reload()
         except ConfigError as error:
-            return {"error": f"users stay as they were: {error}"}
+            return {"uses_file": True, "error": f"users stay as they were: {error}"}
         return {
             "uses_file": True,
             "added": changes.added,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 
 @dataclass(slots=True)
 class LogSettings:
-    """The log, besides its level."""
+    """The log, besides its levels."""
 
-    levels: dict[str, str] = field(default_factory=dict)
-    """Levels of components that differ (``process.log_levels.COMPONENTS``)."""
     format: str = "text"
     """One of ``process.log_output.FORMATS``."""
     file: Path | None = None
@@ -27,3 +25,14 @@ class MetricsSettings:
     listen: str = "127.0.0.1"
     port: int = 9445
     """0 means that there are metrics on the admin socket alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceConfig:
+    """A trace that begins with the server."""
+
+    client: str
+    """An address or a network."""
+    file: Path
+    decrypt: bool = False
+    """Whether the file has what was encrypted in the clear."""

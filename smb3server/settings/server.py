@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from smb3server.auth.groups import Groups
+from smb3server.auth.password_rules import MIN_LENGTH
 from smb3server.backends.base import User
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists
@@ -46,6 +47,8 @@ class Settings:
     """Whether guests and anonymous users may look up names of accounts."""
     groups: Groups = field(default_factory=Groups)
     """Groups of users."""
+    share_folders: tuple[str, ...] = ()
+    """Directories below which administrators may add shares from afar. Empty: below those of the configured shares."""
     admins: frozenset[str] = frozenset()
     """Users who may change the server from afar (``Groups.expand``)."""
     hosts: HostLists = EVERYBODY
@@ -99,6 +102,8 @@ class Settings:
     max_logon_delay: float = 5.0
     """Maximum seconds between two delayed logons to an account, or from an address. 0 means that logons are not
     delayed."""
+    min_password_length: int = MIN_LENGTH
+    """Characters that a password set by a client, or by ``smb3server user``, must have."""
     lockout_failures: int = 0
     """Failed logons in a row that lock an account out. 0 means that accounts are not locked out."""
     lockout_time: float = 900.0

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+import enum
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from smb3server.state.objects import Open
+
+if TYPE_CHECKING:
+    from smb3server.access.descriptor import SecurityDescriptor
 
 
 class NotStored(Protocol):
@@ -63,4 +67,52 @@ class Fence(Protocol):
 
     def expired(self) -> bool:
         """Return True when this node must no longer answer any client."""
+        ...
+
+
+class ShareProblem(enum.Enum):
+    """Why a share cannot be added, changed or removed while the server runs."""
+
+    DUPLICATE = "there is a share of this name"
+    UNKNOWN = "there is no share of this name"
+    FIXED = "the configuration file decides about it"
+    FORBIDDEN = "not there, or not for this user"
+    NO_FOLDER = "no such directory"
+    INVALID = "a setting is wrong"
+    NOT_STORED = "it cannot be stored"
+
+
+class ShareChangeError(Exception):
+    """A share was not added, changed or removed. Nothing has changed. The text says why, and what to do."""
+
+    def __init__(self, problem: ShareProblem, text: str) -> None:
+        super().__init__(text)
+        self.problem = problem
+
+
+class ShareAdministration(Protocol):
+    """Adds, changes and removes shares for administrators. All methods raise ``ShareChangeError``."""
+
+    async def add(self, name: str, path: str, options: Mapping[str, object], lasting: bool) -> None:
+        """Add a share. ``options`` are keys of a share in the configuration file. ``lasting``: also after a restart."""
+        ...
+
+    async def change(self, name: str, options: Mapping[str, object | None]) -> None:
+        """Change a share that was added at run time. None stands for the default of an option."""
+        ...
+
+    async def remove(self, name: str) -> None:
+        """Remove a share that was added at run time."""
+        ...
+
+    async def make_temporary(self, name: str) -> None:
+        """Forget a share that was added at run time at the next restart."""
+        ...
+
+    async def permit(self, name: str, permissions: SecurityDescriptor | None) -> None:
+        """Set who may do what in a share, whoever added it. None allows everything."""
+        ...
+
+    def allows_folder(self, path: str) -> bool:
+        """Return whether administrators may share this directory from afar."""
         ...

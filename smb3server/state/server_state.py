@@ -24,7 +24,7 @@ from smb3server.state.ceilings import Ceilings
 from smb3server.state.events import Events
 from smb3server.state.host_changes import HostChanges
 from smb3server.state.opens import OpenTable
-from smb3server.state.ports import Fence
+from smb3server.state.ports import Fence, ShareAdministration
 from smb3server.state.sessions import Sessions
 from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
 from smbdirect.transport.pool import BufferPool
@@ -69,6 +69,8 @@ class ServerState:
         self.max_write_size = self.settings.max_io_size
         self._init_accounts()
         self._init_network()
+        self.share_administration: ShareAdministration | None = None
+        """Changes the shares while the server runs. None: nobody can."""
         self.fence: Fence | None = None
         """In a cluster: checked before every request and reply (``is_fenced``)."""
         self.guid_of_address: Callable[[str], bytes | None] = lambda address: None
@@ -91,6 +93,7 @@ class ServerState:
         """Take over changed ``settings`` where something was made of them."""
         self._settle_logons()
         self.accounts.guests_may_ask = self.settings.guests_see_accounts
+        self.administrators = Administrators(self.settings.admins)
         self.ceilings.settings_changed()
 
     def _settle_logons(self) -> None:

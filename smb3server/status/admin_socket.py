@@ -218,7 +218,7 @@ class AdminSocket:
         self._server = None
 
 
-def ask(path: Path, command: str, timeout: float = ANSWER_TIMEOUT, **arguments: Any) -> Answer:
+def ask(path: Path, command: str, /, timeout: float = ANSWER_TIMEOUT, **arguments: Any) -> Answer:
     """Send one command to a running server and return the answer. Progress is not reported.
 
     ``arguments`` must be representable in JSON. Blocks for up to ``timeout`` seconds without any bytes. Raises
@@ -229,7 +229,7 @@ def ask(path: Path, command: str, timeout: float = ANSWER_TIMEOUT, **arguments: 
 
 
 def follow(
-    path: Path, command: str, tell: Callable[[str], None], timeout: float = ANSWER_TIMEOUT, **arguments: Any
+    path: Path, command: str, tell: Callable[[str], None], /, timeout: float = ANSWER_TIMEOUT, **arguments: Any
 ) -> Answer:
     """Do ``ask``, and call ``tell`` with each line of progress that comes before the answer."""
     place = _Place(path)

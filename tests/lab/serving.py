@@ -25,7 +25,8 @@ async def serving(tmp_path: Path, text: str, *options: str) -> AsyncIterator[Ser
     file = tmp_path / "smb3server.toml"
     file.write_text(text)
     file.chmod(0o600)
-    service = Service(parse_arguments(["--config", str(file), "--listen", "127.0.0.1", "--port", "0", *options]))
+    given = ["--config", str(file), "--listen", "127.0.0.1", "--port", "0", *options]
+    service = Service(parse_arguments(given), read=lambda: parse_arguments(given))
     try:
         await service.start()
         yield service
@@ -39,6 +40,16 @@ async def session_of(service: Service, user: str, password: str = "pw") -> Async
     client = await Client.connect(await open_tcp("127.0.0.1", service.listeners[0].address[1]))
     try:
         yield await client.log_on(user, password, sign=service.server.users.find(user) is not None)
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def unsigned_session_of(service: Service, user: str) -> AsyncIterator[ClientSession]:
+    """Its answers need no signature: not even that of a session which is gone, which nobody could sign."""
+    client = await Client.connect(await open_tcp("127.0.0.1", service.listeners[0].address[1]))
+    try:
+        yield await client.log_on(user, "pw", sign=False)
     finally:
         await client.close()
 

@@ -1,0 +1,34 @@
+"""Sending a command to a running server, for the commands that change it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from smb3server.cli.exits import EXIT_NO_SERVER, CommandError
+from smb3server.cli.running_server import find_socket
+
+TIMEOUT = 60.0
+"""Seconds without any answer. Opening directories on a slow disk takes some."""
+
+
+def ask_server(
+    state: Path | None, socket: Path | None, config: Path | None, command: str, /, **arguments: Any
+) -> dict[str, Any]:
+    """Send a command to the server that the options name, print its progress, and return its answer.
+
+    Raises ``CommandError``, with the server's own words if it refuses.
+    """
+    from smb3server.process.log_lines import printable_tree
+    from smb3server.status.admin_socket import follow
+
+    path = find_socket(state, socket, config)
+    try:
+        answer = follow(path, command, lambda text: print(f"{text} ...", flush=True), TIMEOUT, **arguments)
+    except (OSError, ValueError) as error:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise CommandError(f"{path}: {text}", EXIT_NO_SERVER) from error
+    if "error" in answer:
+        lines = [str(printable_tree(line)) for line in str(answer["error"]).splitlines()]
+        raise CommandError("\n  ".join(lines))
+    return answer

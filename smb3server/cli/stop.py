@@ -1,0 +1,40 @@
+"""``smb3server stop``: end a running server."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from smb3server.cli.exits import EXIT_DONE, CommandError
+from smb3server.cli.running_server import find_socket, server_choice
+
+_POLL = 0.1
+
+
+@click.command()
+@server_choice
+@click.option("--wait", is_flag=True, help="Return when the server has ended.")
+@click.option("--timeout", type=click.FloatRange(min=0), default=60.0, help="Seconds to wait. Default: 60.")
+def command(state: Path | None, socket: Path | None, config: Path | None, wait: bool, timeout: float) -> int:
+    """End a running server, after the requests in flight.
+
+    \b
+    Examples:
+      smb3server stop
+      smb3server stop --wait
+
+    Exit status: 0 done, 1 it still runs after the timeout, 3 no server found.
+    """
+    from smb3server.cli.ask_server import ask_server
+
+    path = find_socket(state, socket, config)
+    pid = int(ask_server(None, path, None, "ping")["pid"])
+    ask_server(None, path, None, "stop")
+    deadline = time.monotonic() + timeout
+    while wait and Path(f"/proc/{pid}").exists():
+        if time.monotonic() > deadline:
+            raise CommandError(f"process {pid} still runs after {timeout:g} s; the log says what it waits for")
+        time.sleep(_POLL)
+    return EXIT_DONE
