@@ -13,12 +13,15 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from smb3server.dispatch.request import Pending
 from smb3server.process.words import endpoint
+from smb3server.wire.create import parse_request
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
     from smb3server.dispatch.request import Request, Response
@@ -100,33 +103,35 @@ class Observer:
         status: int = 0,
     ) -> None:
         """Note that a request was answered in the turn in which its work began."""
+        path = opened.path if opened is not None else ()
         if self._watchdog is not None:
-            self._watchdog.finished(command, connection.client_name, opened.path if opened is not None else (), start)
-        self._note(command, connection, tree, opened, start[0], status)
+            self._watchdog.finished(command, connection.client_name, path, start)
+        self._note(command, connection, tree, path, start[0], status)
 
     def ran(self, request: Request, result: Response | StatusError | Pending, start: Start) -> None:
         """Note that the work on a request has ended for this turn."""
-        if not isinstance(result, Pending):
-            command = request.header.command
-            self.answered(command, request.connection, request.tree, request.open, start, result.status)
-            return
+        command, connection = request.header.command, request.connection
+        path = _path(request)
         if self._watchdog is not None:
-            path = request.open.path if request.open is not None else ()
-            self._watchdog.finished(request.header.command, request.connection.client_name, path, start)
-        self._waiting[result] = start[0]
+            self._watchdog.finished(command, connection.client_name, path, start)
+        if isinstance(result, Pending):
+            self._waiting[result] = start[0]
+        else:
+            self._note(command, connection, request.tree, path, start[0], result.status)
 
     def finished(self, request: Request, status: int) -> None:
         """Note that a request which had to wait is answered."""
         began = self._waiting.pop(request.pending, None) if request.pending is not None else None
         if began is not None:
-            self._note(request.header.command, request.connection, request.tree, request.open, began, status)
+            path = _path(request)
+            self._note(request.header.command, request.connection, request.tree, path, began, status)
 
     def _note(
         self,
         command: int,
         connection: Connection,
         tree: TreeConnect | None,
-        opened: Open | None,
+        path: Sequence[str],
         began: float,
         status: int,
     ) -> None:
@@ -140,7 +145,7 @@ class Observer:
                 endpoint(connection.transport.peer_address),
                 _name(Command, command),
                 f" {share}" if share else "",
-                f" {'/'.join(opened.path)!r}" if opened is not None else "",
+                f" {'/'.join(path)!r}" if path else "",
                 _name(NtStatus, status),
                 seconds * 1000,
             )
@@ -192,6 +197,18 @@ class Measuring:
             self._waiting.clear()
         else:
             self.observer = Observer(self._watchdog, self._timings, log, self._waiting)
+
+
+def _path(request: Request) -> Sequence[str]:
+    """Return the path of the request's file, as far as it is known: that of a CREATE as the client wrote it."""
+    if request.open is not None:
+        return request.open.path
+    if request.header.command == _CREATE:
+        try:
+            return parse_request(request.message)[1].split("\\")
+        except (StatusError, DecodeError):
+            return ()
+    return ()
 
 
 def _name(kind: type[Command] | type[NtStatus], value: int) -> str:

@@ -71,7 +71,6 @@ class Observing:
         settings = self._config.metrics
         if settings is not None:
             self._begin_metrics()
-            self._lag.start()
             if settings.port:
                 await self._listen(settings.listen, settings.port)
         for given in self._config.traces:
@@ -90,6 +89,7 @@ class Observing:
             except ImportError as error:
                 raise ConfigError(f"metrics need {error.name}: pip install 'smb3server[metrics]'") from error
             self._server.measuring.count()
+            self._lag.start()
             audit = self._audit if isinstance(self._audit, AuditLog) else None
             self._registry = registry(self._server, self._lag, audit)
         return self._registry
