@@ -100,7 +100,7 @@ def command(context: click.Context, /, **store: Any) -> None:
     Examples:
       smb3server cluster --config /etc/smb3server/smb3server.toml status
       smb3server cluster --config /etc/smb3server/smb3server.toml drain node-a
-      smb3server cluster status --cluster etcds://10.0.0.1:2379 --ca etcd-ca.pem --cert node.pem --key node.key
+      smb3server cluster status --cluster etcds://10.0.0.1:2379 --ca ca.pem
       smb3server cluster secret cluster.secret
 
     Exit status: 0, 1 if it cannot be done (etcd does not answer, no such node or service, timeout), 2 for wrong usage.

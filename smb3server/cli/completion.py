@@ -17,11 +17,11 @@ def command(context: click.Context, shell: str) -> None:
 
     \b
     Examples:
-      smb3server completion bash > ~/.local/share/bash-completion/completions/smb3server
+      smb3server completion bash >> ~/.bash_completion
       smb3server completion zsh > ~/.zfunc/_smb3server
       smb3server completion fish > ~/.config/fish/completions/smb3server.fish
 
-    Bash needs the package bash-completion, zsh a folder of $fpath (before compinit in ~/.zshrc: fpath+=~/.zfunc).
+    Bash needs the package bash-completion, zsh a folder of $fpath (in ~/.zshrc, before compinit: fpath+=~/.zfunc).
     """
     from click.shell_completion import get_completion_class
 

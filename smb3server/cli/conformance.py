@@ -55,7 +55,8 @@ def command(list_cases: bool, **options: Any) -> int:
     Examples:
       smb3server conformance
       smb3server conformance --list
-      smb3server conformance --target 192.0.2.1 --fabric iwarp --user alice --share data --html report.html
+      smb3server conformance --target 192.0.2.1 --fabric iwarp --html report.html
+      smb3server conformance --target h --fabric roce --user alice --share data
       smb3server conformance --cases 'SmbdCredit*' --evidence
 
     Exit status: 0 if no rule was found broken, 1 if one was or could not be judged, 2 if there was nothing to test.

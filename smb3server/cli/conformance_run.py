@@ -15,7 +15,6 @@ from pathlib import Path
 
 from smb3server.config.error import ConfigError
 from smb3server.config.passwords import find_password
-from smb3server.service.listeners import make_provider
 from smb3server.tools.bench.errors import BenchError
 from smb3server.tools.bench.page import check_page, rewrite
 from smb3server.tools.conformance import own, report
@@ -26,6 +25,7 @@ from smb3server.tools.conformance.trial import Trial
 from smb3server.tools.conformance.verdict import Finding, Result, Verdict
 from smbdirect.core.constants import DEFAULT_PORT
 from smbdirect.errors import ProviderError
+from smbdirect.providers.make import make_provider
 
 EXIT_CONFORMS, EXIT_BROKEN = 0, 1
 FAILURES = (BenchError, ConfigError, ProviderError, OSError, Finding)

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -29,9 +30,27 @@ _TARGET = re.compile(
 @click.argument("target", required=False, metavar="[//HOST[:PORT]/SHARE]")
 @click.option("--user", metavar="NAME[:PASSWORD]", help="Log on as; the password may be in PASSWD, or is asked for.")
 @click.option("--fabrics", metavar="NAMES", help="Fabrics to try, with commas. Default: all.")
-@click.option("--rdma-port", type=int, metavar="PORT", help="Port to try SMB Direct on. Default: 5445, then 445.")
+@click.option(
+    "--rdma-port",
+    type=int,
+    metavar="PORT",
+    help="Port to try SMB Direct on. Default: 5445; over RoCE and InfiniBand then 445.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE.toml",
+    help="What this configuration would serve on this machine.",
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of lines.")
-def command(target: str | None, user: str | None, fabrics: str | None, rdma_port: int | None, as_json: bool) -> int:
+def command(
+    target: str | None,
+    user: str | None,
+    fabrics: str | None,
+    rdma_port: int | None,
+    config: Path | None,
+    as_json: bool,
+) -> int:
     """Find out what this machine can serve, or with a target how that share is reached from here.
 
     With a target, the doctor logs on, writes a temporary file of 4 MiB, reads and deletes it; where it may not write,
@@ -40,8 +59,9 @@ def command(target: str | None, user: str | None, fabrics: str | None, rdma_port
     \b
     Examples:
       smb3server doctor
+      smb3server doctor --config /etc/smb3server/smb3server.toml
       smb3server doctor //files.example.com/data --user alice
-      smb3server doctor smb://192.0.2.1:1445/data --user alice --fabrics iwarp --json
+      smb3server doctor smb://192.0.2.1:1445/data --fabrics iwarp --json
 
     Exit status: 0 if RDMA is used (without a target: served, or can be), 1 if not, 2 if that could not be found out,
     and for wrong usage.
@@ -49,6 +69,14 @@ def command(target: str | None, user: str | None, fabrics: str | None, rdma_port
     from smb3server.config.passwords import hide_arguments
 
     hide_arguments([user or ""])
+    if config is not None and target is not None:
+        raise click.UsageError("--config is about this machine: give no target with it")
+    if config is not None:
+        from smb3server.cli.doctor_config import examine_config
+        from smb3server.cli.doctor_host import show
+
+        status, findings, text = examine_config(config)
+        return show(status, findings, text, False, as_json)
     if target is None:
         from smb3server.cli.doctor_host import report
 

@@ -20,6 +20,7 @@ from smb3server.net.host import (
     SMB_PORT,
     RdmaDevice,
     effective_capabilities,
+    interfaces_down,
     kernel_owner,
     module_loaded,
     mtu,
@@ -28,10 +29,10 @@ from smb3server.net.host import (
     rdma_devices,
 )
 from smb3server.net.interfaces import Interface, rdma_capable, read_interfaces
-from smb3server.service.listeners import make_provider
 from smb3server.status.own_servers import OwnServer, own_servers
 from smbdirect import native
 from smbdirect.errors import ProviderError
+from smbdirect.providers.make import make_provider
 
 MEMLOCK_WANTED = 256 << 20
 """Bytes of locked memory that pools and receive buffers of some connections may need."""
@@ -60,13 +61,23 @@ class Host:
         return next((server for server in self.servers if server.pid == pid), None)
 
     @property
+    def first_unprivileged_port(self) -> int:
+        """The lowest port that needs no capability. [ip(7)]"""
+        try:
+            return int((self.root / "proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
+        except (OSError, ValueError):
+            return 1024
+
+    @property
     def machine_without_servers(self) -> Machine:
         """The machine as if its ports that belong to our own servers were free."""
         return self.machine._replace(owners=[owner for owner in self.machine.owners if self.own(owner.pid) is None])
 
 
-def gather(root: Path = ROOT) -> Host:
-    """Gather the facts about this machine. Blocks for some milliseconds."""
+def gather(root: Path = ROOT, more_ports: Sequence[tuple[str, int]] = ()) -> Host:
+    """Gather the facts about this machine. Blocks for some milliseconds.
+
+    ``more_ports``: (protocol, port) pairs whose owners matter beside those of the usual ports."""
     unavailable: dict[str, str] = {}
     for fabric in FABRICS:
         try:
@@ -78,7 +89,7 @@ def gather(root: Path = ROOT) -> Host:
     except Exception:
         interfaces = []
     devices = rdma_devices(root)
-    owners = port_owners(ports_needed(None), root)
+    owners = port_owners([*ports_needed(None), *more_ports], root)
     machine = Machine(interfaces, devices, owners, unavailable)
     memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return Host(
@@ -128,7 +139,7 @@ def _modules(host: Host) -> Iterator[Finding]:
 
 
 def _ports(host: Host) -> Iterator[Finding]:
-    forbidden = _first_unprivileged_port(host.root) > SMB_PORT and not host.capabilities >> CAP_NET_BIND_SERVICE & 1
+    forbidden = host.first_unprivileged_port > SMB_PORT and not host.capabilities >> CAP_NET_BIND_SERVICE & 1
     for protocol, port in ports_needed(None):
         subject = f"{protocol} port {port}"
         owner = overlapping(host.machine.owners, protocol, "0.0.0.0", port)
@@ -153,13 +164,6 @@ def _ports(host: Host) -> Iterator[Finding]:
         verdict = Verdict.NOTE if ours else Verdict.PROBLEM if port == SMB_PORT else Verdict.WARNING
         text = f"belongs to {who}" + (" (perhaps one of our servers)" if ours else "")
         yield Finding(verdict, subject, text, "" if ours else remedy)
-
-
-def _first_unprivileged_port(root: Path) -> int:
-    try:
-        return int((root / "proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
-    except (OSError, ValueError):
-        return 1024
 
 
 def _rights(host: Host) -> Iterator[Finding]:
@@ -227,7 +231,13 @@ def _served(host: Host) -> Iterator[Finding]:
     addresses = {choice.host for choice in choices if choice.served}
     visible = [entry for entry in host.interfaces if not entry.loopback]
     if not visible:
-        yield Finding(Verdict.PROBLEM, "interface list", "no interface with an address that clients can reach")
+        down = interfaces_down(host.root)
+        yield Finding(
+            Verdict.PROBLEM,
+            "interface list",
+            "no interface with an address that clients can reach" + (f"; down: {', '.join(down)}" if down else ""),
+            f"`ip link set {down[0]} up`, and `ip address` shows its address" if down else "`ip address add ...`",
+        )
     for entry in visible:
         flagged = bool(rdma_capable([entry], addresses))
         flag = "RDMA capable" if flagged else "not RDMA capable"
@@ -236,6 +246,15 @@ def _served(host: Host) -> Iterator[Finding]:
             "interface list",
             f"clients will see {entry.address} ({entry.name}, {entry.speed // 1_000_000} Mbit/s) as {flag}",
         )
+
+
+FIREWALL = Finding(
+    Verdict.NOTE,
+    "firewall",
+    "clients need TCP 445, TCP 5445 (iWARP) and UDP 4791 (RoCEv2)",
+    "let them through here and on the way (docs/firewall.md); from a client `smb3server doctor //HOST/SHARE` tells",
+)
+"""The ports to open. Rules are not judged: a firewall may be anywhere on the way."""
 
 
 CHECKS: tuple[Callable[[Host], Iterator[Finding]], ...] = (
@@ -281,11 +300,17 @@ def report(as_json: bool) -> int:
     host = gather()
     findings = examine(host)
     status, text = conclude(host, findings)
+    served = any(server.fabrics for server in host.servers)
+    return show(status, [*findings, FIREWALL], text, served, as_json)
+
+
+def show(status: int, findings: Sequence[Finding], text: str, served: bool, as_json: bool) -> int:
+    """Print findings and verdict, and return the exit status."""
     if as_json:
         document: dict[str, Any] = {
             "host": socket.gethostname(),
             "rdma": status == EXIT_RDMA,
-            "served": any(server.fabrics for server in host.servers),
+            "served": served,
             "verdict": text,
             "findings": [finding.as_json() for finding in findings],
         }

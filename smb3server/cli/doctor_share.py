@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from spnego.exceptions import SpnegoError
 
-from smb3server.cli.doctor_transfer import Garbled, Moved, move
+from smb3server.cli.doctor_network import banner, explain, explain_fabric
+from smb3server.cli.doctor_transfer import Garbled, Moved, Stalled, move
 from smb3server.cli.findings import Finding, Verdict
 from smb3server.client import Client, ClientSession, ServerError, Tree, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
@@ -20,23 +21,58 @@ from smb3server.client.interfaces import ServerInterface, query_interfaces
 from smb3server.client.messages import Caller
 from smb3server.client.ways import Way
 from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT
-from smb3server.service.listeners import make_provider
+from smb3server.status import mount_commands
 from smb3server.status.report import dialect_name
 from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.session import SessionFlags
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError, ProviderError
+from smbdirect.providers.make import make_provider
 
 ATTEMPT_TIMEOUT = 5.0
 """Seconds for one RDMA connection."""
+CONNECT_TIMEOUT = 5.0
+"""Seconds for the TCP connection."""
+LOGON_TIMEOUT = 20.0
+"""Seconds for what is asked over TCP: negotiation, logon, the list of interfaces."""
 MOVE_TIMEOUT = 60.0
 """Seconds for moving the data, enough for a slow network."""
 TRANSFORMS_WANTED = (
     "let the server offer RDMA transforms in dialect 3.1.1 (smb3server: rdma_transforms; Windows Server 2022 or later)"
 )
+MAX_EXPLAINED = 2
+"""Largest number of addresses that do not answer to look at more closely, for each fabric."""
 MAX_ADDRESSES = 8
 """Largest number of RDMA capable addresses to try."""
-TROUBLE = (OSError, ConnectionLost, ProviderError, ProtocolError, DecodeError, StatusError, SpnegoError, Garbled)
+TROUBLE = (
+    OSError,
+    ConnectionLost,
+    ProviderError,
+    ProtocolError,
+    DecodeError,
+    StatusError,
+    SpnegoError,
+    Garbled,
+    Stalled,
+)
+
+
+_LOGON_REMEDIES: dict[int, str] = {
+    NtStatus.ACCOUNT_LOCKED_OUT: "wait until the account is unlocked, or unlock it on the server",
+    NtStatus.ACCOUNT_DISABLED: "enable the account on the server, or use another one",
+    NtStatus.PASSWORD_EXPIRED: "change the password",
+    NtStatus.ACCOUNT_RESTRICTION: "the account may not log on this way: give it a password, or use another one",
+}
+_SHARE_REMEDIES: dict[int, str] = {
+    NtStatus.BAD_NETWORK_NAME: "there is no such share on this server (a cluster's share is at its service's address):"
+    " `smbclient -L` lists what there is",
+    NtStatus.ACCESS_DENIED: "{user} may not use it, or not from this address (smb3server: users, hosts_allow of the"
+    " share); use another account, or add this one",
+}
+_MTU_REMEDY = (
+    "somewhere on the way large packets are dropped: make the MTU the same on both ends and all switches"
+    " (`ip link show`), let ICMP through, and try `ping -M do -s 1472 {address}` (1472 for MTU 1500, 8972 for 9000)"
+)
 
 
 class Answer(enum.Enum):
@@ -128,6 +164,10 @@ class _Patient:
         """The share's tree connect in ``session``."""
         self.may_log_on = True
         """False once a logon was refused: another attempt might lock the account."""
+        self.dead = False
+        """Whether the host does not answer at all."""
+        self.stalled = ""
+        """Why data does not get through an RDMA connection that stands."""
         self.unknown = ""
         """The first thing that kept the doctor from finding out."""
         self.inline = ""
@@ -146,19 +186,16 @@ async def consult(target: Target) -> Result:
     """Examine a share as a client would. Errors of servers become findings and are never raised."""
     patient = _Patient(target)
     result = patient.result
+    tcp = await _by_tcp(patient)
     try:
-        tcp = await _by_tcp(patient)
-    except TROUBLE as error:
-        result.add(Verdict.PROBLEM, "tcp", f"{target.host} port {target.port}: {_text(error)}")
-        patient.block(f"TCP port {target.port} does not answer: {_text(error)}")
-        tcp = None
-    try:
-        await _try_fabrics(patient)
+        if not patient.dead:
+            await _try_fabrics(patient)
     finally:
         if tcp is not None:
             await tcp.close()
     result.reached = tcp is not None or any(attempt.worked for attempt in result.attempts)
     _judge(patient)
+    _advise(patient)
     return result
 
 
@@ -173,10 +210,40 @@ def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-async def _by_tcp(patient: _Patient) -> Client:
-    """Negotiate, log on and query the interfaces. Raises one of ``TROUBLE`` if negotiation fails."""
+async def _by_tcp(patient: _Patient) -> Client | None:
+    """Connect, negotiate, log on and query the interfaces. Return None if no SMB server answers."""
     target, result = patient.target, patient.result
-    client = await Client.connect(await open_tcp(target.host, target.port))
+    where = f"{target.host} port {target.port}"
+    try:
+        transport = await open_tcp(target.host, target.port, CONNECT_TIMEOUT)
+    except OSError as error:
+        trouble = await explain(target.host, target.port, error)
+        result.add(Verdict.PROBLEM, "tcp", f"{where}: {trouble.text}", trouble.remedy)
+        patient.block(f"TCP port {target.port} does not answer: {trouble.text}")
+        patient.dead = trouble.dead
+        return None
+    client: Client | None = None
+    try:
+        async with asyncio.timeout(LOGON_TIMEOUT):
+            client = await Client.connect(transport)
+            await _negotiated(patient, client)
+    except TROUBLE as error:
+        if client is not None:
+            result.add(Verdict.PROBLEM, "tcp", f"{where}: {_text(error)}")
+            patient.give_up(f"the connection over TCP failed: {_text(error)}")
+            return client
+        said = await banner(target.host, target.port)
+        service = f' (it says "{said}")' if said else ""
+        text = f"what answers there is no SMB server{service}, or none that speaks SMB 2 or 3: {_text(error)}"
+        remedy = f"stop the other service, or name the server's port: //{target.host}:PORT/SHARE"
+        result.add(Verdict.PROBLEM, "tcp", f"{where}: {text}", remedy)
+        patient.block(f"on TCP port {target.port}, {text}")
+    return client
+
+
+async def _negotiated(patient: _Patient, client: Client) -> None:
+    """Look at what was negotiated over TCP, then log on and query the interfaces."""
+    result = patient.result
     patient.client_guid = client.client_guid
     name = dialect_name(client.dialect)
     if client.dialect < Dialect.SMB_3_0:
@@ -193,7 +260,6 @@ async def _by_tcp(patient: _Patient) -> Client:
     if client.negotiated.signing_required:
         _protected(patient, client, "signing", "the server requires signing", Way.RDMA_SIGNED, "do not require signing")
     await _logged_on(patient, client)
-    return client
 
 
 def _protected(patient: _Patient, client: Caller, subject: str, what: str, way: Way, instead: str) -> None:
@@ -213,6 +279,8 @@ async def _logged_on(patient: _Patient, client: Client) -> None:
         session = await client.log_on(target.user, target.password)
     except TROUBLE as error:
         remedy = "check name and password" if target.password else "give --user NAME:PASSWORD"
+        if isinstance(error, StatusError):
+            remedy = _LOGON_REMEDIES.get(error.status, remedy)
         result.add(Verdict.PROBLEM, "logon", f"{target.user}: {_text(error)}", remedy)
         patient.give_up(f"the logon failed: {_text(error)}")
         patient.may_log_on = False
@@ -240,12 +308,10 @@ async def _share(patient: _Patient, session: ClientSession) -> None:
     try:
         tree = await session.tree_connect(target.share)
     except TROUBLE as error:
-        result.add(
-            Verdict.PROBLEM,
-            "share",
-            f"{target.share}: {_text(error)}",
-            "check the share's name, and which users may use it",
-        )
+        remedy = "check the share's name, and which users may use it"
+        if isinstance(error, StatusError):
+            remedy = _SHARE_REMEDIES.get(error.status, remedy).format(user=target.user)
+        result.add(Verdict.PROBLEM, "share", f"{target.share}: {_text(error)}", remedy)
         patient.give_up(f"share {target.share} cannot be used: {_text(error)}")
         return
     patient.tree = tree if patient.session is session else None
@@ -271,6 +337,13 @@ async def _interfaces(patient: _Patient, session: ClientSession) -> None:
         verdict = Verdict.OK if entry.rdma else Verdict.NOTE
         result.add(verdict, "interface", f"{entry.address}, {entry.speed // 1_000_000} Mbit/s: {flag}")
     if not any(entry.rdma for entry in result.interfaces):
+        result.add(
+            Verdict.PROBLEM,
+            "interface list",
+            "no address of the server is RDMA capable",
+            "start the server with --rdma, and look at `smb3server doctor` there"
+            " (a Windows server: Get-NetAdapterRdma, Enable-NetAdapterRdma)",
+        )
         patient.block("no interface in the server's list is RDMA capable")
 
 
@@ -289,13 +362,16 @@ async def _addresses(patient: _Patient) -> list[str]:
 async def _try_fabrics(patient: _Patient) -> None:
     result, target = patient.result, patient.target
     addresses = await _addresses(patient)
+    silent: list[str] = []
     for fabric in target.fabrics:
         try:
             provider = make_provider(fabric)
         except ProviderError as error:
             result.add(Verdict.NOTE, fabric, f"cannot be tried from here: {error}")
             continue
-        ports = (target.rdma_port,) if target.rdma_port else (SMB_DIRECT_PORT, SMB_PORT)
+        # Over iWARP clients do not try 445, although a server may answer there. [MS-SMBD 1.9]
+        usual = (SMB_DIRECT_PORT,) if fabric == "iwarp" else (SMB_DIRECT_PORT, SMB_PORT)
+        ports = (target.rdma_port,) if target.rdma_port else usual
         tried: list[Attempt] = []
         for address in addresses:
             for port in ports:
@@ -307,6 +383,25 @@ async def _try_fabrics(patient: _Patient) -> None:
         for attempt in worked or tried[:2]:
             verdict = Verdict.OK if attempt.worked else Verdict.NOTE
             result.add(verdict, fabric, f"{attempt.address} port {attempt.port}: {attempt.text}")
+        if not worked:
+            silent += await _explain_silence(patient, fabric, ports)
+    if silent and not any(attempt.worked for attempt in result.attempts):
+        patient.block("; ".join(silent))
+
+
+async def _explain_silence(patient: _Patient, fabric: str, ports: tuple[int, ...]) -> list[str]:
+    """Add why a fabric does not answer at the addresses that the server says are RDMA capable. Return the reasons.
+
+    Which fabric is served there is not in the list, so software fabrics are explained only."""
+    if fabric == "verbs":
+        return []
+    reasons: list[str] = []
+    for entry in patient.result.interfaces:
+        if entry.rdma and len(reasons) < MAX_EXPLAINED:
+            trouble = await explain_fabric(fabric, str(entry.address), ports)
+            patient.result.add(Verdict.NOTE, fabric, trouble.text, trouble.remedy)
+            reasons.append(trouble.text)
+    return reasons
 
 
 async def _attempt(patient: _Patient, provider: Any, fabric: str, address: str, port: int) -> Attempt:
@@ -337,6 +432,9 @@ async def _attempt(patient: _Patient, provider: Any, fabric: str, address: str, 
         if tree is not None and fabric not in patient.moved_by:
             async with asyncio.timeout(MOVE_TIMEOUT):
                 await _move(patient, attempt, tree)
+    except Stalled:
+        patient.stalled = f"small messages get through to {address} by {fabric}, and data does not (MTU black hole)"
+        patient.result.add(Verdict.PROBLEM, f"{fabric} data", patient.stalled, _MTU_REMEDY.format(address=address))
     except TROUBLE as error:
         if attempt.worked:
             patient.result.add(Verdict.PROBLEM, f"{fabric} data", _text(error))
@@ -344,8 +442,10 @@ async def _attempt(patient: _Patient, provider: Any, fabric: str, address: str, 
         else:
             attempt.text = f"{step}: {_text(error)}"
     finally:
-        if client is not None:
+        if client is not None and not patient.stalled:
             await client.close()
+        elif client is not None:
+            client.transport.abort("nothing gets through")
     return attempt
 
 
@@ -383,6 +483,30 @@ def _amounts(moved: Moved) -> str:
     return f"{moved.written >> 10} KiB written, {moved.read >> 10} KiB read"
 
 
+def _advise(patient: _Patient) -> None:
+    """Add how clients get to RDMA with this share, and see that they use it."""
+    result, target = patient.result, patient.target
+    worked = next((attempt for attempt in result.attempts if attempt.worked), None)
+    if worked is None or result.answer is Answer.NOT_USED:
+        return
+    lines = mount_commands.linux_rdma(
+        mount_commands.Reach(
+            target.share or "SHARE",
+            "" if target.user == "guest" else target.user,
+            worked.address,
+            target.port,
+            rdma=[(worked.fabric, worked.address, worked.port)],
+        )
+    )
+    result.add(Verdict.NOTE, "Linux clients", lines)
+    result.add(
+        Verdict.NOTE,
+        "Windows clients",
+        "find RDMA by themselves: `Get-NetAdapterRdma` shows the NICs that can,"
+        " `Get-SmbMultichannelConnection -IncludeNotSelected` whether this server's connections do",
+    )
+
+
 def _judge(patient: _Patient) -> None:
     """Set the answer and the reason: the first obstacle in the order of a client's steps."""
     result = patient.result
@@ -396,6 +520,9 @@ def _judge(patient: _Patient) -> None:
         answers = f" ({fabrics} answers)" if worked else ""
         result.answer = Answer.UNKNOWN
         result.verdict = f"it is unknown whether RDMA is used{answers}: {patient.unknown}"
+    elif patient.stalled:
+        result.answer = Answer.NOT_USED
+        result.verdict = f"RDMA is not used, although {fabrics} answers: {patient.stalled}"
     elif not worked:
         why = patient.obstacle or "the server answers on no fabric that could be tried from here"
         result.answer, result.verdict = Answer.NOT_USED, f"RDMA is not used, because {why}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -22,6 +23,14 @@ MAX_ENTRIES = 1000
 _NO_WRITING = frozenset(
     [NtStatus.ACCESS_DENIED, NtStatus.MEDIA_WRITE_PROTECTED, NtStatus.DISK_FULL, NtStatus.QUOTA_EXCEEDED]
 )
+
+
+STALL_TIMEOUT = 8.0
+"""Seconds in which something has to move."""
+
+
+class Stalled(Exception):
+    """The connection stands, and data does not get through it."""
 
 
 class Garbled(Exception):
@@ -80,8 +89,23 @@ async def move(tree: Tree) -> Moved:
     """Write and read a temporary file, or read a file if writing is refused.
 
     The server deletes the temporary file when it is closed or the connection ends. The file to read is the largest one
-    in the share's root. Raises ``Garbled``, ``ServerError`` and ``ConnectionLost``.
+    in the share's root. Raises ``Garbled``, ``Stalled``, ``ServerError`` and ``ConnectionLost``.
     """
+    task = asyncio.ensure_future(_move(tree))
+    try:
+        moved = None
+        while not task.done():
+            await asyncio.wait([task], timeout=STALL_TIMEOUT)
+            before, moved = moved, tree.client.transport.traffic[:4]
+            if not task.done() and moved == before:
+                raise Stalled
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _move(tree: Tree) -> Moved:
     try:
         return await _both_ways(tree)
     except ServerError as error:
@@ -102,11 +126,17 @@ async def _both_ways(tree: Tree) -> Moved:
         found = await tree.read(file, 0, AMOUNT)
     finally:
         # Delete the file after an error, too: closing it does that, or the end of the connection.
-        if tree.client.closed is None:
+        if tree.client.closed is None and not _is_cancelled():
             await tree.close(file)
     if written != AMOUNT or found != data:
         raise Garbled(f"{len(found)} bytes were read after {written} of {AMOUNT} were written, and they differ")
     return meter.result(written, len(found), "a temporary file was written, read and deleted")
+
+
+def _is_cancelled() -> bool:
+    """Whether this task is being ended because nothing gets through: no answer would come."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _one_way(tree: Tree, why: str) -> Moved:
@@ -133,7 +163,7 @@ async def _one_way(tree: Tree, why: str) -> Moved:
         try:
             found = await tree.read(file, 0, AMOUNT)
         finally:
-            if tree.client.closed is None:
+            if tree.client.closed is None and not _is_cancelled():
                 await tree.close(file)
         return meter.result(0, len(found), f"{why}; {entry.name} was read")
     return _Meter(tree).result(0, 0, f"{why}, and there is no file of {RDMA_THRESHOLD} bytes or more to read")

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import click
 
+from smb3server.cli.tree import TREE
+
+
+def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in TREE.list_commands(context) if name.startswith(incomplete)]
+
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[COMMAND]...")
+@click.argument("names", nargs=-1, metavar="[COMMAND]...", shell_complete=_complete)
 @click.pass_context
 def command(context: click.Context, names: tuple[str, ...]) -> None:
     """Show the help of a command, or the list of commands.

@@ -54,9 +54,9 @@ def command(
 
     \b
     Examples:
-      smb3server proxy --fabric iwarp --server 192.0.2.1:5445 --listen 127.0.0.1:1445
+      smb3server proxy --server 192.0.2.1:5445 --listen 127.0.0.1:1445
       smbclient //127.0.0.1/data -p 1445 -U alice
-      smb3server proxy --fabric loopback -- --share data=/srv/data --user alice --port 0
+      smb3server proxy --fabric loopback -- --share data=/srv/data --guest
 
     Exit status: 0 ended by a signal, 1 it could not start, 2 wrong usage.
     """

@@ -17,6 +17,7 @@ from smb3server.config.options import ServerOptions
 from smb3server.config.passwords import hide_arguments, read_text
 from smb3server.process import garbage as collector
 from smb3server.process import log_levels, log_output
+from smb3server.process.service_manager import ServiceManager, passed_sockets
 from smb3server.service.privileges import Privileges
 from smb3server.service.service import Service
 from smb3server.status import mount_commands
@@ -50,6 +51,13 @@ def commands(service: Service) -> list[str]:
     )
 
 
+def _describe(service: Service) -> str:
+    """Return what the service manager shows of a running server."""
+    server = service.server
+    counts = (("share", server.share_list), ("session", server.sessions.by_id), ("connection", server.connection_list))
+    return ", ".join(f"{len(table)} {name}{'' if len(table) == 1 else 's'}" for name, table in counts)
+
+
 def terminal_is_gone(had: bool) -> bool:
     """Return whether the terminal that the server was started at was closed. ``had``: whether there was one.
 
@@ -58,12 +66,18 @@ def terminal_is_gone(had: bool) -> bool:
     return had and not any(os.isatty(descriptor) for descriptor in (0, 1, 2))
 
 
-async def serve(config: Config, privileges: Privileges, read: Callable[[], Config] | None = None) -> int:
+async def serve(
+    config: Config, privileges: Privileges, manager: ServiceManager, read: Callable[[], Config] | None = None
+) -> int:
     """Run until SIGTERM, SIGINT or the end of the terminal, and return the exit status.
 
     SIGHUP reads the configuration again by ``read``. Raises ``CommandError`` if it cannot start.
     """
-    service = Service(config, privileges, read)
+    try:
+        sockets = passed_sockets()
+    except ValueError as error:
+        raise CommandError(str(error), EXIT_USAGE) from error
+    service = Service(config, privileges, read, sockets, manager)
     if config.command_line_passwords:
         service.notes.append(
             "a password was on the command line, where other users of this host may have seen it; --user NAME asks for "
@@ -89,6 +103,7 @@ async def serve(config: Config, privileges: Privileges, read: Callable[[], Confi
     try:
         await service.start()
     except (ConfigError, OSError, ProviderError) as error:
+        manager.failed(str(error))
         await service.stop()
         raise CommandError(str(error)) from error
     for share in config.shares:
@@ -101,8 +116,12 @@ async def serve(config: Config, privileges: Privileges, read: Callable[[], Confi
         print(line)
     collector.freeze()
     print("ready", ", ".join(service.addresses()), flush=True)
+    manager.ready(f"serves {', '.join(service.addresses())}")
+    manager.keep_informed(lambda: _describe(service))
     await stop.wait()
+    manager.stopping()
     await service.stop()
+    manager.close()
     return 0
 
 
@@ -135,9 +154,10 @@ def run(options: ServerOptions) -> int:
         read = partial(make_config, options)
     except ConfigError as error:
         raise CommandError(str(error), EXIT_USAGE) from error
+    manager = ServiceManager.of_process()
     try:
         # uvloop is optional, and exists on Linux with CPython only.
         import uvloop
     except ImportError:
-        return asyncio.run(serve(config, privileges, read))
-    return int(uvloop.run(serve(config, privileges, read)))
+        return asyncio.run(serve(config, privileges, manager, read))
+    return int(uvloop.run(serve(config, privileges, manager, read)))

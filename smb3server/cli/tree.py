@@ -9,12 +9,15 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from smb3server.cli.exits import STATUSES
 from smb3server.config.options import options_with_value
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 HEADINGS = SERVING, SHOWING, CHANGING, USING, TESTING, OTHER = (
     "The server",
@@ -52,6 +55,7 @@ COMMANDS = {
     "file": Entry("smb3server.cli.file", CHANGING, "list open files, close some"),
     "cluster": Entry("smb3server.cli.cluster", CHANGING, "show nodes and services of a cluster, move services"),
     "witness": Entry("smb3server.cli.witness", CHANGING, "ask a Witness service, notify its clients"),
+    "client": Entry("smb3server.cli.client", USING, "copy and list files of any share, also by RDMA"),
     "selfcheck": Entry("smb3server.cli.selfcheck", TESTING, "check that RDMA NICs carry data unharmed"),
     "verbs-check": Entry("smb3server.cli.selfcheck", TESTING, "the old name of selfcheck", hidden=True),
     "conformance": Entry("smb3server.cli.conformance", TESTING, "test an SMB Direct server rule by rule"),
@@ -70,10 +74,11 @@ Without a command the options are those of "serve": "smb3server --share data=/sr
 
 \b
 Examples:
-  smb3server --share data=/srv/data --user alice --rdma    serve; asks for alice's password
-  smb3server --config /etc/smb3server/smb3server.toml      serve what a file says
-  smb3server status --watch                                look at it
-  smb3server COMMAND --help                                options and examples of a command
+  smb3server --share data=/srv/data --user alice --rdma   (asks for a password)
+  smb3server --config /etc/smb3server/smb3server.toml
+  smb3server status --watch
+  smb3server doctor //files.example.com/data --user alice
+  smb3server COMMAND --help
 
 {STATUSES}
 """
@@ -101,6 +106,19 @@ def find_command(arguments: Sequence[str]) -> int | None:
         unknown = unknown or not (has_value or word in optional or word == "--guest" or "=" in word)
         index += 2 if has_value else 1
     return None
+
+
+class _NotNamedYet(click.Command):
+    """What shells complete as long as the line names no command: commands, and the options of ``serve``."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        words = {name: entry.help for name, entry in COMMANDS.items() if not entry.hidden}
+        if incomplete.startswith("-"):
+            words["--version"] = "Print the version."
+        found = [CompletionItem(word, help=text) for word, text in words.items() if word.startswith(incomplete)]
+        return found + super().shell_complete(ctx, incomplete)
 
 
 class Tree(click.Group):
@@ -132,7 +150,10 @@ class Tree(click.Group):
             close = difflib.get_close_matches(name, self.list_commands(ctx), 3, 0.5)
             hint = f"did you mean {' or '.join(close)}?" if close else "smb3server --help lists the commands"
             raise click.UsageError(f"there is no command {name}: {hint}", ctx)
-        return name, self.get_command(ctx, name), args[1:]
+        command = self.get_command(ctx, name)
+        if name == IMPLIED and ctx.resilient_parsing and command is not None:
+            command = _NotNamedYet(name, params=command.params)
+        return name, command, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table, by headings. No command is imported."""

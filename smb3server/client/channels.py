@@ -23,7 +23,14 @@ class BoundSession(ClientSession):
 
     @classmethod
     async def bind(
-        cls, session: ClientSession, client: Caller, user: str, password: str, domain: str = ""
+        cls,
+        session: ClientSession,
+        client: Caller,
+        user: str,
+        password: str,
+        domain: str = "",
+        *,
+        kerberos_host: str = "",
     ) -> BoundSession:
         """Bind ``session`` to ``client`` and return the session as seen from that connection.
 
@@ -35,7 +42,7 @@ class BoundSession(ClientSession):
         bound.flags = session.flags
         bound.signer = session.signer
         bound.cipher = session.cipher
-        await bound._authenticate(user, password, domain)
+        await bound._authenticate(user, password, domain, kerberos_host)
         bound.flags = session.flags
         bound.sign, bound.encrypt = session.sign, session.encrypt
         bound._encrypted_trees = session._encrypted_trees

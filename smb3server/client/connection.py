@@ -64,7 +64,7 @@ class Client:
     async def connect(
         cls,
         transport: MessageTransport,
-        dialects: Sequence[int] = tuple(d for d in Dialect if d != Dialect.WILDCARD),
+        dialects: Sequence[int] = negotiation.DIALECTS,
         offer: negotiation.Offer | None = None,
         credits_wanted: int = 256,
         client_guid: bytes | None = None,
@@ -114,10 +114,18 @@ class Client:
         sign: bool = False,
         encrypt: bool = False,
         previous_session_id: int = 0,
+        kerberos_host: str = "",
     ) -> ClientSession:
         """Log on and return the session; see ``ClientSession.log_on``."""
         return await ClientSession.log_on(
-            self, user, password, domain, sign=sign, encrypt=encrypt, previous_session_id=previous_session_id
+            self,
+            user,
+            password,
+            domain,
+            sign=sign,
+            encrypt=encrypt,
+            previous_session_id=previous_session_id,
+            kerberos_host=kerberos_host,
         )
 
     async def echo(self) -> None:

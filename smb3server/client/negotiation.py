@@ -24,6 +24,8 @@ from smb3server.wire.negotiate import (
 from smb3server.wire.rdma_transform import RDMA_TRANSFORM_CAPABILITIES, RdmaTransformId, pack_capabilities
 from smbdirect.errors import DecodeError, ProtocolError
 
+DIALECTS = tuple(int(dialect) for dialect in Dialect if dialect != Dialect.WILDCARD)
+"""All dialects that the client speaks."""
 _SHA_512 = 1
 _CONTEXT = struct.Struct("<HHI")
 _ONCE = frozenset(ContextType) - {ContextType.NETNAME}
@@ -75,17 +77,25 @@ class Negotiated:
         return bool(self.security_mode & SecurityMode.SIGNING_REQUIRED)
 
 
+def security_mode(offer: Offer) -> int:
+    """Return Connection.ClientSecurityMode. [MS-SMB2 3.2.1.2]"""
+    return int(SecurityMode.SIGNING_REQUIRED if offer.require_signing else SecurityMode.SIGNING_ENABLED)
+
+
+def capabilities(dialects: Sequence[int], offer: Offer) -> int:
+    """Return Connection.ClientCapabilities. [MS-SMB2 3.2.1.2]"""
+    newest = max(dialects)
+    found = offer.capabilities if newest >= Dialect.SMB_2_1 else 0
+    return found | (int(Capability.ENCRYPTION) if newest >= Dialect.SMB_3_0 and offer.ciphers else 0)
+
+
 def build(dialects: Sequence[int], client_guid: bytes, offer: Offer) -> bytes:
     """Build the body of a NEGOTIATE request."""
-    mode = SecurityMode.SIGNING_REQUIRED if offer.require_signing else SecurityMode.SIGNING_ENABLED
     newest = max(dialects)
-    capabilities = offer.capabilities if newest >= Dialect.SMB_2_1 else 0
-    if newest >= Dialect.SMB_3_0 and offer.ciphers:
-        capabilities |= Capability.ENCRYPTION
     record = NegotiateRequest(
         dialect_count=len(dialects),
-        security_mode=int(mode),
-        capabilities=capabilities,
+        security_mode=security_mode(offer),
+        capabilities=capabilities(dialects, offer),
         client_guid=client_guid if newest >= Dialect.SMB_2_1 else bytes(16),
     )
     offered = struct.pack(f"<{len(dialects)}H", *dialects)

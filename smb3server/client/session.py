@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +46,8 @@ class ClientSession:
         self.sign = False
         """Whether every request is signed."""
         self.encrypt = False
+        self.require_signing = False
+        """Whether the server is told to sign everything, too."""
         self.signer: Signer | None = None
         self.cipher: SessionCipher | None = None
         self.session_key = b""
@@ -63,8 +66,12 @@ class ClientSession:
         sign: bool = False,
         encrypt: bool = False,
         previous_session_id: int = 0,
+        kerberos_host: str = "",
     ) -> ClientSession:
-        """Log on; without ``user``, log on anonymously. [MS-SMB2 3.2.4.2.3]
+        """Log on; without ``user`` and ``kerberos_host``, log on anonymously. [MS-SMB2 3.2.4.2.3]
+
+        ``kerberos_host`` is the server's name in Kerberos: the logon uses a ticket for ``cifs/kerberos_host`` and,
+        without a password, the credentials cache.
 
         ``previous_session_id`` is a session whose connection was lost; the server ends it if it has not noticed the
         loss. ``sign`` or ``encrypt`` every request even if the server does not require it. Raises ``ServerError``, and
@@ -72,24 +79,33 @@ class ClientSession:
         """
         session = cls(client)
         session.previous_session_id = previous_session_id
-        await session._authenticate(user, password, domain)
+        session.require_signing = sign
+        await session._authenticate(user, password, domain, kerberos_host)
         session.sign = sign or client.negotiated.signing_required
         session.encrypt = encrypt or bool(session.flags & SessionFlags.ENCRYPT_DATA)
         if session.encrypt and session.cipher is None:
             raise ProtocolError("encryption is requested but was not negotiated", "MS-SMB2 3.2.5.3.1")
         return session
 
-    async def _authenticate(self, user: str, password: str, domain: str) -> None:
+    async def _authenticate(self, user: str, password: str, domain: str, kerberos_host: str = "") -> None:
         client = self.client
         name = f"{domain}\\{user}" if domain else user
         context: Any = spnego.client(
             name or None,
-            password if name else None,
-            hostname=client.transport.peer_address[0],
+            password or None if kerberos_host else password if name else None,
+            hostname=kerberos_host or client.transport.peer_address[0],
             service="cifs",
-            protocol="negotiate" if name else "ntlm",
+            protocol="negotiate" if name or kerberos_host else "ntlm",
         )
-        token = context.step(client.negotiated.token or None)
+
+        async def step(token: bytes | None) -> bytes | None:
+            # Kerberos may ask its servers for tickets here; other connections must not wait for that.
+            made: bytes | None = await asyncio.to_thread(context.step, token) if kerberos_host else context.step(token)
+            return made
+
+        token = await step(client.negotiated.token or None)
+        if kerberos_host and context.negotiated_protocol != "kerberos":
+            raise ProtocolError(f"no Kerberos ticket for cifs/{kerberos_host}", "MS-SMB2 3.2.4.2.3")
         for _ in range(_MAX_ROUNDS):
             reply = await self._exchange(token or b"")
             try:
@@ -108,17 +124,17 @@ class ClientSession:
                 if reply.status == NtStatus.SUCCESS:
                     self.flags = response.session_flags
                     if answer and not context.complete:
-                        context.step(answer)
+                        await step(answer)
                     self._finish(context, reply)
                     return
                 self._preauth_hash = preauth.extend(self._preauth_hash, [reply.message])
             finally:
                 reply.release()
-            token = context.step(answer)
+            token = await step(answer)
         raise ProtocolError("logon does not come to an end", "MS-SMB2 3.2.5.3")
 
     async def _exchange(self, token: bytes) -> Reply:
-        mode = SecurityMode.SIGNING_ENABLED
+        mode = SecurityMode.SIGNING_REQUIRED if self.require_signing else SecurityMode.SIGNING_ENABLED
         record = SessionSetupRequest(
             security_mode=int(mode),
             security_buffer_offset=HEADER_SIZE + SESSION_SETUP_REQUEST.size,

@@ -45,6 +45,8 @@ class Announcer:
         self._admits = admits
         self._links: list[Link] = []
         self._mdns: Mdns | None = None
+        self._mdns_places: list[tuple[int, tuple[str, ...]]] = []
+        """Interfaces and addresses that ``_mdns`` announces. Link-local addresses are not among them."""
         self._wsd: WsDiscovery | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -94,6 +96,10 @@ class Announcer:
     async def _follow_mdns(self, links: list[Link]) -> None:
         if not self._config.mdns:
             return
+        places = [(link.number, link.addresses) for link in links]
+        if places == self._mdns_places:
+            return
+        self._mdns_places = places
         # A new responder for other links or addresses: the goodbye of the old one tells clients what is no longer true.
         if self._mdns is not None:
             await self._mdns.stop()

@@ -7,10 +7,10 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import NamedTuple
 
-from smb3server.net.interfaces import Interface
+from smb3server.net.interfaces import UNUSABLE, Interface
 from smb3server.wire.address import Address
 
-IF_INET6 = Path("/proc/net/if_inet6")
+IF_INET6 = Path("/proc/thread-self/net/if_inet6")
 _SCOPE_LINK = 0x20
 """IPV6_ADDR_LINKLOCAL (linux/include/net/ipv6.h), as /proc/net/if_inet6 prints it."""
 
@@ -42,8 +42,8 @@ def link_local_addresses(path: Path = IF_INET6) -> dict[int, str]:
         # A machine without IPv6 does not have the file.
         return found
     for line in lines:
-        digits, index, _, scope, _, _ = line.split(maxsplit=5)
-        if int(scope, 16) == _SCOPE_LINK:
+        digits, index, _, scope, flags, _ = line.split(maxsplit=5)
+        if int(scope, 16) == _SCOPE_LINK and not int(flags, 16) & UNUSABLE:
             found.setdefault(int(index, 16), str(IPv6Address(bytes.fromhex(digits))))
     return found
 

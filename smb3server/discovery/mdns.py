@@ -105,13 +105,13 @@ def _interfaces(links: Sequence[Link]) -> list[str | int | tuple[tuple[str, int,
     """Return what python-zeroconf is to join: IPv4 addresses, and indexes of interfaces with IPv6."""
     found: list[str | int | tuple[tuple[str, int, int], int]] = []
     found += [address for link in links for address in link.ipv4]
-    found += [link.number for link in links if link.ipv6 or link.link_local]
+    found += [link.number for link in links if link.ipv6]
     return found
 
 
 def _version(links: Sequence[Link]) -> IPVersion:
     ipv4 = any(link.ipv4 for link in links)
-    ipv6 = any(link.ipv6 or link.link_local for link in links)
+    ipv6 = any(link.ipv6 for link in links)
     if ipv4 and ipv6:
         return IPVersion.All
     return IPVersion.V6Only if ipv6 else IPVersion.V4Only

@@ -195,6 +195,16 @@ def mtu(interface: str, root: Path = ROOT) -> int:
     return int(text) if text.isdigit() else 0
 
 
+def interfaces_down(root: Path = ROOT) -> list[str]:
+    """Return the interfaces that somebody has set down, or whose link is."""
+    folder = root / "sys" / "class" / "net"
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    return [name for name in names if _read(folder / name / "operstate") in ("down", "lowerlayerdown")]
+
+
 def kernel_owner(owner: PortOwner, devices: Sequence[RdmaDevice], root: Path = ROOT) -> tuple[str, str]:
     """Return (owner, remedy) for a port that another program or one of the kernel's drivers has."""
     rxe = [device for device in devices if device.driver == "rxe"]

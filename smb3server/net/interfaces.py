@@ -25,7 +25,7 @@ DEFAULT_SPEED = 1_000_000_000
 """Bits per second, if the driver does not report it."""
 REFRESH_INTERVAL = 10.0
 _IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
-_UNUSABLE = 0x40 | 0x08
+UNUSABLE = 0x40 | 0x08
 """IFA_F_TENTATIVE, IFA_F_DADFAILED: an IPv6 address that cannot be used yet, or at all."""
 _INFO = struct.Struct("<IIIIQ128s")
 _IPV4 = struct.Struct("<HH4s8x")
@@ -82,7 +82,7 @@ def read_interfaces() -> list[Interface]:
             if address.is_link_local:
                 continue
             name = link.get_attr("IFLA_IFNAME")
-            running = bool(link["flags"] & _IFF_RUNNING) and not entry["flags"] & _UNUSABLE
+            running = bool(link["flags"] & _IFF_RUNNING) and not entry["flags"] & UNUSABLE
             loopback = bool(link["flags"] & _IFF_LOOPBACK)
             found.append(Interface(entry["index"], name, address, _speed(name), loopback, running, _queues(name)))
     return found
@@ -93,8 +93,8 @@ class InterfaceList:
 
     def __init__(self) -> None:
         self.interfaces: list[Interface] = []
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when the list has become another one."""
+        self.on_refresh: Callable[[], None] = lambda: None
+        """Called when the list was read again: at intervals, and when anything about an interface has changed."""
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._events = LinkEvents(self.refresh_soon)
@@ -122,14 +122,12 @@ class InterfaceList:
 
     async def refresh(self) -> None:
         """Refresh the list now. On an error keep the old one, and log it."""
-        before = self.interfaces
         try:
             self.interfaces = await asyncio.to_thread(read_interfaces)
         except Exception as error:
             # A sandbox may not permit netlink. The server works without it, except multichannel.
             log.warning("cannot list network interfaces: %s", error)
-        if self.interfaces != before:
-            self.on_change()
+        self.on_refresh()
 
     async def _keep_fresh(self) -> None:
         while True:

@@ -76,10 +76,17 @@ class TcpListener:
         first_byte_timeout: float = 30.0,
         silent: UnauthenticatedPeers | None = None,
         admits: Callable[[str], bool] = lambda host: True,
+        listening: socket.socket | None = None,
     ) -> None:
-        """Listen. ``silent`` is the table of connections that have sent nothing, which listeners may share; None means
-        a table of its own. ``admits`` returns whether an address may connect. Raise ``OSError`` if listening fails."""
-        self._socket = listening_socket(host, port)
+        """Listen on ``host`` and ``port``, or on the socket ``listening``, which listens already.
+
+        ``silent`` is the table of connections that have sent nothing, which listeners may share; None means a table of
+        its own. ``admits`` returns whether an address may connect. Raises ``OSError`` if listening fails.
+        """
+        if listening is not None:
+            tune(listening)
+            listening.listen(BACKLOG)
+        self._socket = listening_socket(host, port) if listening is None else listening
         name = self._socket.getsockname()
         self.address: tuple[str, int] = (name[0], name[1])
         self._loop = asyncio.get_running_loop()

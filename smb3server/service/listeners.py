@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from smbdirect.core.constants import MIN_FRAGMENTED_SIZE
 from smbdirect.core.settings import Settings as TransportSettings
 from smbdirect.errors import ProviderError
 from smbdirect.providers.base import Provider
+from smbdirect.providers.make import make_provider
 from smbdirect.transport.listen import SmbDirectListener, listen
 
 log = logging.getLogger(__name__)
@@ -33,24 +33,6 @@ log = logging.getLogger(__name__)
 PORT_DOWN_REMEDY = (
     "check cable, switch and `rdma link`; a port that comes back is served again, a device after a restart"
 )
-
-
-def make_provider(name: str, iwarp_crc: bool = False) -> Provider:
-    """Import and make the provider of a fabric.
-
-    With ``iwarp_crc``, iWARP requests CRCs of its peers. Raises ``ProviderError`` with a remedy if the fabric cannot be
-    served here.
-    """
-    try:
-        module = importlib.import_module(f"smbdirect.providers.{name}.provider")
-        options = {"crc": True} if iwarp_crc and name == "iwarp" else {}
-        provider: Provider = getattr(module, f"{name.capitalize()}Provider")(**options)
-        reason = provider.available()
-    except (ImportError, OSError) as error:
-        raise ProviderError(str(error)) from error
-    if reason is not None:
-        raise ProviderError(reason)
-    return provider
 
 
 def transport_settings(settings: Settings) -> TransportSettings:

@@ -7,7 +7,8 @@ import hashlib
 import logging
 import os
 import resource
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
+from smb3server.process.service_manager import ServiceManager
 from smb3server.server.server import Server
 from smb3server.service.admin_commands import client_commands, process_commands, share_commands
 from smb3server.service.client_admin import ClientAdmin
@@ -35,6 +37,7 @@ from smb3server.service.stored_opens import StoredOpens
 from smb3server.service.tcp_ports import EVERYWHERE, TcpPorts
 from smb3server.service.users import LiveUsers
 from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
@@ -42,6 +45,7 @@ from smb3server.status.report import collect
 if TYPE_CHECKING:
     from smb3server.discovery.announcer import Announcer
     from smb3server.service.clustering import ClusterNode
+    from smb3server.web.serving import WebServer
     from witness.setup import Witness
 
 log = logging.getLogger(__name__)
@@ -55,13 +59,20 @@ class Service:
     """A configured server. Call ``start`` and then ``stop``, once; also call ``stop`` after a ``start`` that failed."""
 
     def __init__(
-        self, config: Config, privileges: Privileges | None = None, read: Callable[[], Config] | None = None
+        self,
+        config: Config,
+        privileges: Privileges | None = None,
+        read: Callable[[], Config] | None = None,
+        sockets: Sequence[socket.socket] = (),
+        manager: ServiceManager | None = None,
     ) -> None:
         """Prepare the server.
 
         ``privileges`` are those of the process; None leaves them unchanged. ``read`` reads the configuration again, on
-        a worker thread; None means that it never changes.
+        a worker thread; None means that it never changes. ``sockets`` are TCP sockets of the service manager, which
+        listen already. ``manager`` is told of reloads; None means that nobody is.
         """
+        self.manager = manager or ServiceManager()
         self._privileges = privileges
         self._read = read
         self._given = config
@@ -80,7 +91,7 @@ class Service:
             server.silent_peers,
             server.unauthenticated,
         )
-        self._tcp = TcpPorts(config.settings, reception)
+        self._tcp = TcpPorts(config.settings, reception, sockets)
         self.fabrics = Fabrics(config.settings, reception, lambda: server.interfaces.interfaces)
         self.fabrics.on_change = self._fabrics_changed
         server.rdma = config.rdma
@@ -89,6 +100,9 @@ class Service:
         self.cluster: ClusterNode | None = None
         self.witness: Witness | None = None
         self.announcer: Announcer | None = None
+        self.web: WebServer | None = None
+        self._commands: dict[str, Command] = {}
+        """Those of the admin socket."""
         self._state: StateDirectory | None = None
         self._descriptors: int | None = None
         """Descriptors that the process may have; None means any number."""
@@ -96,8 +110,6 @@ class Service:
         self._reload = Reload(config, server, self.shares, self.users, self._tcp.listeners)
         self._reload.limits_changed = self._limit_opens
         self.share_admin = server.share_administration = ShareAdmin(self._reload, self.shares)
-        self.on_reload: Callable[[bool], None] = lambda begins: None
-        """Called with True when a reload begins, and with False when it has ended."""
         self.on_stop: Callable[[], None] = lambda: None
         """Called when the operator asks over the admin socket that the server stops. Set it before ``start``."""
         self.observing = Observing(config, server)
@@ -142,6 +154,8 @@ class Service:
             await self.cluster.cluster.start()
         if self.config.witness is not None:
             await self._start_witness(self.config.witness, hosts)
+        if self.config.web is not None:
+            await self._open_page(self.config.web)
         if self._privileges is not None:
             self._privileges.drop_start_privileges()
         await self.observing.start()
@@ -245,13 +259,22 @@ class Service:
             self.listeners[0].address[1],
             settings.hosts.admits,
         )
-        self.server.interfaces.on_change = self.announcer.refresh_soon
+        self.server.interfaces.on_refresh = self.announcer.refresh_soon
         self.announcer.start()
+
+    async def _open_page(self, config: WebConfig) -> None:
+        try:
+            # An extra, and a server without a page starts faster without these modules.
+            from smb3server.service.web_page import start_page
+        except ImportError as error:
+            raise ConfigError(f"[web] needs {error.name}: pip install 'smb3server[web]'") from error
+        self.web = await start_page(config, self.server, lambda: self._commands)
+        self.notes.append(f"web page for administrators: {self.web.url}")
 
     async def _open_admin(self) -> None:
         """Open the admin socket; note an error and go on, because the server can serve without it."""
         path = socket_path(self.config.state)
-        commands: dict[str, Command] = {
+        commands = self._commands = {
             "status": self._report,
             "ping": lambda _: {"pid": os.getpid()},
             "users": self.users.list_command,
@@ -281,19 +304,17 @@ class Service:
         The outcome and all mistakes are logged.
         """
         async with self.share_admin.lock:
-            self.on_reload(True)
-            try:
-                given = self._given if self._read is None else await asyncio.to_thread(self._read)
-                fresh = self.share_admin.complete(replace(given, accounts=self.users.read_again(given)))
-                outcome = await self._reload.apply(fresh)
+            with self.manager.reloading():
+                try:
+                    given = self._given if self._read is None else await asyncio.to_thread(self._read)
+                    fresh = self.share_admin.complete(replace(given, accounts=self.users.read_again(given)))
+                    outcome = await self._reload.apply(fresh)
+                except ConfigError as error:
+                    for line in str(error).splitlines():
+                        log.error("reload: %s", line)
+                    raise
                 self._given = given
                 self.observing.reloaded(self.config)
-            except ConfigError as error:
-                for line in str(error).splitlines():
-                    log.error("reload: %s", line)
-                raise
-            finally:
-                self.on_reload(False)
         outcome.write_log()
         log.info("configuration reloaded")
         return outcome
@@ -315,6 +336,8 @@ class Service:
         """Stop listening, finish requests in flight, close opens and connections."""
         if self.admin is not None:
             await self.admin.close()
+        if self.web is not None:
+            await self.web.stop()
         if self.announcer is not None:
             await self.announcer.stop()
         if self.witness is not None:

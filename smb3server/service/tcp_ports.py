@@ -23,8 +23,10 @@ EVERYWHERE = ("0.0.0.0", "::")
 class TcpPorts:
     """The TCP listeners of one server. Call ``open`` and then ``close``, once."""
 
-    def __init__(self, settings: Settings, reception: Reception) -> None:
+    def __init__(self, settings: Settings, reception: Reception, given: Sequence[socket.socket] = ()) -> None:
+        """Prepare for ``open``. ``given`` are listening sockets of the service manager: they replace all others."""
         self._settings = settings
+        self._given = given
         self._reception = reception
         self.listeners: list[TcpListener] = []
         self.notes: list[str] = []
@@ -43,6 +45,12 @@ class TcpPorts:
         ``wanted`` None means port 445, or 1445 where binding 445 is forbidden. ``adopt`` takes over a socket whose peer
         speaks iWARP's MPA. Raises ``ConfigError``, and ``OSError`` for a port below 1024 that was not requested.
         """
+        if self._given:
+            for sock in self._given:
+                name = sock.getsockname()
+                self._listen(name[0], name[1], adopt, sock)
+            self.notes.append("the TCP sockets are the service manager's: `listen` and `port` do not count for TCP")
+            return
         port = DEFAULT_PORT if wanted is None else wanted
         for host in hosts or EVERYWHERE:
             try:
@@ -66,7 +74,13 @@ class TcpPorts:
             if port == 0:
                 port = self.listeners[0].address[1]
 
-    def _listen(self, host: str, port: int, adopt: Callable[[socket.socket], None] | None) -> None:
+    def _listen(
+        self,
+        host: str,
+        port: int,
+        adopt: Callable[[socket.socket], None] | None,
+        given: socket.socket | None = None,
+    ) -> None:
         reception = self._reception
         self.listeners.append(
             TcpListener(
@@ -79,6 +93,7 @@ class TcpPorts:
                 self._settings.negotiate_timeout,
                 reception.silent_peers,
                 reception.admits,
+                given,
             )
         )
 

@@ -68,7 +68,8 @@ def _mount(reach: Reach, host: str, *more: str) -> str:
     return f"mount -t cifs {quote(f'//{host}/{reach.share}')} /mnt -o {quote(options)}"
 
 
-def _linux_rdma(reach: Reach) -> str:
+def linux_rdma(reach: Reach) -> str:
+    """Return how Linux clients mount the share by RDMA, or why they cannot."""
     found = _rdma_host(reach)
     if found is None:
         ports = ", ".join(dict.fromkeys(str(port) for _, _, port in reach.rdma))
@@ -89,7 +90,7 @@ def commands(reach: Reach) -> list[str]:
     more = [f"port={reach.port}"] if other else []
     lines = [f"Windows:        {_windows(reach)}", f"Linux (TCP):    {_mount(reach, reach.host, *more)}"]
     if reach.rdma:
-        lines.append(f"Linux (RDMA):   {_linux_rdma(reach)}")
+        lines.append(f"Linux (RDMA):   {linux_rdma(reach)}")
     place = f"{f'[{reach.host}]' if ':' in reach.host else reach.host}{f':{reach.port}' if other else ''}"
     user = quote(reach.user) if reach.user else "guest%"
     unc = quote(f"//{reach.host}/{reach.share}")

@@ -41,7 +41,7 @@ async def announced(config: DiscoveryConfig, served: Sequence[str] = ("0.0.0.0",
     """In the namespace of the calling thread."""
     interfaces = InterfaceList()
     announcer = Announcer(config, NAME, lambda: interfaces.interfaces, lambda: served, 445, lambda host: True)
-    interfaces.on_change = announcer.refresh_soon
+    interfaces.on_refresh = announcer.refresh_soon
     await interfaces.start()
     announcer.start()
     try:
@@ -76,7 +76,8 @@ async def running(prefix: Sequence[str], *command: str) -> AsyncIterator[asyncio
         yield process.stdout
     finally:
         if process.returncode is None:
-            process.terminate()
+            # wsdd does not always end when it is asked to.
+            process.kill()
         await process.communicate()
 
 

@@ -14,7 +14,7 @@ with warnings.catch_warnings():
 
 from smb3server.client import open_rdma
 from smb3server.client.impacket_adapter import TransportSession
-from smb3server.service.listeners import make_provider
+from smbdirect.providers.make import make_provider
 
 DIALECT = smb3structs.SMB2_DIALECT_302
 """Whose keys do not depend on the messages exchanged."""

@@ -8,11 +8,11 @@ from typing import Any
 from smb3server.client import open_rdma
 from smb3server.client.files import Tree
 from smb3server.client.messages import ServerError
-from smb3server.service.listeners import make_provider
 from smb3server.wire import read_write
 from smb3server.wire.file_info import FileInfoClass, RenameInformation, encode_rename
 from smb3server.wire.header import Command
 from smb3server.wire.rdma_transform import CryptoTransform, RdmaTransformId, pack_transforms
+from smbdirect.providers.make import make_provider
 from tools.access_differential import descriptor
 from tools.access_differential.steps import Ace, Who
 from tools.attacks.lab import Target, case, password

@@ -9,8 +9,8 @@ import struct
 import time
 
 from smb3server.client import open_rdma
-from smb3server.service.listeners import make_provider
 from smbdirect.errors import ConnectionLost, ProtocolError
+from smbdirect.providers.make import make_provider
 from tools.attacks import raw
 from tools.attacks.lab import Target, case, password
 from tools.attacks.raw import Stranger

@@ -5,5 +5,5 @@ Reading order: ``rooms`` (the order, and the few additional rules) -> ``graph`` 
 
 Every import counts: those that run at the start, those inside functions and those under ``if TYPE_CHECKING``, since a
 reader follows all of them. Modules loaded by a computed name are not seen: ``commands.load``, ``make_provider`` and the
-table of commands in ``smb3server.cli.main``. They all load modules below or beside them.
+table of commands in ``smb3server.cli.tree``. They all load modules below or beside them.
 """

@@ -19,11 +19,11 @@ ROOMS = (
     *_rooms("smb3server", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),
     *_rooms("smb3server", "discovery", "web"),
     "witness",
-    *_rooms("smb3server", "cluster", "client", "config", "service", "tools", "cli", "__main__"),
+    *_rooms("smb3server", "cluster", "client", "remote", "config", "service", "tools", "cli", "__main__"),
     *_rooms(
         "tools", "support", "flaky", "failover", "cluster", "fuzz", "access_differential", "attacks", "load", "soak"
     ),
-    *_rooms("tools", "bench", "torture", "kernel_lab", "check_layers"),
+    *_rooms("tools", "bench", "torture", "kernel_lab", "web_pictures", "check_layers"),
     "tests.lab",
     "tests",
 )

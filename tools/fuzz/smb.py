@@ -13,11 +13,11 @@ from smb3server.client.files import Tree
 from smb3server.client.negotiation import Offer
 from smb3server.client.session import ClientSession
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
-from smb3server.service.listeners import make_provider
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.status import StatusError
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError
+from smbdirect.providers.make import make_provider
 from tools.fuzz.client import FuzzClient
 from tools.fuzz.sequences import Actor
 from tools.fuzz.watch import LOGINS, Failed, Watch

@@ -87,8 +87,8 @@ def _run(prefix: Sequence[str], protocol: str, out: Path, attempt: int, names: S
     command += ["--target", ADDRESS, "--fabric", fabric, "--port", str(port), "--json", str(results)]
     command += ["--user", USER, "--password-file", str(out / "password"), "--share", SHARE]
     command += ["--html", str(out / f"attempt-{attempt}.html"), "--at-once", "1" if names else "4", "--settle", "0.2"]
-    if names:
-        command += ["--cases", *names]
+    for name in names:
+        command += ["--cases", name]
     with (out / f"attempt-{attempt}.txt").open("wb") as log:
         subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, timeout=_LIMIT, check=False

@@ -45,7 +45,7 @@ def port(folder: Path, protocol: str) -> list[str]:
 
 
 def selfcheck(folder: Path, protocol: str) -> list[str]:
-    """Check that ``smb3server verbs-check`` ran and passed."""
+    """Check that ``smb3server selfcheck`` ran and passed."""
     (result,) = _load(folder, "selfcheck")
     verdicts: dict[str, str] = result["verdicts"]
     found = [f"{name}: {verdict}" for name, verdict in verdicts.items() if verdict.startswith("FAILED")]

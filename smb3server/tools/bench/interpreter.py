@@ -19,7 +19,7 @@ print(json.dumps({
     "implementation": platform.python_implementation(), "prefix": sys.base_prefix,
     "arguments": sysconfig.get_config_var("CONFIG_ARGS") or ""}))
 """
-_SERVER = "import smb3server.cli.main"
+_SERVER = "import smb3server.cli.serving"
 _MODULES = "from smbdirect import native; print(native.report())"
 
 

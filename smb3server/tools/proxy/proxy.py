@@ -29,7 +29,6 @@ from smb3server.client import open_tcp
 from smb3server.config.arguments import parse_arguments
 from smb3server.net.listener import TcpListener
 from smb3server.net.tcp import MAX_MESSAGE
-from smb3server.service.listeners import make_provider
 from smb3server.service.service import Service
 from smb3server.tools.proxy.offload import Offload, Outgoing
 from smbdirect.core.settings import Settings
@@ -37,6 +36,7 @@ from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.message_transport import InboundMessage, MessageTransport
 from smbdirect.providers.base import Provider
 from smbdirect.providers.loopback import LoopbackProvider
+from smbdirect.providers.make import make_provider
 from smbdirect.transport.listen import connect, listen
 from smbdirect.transport.pool import BufferPool
 from smbdirect.transport.smb_direct import SmbDirectTransport

@@ -302,7 +302,7 @@ def test_an_unreachable_host_is_called_so(monkeypatch: pytest.MonkeyPatch) -> No
     assert result.answer is Answer.UNKNOWN
     assert "No route to host" in result.verdict
     lines = [finding.line() for finding in result.findings]
-    assert "problem  tcp: 127.0.0.1 port 445: No route to host" in lines
+    assert lines[0].startswith("problem  tcp: 127.0.0.1 port 445: No route to host: a router or firewall on the way")
     (attempt,) = result.attempts
     assert attempt.text == "connect: device or network failure: No route to host"
 

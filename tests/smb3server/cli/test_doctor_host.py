@@ -185,7 +185,7 @@ CASES: dict[str, tuple[Change, dict[str, str], Verdict, str, str]] = {
         {},
         Verdict.PROBLEM,
         "interface list: no interface with an address that clients can reach",
-        "",
+        "ip address add",
     ),
     "not-flagged": (
         lambda host: changed(

@@ -100,7 +100,6 @@ def test_help_lists_every_command_once(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == said
     lines = [line for line in said.splitlines() if line.startswith("  ") and line.split()[0] in COMMANDS]
     assert len(lines) == sum(not entry.hidden for entry in COMMANDS.values())
-    assert max(map(len, said.splitlines())) <= 90
     assert {entry.heading for entry in COMMANDS.values()} <= set(HEADINGS)
 
 
@@ -112,6 +111,7 @@ def test_the_help_of_a_command(name: str, capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == said
     assert f"Usage: smb3server {name}" in said
     assert "Example" in said
+    assert [line for line in said.splitlines() if len(line) > 100] == []
 
 
 def test_help_of_a_command_of_a_group(capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,6 +204,7 @@ def completed(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         ("smb3server st", {"status"}),
         ("smb3server ", {name for name, entry in COMMANDS.items() if not entry.hidden}),
         ("smb3server --sh", {"--share"}),
+        ("smb3server --ver", {"--version"}),
         ("smb3server --config F --li", {"--listen"}),
         ("smb3server status --js", {"--json"}),
         ("smb3server --config F status --js", {"--json"}),

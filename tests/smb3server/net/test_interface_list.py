@@ -18,8 +18,8 @@ from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.interfaces import ServerInterface, parse_interfaces, query_interfaces
 from smb3server.config.model import Config, ShareConfig
 from smb3server.net.interfaces import Interface, pack_interfaces
-from smb3server.service.listeners import make_provider
 from smb3server.service.service import Service
+from smbdirect.providers.make import make_provider
 
 IN_TIME = 5.0
 """Seconds; half of the interval at which the list is read without an event."""

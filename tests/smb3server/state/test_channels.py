@@ -11,13 +11,13 @@ from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
 from smb3server.config.arguments import parse_arguments
 from smb3server.net.tcp import PEER_TIMEOUT, TcpTransport
-from smb3server.service.listeners import make_provider
 from smb3server.service.service import Service
 from smb3server.state.break_notifications import BreakNotifications
 from smb3server.state.objects import CHANNEL_SILENCE, Connection
 from smb3server.state.opens import OpenTable
 from smb3server.wire.oplock_break import OplockLevel
 from smbdirect.core.constants import KEEPALIVE_INTERVAL, KEEPALIVE_RESPONSE_TIMEOUT
+from smbdirect.providers.make import make_provider
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tools.support import own_user
 

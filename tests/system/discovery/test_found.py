@@ -108,7 +108,7 @@ def test_a_client_that_is_there_first_finds_it_by_hello_over_ipv6(lab: Network, 
         async with running([], *client) as lines:
             await wait_for_line(lines, "joined multicast group")
             async with announced(WSD_ONLY):
-                await wait_for_line(lines, f"discovered {NAME} in Workgroup:WORKGROUP on fe80")
+                await wait_for_line(lines, f"discovered {NAME} in Workgroup:WORKGROUP on [fe80")
 
     lab.inside(SERVER, body)
 

@@ -16,11 +16,11 @@ import pytest
 
 from smb3server.client import Client, RemoteFile, ServerError, Tree, open_rdma, open_tcp
 from smb3server.client.files import READ_WRITE
-from smb3server.service.listeners import make_provider
 from smb3server.wire import read_write
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import MessageTransport
+from smbdirect.providers.make import make_provider
 from tests.lab.command import Served, serve, stop
 
 pytestmark = pytest.mark.interop

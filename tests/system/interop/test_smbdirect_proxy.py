@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.service.listeners import make_provider
 from smb3server.tools.proxy.proxy import Proxy, server_in_process
 from smbdirect.providers.base import Provider
 from smbdirect.providers.loopback import LoopbackProvider
+from smbdirect.providers.make import make_provider
 from smbdirect.transport.listen import listen
 from tools.support import own_user
 

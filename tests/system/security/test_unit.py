@@ -21,7 +21,7 @@ from smb3server.settings.cluster import ServiceConfig, VirtualAddress
 from smb3server.wire.create import CreateDisposition
 from tests.lab.served import ROOT, open_up, served
 
-UNIT = ROOT / "dist" / "smb3server.service"
+UNIT, SOCKET = ROOT / "dist" / "smb3server.service", ROOT / "dist" / "smb3server.socket"
 NUMBERS = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 MOST_EXPOSED = 40
 """By systemd's measure, 0 to 100; 50 is what it calls medium."""
@@ -38,10 +38,11 @@ def words(key: str) -> list[str]:
 @with_systemd
 def test_systemd_understands_it(tmp_path: Path) -> None:
     """All but the program's place, which is not there."""
-    copy = tmp_path / "smb3server.service"
-    copy.write_text(UNIT.read_text().replace("/usr/local/bin/smb3server", sys.executable))
+    copies = [tmp_path / UNIT.name, tmp_path / SOCKET.name]
+    for unit, copy in zip((UNIT, SOCKET), copies, strict=True):
+        copy.write_text(unit.read_text().replace("/usr/local/bin/smb3server", sys.executable))
     verified = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", copy], capture_output=True, text=True, check=False
+        ["systemd-analyze", "verify", "--man=no", *copies], capture_output=True, text=True, check=False
     )
     said = [line for line in verified.stderr.splitlines() if "smb3server" in line]
     assert verified.returncode == 0 and said == []

@@ -1,0 +1,26 @@
+"""Use shares as folders: over SMB Direct where the server has it, else over TCP.
+
+    async with connect("smb://alice@nas/data", rdma="auto") as share:
+        text = await share.read_text("notes/today.txt")
+        await share.download("films/big.mkv", "/tmp", progress=print)
+
+``smb3server.remote.sync`` has the same for code that is not asynchronous, and ``smb3server.remote.filesystem`` the file
+system ``smbd://`` of fsspec.
+
+Reading order: ``address`` and ``credentials`` (where, who) -> ``link`` (connections, channels; ``fabrics`` finds RDMA)
+-> ``handle`` (one open file over connections that may be lost) -> ``file``, ``share`` (what users see) ->
+``transfers``, ``copying`` (whole files) -> ``places``, ``mirror`` (whole folders). ``errors`` and ``names`` are used by
+all.
+"""
+
+from __future__ import annotations
+
+from smb3server.remote.connecting import connect
+from smb3server.remote.credentials import CredentialsError
+from smb3server.remote.entries import Entry
+from smb3server.remote.errors import RemoteError
+from smb3server.remote.file import File
+from smb3server.remote.share import Change, Share, Usage
+from smb3server.remote.transfers import Transfer
+
+__all__ = ["Change", "CredentialsError", "Entry", "File", "RemoteError", "Share", "Transfer", "Usage", "connect"]

@@ -1,0 +1,125 @@
+"""Connect to a share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, TypedDict
+
+from smb3server.remote import address as addresses
+from smb3server.remote import credentials, fabrics, names
+from smb3server.remote.link import MAX_CHANNELS, Link
+from smb3server.remote.link import Options as LinkOptions
+from smb3server.remote.share import Share
+
+Rdma = Literal["auto", "off", "iwarp", "roce", "verbs"]
+
+
+class Connecting:
+    """A share that is about to be connected: ``await`` it, or use it in ``async with``."""
+
+    def __init__(self, link: Link, login: credentials.Login, map_names: bool) -> None:
+        self._link = link
+        self._login = login
+        self._map_names = map_names
+        self._share: Share | None = None
+
+    async def _connect(self) -> Share:
+        await self._link.connect()
+        return Share(self._link, self._login, map_names=self._map_names)
+
+    def __await__(self) -> Generator[object, None, Share]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Share:
+        self._share = await self._connect()
+        return self._share
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._share is not None:
+            await self._share.close()
+
+
+class Options(TypedDict, total=False):
+    """The options of ``connect``, which describes them."""
+
+    user: str | None
+    password: str | None
+    domain: str | None
+    kerberos: bool
+    guest: bool
+    anonymous: bool
+    credentials_file: str | os.PathLike[str] | None
+    ask: Callable[[str], str] | None
+    rdma: Rdma
+    rdma_port: int | None
+    channels: int
+    sign: bool
+    encrypt: bool
+    map_names: bool
+    timeout: float
+    patience: float
+
+
+def connect(
+    url: str,
+    *,
+    user: str | None = None,
+    password: str | None = None,
+    domain: str | None = None,
+    kerberos: bool = False,
+    guest: bool = False,
+    anonymous: bool = False,
+    credentials_file: str | os.PathLike[str] | None = None,
+    ask: Callable[[str], str] | None = None,
+    rdma: Rdma = "auto",
+    rdma_port: int | None = None,
+    channels: int = 1,
+    sign: bool = True,
+    encrypt: bool = False,
+    map_names: bool = True,
+    timeout: float = 10.0,
+    patience: float = 30.0,
+) -> Connecting:
+    """Connect to ``smb://[DOMAIN;]USER@HOST[:PORT]/SHARE/FOLDER`` or ``//HOST/SHARE/FOLDER``.
+
+    Who logs on: ``user`` and ``password``; without a password the file ``credentials_file``, the variable
+    SMB3SERVER_PASSWORD, or ``~/.config/smb3server/credentials`` have it, or ``ask`` is called with a question. With
+    ``kerberos`` the credentials cache has a ticket. Nobody becomes a guest or anonymous unless that is asked for.
+
+    How data travels: ``rdma`` is "auto" (RDMA if the server lists an address for it and this machine can use it, else
+    TCP; ``Share.why_not_rdma`` tells the reason), "off", or one fabric, without which the connection fails. Data goes
+    over ``channels`` connections at the same time.
+
+    Messages are signed unless ``sign`` is False, and encrypted with ``encrypt`` or if the server requires it.
+    ``timeout`` is for connecting. A connection that is lost is made anew for ``patience`` seconds. Characters that SMB
+    does not allow in names (``: * ?`` ...) are carried as other clients do, unless ``map_names`` is False.
+
+    Raises ``ValueError`` for arguments that are wrong, ``CredentialsError``, and ``RemoteError``.
+    """
+    where = addresses.parse(url)
+    if not where.share:
+        raise ValueError(f"{where}: no share; write smb://USER@HOST/SHARE")
+    if rdma not in fabrics.MODES:
+        raise ValueError(f"rdma: {rdma!r} is not one of {', '.join(fabrics.MODES)}")
+    if not 1 <= channels <= MAX_CHANNELS:
+        raise ValueError(f"channels: {channels} is not within 1 to {MAX_CHANNELS}")
+    login = credentials.find(
+        where,
+        user=user,
+        password=password,
+        domain=domain,
+        kerberos=kerberos,
+        guest=guest,
+        anonymous=anonymous,
+        file=Path(credentials_file) if credentials_file is not None else None,
+        ask=ask,
+    )
+    protected = sign and not (guest or anonymous)
+    options = LinkOptions(rdma, rdma_port, channels, protected, encrypt, timeout, patience=patience)
+    shown = addresses.Address(where.host, where.share, names.clean(where.path), where.port, login.user, login.domain)
+    return Connecting(Link(shown, login, options), login, map_names)

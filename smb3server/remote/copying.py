@@ -1,0 +1,126 @@
+"""Copy a file from a share to a share: by the server if it is one share, or through this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import time
+
+from smb3server.remote import errors
+from smb3server.remote.handle import Handle
+from smb3server.remote.link import PIECE
+from smb3server.remote.transfers import (
+    Progress,
+    Target,
+    Transfer,
+    changed,
+    complete,
+    open_part,
+    version_of,
+    write_part,
+)
+from smb3server.wire import attributes as attr
+from smb3server.wire.file_info import BasicInformation
+from smb3server.wire.filetime import to_ns
+from smb3server.wire.fsctl import (
+    COPY_CHUNK,
+    COPY_CHUNK_HEADER,
+    COPY_CHUNK_RESPONSE,
+    RESUME_KEY_RESPONSE,
+    CopyChunk,
+    CopyChunkHeader,
+)
+from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.status import NtStatus
+
+CHUNKS = 16
+"""Chunks of one request: with ``PIECE``, what Windows and Samba take. [MS-SMB2 3.3.3]"""
+_CANNOT = (
+    NtStatus.NOT_SUPPORTED,
+    NtStatus.INVALID_DEVICE_REQUEST,
+    NtStatus.INVALID_PARAMETER,
+    NtStatus.NOT_IMPLEMENTED,
+)
+
+
+async def copy(source: Handle, target: Target, *, progress: Progress | None, resume: bool, verify: bool) -> Transfer:
+    """Copy an open file to ``target``. Raises ``OSError``."""
+    began = time.monotonic()
+    size, times = source.file.size, source.file.response
+    version = version_of(f"{source.link.address.place}/{source.path}", size, to_ns(times.last_write_time))
+    part, start = await open_part(target, version, resume, size)
+    try:
+        by_server = source.link is target.link and await _by_server(source, part, start, size, progress)
+        if not by_server:
+            await write_part(part, source.pieces(start, size), start, size, progress)
+        if await source.size() != size:
+            raise changed(source.path)
+        kept = BasicInformation(
+            creation_time=times.creation_time,
+            last_write_time=times.last_write_time,
+            attributes=times.file_attributes & attr.SETTABLE & ~attr.SPARSE or attr.NORMAL,
+        )
+        await complete(target, part, kept)
+    finally:
+        await part.close()
+    if verify:
+        await _compare(source, target, size)
+    return Transfer(size, start, time.monotonic() - began, by_server)
+
+
+async def _by_server(source: Handle, part: Handle, start: int, size: int, progress: Progress | None) -> bool:
+    """Let the server copy; return False, with nothing lost, if it cannot. [MS-SMB2 3.2.4.20.2]"""
+    at = start
+    key = b""
+    while at < size:
+        try:
+            key = key or await _resume_key(source)
+            count = await _copy_chunks(part, key, at, size)
+        except errors.RemoteError as error:
+            if error.status == NtStatus.OBJECT_NAME_NOT_FOUND and key:
+                # The key was that of a session that is lost.
+                key = b""
+                continue
+            if error.status not in _CANNOT:
+                raise
+            return False
+        if not count:
+            raise errors.make(errno.EIO, source.path, reason="the server copied nothing")
+        at += count
+        if progress is not None:
+            progress(at, size)
+    if part.file.size > size or not size:
+        await part.set_size(size)
+    return True
+
+
+async def _resume_key(source: Handle) -> bytes:
+    found = await source.fsctl(Fsctl.SRV_REQUEST_RESUME_KEY, max_output=RESUME_KEY_RESPONSE.size)
+    return RESUME_KEY_RESPONSE.unpack(found).resume_key
+
+
+async def _copy_chunks(part: Handle, key: bytes, at: int, size: int) -> int:
+    starts = range(at, min(size, at + CHUNKS * PIECE), PIECE)
+    chunks = [CopyChunk(offset, offset, min(PIECE, size - offset)) for offset in starts]
+    asked = COPY_CHUNK_HEADER.pack(CopyChunkHeader(key, len(chunks))) + b"".join(map(COPY_CHUNK.pack, chunks))
+    output = await part.fsctl(Fsctl.SRV_COPYCHUNK_WRITE, asked, COPY_CHUNK_RESPONSE.size)
+    return COPY_CHUNK_RESPONSE.unpack(output).total_bytes_written
+
+
+async def _compare(source: Handle, target: Target, size: int) -> None:
+    """Read both files and compare them."""
+    written = await target.open_complete()
+    done = 0
+    try:
+        async with (
+            contextlib.aclosing(source.pieces(0, size)) as ours,
+            contextlib.aclosing(written.pieces(0, size)) as theirs,
+        ):
+            async for offset, data in ours:
+                if await anext(theirs, None) != (offset, data):
+                    break
+                done = offset + len(data)
+    finally:
+        await written.close()
+    if done != size:
+        raise errors.make(errno.EIO, target.path, reason=f"the copy differs from byte {done} or somewhat later on")

@@ -1,0 +1,240 @@
+"""One open of a file, over connections that may come and go, and its data in pieces that are in flight together."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+from smb3server.client.files import SHARE_ALL, RemoteFile, Tree
+from smb3server.remote import errors
+from smb3server.remote.link import PIECE, Channel, Link
+from smb3server.wire.create import Access, CreateDisposition
+from smb3server.wire.file_info import (
+    BASIC,
+    END_OF_FILE,
+    STANDARD,
+    BasicInformation,
+    EndOfFileInformation,
+    FileInfoClass,
+)
+from smb3server.wire.ioctl import Fsctl
+from smbdirect.codec import Buffer
+from smbdirect.errors import ConnectionLost
+
+T = TypeVar("T")
+_CHANGES = int(Access.GENERIC_WRITE | Access.WRITE_DATA | Access.APPEND_DATA | Access.GENERIC_ALL)
+
+
+class Handle:
+    """An open; ``open_handle`` makes one.
+
+    If the connection is lost it is opened anew by its name, and what was not answered is repeated. A file that is only
+    read must not have changed meanwhile.
+    """
+
+    def __init__(self, link: Link, path: str, name: str, access: int, options: int, share: int) -> None:
+        self.link = link
+        self.path = path
+        """The name for people."""
+        self._name = name
+        self._access, self._options, self._share = access, options, share
+        # Invariant: ``_file`` is an open of the session of ``_made_on``; None if it is closed. In another session the
+        # same FileId may be that of another file.
+        self._file: RemoteFile | None = None
+        self._made_on: Channel | None = None
+        self._first: RemoteFile | None = None
+        self._opening = asyncio.Lock()
+
+    @property
+    def file(self) -> RemoteFile:
+        """The open as it was made first: its size, times and attributes."""
+        assert self._first is not None
+        return self._first
+
+    async def open(self, disposition: int, attributes: int) -> None:
+        """Open the file for the first time."""
+
+        async def attempt() -> None:
+            control = await self.link.ready()
+            self._file = await self._create(control, disposition, attributes)
+            self._made_on = control
+
+        # A repeated CREATE would find the file that the first one made.
+        await (attempt() if disposition == CreateDisposition.CREATE else self.link.until_done(attempt))
+        self._first = self._file
+
+    async def _create(self, control: Channel, disposition: int, attributes: int = 0) -> RemoteFile:
+        return await self.link.answered(
+            control.tree,
+            lambda tree: tree.create(
+                self._name, self._access, disposition, self._options, self._share, attributes=attributes
+            ),
+        )
+
+    async def _attached(self) -> tuple[Channel, RemoteFile]:
+        """Return the open and the link's channel, which are of the same session; open it anew in a new session.
+
+        They stay so until the caller waits for something.
+        """
+        while True:
+            control = await self.link.ready()
+            async with self._opening:
+                if self._file is None or self._first is None:
+                    raise errors.make(errno.EBADF, self.path, reason="the file is closed")
+                if self._made_on is not control:
+                    found = await self._create(control, CreateDisposition.OPEN)
+                    self._file, self._made_on = found, control
+                    if not self._access & _CHANGES and _version(found) != _version(self._first):
+                        reason = "the file was changed while the connection was lost"
+                        raise errors.make(errno.ESTALE, self.path, reason=reason)
+                if self.link.is_current(control):
+                    return control, self._file
+
+    async def do(self, work: Callable[[Tree, RemoteFile], Awaitable[T]]) -> T:
+        """Do something with the open that may be repeated if its answer is lost."""
+
+        async def attempt() -> T:
+            control, file = await self._attached()
+            return await self.link.answered(control.tree, lambda tree: work(tree, file))
+
+        with errors.named(self.path):
+            return await self.link.until_done(attempt)
+
+    async def _piece(self, work: Callable[[Tree, RemoteFile], Awaitable[T]], count: Callable[[Channel, T], None]) -> T:
+        """Move one piece over the channel that has the least to do."""
+
+        async def attempt() -> T:
+            _, file = await self._attached()
+            channel = self.link.pick()
+            channel.busy += 1
+            try:
+                async with channel.slots:
+                    # If the channel is lost, its requests fail: they never reach another session.
+                    result = await self.link.answered(channel.tree, lambda tree: work(tree, file))
+            finally:
+                channel.busy -= 1
+            count(channel, result)
+            return result
+
+        with errors.named(self.path):
+            return await self.link.until_done(attempt)
+
+    async def read_piece(self, offset: int, length: int) -> bytes:
+        """Read up to ``length`` bytes (at most ``PIECE``); fewer at the end of the file."""
+        return await self._piece(
+            lambda tree, file: tree.read(file, offset, length),
+            lambda channel, data: self.link.count(channel, 0, len(data)),
+        )
+
+    async def write_piece(self, offset: int, data: Buffer) -> None:
+        """Write all of ``data`` (at most ``PIECE`` bytes)."""
+        count = await self._piece(
+            lambda tree, file: tree.write(file, offset, data),
+            lambda channel, count: self.link.count(channel, count, 0),
+        )
+        if count < len(data):
+            raise errors.make(errno.EIO, self.path, reason=f"the server wrote {count} of {len(data)} bytes")
+
+    async def pieces(self, offset: int, end: int) -> AsyncGenerator[tuple[int, bytes], None]:
+        """Yield the data between two offsets in order, as (offset, bytes); it ends early where the file ends."""
+        waiting: deque[tuple[int, asyncio.Task[bytes]]] = deque()
+        at = offset
+        try:
+            while at < end or waiting:
+                while at < end and len(waiting) < self.link.window:
+                    length = min(PIECE, end - at)
+                    waiting.append((at, asyncio.ensure_future(self.read_piece(at, length))))
+                    at += length
+                start, task = waiting.popleft()
+                data = await task
+                if data:
+                    yield start, data
+                if len(data) < min(PIECE, end - start):
+                    return
+        finally:
+            await _stop([task for _, task in waiting])
+
+    async def write_pieces(self, source: AsyncIterator[tuple[int, Buffer]], done: Callable[[int], None]) -> None:
+        """Write the pieces of ``source``, several at a time; ``done`` is called with the number of bytes of each."""
+        waiting: set[asyncio.Task[None]] = set()
+
+        async def write(offset: int, data: Buffer) -> None:
+            await self.write_piece(offset, data)
+            done(len(data))
+
+        try:
+            async for offset, data in source:
+                waiting.add(asyncio.ensure_future(write(offset, data)))
+                while len(waiting) >= self.link.window:
+                    ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    for task in ended:
+                        task.result()
+            for task in list(waiting):
+                await task
+        finally:
+            await _stop(list(waiting))
+
+    async def set_size(self, size: int) -> None:
+        """Cut the file or extend it with zeros. [MS-FSCC 2.4.14]"""
+        record = END_OF_FILE.pack(EndOfFileInformation(size))
+        await self.do(lambda tree, file: tree.set_info(file, FileInfoClass.END_OF_FILE, record))
+
+    async def size(self) -> int:
+        """Return the end of the file as it is now."""
+        found = await self.do(lambda tree, file: tree.query_info(file, FileInfoClass.STANDARD))
+        return STANDARD.unpack(found).end_of_file
+
+    async def set_basic(self, record: BasicInformation) -> None:
+        """Set times and attributes. [MS-FSCC 2.4.7]"""
+        await self.do(lambda tree, file: tree.set_info(file, FileInfoClass.BASIC, BASIC.pack(record)))
+
+    async def flush(self) -> None:
+        """Let the server write what it has cached to its disk."""
+        await self.do(lambda tree, file: tree.flush(file))
+
+    async def fsctl(
+        self, code: Fsctl, data: bytes = b"", max_output: int = 65536, accept: tuple[int, ...] = (0,)
+    ) -> bytes:
+        """Send an FSCTL that may be repeated, and return its output."""
+        return await self.do(lambda tree, file: tree.ioctl(code, data, file, max_output=max_output, accept=accept))
+
+    async def close(self) -> None:
+        """Close the open; do nothing if it is closed, or if its connection is lost, which has closed it."""
+        file, self._file = self._file, None
+        control = self._made_on
+        if file is None or control is None or not self.link.is_current(control):
+            return
+        try:
+            await self.link.answered(control.tree, lambda tree: tree.close(file))
+        except ConnectionLost:
+            return
+
+
+def _version(file: RemoteFile) -> tuple[int, int, int]:
+    response = file.response
+    return response.end_of_file, response.last_write_time, response.creation_time
+
+
+async def _stop(tasks: list[asyncio.Task[T]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def open_handle(
+    link: Link,
+    path: str,
+    name: str,
+    access: int,
+    disposition: int = CreateDisposition.OPEN,
+    options: int = 0,
+    attributes: int = 0,
+    share: int = SHARE_ALL,
+) -> Handle:
+    """Open or create a file. ``path`` is for errors, ``name`` as it travels."""
+    handle = Handle(link, path, name, access, options, share)
+    await handle.open(disposition, attributes)
+    return handle

@@ -1,0 +1,446 @@
+"""The connections to one share: made, kept, made anew when they are lost, and the choice between them for data.
+
+A link has one channel for everything but data (``control``) and one or more for data, which may be the same. All
+channels belong to one session, so each open is valid on each of them. [MS-SMB2 3.2.4.1.7]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from smb3server.client.channels import BoundSession
+from smb3server.client.connection import Client
+from smb3server.client.files import RDMA_THRESHOLD, Tree
+from smb3server.client.messages import Break
+from smb3server.client.negotiation import Offer
+from smb3server.client.session import ClientSession
+from smb3server.client.transports import open_tcp
+from smb3server.client.ways import Way as DataWay
+from smb3server.remote import errors, fabrics
+from smb3server.remote.address import Address
+from smb3server.remote.credentials import Login
+from smb3server.remote.validation import validate_negotiation
+from smb3server.wire.session import SessionFlags
+from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.errors import ConnectionLost, ProtocolError
+from smbdirect.message_transport import MessageTransport
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PIECE = 1 << 20
+"""Bytes of one READ or WRITE of a long transfer."""
+DEPTH = 8
+"""Pieces in flight on one channel. With ``PIECE`` this bounds the memory of transfers, however many there are."""
+MAX_CHANNELS = 8
+MAX_IN_FLIGHT = PIECE * DEPTH * MAX_CHANNELS
+_DELAY, _MAX_DELAY = 0.05, 2.0
+_GONE = frozenset(
+    [
+        NtStatus.USER_SESSION_DELETED,
+        NtStatus.NETWORK_SESSION_EXPIRED,
+        NtStatus.NETWORK_NAME_DELETED,
+        NtStatus.CONNECTION_DISCONNECTED,
+        NtStatus.SERVER_UNAVAILABLE,
+    ]
+)
+"""Statuses of a server that has ended the session or the tree connect; a new connection may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to connect."""
+
+    rdma: str = "auto"
+    """One of ``fabrics.MODES``."""
+    rdma_port: int | None = None
+    channels: int = 1
+    """Connections for data."""
+    sign: bool = True
+    encrypt: bool = False
+    timeout: float = 10.0
+    """Seconds for connecting."""
+    answer_timeout: float = 60.0
+    """Seconds that the server has for one answer."""
+    patience: float = 30.0
+    """Seconds of attempts to connect anew; 0 for none."""
+
+
+class Channel:
+    """One connection of the session, and the share on it."""
+
+    def __init__(self, tree: Tree, fabric: str) -> None:
+        self.tree = tree
+        self.fabric = fabric
+        """tcp, iwarp, roce or verbs."""
+        self.slots = asyncio.Semaphore(DEPTH)
+        self.busy = 0
+        """Pieces in flight or waiting."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the connection has ended."""
+        return self.tree.client.closed is not None
+
+    @property
+    def by_rdma(self) -> bool:
+        """Whether data travels by RDMA."""
+        return self.tree.choice.way is not DataWay.INLINE
+
+
+class Link:
+    """One share over connections that may come and go. ``connect`` makes the first ones."""
+
+    def __init__(self, address: Address, login: Login, options: Options, fabric: fabrics.Fabrics | None = None) -> None:
+        self.address = address
+        self.options = options
+        self.why_not_rdma = ""
+        self.notes: list[str] = []
+        """What came of channels that were asked for and are not there."""
+        self._login = login
+        self._fabrics = fabric or fabrics.Fabrics()
+        self._control: Channel | None = None
+        self._data: list[Channel] = []
+        self._guid = os.urandom(16)
+        self._session_id = 0
+        self._lock = asyncio.Lock()
+        self._closed = False
+        self._moved: dict[str, list[int]] = {}
+
+    # Connecting
+
+    async def connect(self) -> None:
+        """Make the first connections. Raises ``RemoteError``."""
+        with errors.named(None):
+            try:
+                async with self._lock:
+                    await self._set_up()
+            except (OSError, ConnectionLost) as error:
+                raise errors.of(error, f"{self.address.host}:{self.address.port}") from error
+
+    async def ready(self) -> Channel:
+        """Return the channel for everything but data; connect anew if it was lost. [MS-SMB2 3.2.4.2]"""
+        if self._control is not None and not self._control.lost:
+            return self._control
+        async with self._lock:
+            if self._closed:
+                raise errors.make(errno.EBADF, str(self.address), reason="the share is closed")
+            if self._control is None or self._control.lost:
+                await self._set_up_anew()
+            assert self._control is not None
+            return self._control
+
+    def is_current(self, channel: Channel) -> bool:
+        """Return whether opens made on ``channel``, which was once returned by ``ready``, are still valid."""
+        return channel is self._control and not channel.lost
+
+    async def _set_up_anew(self) -> None:
+        loop = asyncio.get_running_loop()
+        give_up, delay = loop.time() + self.options.patience, _DELAY
+        while True:
+            try:
+                await self._set_up()
+                return
+            except (OSError, ConnectionLost, ProtocolError) as error:
+                if isinstance(error, PermissionError) or loop.time() + delay > give_up:
+                    raise
+                log.info("%s: connecting anew: %s", self.address.host, error)
+            except StatusError as error:
+                if error.status not in _GONE or loop.time() + delay > give_up:
+                    raise
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _MAX_DELAY)
+
+    async def _set_up(self) -> None:
+        """Connect, log on, connect to the share, and open the channels for data."""
+        self._abort("connecting anew")
+        self.why_not_rdma, self.notes = "", []
+        mode = self.options.rdma
+        transport, fabric = await (self._open_rdma(mode) if mode in fabrics.FABRICS else self._open_tcp())
+        try:
+            async with asyncio.timeout(self.options.timeout):
+                offer = Offer(require_signing=self.options.sign)
+                client = await Client.connect(transport, offer=offer, client_guid=self._guid)
+                client.on_break = _ignore
+                session = await self._log_on(client)
+                tree = await session.tree_connect(f"\\\\{self.address.host}\\{self.address.share}")
+                await validate_negotiation(tree, offer, self._guid)
+        except BaseException as error:
+            transport.abort(f"set-up failed: {error}")
+            raise
+        self._session_id = session.session_id
+        self._control = Channel(tree, fabric)
+        self._data = [self._control]
+        if mode == "off":
+            self.why_not_rdma = "it was turned off (rdma=off)"
+        await self._add_channels(session)
+        if not self._data[0].by_rdma:
+            self.why_not_rdma = self.why_not_rdma or self._data[0].tree.choice.why_inline
+
+    async def _open_tcp(self) -> tuple[MessageTransport, str]:
+        return await open_tcp(self.address.host, self.address.port, self.options.timeout), "tcp"
+
+    async def _open_rdma(self, fabric: str) -> tuple[MessageTransport, str]:
+        """Connect over the fabric that was named, or raise."""
+        failure: OSError | None = None
+        for port in fabrics.ports_of(fabric, self.options.rdma_port):
+            way = fabrics.Way(fabric, await self._resolve(), port, self.options.timeout)
+            try:
+                return await self._fabrics.open(way), fabric
+            except OSError as error:
+                reason = self._fabrics.reasons.get(fabric) or fabrics.reason_of(error)
+                failure = errors.make(error.errno or errno.EIO, reason=reason)
+        assert failure is not None
+        raise failure
+
+    async def _resolve(self) -> str:
+        found = await asyncio.get_running_loop().getaddrinfo(self.address.host, None, type=socket.SOCK_STREAM)
+        return str(found[0][4][0])
+
+    async def _log_on(self, client: Client) -> ClientSession:
+        login = self._login
+        session = await client.log_on(
+            login.user,
+            login.password,
+            login.domain,
+            sign=self.options.sign,
+            encrypt=self.options.encrypt,
+            previous_session_id=self._session_id,
+            kerberos_host=self.address.host if login.kerberos else "",
+        )
+        if session.flags & SessionFlags.IS_GUEST and not login.guest:
+            reason = (
+                f"the server made a guest of {login.user}, whose data nobody protects; ask for guest if that is right"
+            )
+            raise errors.make(errno.EACCES, str(self.address), reason=reason)
+        return session
+
+    # Channels for data
+
+    async def _add_channels(self, session: ClientSession) -> None:
+        wanted, mode = min(self.options.channels, MAX_CHANNELS), self.options.rdma
+        if mode != "auto" and wanted <= 1:
+            return
+        obstacle = fabrics.obstacle(session)
+        if obstacle:
+            self._explain(obstacle, wanted)
+            return
+        interfaces = await fabrics.list_interfaces(session)
+        peer = session.client.transport.peer_address[0]
+        if mode != "off":
+            order = fabrics.FABRICS if mode == "auto" else (mode,)
+            found = [] if mode == "auto" else list(self._data)
+            await self._add_by_rdma(session, found, fabrics.candidates(interfaces, peer, order, self.options.rdma_port))
+            if found:
+                self._data = found
+                return
+            self._explain("; ".join(self._fabrics.reasons.values()) or "the server lists no RDMA interface", 0)
+        if mode in ("auto", "off"):
+            others = [str(entry.address) for entry in interfaces if str(entry.address) != peer]
+            await self._add_by_tcp(session, wanted, [peer, *others])
+
+    def _explain(self, reason: str, wanted: int) -> None:
+        if self.options.rdma == "auto":
+            self.why_not_rdma = reason
+        if wanted > 1:
+            self.notes.append(f"one channel in place of {wanted}: {reason}")
+
+    async def _add_by_rdma(self, session: ClientSession, found: list[Channel], ways: list[fabrics.Way]) -> None:
+        """Add channels over the first fabric that works; several go to its addresses in turn."""
+        wanted = min(self.options.channels, MAX_CHANNELS)
+        unusable: set[str] = set()
+        working: list[fabrics.Way] = []
+        for way in ways:
+            if len(found) >= wanted or (working and way.fabric != working[0].fabric):
+                break
+            if way.fabric in unusable or any(way.host == other.host for other in working):
+                continue
+            if await self._try_rdma(session, way, found):
+                working.append(way)
+            elif way.fabric not in self._usable():
+                unusable.add(way.fabric)
+        while working and len(found) < wanted:
+            if not await self._try_rdma(session, working[len(found) % len(working)], found):
+                self.notes.append(
+                    f"{len(found)} channels in place of {wanted}: {self._fabrics.reasons.get(working[0].fabric)}"
+                )
+                return
+
+    def _usable(self) -> list[str]:
+        """Return the fabrics that this machine has."""
+        usable = []
+        for fabric in fabrics.FABRICS:
+            try:
+                self._fabrics.provider(fabric)
+            except errors.TROUBLE:
+                continue
+            usable.append(fabric)
+        return usable
+
+    async def _try_rdma(self, session: ClientSession, way: fabrics.Way, found: list[Channel]) -> bool:
+        try:
+            transport = await self._fabrics.open(way)
+        except OSError:
+            return False
+        try:
+            channel = await self._bind(session, transport, way.fabric)
+        except (*errors.TROUBLE, OSError) as error:
+            self._fabrics.reasons[way.fabric] = f"{way.fabric} at {way.host}: {fabrics.reason_of(error)}"
+            return False
+        if not channel.by_rdma:
+            self._fabrics.reasons[way.fabric] = f"{way.fabric} at {way.host}: {channel.tree.choice.why_inline}"
+            await channel.tree.client.close()
+            return False
+        found.append(channel)
+        return True
+
+    async def _add_by_tcp(self, session: ClientSession, wanted: int, hosts: list[str]) -> None:
+        """Add channels over TCP, to the server's addresses in turn."""
+        while len(self._data) < wanted and hosts:
+            host = hosts[len(self._data) % len(hosts)]
+            try:
+                transport = await open_tcp(host, self.address.port, fabrics.ATTEMPT_TIMEOUT)
+                self._data.append(await self._bind(session, transport, "tcp"))
+            except (*errors.TROUBLE, OSError) as error:
+                self.notes.append(f"no channel to {host}: {fabrics.reason_of(error)}")
+                hosts.remove(host)
+
+    async def _bind(self, session: ClientSession, transport: MessageTransport, fabric: str) -> Channel:
+        """Make a channel of the session from a fresh connection. [MS-SMB2 3.2.4.2.3.1]"""
+        assert self._control is not None
+        try:
+            async with asyncio.timeout(self.options.timeout):
+                dialects = [session.client.dialect]
+                offer = Offer(require_signing=self.options.sign)
+                client = await Client.connect(transport, dialects, offer, client_guid=self._guid)
+                login = self._login
+                host = self.address.host if login.kerberos else ""
+                bound = await BoundSession.bind(
+                    session, client, login.user, login.password, login.domain, kerberos_host=host
+                )
+        except BaseException as error:
+            transport.abort(f"no channel: {error}")
+            raise
+        return Channel(self._control.tree.on(bound), fabric)
+
+    # Using
+
+    def pick(self) -> Channel:
+        """Return the channel for the next piece of data: the one with the fewest pieces."""
+        for channel in [channel for channel in self._data if channel.lost]:
+            self._data.remove(channel)
+            if channel is not self._control:
+                self.why_not_rdma = f"the {channel.fabric} connection was lost: {channel.tree.client.closed}"
+        if not self._data:
+            # Data goes on over the channel that is left. The next session tries all of them again.
+            assert self._control is not None
+            self._data = [self._control]
+        return min(self._data, key=lambda channel: channel.busy)
+
+    @property
+    def window(self) -> int:
+        """Pieces of one transfer that may be in flight."""
+        return DEPTH * max(1, len(self._data))
+
+    @property
+    def channels(self) -> list[Channel]:
+        """The channels for data."""
+        return list(self._data)
+
+    def count(self, channel: Channel, written: int, read: int) -> None:
+        """Count payload by what carried it."""
+        size = max(written, read)
+        kind = (
+            channel.fabric
+            if channel.by_rdma and size >= RDMA_THRESHOLD
+            else "tcp"
+            if channel.fabric == "tcp"
+            else "messages"
+        )
+        counts = self._moved.setdefault(kind, [0, 0])
+        counts[0] += written
+        counts[1] += read
+
+    @property
+    def moved(self) -> dict[str, tuple[int, int]]:
+        """Payload bytes written and read so far: by the fabric if RDMA moved them, else "tcp", or "messages" of SMB
+        Direct.
+        """
+        return {kind: (counts[0], counts[1]) for kind, counts in self._moved.items()}
+
+    async def once(self, work: Callable[[Tree], Awaitable[T]]) -> T:
+        """Do something that must not be done twice: if its answer is lost, nobody knows whether it was done."""
+        tree = (await self.ready()).tree
+        return await self.answered(tree, work)
+
+    async def answered(self, tree: Tree, work: Callable[[Tree], Awaitable[T]]) -> T:
+        """Wait for an answer as long as the server may take; a connection without one is at its end."""
+        try:
+            async with asyncio.timeout(self.options.answer_timeout) as limit:
+                return await work(tree)
+        except TimeoutError:
+            if limit.expired():
+                tree.client.transport.abort("no answer in time")
+                raise ConnectionLost(f"no answer in {self.options.answer_timeout:g} seconds") from None
+            raise
+
+    async def again(self, work: Callable[[Tree], Awaitable[T]]) -> T:
+        """Do something that may be repeated, until it is done or nothing was done for ``patience`` seconds."""
+        return await self.until_done(lambda: self.once(work))
+
+    async def until_done(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat ``attempt`` over connections that are lost. Raises its last error after ``patience`` seconds."""
+        loop = asyncio.get_running_loop()
+        give_up = 0.0
+        while True:
+            try:
+                return await attempt()
+            except StatusError as error:
+                if error.status not in _GONE:
+                    raise
+                self._abort(str(error))
+                failure: BaseException = error
+            except ConnectionLost as error:
+                failure = error
+            give_up = give_up or loop.time() + self.options.patience
+            if self._closed or loop.time() >= give_up:
+                raise failure
+            await asyncio.sleep(_DELAY)
+
+    # Closing
+
+    async def close(self) -> None:
+        """Log off and close all connections. Idempotent."""
+        self._closed = True
+        control, self._control = self._control, None
+        others = [channel for channel in self._data if channel is not control]
+        self._data = []
+        if control is not None and not control.lost:
+            session = control.tree.session
+            try:
+                async with asyncio.timeout(2):
+                    if isinstance(session, ClientSession):
+                        await session.log_off()
+            except (*errors.TROUBLE, TimeoutError):
+                # The server ends the session with the connection.
+                control.tree.client.transport.abort("closing")
+        for channel in (*others, *([control] if control is not None else [])):
+            await channel.tree.client.close()
+
+    def _abort(self, why: str) -> None:
+        channels = [*self._data, *([self._control] if self._control is not None else [])]
+        self._control, self._data = None, []
+        for channel in channels:
+            if not channel.lost:
+                channel.tree.client.transport.abort(why)
+
+
+def _ignore(notification: Break) -> None:
+    """No open of this client asks for an oplock or a lease, so nothing is broken. [MS-SMB2 3.2.5.19]"""

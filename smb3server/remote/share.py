@@ -1,0 +1,606 @@
+"""A share, or a folder of one, as a tree of files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fnmatch
+import os
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, TypeVar
+
+from smb3server.client.files import READ, SHARE_ALL, RemoteFile, Tree
+from smb3server.remote import copying, entries, errors, names, transfers
+from smb3server.remote.credentials import Login
+from smb3server.remote.entries import Entry
+from smb3server.remote.file import MODES, File, normal_mode
+from smb3server.remote.handle import Handle, open_handle
+from smb3server.remote.link import Link
+from smb3server.remote.transfers import Progress, Transfer
+from smb3server.wire import attributes as attr
+from smb3server.wire.change_notify import Action, NotifyFilter
+from smb3server.wire.create import Access, CreateDisposition, CreateOptions
+from smb3server.wire.file_info import (
+    BASIC,
+    DISPOSITION,
+    BasicInformation,
+    DispositionInformation,
+    FileInfoClass,
+    RenameInformation,
+    encode_rename,
+)
+from smb3server.wire.filetime import from_ns
+from smb3server.wire.fs_info import FULL_SIZE, FsInfoClass
+from smb3server.wire.query_info import InfoType
+from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import Buffer
+
+T = TypeVar("T")
+StrPath = str | os.PathLike[str]
+AT_ONCE = 32
+"""Files that are removed at the same time."""
+_LOOK = int(Access.READ_ATTRIBUTES | Access.SYNCHRONIZE)
+_FOLDER = int(CreateOptions.DIRECTORY_FILE)
+_NO_FOLDER = int(CreateOptions.NON_DIRECTORY_FILE)
+_ITSELF = int(CreateOptions.OPEN_REPARSE_POINT)
+_WATCHED = int(
+    NotifyFilter.FILE_NAME
+    | NotifyFilter.DIR_NAME
+    | NotifyFilter.ATTRIBUTES
+    | NotifyFilter.SIZE
+    | NotifyFilter.LAST_WRITE
+    | NotifyFilter.CREATION
+)
+_ABSENT = (errno.ENOENT, errno.ENOTDIR)
+
+
+class Change(NamedTuple):
+    """One change in a folder that is watched."""
+
+    action: str
+    """added, removed, modified, renamed_from, renamed_to, or overflow: more happened than the server could report."""
+    path: str
+
+
+Walked = tuple[str, list[Entry], list[Entry]]
+"""A folder, the folders in it, and its other entries."""
+
+
+class Usage(NamedTuple):
+    """The size of the volume that a share lies on, in bytes, as ``shutil.disk_usage`` has it."""
+
+    total: int
+    used: int
+    free: int
+
+
+_TO_WATCH = int(Access.READ_DATA | Access.READ_ATTRIBUTES | Access.SYNCHRONIZE)
+_ACTIONS: dict[int, str] = {
+    Action.ADDED: "added",
+    Action.REMOVED: "removed",
+    Action.MODIFIED: "modified",
+    Action.RENAMED_OLD_NAME: "renamed_from",
+    Action.RENAMED_NEW_NAME: "renamed_to",
+}
+
+
+class Share:
+    """A connected share; ``connect`` makes one.
+
+    Paths are relative to the folder that was connected to, with slashes. Every operation raises ``RemoteError``: an
+    ``OSError`` with errno and file name, which is a ``FileNotFoundError``, ``PermissionError`` ... as for local files.
+    """
+
+    def __init__(self, link: Link, login: Login, *, map_names: bool = True) -> None:
+        self.link = link
+        self.address = link.address
+        self._login = login
+        self._map_names = map_names
+
+    def __repr__(self) -> str:
+        return f"<Share {self.address}, {self.transport}>"
+
+    # The connection
+
+    @property
+    def transport(self) -> str:
+        """How data travels, for people: "iwarp (RDMA, signed)", "tcp, 2 channels"."""
+        channels = self.link.channels
+        if not channels:
+            return "not connected"
+        first = channels[0]
+        way = f" ({first.tree.choice.way.value})" if first.by_rdma else ""
+        return f"{first.fabric}{way}{f', {len(channels)} channels' if len(channels) > 1 else ''}"
+
+    @property
+    def uses_rdma(self) -> bool:
+        """Whether data travels by RDMA."""
+        return any(channel.by_rdma for channel in self.link.channels)
+
+    @property
+    def why_not_rdma(self) -> str:
+        """Why data does not travel by RDMA; empty if it does."""
+        return "" if self.uses_rdma else self.link.why_not_rdma
+
+    @property
+    def moved(self) -> dict[str, tuple[int, int]]:
+        """Bytes of file data written and read so far, by what carried them: ``iwarp``, ``roce``, ``verbs`` (by RDMA),
+        ``messages`` (in messages over SMB Direct), ``tcp``.
+        """
+        return self.link.moved
+
+    async def close(self) -> None:
+        """Log off and close the connections. Idempotent."""
+        await self.link.close()
+
+    async def __aenter__(self) -> Share:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Names
+
+    def _on_share(self, path: str) -> str:
+        """Return a cleaned path as it travels: from the share's root, with backslashes."""
+        whole = names.join(self.address.path, path)
+        parts = whole.split("/") if whole else []
+        return "\\".join(map(names.to_share, parts) if self._map_names else parts)
+
+    def _from_share(self, name: str) -> str:
+        return names.from_share(name) if self._map_names else name
+
+    async def _handle(
+        self,
+        path: str,
+        access: int,
+        disposition: int = CreateDisposition.OPEN,
+        options: int = 0,
+        attributes: int = 0,
+        share: int = SHARE_ALL,
+    ) -> Handle:
+        return await open_handle(self.link, path, self._on_share(path), access, disposition, options, attributes, share)
+
+    async def _with_open(
+        self, path: str, access: int, options: int, work: Callable[[Tree, RemoteFile], Awaitable[T]]
+    ) -> T:
+        """Open a file, do something once, and close the file."""
+
+        async def open_work_close(tree: Tree) -> T:
+            file = await tree.create(self._on_share(path), access, CreateDisposition.OPEN, options)
+            try:
+                return await work(tree, file)
+            finally:
+                if tree.client.closed is None:
+                    await tree.close(file)
+
+        return await self.link.once(open_work_close)
+
+    # Looking
+
+    async def stat(self, path: StrPath = "") -> Entry:
+        """Return what is known of a file or folder. A symbolic link that the server does not follow is told as such."""
+        clean = names.clean(path)
+
+        async def look(tree: Tree, options: int = 0) -> Entry:
+            file = await tree.create(self._on_share(clean), _LOOK, CreateDisposition.OPEN, options)
+            await tree.close(file)
+            return entries.of_open(file.response, names.split(clean)[1], clean)
+
+        with errors.named(clean):
+            try:
+                return await self.link.again(look)
+            except StatusError as error:
+                if error.status != NtStatus.STOPPED_ON_SYMLINK:
+                    raise
+            return await self.link.again(lambda tree: look(tree, _ITSELF))
+
+    async def exists(self, path: StrPath) -> bool:
+        """Return whether there is a file or folder of this name."""
+        return await self._kind(path) is not None
+
+    async def is_dir(self, path: StrPath) -> bool:
+        """Return whether there is a folder of this name."""
+        found = await self._kind(path)
+        return found is not None and found.is_dir()
+
+    async def is_file(self, path: StrPath) -> bool:
+        """Return whether there is a file of this name."""
+        found = await self._kind(path)
+        return found is not None and found.is_file()
+
+    async def _kind(self, path: StrPath) -> Entry | None:
+        try:
+            return await self.stat(path)
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
+            return None
+
+    async def scandir(self, path: StrPath = "") -> AsyncGenerator[Entry, None]:
+        """Yield the entries of a folder, in the server's order.
+
+        A name that no entry of a folder can have ends the listing with an error (EPROTO): it might lead elsewhere.
+        """
+        clean = names.clean(path)
+        for entry in await self._list(clean):
+            yield entry
+
+    async def _list(self, path: str) -> list[Entry]:
+        async def read(tree: Tree) -> list[Entry]:
+            folder = await tree.create(self._on_share(path), READ, CreateDisposition.OPEN, _FOLDER)
+            found: list[Entry] = []
+            try:
+                async with contextlib.aclosing(tree.entries(folder)) as listed:
+                    async for entry in listed:
+                        if entry.name in (".", ".."):
+                            continue
+                        # A backslash separates names on the wire, so no name may have one before it is translated.
+                        name = self._from_share(entry.name)
+                        if "\\" in entry.name or not names.is_listable(name):
+                            reason = f"the server lists {entry.name!r}, which cannot be the name of an entry"
+                            raise errors.make(errno.EPROTO, path, reason=reason)
+                        found.append(entries.of_listing(entry, name, names.join(path, name)))
+            finally:
+                if tree.client.closed is None:
+                    await tree.close(folder)
+            return found
+
+        with errors.named(path):
+            return await self.link.again(read)
+
+    async def listdir(self, path: StrPath = "") -> list[str]:
+        """Return the names in a folder."""
+        return [entry.name for entry in await self._list(names.clean(path))]
+
+    async def walk(
+        self, path: StrPath = "", *, topdown: bool = True
+    ) -> AsyncGenerator[tuple[str, list[Entry], list[Entry]], None]:
+        """Yield (folder, its folders, its other entries) for a folder and all below it, sorted by name.
+
+        With ``topdown`` a caller may remove folders from the list that it gets, to leave them out. Symbolic links are
+        not followed.
+        """
+        clean = names.clean(path)
+        found = sorted(await self._list(clean), key=lambda entry: entry.name)
+        folders = [entry for entry in found if entry.is_dir()]
+        others = [entry for entry in found if not entry.is_dir()]
+        if topdown:
+            yield clean, folders, others
+        for folder in folders:
+            async with contextlib.aclosing(self.walk(folder.path, topdown=topdown)) as below:
+                async for item in below:
+                    yield item
+        if not topdown:
+            yield clean, folders, others
+
+    async def glob(self, pattern: str) -> list[Entry]:
+        """Return what matches a pattern with ``*``, ``?``, ``[...]`` and ``**`` (any folders), sorted by path.
+
+        Letters match in the case in which they are written.
+        """
+        parts = names.clean(pattern).split("/")
+        found = {entry.path: entry for entry in await self._match("", parts)}
+        return [found[path] for path in sorted(found)]
+
+    async def _match(self, folder: str, parts: Sequence[str]) -> list[Entry]:
+        first, rest = parts[0], parts[1:]
+        if first == "**":
+            below = [entry for entry in await self._list(folder) if entry.is_dir()]
+            found = await self._match(folder, rest) if rest else below
+            for entry in below:
+                found += await self._match(entry.path, parts)
+            return found
+        if not is_pattern(first):
+            here = await self._kind(names.join(folder, first))
+            matching = [here] if here is not None else []
+        else:
+            matches = re.compile(fnmatch.translate(first)).match
+            matching = [entry for entry in await self._list(folder) if matches(entry.name)]
+        if not rest:
+            return matching
+        return [found for entry in matching if entry.is_dir() for found in await self._match(entry.path, rest)]
+
+    async def disk_usage(self) -> Usage:
+        """Return the size of the share's volume, and what this user may still use of it. [MS-FSCC 2.5.4]"""
+        with errors.named(""):
+            data = await self.link.again(self._volume)
+        size = FULL_SIZE.unpack(data)
+        unit = size.sectors_per_unit * size.bytes_per_sector
+        total, free = size.total_units * unit, size.caller_available_units * unit
+        return Usage(total, total - size.actual_available_units * unit, free)
+
+    async def _volume(self, tree: Tree) -> bytes:
+        root = await tree.create(self._on_share(""), _LOOK)
+        try:
+            return await tree.query_info(root, FsInfoClass.FULL_SIZE, InfoType.FILESYSTEM)
+        finally:
+            if tree.client.closed is None:
+                await tree.close(root)
+
+    # Files
+
+    async def open(self, path: StrPath, mode: str = "rb") -> File:
+        """Open a file in a binary mode of the built-in ``open``."""
+        clean, mode = names.clean(path), normal_mode(mode)
+        access, disposition = MODES[mode]
+        with errors.named(clean):
+            return File(await self._handle(clean, access, disposition, _NO_FOLDER), mode)
+
+    async def read_bytes(self, path: StrPath) -> bytes:
+        """Return the content of a file."""
+        async with await self.open(path) as file:
+            return await file.read()
+
+    async def write_bytes(self, path: StrPath, data: Buffer) -> int:
+        """Make or replace a file with this content; return the number of bytes."""
+        async with await self.open(path, "wb") as file:
+            return await file.write(data)
+
+    async def read_text(self, path: StrPath, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Return the content of a file as text, with line ends as they are."""
+        return (await self.read_bytes(path)).decode(encoding, errors)
+
+    async def write_text(self, path: StrPath, text: str, encoding: str = "utf-8", errors: str = "strict") -> int:
+        """Make or replace a file with this text; return the number of bytes."""
+        return await self.write_bytes(path, text.encode(encoding, errors))
+
+    async def download(
+        self,
+        path: StrPath,
+        local: StrPath,
+        *,
+        progress: Progress | None = None,
+        resume: bool = False,
+        sparse: bool = True,
+        verify: bool = False,
+        exact: bool = False,
+    ) -> Transfer:
+        """Copy a file of the share to a local file, or into a local folder.
+
+        The data goes to a file beside it (``.NAME.*.part``), which takes its name when it is complete. With ``resume``
+        such a file of an interrupted download of the same version is continued. Holes stay holes with ``sparse``.
+        ``verify`` reads both files again and compares them. The file gets the time of its source. ``exact`` refuses a
+        folder that has the name of the target.
+        """
+        clean = names.clean(path)
+        target = Path(local)
+        if not exact and target.is_dir():
+            target /= names.split(clean)[1]
+        with errors.named(clean):
+            source = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
+        try:
+            return await transfers.download(
+                source, target, progress=progress, resume=resume, sparse=sparse, verify=verify
+            )
+        finally:
+            await source.close()
+
+    async def upload(
+        self,
+        local: StrPath,
+        path: StrPath = "",
+        *,
+        progress: Progress | None = None,
+        resume: bool = False,
+        sparse: bool = True,
+        verify: bool = False,
+        attributes: int = 0,
+        exact: bool = False,
+    ) -> Transfer:
+        """Copy a local file to a file of the share, or into a folder of it; see ``download``.
+
+        ``attributes`` are FILE_ATTRIBUTE_* that the file gets when it is complete.
+        """
+        source, clean = Path(local), names.clean(path)
+        if not exact and (not clean or str(path).endswith("/") or await self.is_dir(clean)):
+            clean = names.join(clean, source.name)
+        return await transfers.upload(
+            _Target(self, clean),
+            source,
+            progress=progress,
+            resume=resume,
+            sparse=sparse,
+            verify=verify,
+            attributes=attributes,
+        )
+
+    async def copy(
+        self,
+        source: StrPath,
+        target: StrPath,
+        *,
+        to: Share | None = None,
+        progress: Progress | None = None,
+        resume: bool = False,
+        verify: bool = False,
+        exact: bool = False,
+    ) -> Transfer:
+        """Copy a file to another name on this share, or to the share ``to``.
+
+        On one share the server copies, and no data travels [MS-SMB2 3.2.4.20.2]; if it cannot, and between shares, the
+        data goes through this machine. Times and attributes are kept.
+        """
+        clean, other = names.clean(source), to or self
+        clean_target = names.clean(target)
+        if not exact and (not clean_target or await other.is_dir(clean_target)):
+            clean_target = names.join(clean_target, names.split(clean)[1])
+        if other is self and clean.casefold() == clean_target.casefold():
+            raise errors.make(errno.EINVAL, clean, reason="source and target are the same file", to=clean_target)
+        with errors.named(clean):
+            handle = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
+        try:
+            return await copying.copy(
+                handle, _Target(other, clean_target), progress=progress, resume=resume, verify=verify
+            )
+        finally:
+            await handle.close()
+
+    # Changing names
+
+    async def mkdir(self, path: StrPath, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """Make a folder; with ``parents`` those above it, too."""
+        clean = names.clean(path)
+        try:
+            with errors.named(clean):
+                await self.link.once(lambda tree: tree.make_directory(self._on_share(clean)))
+        except FileExistsError:
+            if not exist_ok or not await self.is_dir(clean):
+                raise
+        except FileNotFoundError:
+            above = names.split(clean)[0]
+            if not parents or not above:
+                raise
+            await self.mkdir(above, parents=True, exist_ok=True)
+            await self.mkdir(clean, exist_ok=exist_ok)
+
+    async def remove(self, path: StrPath) -> None:
+        """Remove a file, or a symbolic link."""
+        await self._remove(names.clean(path), _NO_FOLDER)
+
+    async def rmdir(self, path: StrPath) -> None:
+        """Remove an empty folder."""
+        await self._remove(names.clean(path), _FOLDER)
+
+    async def _remove(self, path: str, options: int) -> None:
+        """Mark for deletion rather than open with DELETE_ON_CLOSE: errors are told then. [MS-FSA 2.1.5.15.3]"""
+        if not path:
+            raise errors.make(errno.EBUSY, str(self.address), reason="it is the folder that was connected to")
+        record = DISPOSITION.pack(DispositionInformation(1))
+        with errors.named(path):
+            await self._with_open(
+                path,
+                int(Access.DELETE),
+                options | _ITSELF,
+                lambda tree, file: tree.set_info(file, FileInfoClass.DISPOSITION, record),
+            )
+
+    async def rmtree(self, path: StrPath, *, ignore_missing: bool = False) -> int:
+        """Remove a folder and everything below it; return how many entries. Symbolic links are not followed."""
+        clean = names.clean(path)
+        count = 0
+        try:
+            async with contextlib.aclosing(self.walk(clean, topdown=False)) as walk:
+                async for folder, _, others in walk:
+                    for at in range(0, len(others), AT_ONCE):
+                        batch = others[at : at + AT_ONCE]
+                        await asyncio.gather(*(self._remove_entry(entry) for entry in batch))
+                    if folder:
+                        await self.rmdir(folder)
+                    count += len(others) + 1
+        except FileNotFoundError:
+            if not ignore_missing:
+                raise
+        return count
+
+    async def _remove_entry(self, entry: Entry) -> None:
+        await self._remove(entry.path, _FOLDER if entry.attributes & attr.DIRECTORY else _NO_FOLDER)
+
+    async def rename(self, source: StrPath, target: StrPath) -> None:
+        """Rename a file or folder; fail if the new name is taken."""
+        await self._rename(names.clean(source), names.clean(target), False)
+
+    async def replace(self, source: StrPath, target: StrPath) -> None:
+        """Rename a file or folder; a file that has the new name is replaced."""
+        await self._rename(names.clean(source), names.clean(target), True)
+
+    async def _rename(self, source: str, target: str, replace: bool) -> None:
+        record = encode_rename(RenameInformation(int(replace), 0, self._on_share(target)))
+        with errors.named(source, target):
+            await self._with_open(
+                source,
+                int(Access.DELETE | Access.SYNCHRONIZE),
+                _ITSELF,
+                lambda tree, file: tree.set_info(file, FileInfoClass.RENAME, record),
+            )
+
+    async def utime(self, path: StrPath, modified_ns: int, *, created_ns: int = 0) -> None:
+        """Set the time of the last change of a file or folder, and the time when it was made if that is not 0."""
+        record = BasicInformation(
+            creation_time=from_ns(created_ns) if created_ns else 0, last_write_time=from_ns(modified_ns)
+        )
+        await self._set_basic(names.clean(path), record)
+
+    async def set_attributes(self, path: StrPath, attributes: int) -> None:
+        """Set the attributes READONLY, HIDDEN, SYSTEM and ARCHIVE, and clear those that are not given. [MS-FSCC 2.6]"""
+        await self._set_basic(names.clean(path), BasicInformation(attributes=attributes or attr.NORMAL))
+
+    async def _set_basic(self, path: str, record: BasicInformation) -> None:
+        with errors.named(path):
+            await self._with_open(
+                path,
+                int(Access.WRITE_ATTRIBUTES | Access.SYNCHRONIZE),
+                0,
+                lambda tree, file: tree.set_info(file, FileInfoClass.BASIC, BASIC.pack(record)),
+            )
+
+    # Watching
+
+    async def watch(self, path: StrPath = "", *, recursive: bool = False) -> AsyncGenerator[Change, None]:
+        """Yield the changes in a folder as they happen. [MS-SMB2 3.2.4.18]
+
+        If the connection is lost, or more happens than the server can report, a change ``overflow`` says that some were
+        missed: list the folder then.
+        """
+        clean = names.clean(path)
+        while True:
+            with errors.named(clean):
+                channel = await self.link.ready()
+                tree = channel.tree
+                folder = await self.link.answered(
+                    tree, lambda tree: tree.create(self._on_share(clean), _TO_WATCH, CreateDisposition.OPEN, _FOLDER)
+                )
+            try:
+                while True:
+                    with errors.named(clean):
+                        found = await tree.changes(await tree.watch(folder, _WATCHED, recursive))
+                    if found is None:
+                        yield Change("overflow", clean)
+                    for action, name in found or ():
+                        below = "/".join(map(self._from_share, name.split("\\")))
+                        yield Change(_ACTIONS.get(action, "modified"), names.join(clean, below))
+            except errors.RemoteConnectionError:
+                if self.link.is_current(channel):
+                    raise
+                yield Change("overflow", clean)
+            finally:
+                if tree.client.closed is None:
+                    await tree.close(folder)
+
+
+def is_pattern(name: str) -> bool:
+    """Return whether a name has characters of a pattern."""
+    return any(character in name for character in "*?[")
+
+
+class _Target:
+    """A file of a share that is to be written: what ``transfers`` needs of it."""
+
+    def __init__(self, share: Share, path: str) -> None:
+        self.share = share
+        self.path = path
+
+    @property
+    def link(self) -> Link:
+        return self.share.link
+
+    async def open_part(self, name: str, access: int, disposition: int) -> Handle:
+        path = names.join(names.split(self.path)[0], name)
+        with errors.named(self.path):
+            return await self.share._handle(path, access, disposition, _NO_FOLDER)
+
+    async def rename_part(self, part: Handle) -> None:
+        """Give the complete file its name. Repeated, it does no harm: the open is that of the file itself."""
+        record = encode_rename(RenameInformation(1, 0, self.share._on_share(self.path)))
+        with errors.named(self.path):
+            await part.do(lambda tree, file: tree.set_info(file, FileInfoClass.RENAME, record))
+
+    async def open_complete(self) -> Handle:
+        with errors.named(self.path):
+            return await self.share._handle(self.path, int(Access.GENERIC_READ), options=_NO_FOLDER)

@@ -1,0 +1,326 @@
+"""Copy whole files between a share and this machine: in pieces, resumable, and complete or not there at all.
+
+The data goes to a file beside the target (``names.part_of``), which is renamed when it is complete and the source has
+not changed meanwhile. The part's name has the version of the source in it, so a part is continued only by a copy of the
+same version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from smb3server.remote import errors, names
+from smb3server.remote.handle import Handle
+from smb3server.remote.link import MAX_IN_FLIGHT, PIECE, Link
+from smb3server.wire import attributes as attr
+from smb3server.wire.create import Access, CreateDisposition
+from smb3server.wire.file_info import NETWORK_OPEN, BasicInformation, FileInfoClass
+from smb3server.wire.filetime import from_ns, to_ns
+from smb3server.wire.fsctl import FILE_RANGE, FileRange
+from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.status import NtStatus
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that are done and the size of the file, after each piece."""
+Range = tuple[int, int]
+"""Where data begins, and where it ends."""
+PART_ACCESS = int(Access.GENERIC_WRITE | Access.DELETE | Access.READ_ATTRIBUTES)
+_MAX_RANGES = 4096
+"""Most ranges of data that are asked for at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What a copy did."""
+
+    size: int
+    """Bytes of the file."""
+    resumed_at: int
+    """Bytes that an interrupted copy had left."""
+    seconds: float
+    by_server: bool = False
+    """Whether the server copied, and no data travelled."""
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second."""
+        return (self.size - self.resumed_at) / self.seconds if self.seconds else 0.0
+
+
+class Target(Protocol):
+    """A file of a share that is to be written."""
+
+    path: str
+
+    @property
+    def link(self) -> Link:
+        """The link of its share."""
+
+    async def open_part(self, name: str, access: int, disposition: int) -> Handle:
+        """Open the file beside it that has the data until it is complete."""
+
+    async def rename_part(self, part: Handle) -> None:
+        """Give the complete file its name."""
+
+    async def open_complete(self) -> Handle:
+        """Open the file for reading."""
+
+
+def version_of(source: str, size: int, modified_ns: int) -> str:
+    """Return a short name of a file's version."""
+    # FILETIMEs count 100 ns. A part may be continued by a copy that knows the time in that unit only.
+    text = f"{source}\0{size}\0{modified_ns // 100}"
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
+
+
+def changed(path: str) -> OSError:
+    """Return the error for a source that changed while it was copied."""
+    return errors.make(errno.ESTALE, path, reason="it was changed while it was copied; copy it again")
+
+
+# From a share
+
+
+async def download(
+    source: Handle, target: Path, *, progress: Progress | None, resume: bool, sparse: bool, verify: bool
+) -> Transfer:
+    """Copy a file of a share to ``target``. Raises ``OSError``."""
+    began = time.monotonic()
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    size, modified = source.file.size, to_ns(source.file.response.last_write_time)
+    version = version_of(f"{source.link.address.place}/{source.path}", size, modified)
+    part = target.with_name(names.part_of(target.name, version))
+    with _local_part(part) as descriptor:
+        start = min(os.fstat(descriptor).st_size, size) if resume else 0
+        os.ftruncate(descriptor, start)
+        if progress is not None:
+            progress(start, size)
+        for begin, end in await data_ranges(source, start, size) if sparse else [(start, size)]:
+            async with contextlib.aclosing(source.pieces(begin, end)) as pieces:
+                async for offset, data in pieces:
+                    # In order: the part's size says how far an interrupted copy has come.
+                    await asyncio.to_thread(_write_all, descriptor, data, offset)
+                    if progress is not None:
+                        progress(offset + len(data), size)
+        os.ftruncate(descriptor, size)
+        if await _remote_version(source) != (size, modified):
+            part.unlink()
+            raise changed(source.path)
+        if verify:
+            await _compare(source, descriptor, size, part)
+        os.utime(descriptor, ns=(time.time_ns(), modified))
+        part.replace(target)
+    if progress is not None:
+        progress(size, size)
+    return Transfer(size, start, time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def _local_part(part: Path) -> Iterator[int]:
+    """Open a part for this process alone. It stays if the block fails and has left something worth continuing."""
+    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(errno.EBUSY, "another copy is writing this file", str(part)) from None
+        try:
+            yield descriptor
+        except BaseException:
+            if os.fstat(descriptor).st_size == 0:
+                part.unlink(missing_ok=True)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        count = os.pwrite(descriptor, view, offset)
+        view, offset = view[count:], offset + count
+
+
+async def _remote_version(source: Handle) -> tuple[int, int]:
+    data = await source.do(lambda tree, file: tree.query_info(file, FileInfoClass.NETWORK_OPEN))
+    found = NETWORK_OPEN.unpack(data)
+    return found.end_of_file, to_ns(found.last_write_time)
+
+
+async def data_ranges(source: Handle, start: int, size: int) -> list[Range]:
+    """Return where a file has data, from ``start`` on; all of it if the server cannot tell. [MS-FSCC 2.3.52]"""
+    found = source.file.response
+    if size - start <= PIECE or (not found.file_attributes & attr.SPARSE and found.allocation_size >= size):
+        return [(start, size)] if size > start else []
+    ranges: list[Range] = []
+    at = start
+    while at < size:
+        asked = FILE_RANGE.pack(FileRange(at, size - at))
+        try:
+            output = await source.fsctl(
+                Fsctl.QUERY_ALLOCATED_RANGES,
+                asked,
+                _MAX_RANGES * FILE_RANGE.size,
+                (NtStatus.SUCCESS, NtStatus.BUFFER_OVERFLOW),
+            )
+        except errors.RemoteError as error:
+            if not error.status:
+                raise
+            return [*ranges, (at, size)]
+        listed = [FILE_RANGE.unpack(output, offset) for offset in range(0, len(output), FILE_RANGE.size)]
+        for entry in listed:
+            begin, end = max(entry.file_offset, at), min(entry.file_offset + entry.length, size)
+            if begin >= end:
+                # A server whose ranges are not in order cannot be believed.
+                return [(start, size)]
+            ranges.append((begin, end))
+            at = end
+        if len(listed) < _MAX_RANGES:
+            break
+    return ranges
+
+
+# To a share
+
+
+async def upload(
+    target: Target,
+    source: Path,
+    *,
+    progress: Progress | None,
+    resume: bool,
+    sparse: bool,
+    verify: bool,
+    attributes: int,
+) -> Transfer:
+    """Copy a local file to ``target``. Raises ``OSError``."""
+    began = time.monotonic()
+    # O_NONBLOCK: a FIFO must not block.
+    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(source))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(source))
+        size = status.st_size
+        has_holes = sparse and status.st_blocks * 512 < size
+        version = version_of(os.path.abspath(source), size, status.st_mtime_ns)
+        part, start = await open_part(target, version, resume, size)
+        try:
+            if has_holes:
+                await _make_sparse(part)
+            ranges = _local_ranges(descriptor, start, size) if has_holes else [(start, size)]
+            pieces = _local_pieces(descriptor, ranges, str(source))
+            await write_part(part, pieces, start, size, progress)
+            now = os.fstat(descriptor)
+            if (now.st_size, now.st_mtime_ns) != (size, status.st_mtime_ns):
+                raise changed(str(source))
+            times = BasicInformation(last_write_time=from_ns(status.st_mtime_ns), attributes=attributes)
+            await complete(target, part, times)
+        finally:
+            await part.close()
+        if verify:
+            written = await target.open_complete()
+            try:
+                await _compare(written, descriptor, size, source)
+            finally:
+                await written.close()
+    finally:
+        os.close(descriptor)
+    return Transfer(size, start, time.monotonic() - began)
+
+
+async def open_part(target: Target, version: str, resume: bool, size: int) -> tuple[Handle, int]:
+    """Open the part of ``target``, and return it with the offset from which it has to be written."""
+    disposition = CreateDisposition.OPEN_IF if resume else CreateDisposition.OVERWRITE_IF
+    part = await target.open_part(names.part_of(names.split(target.path)[1], version), PART_ACCESS, disposition)
+    # Pieces are written out of order: below the end there may be gaps as long as what was in flight.
+    return part, max(0, min(part.file.size, size) - MAX_IN_FLIGHT)
+
+
+async def write_part(
+    part: Handle, pieces: AsyncGenerator[tuple[int, bytes], None], start: int, size: int, progress: Progress | None
+) -> None:
+    """Write pieces to a part, and give it its size."""
+    done = start
+
+    def written(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done, size)
+
+    written(0)
+    async with contextlib.aclosing(pieces):
+        await part.write_pieces(pieces, written)
+    if done != size or part.file.size > size:
+        await part.set_size(size)
+    if progress is not None:
+        progress(size, size)
+
+
+async def complete(target: Target, part: Handle, times: BasicInformation) -> None:
+    """Set times and attributes of a complete part, and give it its name."""
+    # A last WRITE may change the time after it was set, until it is set by this very open. [MS-FSA 2.1.5.15.2]
+    await part.set_basic(times)
+    await target.rename_part(part)
+
+
+async def _make_sparse(part: Handle) -> None:
+    try:
+        await part.fsctl(Fsctl.SET_SPARSE, b"\1", 0)
+    except errors.RemoteError as error:
+        # Without sparse files the server writes the zeros.
+        if not error.status:
+            raise
+
+
+def _local_ranges(descriptor: int, start: int, size: int) -> list[Range]:
+    found: list[Range] = []
+    at = start
+    while at < size:
+        try:
+            begin = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break
+        at = min(os.lseek(descriptor, begin, os.SEEK_HOLE), size)
+        found.append((begin, at))
+    return found
+
+
+async def _local_pieces(descriptor: int, ranges: list[Range], path: str) -> AsyncGenerator[tuple[int, bytes], None]:
+    for begin, end in ranges:
+        for at in range(begin, end, PIECE):
+            length = min(PIECE, end - at)
+            data = await asyncio.to_thread(os.pread, descriptor, length, at)
+            if len(data) < length:
+                raise changed(path)
+            yield at, data
+
+
+async def _compare(remote: Handle, descriptor: int, size: int, local: Path) -> None:
+    """Read both files and compare them."""
+    done = 0
+    async with contextlib.aclosing(remote.pieces(0, size)) as pieces:
+        async for offset, data in pieces:
+            if await asyncio.to_thread(os.pread, descriptor, len(data), offset) != data:
+                break
+            done = offset + len(data)
+    if done != size:
+        reason = f"the copy {local} differs from byte {done} or somewhat later on"
+        raise errors.make(errno.EIO, remote.path, reason=reason)

@@ -1,0 +1,52 @@
+"""The web page of a server, as configured. The module loads aiohttp, and is imported only if there is a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from smb3server.auth.administrators import Administrators
+from smb3server.config.error import ConfigError
+from smb3server.server.server import Server
+from smb3server.settings.web import WebConfig
+from smb3server.status.admin_socket import Command
+from smb3server.web.serving import WebServer, is_loopback
+
+
+async def start_page(config: WebConfig, server: Server, commands: Callable[[], Mapping[str, Command]]) -> WebServer:
+    """Start the page of ``server``. Raises ``ConfigError``."""
+    _check(config, server)
+    own = None if config.admins is None else Administrators(config.admins)
+    page = WebServer(
+        config,
+        server.settings.server_name,
+        server.users,
+        lambda: own or server.administrators,
+        server.guesses,
+        server.admits,
+        commands,
+    )
+    try:
+        await page.start()
+    except ValueError as error:
+        await page.stop()
+        raise ConfigError(f"[web]: {error}") from error
+    except OSError as error:
+        await page.stop()
+        # The event loop's own text names the address, but buries it.
+        reason = error.strerror if error.errno is None else str(error)
+        raise ConfigError(f"[web]: cannot listen on {config.listen} port {config.port}: {reason}") from error
+    return page
+
+
+def _check(config: WebConfig, server: Server) -> None:
+    """Raise ``ConfigError`` for a page that nobody could use, or that everybody could listen to."""
+    names = server.administrators.names if config.admins is None else config.admins
+    if not names:
+        raise ConfigError(
+            '[web]: nobody may log on to the page; name administrators in [server]: admins = ["alice"], or in [web]'
+        )
+    if config.certificate is None and not is_loopback(config.listen) and not config.plain_http:
+        raise ConfigError(
+            f"[web]: {config.listen} can be reached from other machines, and without TLS passwords would cross the "
+            "network in the clear; give certificate = FILE.pem, listen on 127.0.0.1, or set plain_http = true"
+        )

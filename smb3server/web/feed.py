@@ -1,0 +1,98 @@
+"""Live data: one report at an interval for all browsers that look, and none if nobody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from smb3server.status.rates import add_rates
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+INTERVAL = 1.0
+"""Seconds between two reports."""
+SHARE_OF_TIME = 0.02
+"""The part of the event loop's time that reports may take. With many clients they come less often."""
+MAX_INTERVAL = 15.0
+MAX_ROWS = 500
+"""Sessions and channels in a report for a browser. Their number is in it, too, and rates are those of all."""
+
+
+class Feed:
+    """The reports of one server, with rates."""
+
+    def __init__(self, make: Callable[[], Json]) -> None:
+        """``make`` returns a report (``smb3server/status/report.py::collect``)."""
+        self._make = make
+        self._last: Json | None = None
+        self._text = b""
+        self._arrived = asyncio.Event()
+        """Set when there is the next report, and then replaced."""
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self.viewers = 0
+
+    async def follow(self) -> AsyncGenerator[bytes, None]:
+        """Return each report as JSON, for one viewer. A slow viewer misses some. Ends with the feed."""
+        self.viewers += 1
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        try:
+            while not self._closed:
+                await self._arrived.wait()
+                if not self._closed:
+                    yield self._text
+        finally:
+            self.viewers -= 1
+            if not self.viewers and self._task is not None:
+                self._task.cancel()
+                self._task = None
+                self._last = None
+
+    async def _run(self) -> None:
+        while True:
+            start = time.perf_counter()
+            try:
+                self._text = self._next()
+            except Exception:
+                log.exception("a report for the web page failed")
+            else:
+                self._wake()
+            cost = time.perf_counter() - start
+            await asyncio.sleep(min(max(INTERVAL, cost / SHARE_OF_TIME), MAX_INTERVAL))
+
+    def _wake(self) -> None:
+        arrived, self._arrived = self._arrived, asyncio.Event()
+        arrived.set()
+
+    def _next(self) -> bytes:
+        report = self._make()
+        add_rates(report, self._last or report)
+        self._last = report
+        return json.dumps(shorten(report)).encode()
+
+    def close(self) -> None:
+        """End all viewers."""
+        self._closed = True
+        self._wake()
+
+
+def shorten(report: Json) -> Json:
+    """Return a report with as many sessions and channels as a page can show, those with traffic first."""
+
+    def busy(entry: Json) -> float:
+        rates = entry["rates"]
+        return -float(rates["read"] + rates["written"])
+
+    shown = dict(report)
+    for kind in ("sessions", "channels"):
+        rows = report[kind]
+        shown[f"{kind}_total"] = len(rows)
+        shown[kind] = rows if len(rows) <= MAX_ROWS else sorted(rows, key=busy)[:MAX_ROWS]
+    return shown

@@ -1,0 +1,335 @@
+"""A share as a folder: every operation, over TCP and SMB Direct, and over connections that are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import shutil
+import zipfile
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smb3server.client.files import Tree
+from smb3server.remote import RemoteError, Share, connect
+from smb3server.remote.sync import connect as connect_sync
+from smb3server.wire.directory_info import ListedEntry
+from tests.lab.remote import PASSWORD, Home, home, run
+
+MIB = 1 << 20
+FABRICS = ("off", "iwarp", "auto")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    with home(tmp_path_factory.mktemp("share")) as found:
+        yield found
+
+
+@pytest.fixture
+def folder(served: Home, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder of the share for one test."""
+    found = served.folder / "test"
+    found.mkdir()
+    yield found
+    shutil.rmtree(found)
+
+
+def use(served: Home, work: Callable[[Share], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        given = {"password": PASSWORD, "rdma": "off", "rdma_port": served.rdma_port} | options
+        async with connect(f"{served.url}/test", **given) as share:
+            await work(share)
+
+    run(main)
+
+
+@pytest.mark.parametrize("rdma", FABRICS)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_data_there_and_back(served: Home, folder: Path, rdma: str, channels: int) -> None:
+    data = os.urandom(5 * MIB + 17)
+
+    async def work(share: Share) -> None:
+        assert share.uses_rdma is (rdma != "off")
+        assert share.why_not_rdma == ("it was turned off (rdma=off)" if rdma == "off" else "")
+        assert len(share.link.channels) == channels, share.link.notes
+        assert await share.write_bytes("big.bin", data) == len(data)
+        assert (folder / "big.bin").read_bytes() == data
+        assert await share.read_bytes("big.bin") == data
+        kind = "tcp" if rdma == "off" else "iwarp"
+        # The last piece is too small for RDMA.
+        assert share.moved[kind][0] >= 5 * MIB and share.moved[kind][1] >= 5 * MIB
+        assert rdma != "off" or share.moved == {"tcp": (len(data), len(data))}
+        for content in (b"", b"x"):
+            await share.write_bytes("small", content)
+            assert await share.read_bytes("small") == content
+        await share.write_text("text", "grüße\n")
+        assert await share.read_text("text") == "grüße\n"
+
+    use(served, work, rdma=rdma, channels=channels)
+
+
+@pytest.mark.parametrize("protection", [{"sign": False}, {"encrypt": True}], ids=["clear", "encrypted"])
+@pytest.mark.parametrize("rdma", ["off", "iwarp"])
+def test_protection(served: Home, folder: Path, rdma: str, protection: dict[str, bool]) -> None:
+    async def work(share: Share) -> None:
+        data = os.urandom(MIB)
+        await share.write_bytes("a", data)
+        assert await share.read_bytes("a") == data
+        session = share.link.channels[0].tree.session
+        assert session.sign is protection.get("sign", True)
+        assert session.encrypts(0) is protection.get("encrypt", False)
+        if rdma == "iwarp":
+            assert share.transport == f"iwarp (RDMA{', encrypted' if protection.get('encrypt') else ''})"
+
+    use(served, work, rdma=rdma, **protection)
+
+
+def test_files(served: Home, folder: Path) -> None:
+    async def work(share: Share) -> None:
+        async with await share.open("f", "w+b") as file:
+            assert await file.write(b"0123456789") == 10
+            assert (await file.seek(-3, os.SEEK_END), await file.read()) == (7, b"789")
+            assert await file.truncate(4) == 4
+            assert await file.read_at(0, 100) == b"0123"
+            assert await file.write_at(6, b"x") == 1
+            assert (await file.size(), file.tell()) == (7, 10)
+            await file.flush()
+        assert (folder / "f").read_bytes() == b"0123\0\0x"
+        async with await share.open("f", "ab") as file:
+            await file.write(b"end")
+            with pytest.raises(io.UnsupportedOperation):
+                await file.read()
+        assert await share.read_bytes("f") == b"0123\0\0xend"
+        with pytest.raises(ValueError, match="closed"):
+            await file.write(b"")
+        for mode in ("r", "rwb", "", "bb"):
+            with pytest.raises(ValueError, match="mode"):
+                await share.open("f", mode)
+        with pytest.raises(FileExistsError):
+            await share.open("f", "xb")
+        with pytest.raises(FileNotFoundError, match=r"'none' \(STATUS_OBJECT_NAME_NOT_FOUND\)") as caught:
+            await share.open("none")
+        assert caught.value.filename == "none"
+        await share.mkdir("d")
+        with pytest.raises(IsADirectoryError):
+            await share.open("d")
+        assert "'f'" in repr(file) and "smb://u@127.0.0.1" in repr(share)
+
+    use(served, work)
+
+
+def test_folders(served: Home, folder: Path) -> None:
+    long = "ü" * 100 + "x" * 55
+    odd = 'a:b*c?"<>|\\ .'
+
+    async def work(share: Share) -> None:
+        await share.mkdir("a/b/c", parents=True)
+        await share.mkdir("a/b/c", exist_ok=True)
+        with pytest.raises(FileExistsError):
+            await share.mkdir("a")
+        for name in (f"a/{long}", "a/b/日本.txt", "a/b/c/x.txt", f"a/{odd}"):
+            await share.write_bytes(name, b"1")
+        assert sorted(await share.listdir("a")) == sorted([long, odd, "b"])
+        assert [path for path, _, _ in [step async for step in share.walk("a")]] == ["a", "a/b", "a/b/c"]
+        assert [entry.path for entry in await share.glob("**/*.txt")] == ["a/b/c/x.txt", "a/b/日本.txt"]
+        assert [entry.path for entry in await share.glob("a/?/c")] == ["a/b/c"]
+        entry = await share.stat(f"a/{odd}")
+        assert (entry.is_file(), entry.size, entry.name) == (True, 1, odd)
+        assert await share.is_dir("") and not await share.exists("a/none") and not await share.is_file("a")
+        await share.utime(f"a/{long}", 1_600_000_000_123_456_700)
+        assert (folder / "a" / long).stat().st_mtime_ns == 1_600_000_000_123_456_700
+        await share.rename("a/b/c/x.txt", "y.txt")
+        with pytest.raises(FileExistsError):
+            await share.rename("y.txt", f"a/{odd}")
+        await share.replace("y.txt", f"a/{odd}")
+        with pytest.raises(OSError, match="Directory not empty"):
+            await share.rmdir("a")
+        with pytest.raises(IsADirectoryError):
+            await share.remove("a")
+        with pytest.raises(OSError, match="folder that was connected to"):
+            await share.rmdir("")
+        assert await share.rmtree("a") == 6
+        assert await share.listdir() == []
+        assert await share.rmtree("a", ignore_missing=True) == 0
+        usage = await share.disk_usage()
+        assert usage.total >= usage.used + usage.free > 0
+
+    use(served, work)
+
+
+def test_a_folder_of_ten_thousand(served: Home, folder: Path) -> None:
+    for number in range(10_000):
+        (folder / f"file {number}").touch()
+
+    async def work(share: Share) -> None:
+        assert len(set(await share.listdir())) == 10_000
+        assert len(await share.glob("file 99*")) == 111
+
+    use(served, work)
+
+
+def test_a_hostile_listing_is_refused(served: Home, folder: Path, tmp_path: Path) -> None:
+    (folder / "file").touch()
+    for name in ("../evil", "..\\evil", "/etc/evil", "a/b", "\\evil", "", "a\0b", "a\uf02f/x"):
+
+        async def listed(self: Tree, directory: Any, pattern: str = "*", level: int = 0, name: str = name) -> Any:
+            yield ListedEntry(".")
+            yield ListedEntry(name)
+
+        async def work(share: Share) -> None:
+            with pytest.raises(RemoteError, match="cannot be the name of an entry"):
+                await share.listdir()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Tree, "entries", listed)
+            use(served, work)
+
+
+def test_watching(served: Home, folder: Path) -> None:
+    async def work(share: Share) -> None:
+        watching = share.watch(recursive=True)
+        first = asyncio.ensure_future(anext(watching))
+        await asyncio.sleep(0.2)
+        await share.mkdir("d")
+        assert await first == ("added", "d")
+        await share.write_bytes("d/x:y", b"1")
+        found = [await anext(watching)]
+        while found[-1] != ("added", "d/x:y"):
+            found.append(await anext(watching))
+        waiting = asyncio.ensure_future(anext(watching))
+        while (await waiting).action != "overflow":
+            waiting = asyncio.ensure_future(anext(watching))
+            await asyncio.sleep(0.1)
+            served.cut()
+        await watching.aclose()
+
+    use(served, work)
+
+
+# Connections that are lost
+
+
+def test_a_lost_connection_is_made_anew(served: Home, folder: Path) -> None:
+    async def work(share: Share) -> None:
+        data = os.urandom(20 * MIB)
+        async with await share.open("a", "w+b") as file:
+            await file.write(data[: 4 * MIB])
+            assert served.cut()
+            await file.write(data[4 * MIB :])
+            assert served.cut()
+            assert await file.read_at(0, len(data)) == data
+        served.cut()
+        assert await share.exists("a")
+        reading = asyncio.ensure_future(share.read_bytes("a"))
+        await asyncio.sleep(0.005)
+        served.cut()
+        assert await reading == data
+
+    for rdma in ("off", "auto"):
+        use(served, work, rdma=rdma, channels=2)
+
+
+def test_a_file_that_changed_meanwhile_is_not_read_on(served: Home, folder: Path) -> None:
+    (folder / "a").write_bytes(b"old")
+
+    async def work(share: Share) -> None:
+        async with await share.open("a") as file:
+            assert await file.read_at(0, 1) == b"o"
+            served.cut()
+            (folder / "a").write_bytes(b"newer")
+            with pytest.raises(OSError, match="changed while the connection was lost"):
+                await file.read_at(1, 2)
+
+    use(served, work)
+
+
+def test_without_rdma_data_goes_on_over_tcp(served: Home, folder: Path) -> None:
+    async def work(share: Share) -> None:
+        data = os.urandom(2 * MIB)
+        await share.write_bytes("a", data)
+        assert share.uses_rdma
+        assert served.cut(rdma_only=True)
+        assert await share.read_bytes("a") == data
+        assert not share.uses_rdma
+        assert "iwarp connection was lost" in share.why_not_rdma
+        assert share.moved["tcp"][1] >= MIB
+
+    use(served, work, rdma="auto")
+
+
+def test_why_not_rdma(served: Home, folder: Path) -> None:
+    async def work(share: Share) -> None:
+        assert "iwarp at 127.0.0.1 port 1" in share.why_not_rdma
+        assert share.transport == "tcp"
+
+    use(served, work, rdma="auto", rdma_port=1)
+    with pytest.raises(ConnectionError, match=r"iwarp at 127\.0\.0\.1 port 1"):
+        use(served, work, rdma="iwarp", rdma_port=1)
+    with pytest.raises(OSError, match="no RDMA device"):
+        use(served, work, rdma="verbs")
+
+
+def test_refused(served: Home) -> None:
+    async def work(share: Share) -> None:
+        raise AssertionError
+
+    with pytest.raises(PermissionError, match="LOGON_FAILURE"):
+        use(served, work, password="wrong")
+    with pytest.raises(ValueError, match="channels"):
+        use(served, work, channels=9)
+    with pytest.raises(ValueError, match="rdma"):
+        use(served, work, rdma="infiniband")
+
+    async def missing() -> None:
+        await connect(served.url.replace("/share", "/none"), password=PASSWORD, rdma="off")
+
+    with pytest.raises(FileNotFoundError, match="BAD_NETWORK_NAME"):
+        run(missing)
+
+    async def nobody() -> None:
+        await connect("smb://u@127.0.0.1:1/share", password=PASSWORD)
+
+    with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:1"):
+        run(nobody)
+
+
+# Without asyncio
+
+
+def test_the_same_without_asyncio(served: Home, folder: Path) -> None:
+    with connect_sync(f"{served.url}/test", password=PASSWORD, rdma_port=served.rdma_port) as share:
+        assert share.uses_rdma
+        with share.open("a.txt", "w") as file:
+            file.write("one\ntwo\n")
+        with share.open("a.txt") as file:
+            assert file.readlines() == ["one\n", "two\n"]
+        with share.open("a.zip", "wb") as file, zipfile.ZipFile(file, "w") as made:
+            made.writestr("inner.bin", bytes(3 * MIB))
+        with share.open("a.zip", "rb") as file, zipfile.ZipFile(file) as found:
+            assert found.read("inner.bin") == bytes(3 * MIB)
+        with share.open("a.zip", "rb") as source, (folder / "copy.zip").open("wb") as target:
+            shutil.copyfileobj(source, target)
+        assert share.read_bytes("copy.zip") == (folder / "a.zip").read_bytes()
+        with share.open("a.txt", "r+b") as file:
+            file.seek(4)
+            file.write(b"TWO")
+            file.seek(0)
+            assert file.read() == b"one\nTWO\n"
+        with share.open("a.txt", "rb", buffering=0) as file:
+            assert file.read(3) == b"one"
+        with pytest.raises(ValueError, match="encoding"):
+            share.open("a.txt", "rb", encoding="utf-8")
+        assert [path for path, _, _ in share.walk()] == [""]
+        assert sorted(entry.name for entry in share.scandir()) == ["a.txt", "a.zip", "copy.zip"]
+        assert share.glob("*.txt")[0].size == 8
+        share.mkdir("d")
+        share.copy("a.txt", "d")
+        share.rename("d/a.txt", "d/b.txt")
+        assert share.is_file("d/b.txt") and share.is_dir("d") and share.exists("d")
+        assert share.rmtree("d") == 2
+        with pytest.raises(FileNotFoundError):
+            share.stat("d")

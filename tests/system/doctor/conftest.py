@@ -1,0 +1,38 @@
+"""Two hosts with nothing wrong yet."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.two_hosts import TwoHosts
+from tools.cluster.network import why_not
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoHosts]:
+    """The doctor is impatient in these tests: what it waits for for seconds, it waits for for a moment."""
+    reason = why_not()
+    if reason is None and shutil.which("nft") is None:
+        reason = "nft is not installed (Debian: nftables)"
+    if reason is not None:
+        pytest.skip(reason)
+    for name, seconds in (
+        ("doctor_network.TIMEOUT", 0.5),
+        ("doctor_network.BANNER_TIMEOUT", 0.3),
+        ("doctor_share.CONNECT_TIMEOUT", 0.5),
+        ("doctor_share.ATTEMPT_TIMEOUT", 0.5),
+        ("doctor_share.LOGON_TIMEOUT", 5.0),
+        ("doctor_transfer.STALL_TIMEOUT", 0.5),
+    ):
+        monkeypatch.setattr(f"smb3server.cli.{name}", seconds)
+    monkeypatch.setattr("smb3server.status.admin_socket.runtime_directory", lambda: tmp_path / "run")
+    lab = TwoHosts(tmp_path)
+    try:
+        lab.up()
+        yield lab
+    finally:
+        lab.network.down()
