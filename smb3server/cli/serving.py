@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 def commands(service: Service) -> list[str]:
     """Return commands that reach the first share, ready to copy."""
     config = service.config
+    if not config.shares:
+        return []
     share = config.shares[0]
     interfaces = service.server.interfaces.interfaces
     addresses = [str(entry.address) for entry in interfaces if not entry.loopback]

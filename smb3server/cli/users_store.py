@@ -107,12 +107,12 @@ def find_store(file: Path | None, config: Path | None, state: Path | None) -> St
     return Store(default_users_file(None))
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _document(path: Path) -> dict[str, object]:
     from smb3server.config.error import ConfigError
-    from smb3server.config.table import read_document
+    from smb3server.config.reader import read_values
 
     try:
-        return read_document(path)
+        return read_values(path)
     except ConfigError as error:
         raise CommandError(str(error), EXIT_USAGE) from error
 

@@ -3,7 +3,9 @@
 Belongs here: the names of keys and options, and how their values are written. Not here: the fields that they set, with
 their defaults (``settings``), except those of shares and listeners (``model``).
 
-Reading order: ``error`` -> ``model`` (the result) -> ``checks`` (contradictions in it) -> ``passwords`` -> ``table`` (a
-TOML table with known keys) and ``values`` (types of values) -> ``reader`` (the file) -> ``arguments`` (the command
-line, and the whole configuration). Nothing here loads the configured parts: no cluster, no store, no server.
+Reading order: ``error`` (a mistake and its place) -> ``schema`` (every section and key, declared once) -> ``positions``
+(where the keys of a text stand) -> ``sections`` (values of the declared types) -> ``model`` (the result) -> ``build``
+(the result from the sections) -> ``checks`` (contradictions in it) -> ``reader`` (the file) -> ``command_line`` (what
+overrides it) -> ``options`` and ``arguments`` (the command line itself). Nothing here loads the configured parts: no
+cluster, no store, no server.
 """

@@ -1,218 +1,188 @@
 """Find contradictions in a configuration whose values are valid one by one.
 
-They are reported at the start, in one line. Otherwise they would show as clients that cannot connect.
+They are reported at the start. Otherwise they would show as clients that cannot connect.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import math
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from smb3server.auth.groups import is_user
-from smb3server.config.error import ConfigError
+from smb3server.config.error import ConfigError, Problems, label
 from smb3server.config.model import Config, ShareConfig
-from smb3server.config.users import check_accounts
-from smb3server.process import log_levels
+from smb3server.config.schema import SMALLEST_IO, SMALLEST_MESSAGE
+from smb3server.config.sections import did_you_mean
+from smb3server.config.users import clashes
 from smb3server.settings import store_access
-from smb3server.settings.server import Settings
 from smb3server.settings.store_url import parse_url
 from smb3server.wire.negotiate import Dialect
 
-_SERVER_NAME = re.compile(r'[^\x00-\x20"*+,/:;<=>?\[\\\]|]{1,15}')
-_BAD_SHARE_NAME = re.compile(r'[\x00-\x1f"/\\\[\]:|<>+=;,*?]')
-_MAX_SHARE_NAME = 80
-SMALLEST_IO = 1 << 16
-"""Least value of MaxTransactSize, MaxReadSize and MaxWriteSize, in bytes. [MS-SMB2 3.3.5.4]"""
-LARGEST_MESSAGE = (1 << 24) - 1
-"""Largest direct TCP message in bytes: its length field has three bytes. [MS-SMB2 2.1]"""
-MESSAGE_OVERHEAD = 1 << 16
-"""Bytes of a message besides the data of a READ or WRITE: headers, transforms, other requests of its compound."""
-SMALLEST_MESSAGE = 1024
-NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
-"""The name of a cluster, a node or a service."""
-
-
-def check_share(share: ShareConfig) -> None:
-    """Check one share on its own. Raises ``ConfigError``."""
-    name = share.name
-    if not name or len(name) > _MAX_SHARE_NAME or _BAD_SHARE_NAME.search(name) or name != name.strip():
-        raise ConfigError(f"share {name!r}: not a valid share name")
-    if name in (".", ".."):
-        raise ConfigError(f"share {name!r}: not a valid share name")
-    if name.casefold() == "ipc$":
-        raise ConfigError("share IPC$: the name is reserved")
-    if share.symlinks not in ("beneath", "never"):
-        raise ConfigError(f'share {name}: symlinks is "beneath" or "never", not {share.symlinks!r}')
-    try:
-        found = share.path.is_dir()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"share {name}: {share.path}: {getattr(error, 'strerror', None) or error}") from error
-    if not found:
-        raise ConfigError(f"share {name}: {share.path} is not a directory")
-    if not os.access(share.path, os.R_OK | os.X_OK, effective_ids=True):
-        raise ConfigError(f"share {name}: this server, which runs as uid {os.geteuid()}, may not read {share.path}")
-
-
-def check_address(text: str, where: str = "--listen") -> None:
-    """Check an address to listen on; ``where`` names its source in errors. Raises ``ConfigError``."""
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        raise ConfigError(
-            f"{where} {text}: not an IP address; write IPv6 without brackets, and ports separately"
-        ) from None
-    if isinstance(address, ipaddress.IPv6Address) and address.is_link_local and not address.scope_id:
-        raise ConfigError(f"{where} {text}: a link-local address needs its interface, as in {text}%eth0")
-
-
-def once(what: str, names: Iterable[str]) -> None:
-    """Raise ``ConfigError`` if a name occurs twice; case does not matter. ``what`` names the setting in errors."""
-    seen = set()
-    for name in names:
-        if name.casefold() in seen:
-            raise ConfigError(f"{what} {name}: given twice")
-        seen.add(name.casefold())
+_SERVER = "[server]"
+_LIMITS = "[limits]"
 
 
 def check(config: Config) -> None:
-    """Check the whole configuration. Raises ``ConfigError``."""
-    settings = config.settings
-    if not _SERVER_NAME.fullmatch(settings.server_name):
-        raise ConfigError(
-            f"[server]: name {settings.server_name!r} is not a NetBIOS name: 1 to 15 characters, no spaces"
-        )
-    try:
-        log_levels.parse(config.log_level)
-    except ValueError as error:
-        raise ConfigError(f"log_level: {error}") from None
-    for host in config.listen:
-        check_address(host)
-    once("--listen", config.listen)
-    if config.witness is not None:
-        for host in config.witness.listen:
-            check_address(host, "[witness]: listen")
-    _check_protection(config)
-    _check_limits(settings)
-    _check_users(config)
-    if config.state is not None:
-        _check_state(config.state, config.shares)
+    """Check a configuration that is not read from a file. Raises ``ConfigError``."""
+    problems = Problems()
+    find(config, problems)
+    problems.finish()
 
 
-def check_cluster(config: Config) -> None:
-    """Check the cluster, its services and the services that shares need. Raises ``ConfigError``."""
-    cluster = config.cluster
-    names = [service.name for service in cluster.services]
+def find(config: Config, problems: Problems) -> None:
+    """Check the whole configuration, and note what is wrong in ``problems``."""
     for share in config.shares:
-        if share.service and share.service not in names:
-            raise ConfigError(f"share {share.name}: there is no service {share.service}")
-        if share.service and not cluster.url:
-            raise ConfigError(f"share {share.name}: service {share.service} needs a cluster: --cluster")
-        if share.continuous_availability and not share.service and config.state is None:
-            raise ConfigError("continuous_availability needs a state directory: give --state DIR")
-    if not cluster.url:
-        return
-    try:
-        parse_url(cluster.url)
-    except ValueError as error:
-        raise ConfigError(f"--cluster {error}") from error
-    if not NAME.fullmatch(cluster.node) or not NAME.fullmatch(cluster.name):
-        raise ConfigError("--node and the cluster's name: letters, digits, - and _")
-    if not 2 <= cluster.ttl <= 60:
-        raise ConfigError("[cluster] ttl: 2 to 60 seconds")
-    if cluster.max_stall and not cluster.ttl <= cluster.max_stall <= 600:
-        raise ConfigError("[cluster] max_stall: at least the ttl, and at most 600 seconds")
-    keeps_opens = any(share.service and share.continuous_availability for share in config.shares)
-    try:
-        store_access.check(cluster.url, cluster.access, keeps_opens)
-    except ValueError as error:
-        raise ConfigError(f"[cluster] {error}") from error
-    if len(set(names)) < len(names):
-        raise ConfigError("[[service]]: a name is given twice")
+        with problems.of(f"share {share.name}", "path"):
+            check_folder(share.path)
+    _check_protection(config, problems)
+    _check_limits(config, problems)
+    _check_logons(config, problems)
+    for owner, key, text in clashes(config.accounts, config.settings.groups):
+        problems.add(owner, key, text)
+    _check_lists(config, problems)
+    _check_cluster(config, problems)
+    if config.state is not None:
+        _check_state(config.state, config.shares, problems)
 
 
-def _check_protection(config: Config) -> None:
+def check_use(config: Config, file: Path | None, problems: Problems) -> None:
+    """Check that there is something to share, and somebody to use it. ``file`` is the configuration file, if any.
+
+    With a file the server starts without shares: they may be added while it runs.
+    """
+    if not config.shares and file is None:
+        problems.add("", "", "nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
+    elif not config.shares:
+        config.notes.append(f"{file} has no [[share]]; remedy: add one, or smb3server share add NAME PATH")
+    elif not (config.accounts or config.keeps_users or config.settings.allow_guest or config.settings.keytab):
+        problems.add(
+            "",
+            "",
+            "no user could log on: make one with `smb3server user add NAME`, or give --user NAME, --guest or a keytab",
+        )
+
+
+def check_folder(path: Path) -> None:
+    """Check the folder of a share. Raises ``ConfigError``."""
+    try:
+        found = path.is_dir()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    if not found:
+        raise ConfigError(f"{path} {'is not a directory' if path.exists() else 'does not exist'}")
+    if not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
+        raise ConfigError(f"this server, which runs as uid {os.geteuid()}, may not read {path}")
+
+
+def _check_protection(config: Config, problems: Problems) -> None:
     settings = config.settings
     for key in ("min_dialect", "rdma_min_dialect"):
         if getattr(settings, key) > settings.max_dialect and (key == "min_dialect" or config.rdma != "off"):
-            raise ConfigError(f"{key} is above max_dialect: no client could connect")
+            problems.add(_SERVER, key, "is above max_dialect: no client could connect")
     if not settings.signing_algorithms:
-        raise ConfigError("signing_algorithms: name at least one")
-    encrypted = next((f"share {share.name}: encrypt" for share in config.shares if share.encrypt), "")
-    encrypted = "require_encryption" if settings.require_encryption else encrypted
-    if encrypted and not settings.ciphers:
-        raise ConfigError(f"{encrypted} needs ciphers")
-    if encrypted and settings.max_dialect < Dialect.SMB_3_0:
-        raise ConfigError(f"{encrypted} needs max_dialect 3.0 or later")
+        problems.add(_SERVER, "signing_algorithms", "name at least one")
+    encrypted = [(f"share {share.name}", "encrypt") for share in config.shares if share.encrypt]
+    if settings.require_encryption:
+        encrypted.insert(0, (_SERVER, "require_encryption"))
+    for owner, key in encrypted:
+        if not settings.ciphers:
+            problems.add(owner, key, "needs ciphers")
+        if settings.max_dialect < Dialect.SMB_3_0:
+            problems.add(owner, key, "needs max_dialect 3.0 or later")
 
 
-def _check_limits(settings: Settings) -> None:
-    for name in (
-        "interim_delay",
-        "failed_logon_delay",
-        "max_logon_delay",
-        "lockout_time",
-        "authentication_timeout",
-        "negotiate_timeout",
-        "idle_session_timeout",
-    ):
-        if not math.isfinite(getattr(settings, name)):
-            raise ConfigError(f"[limits]: {name} must be a finite number")
-    largest = LARGEST_MESSAGE - MESSAGE_OVERHEAD
-    if not SMALLEST_IO <= settings.max_io_size <= largest:
-        raise ConfigError(f"[limits]: max_io_size must be {SMALLEST_IO} to {largest}, not {settings.max_io_size}")
-    if not settings.max_io_size + SMALLEST_MESSAGE <= settings.max_message_size <= LARGEST_MESSAGE:
-        raise ConfigError(
-            f"[limits]: max_message_size must be {settings.max_io_size + SMALLEST_MESSAGE} (more than max_io_size) to "
-            f"{LARGEST_MESSAGE}, not {settings.max_message_size}"
-        )
-    if settings.max_user_share > 1:
-        raise ConfigError(f"[limits]: max_user_share must be at most 1, not {settings.max_user_share}")
-    if settings.rdma_read_size and not SMALLEST_IO <= settings.rdma_read_size <= largest:
-        raise ConfigError(
-            f"[server]: rdma_read_size must be 0 or {SMALLEST_IO} to {largest}, not {settings.rdma_read_size}"
-        )
-    smallest = settings.max_message_before_authentication
-    if not SMALLEST_MESSAGE <= smallest <= settings.max_message_size:
-        raise ConfigError(f"[limits]: max_message_before_authentication must be {SMALLEST_MESSAGE} to max_message_size")
-
-
-def _check_users(config: Config) -> None:
-    """Check that lists name existing accounts. With a keytab they may also name principals without an account."""
+def _check_limits(config: Config, problems: Problems) -> None:
     settings = config.settings
-    known = {account.name.casefold() for account in config.accounts}
-    lists = [("[server]: admins", settings.admins)]
-    for share in config.shares:
-        lists += [(f"share {share.name}: {key}", getattr(share, key)) for key in ("users", "read_list", "write_list")]
-    for where, names in lists:
-        unknown = sorted(filter(is_user, (names or frozenset()) - known))
-        wrong = [name for name in unknown if not settings.keytab or "@" not in name]
-        if wrong and not config.keeps_users:
-            raise ConfigError(f"{where}: there is no user {wrong[0]}")
-        # Users come and go while the server runs. A list that names one of yesterday must not keep it from starting.
-        config.notes += [f"{where}: there is no user {name}; remedy: smb3server user add {name}" for name in wrong]
-    for share in config.shares:
-        if share.write_list and not share.read_only:
-            raise ConfigError(f"share {share.name}: write_list is for shares with read_only = true")
-        if both := sorted(share.read_list & share.write_list):
-            raise ConfigError(f"share {share.name}: {both[0]} is both in read_list and in write_list")
-    check_accounts(config.accounts, settings.groups)
-    given = any(account.principal for account in config.accounts)
+    smallest = settings.max_io_size + SMALLEST_MESSAGE
+    if settings.max_message_size < smallest:
+        problems.add(
+            _LIMITS, "max_message_size", f"must be at least {smallest} (more than max_io_size), or not be given"
+        )
+    if settings.max_message_before_authentication > settings.max_message_size:
+        problems.add(_LIMITS, "max_message_before_authentication", "must be at most max_message_size")
+    if 0 < settings.rdma_read_size < SMALLEST_IO:
+        problems.add(_SERVER, "rdma_read_size", f"must be 0 or at least {SMALLEST_IO}")
+
+
+def _check_logons(config: Config, problems: Problems) -> None:
+    settings = config.settings
     if not settings.ntlm:
-        if settings.allow_guest or settings.allow_anonymous:
-            raise ConfigError("guests and anonymous users log on by NTLM: they need ntlm = true")
+        for key, given in (("guest", settings.allow_guest), ("anonymous", settings.allow_anonymous)):
+            if given:
+                problems.add(_SERVER, key, "guests and anonymous users log on by NTLM: they need ntlm = true")
         if not settings.keytab:
-            raise ConfigError("no user could log on: ntlm = false needs a keytab")
-    if not settings.keytab and (settings.trusted_realms or settings.unknown_principals or given):
-        raise ConfigError("trusted_realms, unknown_principals and principal need a keytab")
+            problems.add(_SERVER, "ntlm", "no user could log on: ntlm = false needs a keytab")
+    if settings.keytab:
+        return
+    for key, present in (
+        ("trusted_realms", settings.trusted_realms),
+        ("unknown_principals", settings.unknown_principals),
+    ):
+        if present:
+            problems.add(_SERVER, key, "needs a keytab")
+    for account in config.accounts:
+        if account.principal:
+            problems.add(f"user {account.name}", "principal", "needs a keytab")
 
 
-def _check_state(state: Path, shares: Iterable[ShareConfig]) -> None:
+def _check_lists(config: Config, problems: Problems) -> None:
+    """Check that lists name existing accounts. With a keytab they may also name principals without an account."""
+    known = {account.name.casefold(): account.name for account in config.accounts}
+    lists = [(_SERVER, "admins", config.settings.admins)]
+    for share in config.shares:
+        owner = f"share {share.name}"
+        lists += [(owner, key, getattr(share, key) or frozenset()) for key in ("users", "read_list", "write_list")]
+        if share.write_list and not share.read_only:
+            problems.add(owner, "write_list", "is for shares with read_only = true")
+        for name in sorted(share.read_list & share.write_list):
+            problems.add(owner, "write_list", f"{name} is both in read_list and in write_list")
+    if problems.concern("user", "[[user]]", "[server] users_file", "[groups]"):
+        return  # Some users could not be read: they would be missed here.
+    for owner, key, names in lists:
+        for name in sorted(filter(is_user, names - known.keys())):
+            if config.settings.keytab and "@" in name:
+                continue
+            if config.keeps_users:
+                # Users come and go while the server runs. A list that names one who is gone must not keep it from
+                # starting.
+                setting = label(owner, key)
+                config.notes.append(f"{setting}: there is no user {name}; remedy: smb3server user add {name}")
+            else:
+                problems.add(owner, key, f"there is no user {name}{did_you_mean(name, known.values())}")
+
+
+def _check_cluster(config: Config, problems: Problems) -> None:
+    """Check the cluster, its services and the services that shares need."""
+    cluster = config.cluster
+    names = [service.name for service in cluster.services]
+    for share in config.shares:
+        owner = f"share {share.name}"
+        if share.service and share.service not in names:
+            problems.add(owner, "service", f"there is no service {share.service}{did_you_mean(share.service, names)}")
+        if share.service and not cluster.url:
+            problems.add(owner, "service", f"service {share.service} needs a cluster: give etcd in [cluster]")
+        if share.continuous_availability and not share.service and config.state is None:
+            problems.add(owner, "continuous_availability", "needs a state directory: give state in [server]")
+    if not cluster.url:
+        return
+    with problems.of("[cluster]", "etcd"):
+        parse_url(cluster.url)
+    if not cluster.node:
+        problems.add("[cluster]", "node", "is needed: this node's name in the cluster")
+    if cluster.max_stall and cluster.max_stall < cluster.ttl:
+        problems.add("[cluster]", "max_stall", f"must be at least the ttl, {cluster.ttl:g}")
+    if problems.concern("[cluster]"):
+        return
+    keeps_opens = any(share.service and share.continuous_availability for share in config.shares)
+    with problems.of("[cluster]", ""):
+        store_access.check(cluster.url, cluster.access, keeps_opens)
+
+
+def _check_state(state: Path, shares: Iterable[ShareConfig], problems: Problems) -> None:
     """Check that no share contains the state directory: its users could forge the state that the server stores."""
     place = Path(os.path.realpath(state))
     for share in shares:
-        if place.is_relative_to(os.path.realpath(share.path)):
-            raise ConfigError(f"state directory {state}: lies inside share {share.name}; choose one outside")
+        with problems.of(f"share {share.name}", "path"):
+            if place.is_relative_to(os.path.realpath(share.path)):
+                problems.add(_SERVER, "state", f"{state} lies inside share {share.name}; choose a folder outside")

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from smb3server.process import log_levels
+DEFAULT_FILE = Path("/etc/smb3server/smb3server.toml")
+"""Read if the command line names neither a file nor a share, and it exists."""
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class ServerOptions:
     node: str | None = None
     state: Path | None = None
     log_level: str | None = None
+    trace: tuple[str, ...] = ()
 
 
 _FILE = click.Path(readable=False, path_type=Path)
@@ -41,7 +43,12 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 def server_options() -> list[click.Parameter]:
     """Return the options, one for each field of ``ServerOptions``."""
     return [
-        click.Option(["--config"], type=_FILE, metavar="FILE.toml", help="Configuration file."),
+        click.Option(
+            ["--config"],
+            type=_FILE,
+            metavar="FILE.toml",
+            help=f"Configuration file. Default, if no share is given: {DEFAULT_FILE}.",
+        ),
         click.Option(["--share"], multiple=True, metavar="NAME=PATH[,user=USER][,ro]", help="Share a directory."),
         click.Option(
             ["--user"],
@@ -67,8 +74,14 @@ def server_options() -> list[click.Parameter]:
         click.Option(
             ["--log-level"],
             metavar="LEVEL[,COMPONENT:LEVEL]",
-            help=f"{', '.join(log_levels.LEVELS)}; others for components: {', '.join(log_levels.COMPONENTS)}. "
+            help="debug, info, warning or error; others for components: auth, rdma, files, rpc, cluster, net. "
             "Default: info.",
+        ),
+        click.Option(
+            ["--trace"],
+            multiple=True,
+            metavar="CLIENT[=FILE][,decrypt]",
+            help="Write the messages of a client (an address or a network) to a capture file.",
         ),
     ]
 

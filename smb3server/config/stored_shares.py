@@ -15,19 +15,21 @@ The server writes it anew with each change. A file that was edited by hand is re
 
 from __future__ import annotations
 
-import json
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from smb3server.access import sddl
 from smb3server.access.descriptor import SecurityDescriptor
-from smb3server.config.error import ConfigError
+from smb3server.config import toml
+from smb3server.config.build import build_share
+from smb3server.config.error import ConfigError, Problem, Problems
 from smb3server.config.model import Config, ShareConfig
-from smb3server.config.reader import read_share
-from smb3server.config.table import Table as SectionTable
+from smb3server.config.positions import Positions
+from smb3server.config.schema import Share
+from smb3server.config.sections import SectionReader
 
 FILE_NAME = "shares.toml"
 _HEADER = '# Written by smb3server: change it with "smb3server share".\n'
@@ -91,27 +93,14 @@ def text_of(stored: StoredShares) -> str:
     lines = [_HEADER]
     for table in stored.tables.values():
         lines.append("[[share]]")
-        lines += [f"{key} = {_literal(value)}" for key, value in table.items()]
+        lines += [f"{key} = {toml.literal(value)}" for key, value in table.items()]
         lines.append("")
     if stored.permissions:
         lines.append("[permissions]")
-        lines += [f"{_string(name)} = {_string(sddl.show(found))}" for name, found in stored.permissions.items()]
+        lines += [
+            f"{toml.literal(name)} = {toml.literal(sddl.show(found))}" for name, found in stored.permissions.items()
+        ]
     return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _literal(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _string(value)
-    if isinstance(value, Sequence):
-        return f"[{', '.join(map(_string, value))}]"
-    return repr(value)
-
-
-def _string(text: str) -> str:
-    """Return a basic string. JSON escapes what TOML wants escaped, except for DEL."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def from_options(name: str, path: str, options: Mapping[str, object]) -> Table:
@@ -128,7 +117,19 @@ def from_options(name: str, path: str, options: Mapping[str, object]) -> Table:
 
 
 def share_of(where: str, table: Table, config: Config) -> ShareConfig:
-    """Return the share that a table describes, with the groups of ``config``. Raises ``ConfigError``."""
-    scratch = Config(settings=config.settings)
-    read_share(SectionTable(where, table), scratch)
-    return scratch.shares[0]
+    """Return the share that a table describes, with the groups of ``config``.
+
+    ``where`` begins the texts of mistakes. Raises ``ConfigError`` with all of them.
+    """
+    problems = Problems()
+    section = SectionReader(Path(), Positions(""), problems).section(Share, table, ("share", 0))
+    share = None if section is None else build_share(section, config.settings, problems)
+    if problems.found or share is None:
+        raise ConfigError(*(Problem(entry.text, f"{where}{_key(entry)}") for entry in problems.found))
+    return share
+
+
+def _key(problem: Problem) -> str:
+    """Return the key that a problem of a share is about, as the end of its name."""
+    _, separator, key = problem.setting.rpartition(": ")
+    return separator + key if separator else ""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from smb3server.auth.accounts import group_rid, rid
 from smb3server.auth.groups import Groups
 from smb3server.auth.principals import parse as parse_principal
 from smb3server.auth.users import Account
 from smb3server.auth.users_file import StoredUser, UsersFileError, read_users
-from smb3server.config.error import ConfigError
+from smb3server.config.error import ConfigError, Problems
 from smb3server.config.values import unix_user
 
 FILE_NAME = "users"
@@ -32,7 +31,7 @@ def default_users_file(state: Path | None) -> Path:
     return (Path(base) if base else Path.home() / ".config") / "smb3server" / FILE_NAME
 
 
-def users_file_of(document: dict[str, Any], folder: Path) -> Path | None:
+def users_file_of(document: Mapping[str, object], folder: Path) -> Path | None:
     """Return the users file of a configuration file's content. None if that names neither it nor a state directory.
 
     Relative paths count from ``folder``.
@@ -65,15 +64,16 @@ def owners(run_as: str) -> list[int]:
 
 
 def _account(path: Path, stored: StoredUser) -> Account:
-    if stored.principal:
-        try:
+    try:
+        if stored.principal:
             parse_principal(stored.principal)
-        except ValueError as error:
-            raise ConfigError(f"{path}: user {stored.name}: {error}") from error
+        user = unix_user(stored.unix_user) if stored.unix_user else None
+    except (ConfigError, ValueError) as error:
+        raise ConfigError(f"{path}: user {stored.name}: {error}") from error
     return Account(
         stored.name,
         stored.nt_hash,
-        unix_user(f"{path}: user {stored.name}", stored.unix_user or None),
+        user,
         stored.principal,
         True,
         stored.full_name,
@@ -85,20 +85,29 @@ def _account(path: Path, stored: StoredUser) -> Account:
     )
 
 
+def clashes(accounts: Iterable[Account], groups: Groups) -> Iterator[tuple[str, str, str]]:
+    """Find accounts and groups that could be taken for each other: setting (owner and key), and what is wrong."""
+    rids: dict[int, str] = {}
+    names: dict[str, str] = {}
+    principals: dict[str, str] = {}
+    for account in accounts:
+        owner, name = f"user {account.name}", account.name
+        names[name.casefold()] = name
+        other = rids.setdefault(rid(name), name)
+        if other.casefold() != name.casefold():
+            yield owner, "", f"would have the same SID as the user {other}: rename one of them"
+        other = principals.setdefault(account.principal, name)
+        if account.principal and other.casefold() != name.casefold():
+            yield owner, "principal", f"{account.principal} is given twice, also to {other}"
+    for group in groups:
+        other = names.get(group.casefold()) or rids.setdefault(group_rid(group), group)
+        if other != group or group.casefold() in names:
+            yield "[groups]", group, f"group {group} and user {other}: rename one of them"
+
+
 def check_accounts(accounts: Iterable[Account], groups: Groups) -> None:
     """Check that no two accounts or groups could be taken for each other. Raises ``ConfigError``."""
-    rids: dict[int, str] = {}
-    names: set[str] = set()
-    principals: set[str] = set()
-    for account in accounts:
-        names.add(account.name.casefold())
-        other = rids.setdefault(rid(account.name), account.name)
-        if other.casefold() != account.name.casefold():
-            raise ConfigError(f"users {other} and {account.name} would have the same SID: rename one of them")
-        if account.principal and account.principal in principals:
-            raise ConfigError(f"[[user]]: principal {account.principal}: given twice")
-        principals.add(account.principal)
-    for group in groups:
-        other = rids.setdefault(group_rid(group), group)
-        if other != group or group.casefold() in names:
-            raise ConfigError(f"group {group} and user {other}: rename one of them")
+    problems = Problems()
+    for owner, key, text in clashes(accounts, groups):
+        problems.add(owner, key, text)
+    problems.finish()

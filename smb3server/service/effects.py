@@ -156,6 +156,7 @@ SHARE: Mapping[str, Effect] = {
     "keep_inherited_flag": _AT_ONCE,
     "strict_allocate": _AT_ONCE,
     "change_notify": _AT_ONCE,
+    "audit": _AT_ONCE,
 }
 """The fields of ``ShareConfig``."""
 

@@ -24,7 +24,7 @@ from smb3server.state.ceilings import Ceilings
 from smb3server.state.events import Events
 from smb3server.state.host_changes import HostChanges
 from smb3server.state.opens import OpenTable
-from smb3server.state.ports import Fence, ShareAdministration
+from smb3server.state.ports import AccountKeeper, Fence, ShareAdministration
 from smb3server.state.sessions import Sessions
 from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
 from smbdirect.transport.pool import BufferPool
@@ -69,6 +69,8 @@ class ServerState:
         self.max_write_size = self.settings.max_io_size
         self._init_accounts()
         self._init_network()
+        self.account_keeper: AccountKeeper | None = None
+        """Changes accounts. None means that they cannot be changed."""
         self.share_administration: ShareAdministration | None = None
         """Changes the shares while the server runs. None: nobody can."""
         self.fence: Fence | None = None
@@ -80,7 +82,11 @@ class ServerState:
     def _init_accounts(self) -> None:
         settings = self.settings
         self.accounts = Accounts(
-            self.users, settings.server_name, self.server_guid[:12], guests_may_ask=settings.guests_see_accounts
+            self.users,
+            settings.server_name,
+            self.server_guid[:12],
+            guests_may_ask=settings.guests_see_accounts,
+            lists=settings,
         )
         self.administrators = Administrators(settings.admins)
         self.principals: Principals | None = None

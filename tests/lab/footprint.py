@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from smb3server.auth.users import Account, nt_hash
 from smb3server.client import Client, open_tcp
-from smb3server.config.arguments import parse_user
 from smb3server.config.model import Config, ShareConfig
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings
@@ -141,7 +141,7 @@ def serve(
         share.mkdir()
         config = Config(
             shares=[ShareConfig("share", share, force_user=own_user.CREDENTIALS)],
-            accounts=[parse_user("u:pw")],
+            accounts=[Account("u", nt_hash("pw"))],
             settings=settings or Settings(),
             listen=list(hosts),
             port=0,

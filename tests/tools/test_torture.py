@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.config.model import Config
 from smb3server.config.reader import read_file
 from tools.torture import report, subunit
 from tools.torture.outcome import Outcome, read_table, write
@@ -67,8 +66,7 @@ def test_configuration_is_one_the_server_takes(tmp_path: Path) -> None:
     for server in ({}, *document["server"].values()):
         file = tmp_path / "server.toml"
         file.write_text(configuration(dict.fromkeys(options, tmp_path), options, server))
-        config = Config()
-        read_file(file, config)
+        config = read_file(file)
         assert {share.name for share in config.shares} == set(options)
         assert config.settings.test_fsctls
 

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from smb3server import commands
-from smb3server.config.arguments import parse_user
+from smb3server.auth.users import Account, nt_hash
 from smb3server.config.model import Config, ShareConfig
 from smb3server.process import output
 from smb3server.service.service import Service
@@ -64,7 +64,7 @@ async def _serve(folder: Path) -> None:
     )
     config = Config(
         shares=[ShareConfig(SHARE, folder, force_user=own_user.CREDENTIALS)],
-        accounts=[parse_user(f"{name}:{PASSWORD}") for name in (USER, BAD_USER)],
+        accounts=[Account(name, nt_hash(PASSWORD)) for name in (USER, BAD_USER)],
         settings=settings,
         listen=["127.0.0.1"],
         port=0,

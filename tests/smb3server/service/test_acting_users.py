@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.config.arguments import parse_share
+from smb3server.config.arguments import parse_arguments, parse_share
 from smb3server.config.error import ConfigError
 from smb3server.service import stand_in
 from smb3server.wire.status import NtStatus
@@ -153,7 +153,7 @@ def test_guests_do_not_pass_a_list_of_users_by_choosing_a_name(tmp_path: Path) -
 
 
 def test_a_share_of_the_command_line_may_name_its_user(tmp_path: Path) -> None:
-    found = parse_share(f"x={tmp_path},user=games,ro")
+    (found,) = parse_arguments(["--guest", "--share", f"x={tmp_path},user=games,ro"]).shares
     assert found.read_only
     assert found.force_user is not None
     assert found.force_user.uid == pwd.getpwnam("games").pw_uid
@@ -162,7 +162,7 @@ def test_a_share_of_the_command_line_may_name_its_user(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="write NAME=PATH"):
             parse_share(wrong)
     with pytest.raises(ConfigError, match="no user no-such-user"):
-        parse_share(f"x={tmp_path},user=no-such-user")
+        parse_arguments(["--guest", "--share", f"x={tmp_path},user=no-such-user"])
 
 
 def test_the_demo_gives_its_folder_to_who_its_users_act_as(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_the_cluster_command_reads_the_file_of_another_machine(
     assert said.endswith(" s (last http://127.0.0.1:1: Connection refused)\n")
     file.write_text("[cluster]\nwrong = 1\n")
     assert cli_main(["cluster", "--config", str(file), "status"]) == 2
-    assert "[cluster]: unknown key wrong" in capsys.readouterr().err
+    assert "[cluster] wrong: unknown key" in capsys.readouterr().err
 
 
 def test_a_witness_address_that_is_not_here_is_named(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_the_symlinks_option_can_be_set(tmp_path: Path) -> None:
         return parse_arguments(["--config", str(file)]).shares[0].symlinks
 
     assert symlinks("never") == "never"
-    with pytest.raises(ConfigError, match=r'share data: symlinks is "beneath" or "never", not'):
+    with pytest.raises(ConfigError, match=r"share data: symlinks: must be one of beneath, never, not"):
         symlinks("always")
 
     async def test() -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from smb3server.access.identity import Identity
+from smb3server.auth.users import Account, nt_hash
 from smb3server.client import Client, ServerError, Tree, open_tcp
 from smb3server.client.files import READ_WRITE, RemoteFile
-from smb3server.config.arguments import parse_user
-from smb3server.config.checks import check
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
+from smb3server.config.reader import read_file
 from smb3server.settings.server import Settings
 from smb3server.state.ceilings import GUESTS, LEAST, Ceilings, Usage
 from smb3server.wire.change_notify import NotifyFilter
@@ -39,7 +39,7 @@ LIMIT = 200
 
 def two_users(tmp_path: Path) -> Config:
     config = configured(tmp_path)
-    config.accounts.append(parse_user("other:pw"))
+    config.accounts.append(Account("other", nt_hash("pw")))
     return config
 
 
@@ -244,8 +244,7 @@ def test_users_who_have_nothing_are_forgotten() -> None:
 
 
 def test_a_share_is_no_more_than_all(tmp_path: Path) -> None:
-    config = two_users(tmp_path)
-    check(config)
-    config.settings.max_user_share = 1.5
-    with pytest.raises(ConfigError, match="max_user_share"):
-        check(config)
+    file = tmp_path / "c.toml"
+    file.write_text("[limits]\nmax_user_share = 1.5\n")
+    with pytest.raises(ConfigError, match=r"max_user_share: must be a number from 0 to 1, not 1.5"):
+        read_file(file)

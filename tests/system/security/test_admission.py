@@ -248,18 +248,18 @@ def test_smb1_clients_that_know_no_more_than_2_0_2_are_dropped(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ('[server]\nhosts_allow = ["192.0.2.1/24"]\n', r"\[server\]: hosts_allow: 192.0.2.1/24 has host bits set"),
-        ('[server]\nhosts_deny = ["here"]\n', r"\[server\]: hosts_deny: 'here' does not appear to be"),
+        ('[server]\nhosts_allow = ["192.0.2.1/24"]\n', r"\[server\] hosts_allow: 192.0.2.1/24 has host bits set"),
+        ('[server]\nhosts_deny = ["here"]\n', r"\[server\] hosts_deny: 'here' does not appear to be"),
         ("[server]\nntlm = false\n", "no user could log on: ntlm = false needs a keytab"),
         ('[server]\nntlm = false\nkeytab = "/k"\nguest = true\n', "guests and anonymous users log on by NTLM"),
-        ('[server]\ntrusted_realms = ["X"]\n', "need a keytab"),
-        ('[server]\nkeytab = "/k"\nunknown_principals = "allow"\n', 'write "refuse" or "user:NAME"'),
-        ('[server]\nkeytab = "/k"\nunknown_principals = "user:"\n', 'write "refuse" or "user:NAME"'),
+        ('[server]\ntrusted_realms = ["X"]\n', "needs a keytab"),
+        ('[server]\nkeytab = "/k"\nunknown_principals = "allow"\n', 'must be "refuse" or "user:NAME"'),
+        ('[server]\nkeytab = "/k"\nunknown_principals = "user:"\n', 'must be "refuse" or "user:NAME"'),
         ('[server]\nkeytab = "/k"\nunknown_principals = "user:no-such-user"\n', "no user no-such-user"),
         ('[server]\nkeytab = "/k"\nunknown_principals = "user:root"\n', "root"),
-        ('[server]\nrdma = "iwarp"\nmax_dialect = "2.1"\n', "rdma_min_dialect is above max_dialect"),
+        ('[server]\nrdma = "iwarp"\nmax_dialect = "2.1"\n', "rdma_min_dialect: is above max_dialect"),
         ('[[user]]\nname = "x"\npassword = "y"\nprincipal = "x"\n', "'x' is not a principal: write NAME@REALM"),
-        ('[[user]]\nname = "x"\npassword = "y"\nprincipal = "x@R"\n', "need a keytab"),
+        ('[[user]]\nname = "x"\npassword = "y"\nprincipal = "x@R"\n', "needs a keytab"),
     ],
 )
 def test_what_contradicts_itself_is_said_at_the_start(tmp_path: Path, text: str, complaint: str) -> None:
@@ -274,7 +274,7 @@ def test_what_contradicts_itself_is_said_at_the_start(tmp_path: Path, text: str,
     [
         (['read_list = ["nobody-knows"]'], "share data: read_list: there is no user nobody-knows"),
         (['users = ["@nobody-knows"]'], "share data: users: there is no group nobody-knows"),
-        (['write_list = ["carol"]'], "share data: write_list is for shares with read_only = true"),
+        (['write_list = ["carol"]'], "share data: write_list: is for shares with read_only = true"),
         (["read_only = true", 'read_list = ["carol"]', 'write_list = ["Carol"]'], "carol is both in read_list and in"),
         (['hosts_deny = ["1.2.3"]'], "share data: hosts_deny: '1.2.3' does not appear"),
     ],
@@ -291,7 +291,7 @@ def test_two_accounts_never_share_a_sid(tmp_path: Path) -> None:
     file = tmp_path / "twins.toml"
     twins = ("plumless", "buckeroo")  # CRC-32 of both is 0x4DDB0C25.
     file.write_text("".join(f'[[user]]\nname = "{name}"\npassword = "x"\n' for name in twins) + share(tmp_path / "d"))
-    with pytest.raises(ConfigError, match="users plumless and buckeroo would have the same SID"):
+    with pytest.raises(ConfigError, match="user buckeroo: would have the same SID as the user plumless"):
         parse_arguments(["--config", str(file)])
 
 

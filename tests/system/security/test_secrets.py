@@ -18,7 +18,6 @@ from smb3server.auth.users_file import read_users
 from smb3server.cli.main import main as cli_main
 from smb3server.config.arguments import parse_arguments
 from smb3server.config.error import ConfigError
-from smb3server.config.model import Config
 from smb3server.config.reader import read_file
 from smb3server.status import admin_socket as admin
 from smb3server.status.admin_socket import AdminSocket, running
@@ -86,16 +85,15 @@ def test_users_from_a_file(tmp_path: Path) -> None:
 def test_a_password_from_a_file(tmp_path: Path) -> None:
     place = secret(tmp_path / "password", f"{PASSWORD}\nmore\n")
     file = secret(tmp_path / "c.toml", f'[[user]]\nname = "u"\npassword_file = "{place}"\n', 0o644)
-    config = Config()
-    read_file(file, config)
+    config = read_file(file)
     assert config.accounts[0].nt_hash == nt_hash(PASSWORD)
     assert PASSWORD not in repr(config) and nt_hash(PASSWORD).hex() not in repr(config)
     place.write_text("\n")
     with pytest.raises(ConfigError, match="first line has to be the password"):
-        read_file(file, Config())
+        read_file(file)
     place.unlink()
     with pytest.raises(ConfigError, match=f"{place}: No such file"):
-        read_file(file, Config())
+        read_file(file)
 
 
 def test_lines_for_the_file_of_users(
@@ -115,8 +113,8 @@ def test_lines_for_the_file_of_users(
 
 def test_values_of_secrets_are_not_shown(tmp_path: Path) -> None:
     file = secret(tmp_path / "c.toml", '[[user]]\nname = "u"\npassword = 4711\n')
-    with pytest.raises(ConfigError, match="password must be of type str, not int") as caught:
-        read_file(file, Config())
+    with pytest.raises(ConfigError, match=r"user u: password: must be text in quotes$") as caught:
+        read_file(file)
     assert "4711" not in str(caught.value)
 
 

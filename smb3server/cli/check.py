@@ -1,0 +1,55 @@
+"""``smb3server check``: test a configuration, and show what it means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, program
+from smb3server.config.options import ServerOptions, server_options
+
+HELP = """Test a configuration without starting a server, and show the values that it has.
+
+All mistakes are named at once, with file, line and column. What is allowed but seldom meant is a warning. The options
+are those of "serve". Without --config and --share the file is /etc/smb3server/smb3server.toml.
+
+\b
+Examples:
+  smb3server check                                  the file of the service
+  smb3server check --config smb.toml --all          with the defaults
+  smb3server check --config smb.toml --strict       for scripts: warnings count, too
+
+Exit status: 0 the server would start with it, 1 with --strict: there are warnings, 2 there are mistakes.
+"""
+
+
+def _check(as_json: bool, everything: bool, strict: bool, **options: Any) -> int:
+    from smb3server.config.examination import examine
+
+    found = examine(ServerOptions(**options))
+    if as_json:
+        print(found.as_json())
+    else:
+        for problem in found.problems:
+            click.echo(f"{program()}: {problem}", err=True)
+        for warning in found.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        if not found.problems:
+            print(found.values(everything), end="")
+    if found.problems:
+        return EXIT_USAGE
+    return EXIT_FAILED if strict and found.warnings else EXIT_DONE
+
+
+command = click.Command(
+    "check",
+    params=[
+        *server_options(),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print mistakes, warnings and all values as JSON."),
+        click.Option(["--all", "everything"], is_flag=True, help="Show the defaults, too."),
+        click.Option(["--strict"], is_flag=True, help="Exit with 1 if there are warnings."),
+    ],
+    callback=_check,
+    help=HELP,
+)

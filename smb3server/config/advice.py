@@ -1,0 +1,157 @@
+"""Find what is allowed in a configuration, but is seldom meant: warnings of ``smb3server check``."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from smb3server.auth.users import nt_hash
+from smb3server.config.error import Problem, Problems, label
+from smb3server.config.model import Config, ShareConfig
+from smb3server.net.host import rdma_devices
+from smb3server.process import capabilities
+from smb3server.process.capabilities import Capability
+from smb3server.settings import store_access
+
+_SERVER = "[server]"
+_OWN_FOLDERS = ("bin", "boot", "dev", "etc", "lib", "proc", "root", "run", "sbin", "sys", "usr", "var")
+"""Folders below / that hold the system's own files."""
+_FIRST_FREE_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+
+
+def advise(config: Config, problems: Problems) -> list[Problem]:
+    """Return the warnings for a configuration, in the order of its file. ``problems`` has the places of settings."""
+    advice = _Advice(config, problems)
+    for find in (advice.files, advice.shares, advice.users, advice.guests, advice.network, advice.cluster):
+        for owner, key, text in find():
+            advice.found.append(Problem(text, label(owner, key), problems.place(owner, key)))
+    notes = [Problem(note) for note in config.notes]
+    return [*problems.warnings, *sorted(advice.found, key=lambda found: found.place[:3]), *notes]
+
+
+Finding = tuple[str, str, str]
+"""Owner and key of the setting, and the warning."""
+
+
+class _Advice:
+    def __init__(self, config: Config, problems: Problems) -> None:
+        self._config = config
+        self._settings = config.settings
+        self._file = next((place.file for place in problems.places.values() if place.file), "")
+        self.found: list[Problem] = []
+
+    def files(self) -> Iterator[Finding]:
+        """Files that others can change, and keys that others can read."""
+        if self._file and _others(Path(self._file), stat.S_IWOTH):
+            yield "", "", f"{self._file}: every user of this machine can change it; remedy: chmod o-w {self._file}"
+        if self._settings.keytab and _others(Path(self._settings.keytab), stat.S_IROTH):
+            file = self._settings.keytab
+            yield _SERVER, "keytab", f"every user of this machine can read its keys; remedy: chmod 600 {file}"
+        if self._settings.keytab and not Path(self._settings.keytab).exists():
+            yield _SERVER, "keytab", f"{self._settings.keytab} does not exist: the server will not start"
+
+    def shares(self) -> Iterator[Finding]:
+        """Folders that hold more than is meant, and shares that nobody can use."""
+        real = [(share, Path(os.path.realpath(share.path))) for share in self._config.shares]
+        for share, path in real:
+            owner = f"share {share.name}"
+            if path == Path("/"):
+                yield owner, "path", "the whole machine is shared, with the system's own files"
+            elif path.parent == Path("/") and path.name in _OWN_FOLDERS:
+                yield owner, "path", f"{path} holds the system's own files"
+            for other, above in real:
+                if other is not share and path.is_relative_to(above) and (path != above or other.name < share.name):
+                    yield owner, "path", f"lies inside share {other.name}: its users reach these files by their rules"
+            if share.users is not None and not share.users:
+                yield owner, "users", "is empty: nobody can use the share"
+            if share.hosts.allow is not None and not share.hosts.allow:
+                yield owner, "hosts_allow", "is empty: nobody can use the share"
+            if share.force_user is not None and share.force_user.uid == 0:
+                yield owner, "force_user", "every user of the share acts as root: they can read and change all files"
+            if share.continuous_availability and not share.service and self._config.cluster.url:
+                yield owner, "continuous_availability", "without a service the share does not move to another node"
+
+    def users(self) -> Iterator[Finding]:
+        """Users who may do everything, or whose password everybody knows."""
+        empty = nt_hash("")
+        for account in self._config.accounts:
+            owner = f"user {account.name}"
+            if account.user is not None and account.user.uid == 0:
+                yield owner, "unix_user", f"{account.name} acts as root, and can read and change all files of shares"
+            if account.nt_hash == empty:
+                yield owner, "password", f"the password of {account.name} is empty: anybody can log on"
+
+    def guests(self) -> Iterator[Finding]:
+        """Guests who cannot come in, or see nothing."""
+        settings, shares = self._settings, self._config.shares
+        if settings.allow_guest and (settings.require_signing or settings.require_encryption):
+            key = "require_signing" if settings.require_signing else "require_encryption"
+            yield _SERVER, "guest", f"guests have no key to sign or encrypt with: {key} refuses them"
+        let_in = settings.allow_guest or settings.allow_anonymous
+        if let_in and shares and not any(_open_to_guests(share) for share in shares):
+            yield _SERVER, "guest" if settings.allow_guest else "anonymous", "no share has guest = true"
+        for share in shares:
+            owner = f"share {share.name}"
+            if share.guest and not let_in:
+                yield owner, "guest", "has no effect: guest and anonymous of [server] are false"
+            if share.guest and share.users is not None:
+                yield owner, "guest", "has no effect beside users: guests are on no list"
+            if share.guest and share.encrypt:
+                yield owner, "guest", "guests have no key to encrypt with: encrypt refuses them"
+
+    def network(self) -> Iterator[Finding]:
+        """Ports that this user may not open, and fabrics that this machine does not have."""
+        config = self._config
+        for owner, key, port in self._ports():
+            if port is not None and 0 < port < _first_free_port() and not _may_bind():
+                yield (
+                    owner,
+                    key,
+                    f"this user may not open port {port}; remedy: AmbientCapabilities=CAP_NET_BIND_SERVICE",
+                )
+        if "verbs" in config.rdma.split(",") and not rdma_devices():
+            yield _SERVER, "rdma", "verbs: this machine has no RDMA device; smb3server doctor says what it has"
+        if self._settings.hosts.allow is not None and not self._settings.hosts.allow:
+            yield _SERVER, "hosts_allow", "is empty: nobody can connect"
+
+    def _ports(self) -> Iterable[tuple[str, str, int | None]]:
+        config = self._config
+        yield _SERVER, "port", config.port
+        if config.rdma != "off":
+            yield _SERVER, "rdma_port", config.rdma_port
+        if config.witness is not None:
+            yield "[witness]", "port", config.witness.port
+            yield "[witness]", "endpoint_mapper_port", config.witness.endpoint_mapper_port
+        if config.web is not None:
+            yield "[web]", "port", config.web.port
+
+    def cluster(self) -> Iterator[Finding]:
+        """A store that others can read or change."""
+        cluster = self._config.cluster
+        if cluster.url:
+            for text in store_access.warnings(cluster.url, cluster.access):
+                yield "[cluster]", "etcd", text
+
+
+def _open_to_guests(share: ShareConfig) -> bool:
+    return share.guest and share.users is None
+
+
+def _others(path: Path, bit: int) -> bool:
+    try:
+        return bool(path.stat().st_mode & bit)
+    except OSError:
+        return False
+
+
+def _may_bind() -> bool:
+    return bool(capabilities.get().permitted & Capability.NET_BIND_SERVICE)
+
+
+def _first_free_port() -> int:
+    try:
+        return int(_FIRST_FREE_PORT.read_text())
+    except (OSError, ValueError):
+        return 1024

@@ -1,0 +1,334 @@
+"""Make the server's own objects from what the configuration file says."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import get_args
+
+from smb3server.auth.groups import Groups
+from smb3server.auth.password_rules import EMPTY_HASH
+from smb3server.auth.principals import parse as parse_principal
+from smb3server.auth.users import Account, nt_hash, parse_hash
+from smb3server.backends.base import User
+from smb3server.config import schema
+from smb3server.config.error import ConfigError, Problems
+from smb3server.config.model import Config, ShareConfig
+from smb3server.config.passwords import read_password
+from smb3server.config.sections import keys_of
+from smb3server.config.users import default_users_file, read_accounts
+from smb3server.config.values import check_address, check_share_name, parse_rdma, unix_user
+from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
+from smb3server.net.host_lists import EVERYBODY, HostLists
+from smb3server.net.host_lists import parse as parse_hosts
+from smb3server.process import log_levels
+from smb3server.settings.cluster import ClusterConfig, ServiceConfig, StoreAccess, VirtualAddress
+from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.observing import LogSettings, MetricsSettings
+from smb3server.settings.server import Settings
+from smb3server.settings.web import WebConfig
+from smb3server.settings.witness import WitnessConfig
+from smb3server.wire.address import Address
+from smb3server.wire.negotiate import DIALECT_NAMES
+from smb3server.wire.rdma_transform import RdmaTransformId
+
+DIALECTS = {name: dialect for dialect, name in DIALECT_NAMES.items()}
+CIPHERS = {
+    "AES-128-GCM": Cipher.AES_128_GCM,
+    "AES-256-GCM": Cipher.AES_256_GCM,
+    "AES-128-CCM": Cipher.AES_128_CCM,
+    "AES-256-CCM": Cipher.AES_256_CCM,
+}
+SIGNING = {
+    "AES-GMAC": SigningAlgorithm.AES_GMAC,
+    "AES-CMAC": SigningAlgorithm.AES_CMAC,
+    "HMAC-SHA256": SigningAlgorithm.HMAC_SHA256,
+}
+RDMA_TRANSFORMS = {"encryption": RdmaTransformId.ENCRYPTION, "signing": RdmaTransformId.SIGNING}
+SERVER = "[server]"
+AS_THEY_ARE = (
+    "comment",
+    "rdma_read_size",
+    "iwarp_crc",
+    "require_signing",
+    "require_encryption",
+    "ntlm",
+    "guests_see_accounts",
+    "multichannel",
+    "rss",
+    "leases",
+    "directory_leases",
+    "watchdog",
+    "test_fsctls",
+    "min_password_length",
+)
+"""Keys of [server] that are fields of ``Settings`` under the same name. All keys of [limits] are."""
+
+
+def build(document: schema.Document, problems: Problems) -> Config:
+    """Make a configuration. What cannot be made is noted in ``problems`` and left out."""
+    config = Config()
+    builder = _Builder(config, problems)
+    builder.server(document.server, document.groups)
+    builder.limits(document.limits)
+    config.shares = list(builder.shares(document.share))
+    config.accounts += builder.accounts(document.user)
+    config.cluster = builder.cluster(document.cluster)
+    config.cluster.services = [builder.service(entry) for entry in document.service]
+    if document.witness is not None:
+        config.witness = builder.witness(document.witness)
+    builder.log(document.server, document.log or schema.Log())
+    if document.metrics is not None:
+        config.metrics = MetricsSettings(document.metrics.listen, document.metrics.port)
+    if document.web is not None:
+        config.web = builder.web(document.web)
+    if document.discovery is not None:
+        found = document.discovery
+        config.discovery = DiscoveryConfig(
+            found.mdns, found.ws_discovery, found.interfaces, found.workgroup, found.model
+        )
+    return config
+
+
+def build_share(section: schema.Share, settings: Settings, problems: Problems) -> ShareConfig:
+    """Make one share, with the groups of ``settings``."""
+    (share,) = _Builder(Config(settings=settings), problems).shares([section])
+    return share
+
+
+def build_cluster(section: schema.Cluster) -> ClusterConfig:
+    """Make the settings of a cluster, without its services."""
+    access = StoreAccess(
+        _path(section.ca),
+        _path(section.cert),
+        _path(section.key),
+        section.user or "",
+        _path(section.password_file),
+        _path(section.secret_file),
+        section.unauthenticated_store,
+    )
+    return ClusterConfig(
+        section.etcd or "", section.node or "", section.name, section.ttl, section.max_stall or 0.0, access
+    )
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
+class _Builder:
+    def __init__(self, config: Config, problems: Problems) -> None:
+        self._config = config
+        self._settings = config.settings
+        self._problems = problems
+
+    def server(self, section: schema.Server, groups: Mapping[str, list[str]]) -> None:
+        config, settings, problems = self._config, self._settings, self._problems
+        for name in AS_THEY_ARE:
+            setattr(settings, name, getattr(section, name))
+        settings.server_name = section.name or settings.server_name
+        settings.allow_guest = section.guest
+        settings.allow_anonymous = section.anonymous
+        settings.keytab = section.keytab or ""
+        settings.min_dialect = DIALECTS[section.min_dialect]
+        settings.rdma_min_dialect = DIALECTS[section.rdma_min_dialect]
+        settings.max_dialect = DIALECTS[section.max_dialect]
+        settings.ciphers = tuple(CIPHERS[name] for name in section.ciphers)
+        settings.signing_algorithms = tuple(SIGNING[name] for name in section.signing_algorithms)
+        settings.rdma_transforms = tuple(RDMA_TRANSFORMS[name] for name in section.rdma_transforms)
+        settings.trusted_realms = tuple(section.trusted_realms)
+        with problems.of("[groups]", ""):
+            settings.groups = Groups(groups)
+        settings.admins = self._names(SERVER, "admins", section.admins) or frozenset()
+        settings.unknown_principals = self._unknown_principals(section.unknown_principals)
+        settings.hosts = self._hosts(SERVER, section)
+        config.listen = section.listen
+        self._check_listen(SERVER, section.listen)
+        config.port = section.port
+        config.rdma_port = section.rdma_port
+        with problems.of(SERVER, "rdma"):
+            config.rdma = parse_rdma(section.rdma)
+        config.state = _path(section.state)
+        config.run_as = section.run_as or ""
+        config.sandbox = section.sandbox
+        config.xattrs = section.xattrs
+        self._users_file(section)
+
+    def log(self, server: schema.Server, section: schema.Log) -> None:
+        config = self._config
+        given = {name: getattr(section, name) for name in keys_of(schema.Log)}
+        components = {name: level for name, level in given.items() if level is not None}
+        # The command line may name components, too. It wins.
+        with self._problems.of(SERVER, "log_level"):
+            config.log_level = str(log_levels.parse(server.log_level, log_levels.Levels("info", components)))
+        config.log = LogSettings(server.log_format, _path(server.log_file), _path(server.audit_file))
+
+    def limits(self, section: schema.Limits) -> None:
+        for name in keys_of(schema.Limits):
+            if name != "max_message_size":
+                setattr(self._settings, name, getattr(section, name))
+        grown = max(Settings().max_message_size, section.max_io_size + schema.MESSAGE_OVERHEAD)
+        self._settings.max_message_size = section.max_message_size or grown
+
+    def shares(self, sections: Iterable[schema.Share]) -> Iterable[ShareConfig]:
+        for section in sections:
+            owner = f"share {section.name}"
+            with self._problems.of(owner, "name"):
+                check_share_name(section.name)
+            yield ShareConfig(
+                section.name,
+                Path(section.path),
+                read_only=section.read_only,
+                encrypt=section.encrypt,
+                guest=section.guest,
+                users=self._names(owner, "users", section.users),
+                read_list=self._names(owner, "read_list", section.read_list) or frozenset(),
+                write_list=self._names(owner, "write_list", section.write_list) or frozenset(),
+                hosts=self._hosts(owner, section),
+                remark=section.remark,
+                hidden=section.hidden,
+                continuous_availability=section.continuous_availability,
+                service=section.service or "",
+                access_based_enumeration=section.access_based_enumeration,
+                hide_files=tuple(section.hide_files),
+                hide_dot_files=section.hide_dot_files,
+                keep_inherited_flag=section.keep_inherited_flag,
+                strict_allocate=section.strict_allocate,
+                posix_locks=section.posix_locks,
+                change_notify=section.change_notify,
+                streams=section.streams,
+                symlinks=section.symlinks,
+                delayed_write_times=section.delayed_write_times,
+                audit=frozenset(section.audit_events or get_args(schema.AuditEvent)) if section.audit else frozenset(),
+                level2_oplocks=section.level2_oplocks,
+                force_user=self._unix_user(owner, "force_user", section.force_user, shared=True),
+            )
+
+    def accounts(self, sections: Iterable[schema.User]) -> Iterable[Account]:
+        for section in sections:
+            owner = f"user {section.name}"
+            if not section.name:
+                self._problems.add(owner, "name", "must not be empty")
+            given = (section.password, section.nt_hash, section.password_file)
+            if given.count(None) != 2:
+                if not self._problems.concern(f"{owner}: password", f"{owner}: nt_hash"):
+                    self._problems.add(owner, "", "one of password, nt_hash and password_file is needed")
+                continue
+            file = Path(self._problems.place(owner).file or "")
+            if section.password_file is None and file.name and file not in self._config.secret_files:
+                self._config.secret_files.append(file)
+            user = self._unix_user(owner, "unix_user", section.unix_user)
+            if section.principal:
+                with self._problems.of(owner, "principal"):
+                    parse_principal(section.principal)
+            if section.password == "":
+                self._problems.add(owner, "password", "must not be empty: anybody could log on")
+            if section.nt_hash is not None and parse_hash(section.nt_hash) == EMPTY_HASH:
+                self._problems.add(owner, "nt_hash", "is that of the empty password: anybody could log on")
+            elif section.nt_hash is not None:
+                yield Account(section.name, parse_hash(section.nt_hash), user, section.principal or "")
+            elif section.password is not None:
+                yield Account(section.name, nt_hash(section.password), user, section.principal or "")
+            elif section.password_file is not None:
+                with self._problems.of(owner, "password_file"):
+                    digest = nt_hash(read_password(Path(section.password_file)))
+                    yield Account(section.name, digest, user, section.principal or "")
+
+    def cluster(self, section: schema.Cluster) -> ClusterConfig:
+        return build_cluster(section)
+
+    def service(self, section: schema.Service) -> ServiceConfig:
+        owner = f"service {section.name}"
+        addresses = []
+        for text in section.addresses:
+            with self._problems.of(owner, "addresses"):
+                addresses.append(VirtualAddress.parse(text))
+        return ServiceConfig(section.name, addresses, section.nodes)
+
+    def witness(self, section: schema.Witness) -> WitnessConfig:
+        owner = "[witness]"
+        self._check_listen(owner, section.listen)
+        return WitnessConfig(
+            section.listen,
+            section.port,
+            section.endpoint_mapper_port if section.endpoint_mapper else None,
+            section.require_privacy,
+            section.names,
+            self._addresses(owner, section.addresses),
+            [(node.name, self._addresses(f"witness.node {node.name}", node.addresses)) for node in section.node],
+        )
+
+    def web(self, section: schema.Web) -> WebConfig:
+        owner = "[web]"
+        with self._problems.of(owner, "listen"):
+            check_address(section.listen)
+        return WebConfig(
+            section.listen,
+            section.port,
+            self._names(owner, "admins", section.admins),
+            _path(section.certificate),
+            _path(section.key),
+            tuple(section.names),
+            section.plain_http,
+        )
+
+    def _users_file(self, section: schema.Server) -> None:
+        """Read the users file, which may be missing if the configuration does not name it."""
+        config = self._config
+        config.users_file = _path(section.users_file) or default_users_file(config.state)
+        if section.users_file or config.keeps_users:
+            with self._problems.of(SERVER, "users_file"):
+                config.accounts += read_accounts(config.users_file, config.run_as)
+                if not config.accounts:
+                    config.notes.append(f"{config.users_file} has no users; remedy: smb3server user add NAME")
+
+    def _unix_user(self, owner: str, key: str, name: str | None, shared: bool = False) -> User | None:
+        if name is not None:
+            with self._problems.of(owner, key):
+                return unix_user(name, shared)
+        return None
+
+    def _unknown_principals(self, text: str) -> User | None:
+        if text == "refuse":
+            return None
+        user = self._unix_user(SERVER, "unknown_principals", text.removeprefix("user:"), shared=True)
+        if user is not None and user.uid == 0:
+            self._problems.add(
+                SERVER,
+                "unknown_principals",
+                "principals without an account must not act as root; name another user of the host",
+            )
+        return user
+
+    def _names(self, owner: str, key: str, names: list[str] | None) -> frozenset[str] | None:
+        """Return a list of users with groups replaced with their members; None if there is no list."""
+        if names is not None:
+            with self._problems.of(owner, key):
+                return self._settings.groups.expand(names)
+        return None
+
+    def _hosts(self, owner: str, section: schema.Server | schema.Share) -> HostLists:
+        if section.hosts_allow is None and not section.hosts_deny:
+            return EVERYBODY
+        allow, deny = None, None
+        if section.hosts_allow is not None:
+            with self._problems.of(owner, "hosts_allow"):
+                allow = parse_hosts(section.hosts_allow)
+        with self._problems.of(owner, "hosts_deny"):
+            deny = parse_hosts(section.hosts_deny)
+        return HostLists(allow, deny or ())
+
+    def _check_listen(self, owner: str, hosts: list[str]) -> None:
+        for index, host in enumerate(hosts):
+            with self._problems.of(owner, "listen"):
+                check_address(host)
+                if host in hosts[:index]:
+                    raise ConfigError(f"{host}: given twice")
+
+    def _addresses(self, owner: str, given: list[str]) -> list[Address]:
+        found = []
+        for text in given:
+            with self._problems.of(owner, "addresses"):
+                found.append(ipaddress.ip_address(text))
+        return found

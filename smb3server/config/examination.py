@@ -1,0 +1,69 @@
+"""Everything that can be said about a configuration without starting a server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from smb3server.config import effective
+from smb3server.config.advice import advise
+from smb3server.config.arguments import read_options
+from smb3server.config.error import ConfigError, Problem, Problems
+from smb3server.config.options import ServerOptions
+from smb3server.config.passwords import read_text
+from smb3server.config.schema import Document
+
+
+@dataclass(slots=True)
+class Examination:
+    """What was found."""
+
+    document: Document | None = None
+    """None if the file could not be read at all."""
+    problems: list[Problem] = field(default_factory=list)
+    """With any of these the server does not start."""
+    warnings: list[Problem] = field(default_factory=list)
+
+    def values(self, everything: bool) -> str:
+        """Return the values in effect as TOML. ``everything``: with the defaults."""
+        return effective.as_toml(self.document, everything) if self.document is not None else ""
+
+    def as_json(self) -> str:
+        """Return all of it as JSON."""
+        values = effective.as_data(self.document) if self.document is not None else None
+        found = {
+            "ok": not self.problems,
+            "problems": list(map(_as_data, self.problems)),
+            "warnings": list(map(_as_data, self.warnings)),
+            "values": values,
+        }
+        return json.dumps(found, indent=2, ensure_ascii=False)
+
+
+def _as_data(problem: Problem) -> dict[str, object]:
+    place = problem.place
+    return {
+        "file": place.file or None,
+        "line": place.line or None,
+        "column": place.column or None,
+        "option": place.option or None,
+        "setting": problem.setting or None,
+        "text": problem.text,
+    }
+
+
+def examine(options: ServerOptions) -> Examination:
+    """Read and check the configuration that a command line means."""
+    found = Examination()
+    problems = Problems()
+    try:
+        command_line = read_options(options)
+        found.document = command_line.document(problems)
+        config = command_line.build(found.document, problems)
+        for path in config.secret_files:
+            read_text(path)
+        problems.finish()
+        found.warnings = advise(config, problems)
+    except ConfigError as error:
+        found.problems = list(error.problems)
+    return found

@@ -1,0 +1,794 @@
+"""The configuration file: its sections and keys, declared once.
+
+From these declarations come the parser (``sections``), the defaults, the tables of docs/configuration.md, the commented
+example and the JSON schema (``documents``). The names of fields are the keys; descriptions are Markdown. A section
+holds values as they are written in the file. ``build`` makes the server's own objects from them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, field
+
+from smb3server.auth.password_rules import MAX_LENGTH
+from smb3server.settings.cluster import DEFAULT_NAME, DEFAULT_TTL
+from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.observing import MetricsSettings
+from smb3server.settings.server import Settings
+from smb3server.settings.web import WebConfig
+
+_SETTINGS = Settings()
+_WEB = WebConfig()
+_DISCOVERY = DiscoveryConfig()
+_METRICS = MetricsSettings()
+_AS_ALL = "as `log_level`"
+
+SMALLEST_IO = 1 << 16
+"""Least value of MaxTransactSize, MaxReadSize and MaxWriteSize, in bytes. [MS-SMB2 3.3.5.4]"""
+LARGEST_MESSAGE = (1 << 24) - 1
+"""Largest direct TCP message in bytes: its length field has three bytes. [MS-SMB2 2.1]"""
+MESSAGE_OVERHEAD = 1 << 16
+"""Bytes of a message besides the data of a READ or WRITE: headers, transforms, other requests of its compound."""
+SMALLEST_MESSAGE = 1024
+LARGEST_IO = LARGEST_MESSAGE - MESSAGE_OVERHEAD
+
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+AuditEvent = Literal["connect", "open", "create", "write", "delete", "rename", "permission", "denied"]
+DialectName = Literal["2.0.2", "2.1", "3.0", "3.0.2", "3.1.1"]
+CipherName = Literal["AES-128-GCM", "AES-256-GCM", "AES-128-CCM", "AES-256-CCM"]
+SigningName = Literal["AES-GMAC", "AES-CMAC", "HMAC-SHA256"]
+TransformName = Literal["encryption", "signing"]
+PasswordLength = Annotated[int, Meta(ge=1, le=MAX_LENGTH)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Positive = Annotated[int, Meta(gt=0)]
+NotNegative = Annotated[int, Meta(ge=0)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Seconds = Annotated[float, Meta(ge=0)]
+Ttl = Annotated[float, Meta(ge=2, le=60)]
+Stall = Annotated[float, Meta(ge=0, le=600)]
+ReadSize = Annotated[int, Meta(ge=0, le=LARGEST_IO)]
+IoSize = Annotated[int, Meta(ge=SMALLEST_IO, le=LARGEST_IO)]
+MessageSize = Annotated[int, Meta(ge=SMALLEST_MESSAGE, le=LARGEST_MESSAGE)]
+NetbiosName = Annotated[
+    str,
+    Meta(
+        pattern=r'^[^\x00-\x20"*+,/:;<=>?\[\\\]|]{1,15}$',
+        title="a NetBIOS name: 1 to 15 characters, no spaces",
+    ),
+]
+ClusterName = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9_-]{1,63}$", title="a name of at most 63 letters, digits, - and _")
+]
+NtHash = Annotated[str, Meta(pattern="^[0-9a-fA-F]{32}$", title="an NT hash of 32 hexadecimal digits")]
+UnknownPrincipals = Annotated[str, Meta(pattern="^(refuse|user:.+)$", title='"refuse" or "user:NAME"')]
+
+
+def about(
+    description: str, *, example: object = None, unset: str = "", is_path: bool = False, secret: bool = False
+) -> Meta:
+    """Describe a key.
+
+    ``example``: its value in the full example; None means its default. ``unset``: what it means not to give it, if the
+    default does not say it. ``is_path``: it counts from the file's folder, and ``~`` is a home. ``secret``: its value
+    is never shown.
+    """
+    extra = {"unset": unset, "is_path": is_path, "secret": secret}
+    return Meta(description=description, examples=None if example is None else [example], extra=extra)
+
+
+class Section(msgspec.Struct, forbid_unknown_fields=True):
+    """A section of the file."""
+
+
+class Server(Section):
+    """The server itself, its network and its protection."""
+
+    name: Annotated[
+        NetbiosName | None,
+        about("NetBIOS name, at most 15 characters", example="FILES", unset="the host's name"),
+    ] = None
+    comment: Annotated[str, about("shown in lists of servers", example="files of the department")] = _SETTINGS.comment
+    listen: Annotated[list[str], about("list of addresses", example=["0.0.0.0", "::"], unset="all addresses")] = field(
+        default_factory=list
+    )
+    port: Annotated[Port | None, about("TCP port; 0: any free one", example=445, unset="445, else 1445")] = None
+    rdma: Annotated[str, about("as `--rdma`", example="iwarp,roce")] = "off"
+    rdma_port: Annotated[Port | None, about("SMB Direct port", example=5445, unset="5445")] = None
+    rdma_read_size: Annotated[
+        ReadSize,
+        about(
+            "bytes that clients may read at once over SMB Direct, at most `max_io_size`; `0`: no more than fits a "
+            "message to the client, which is for Linux clients that mount the same server with and without `seal` "
+            "([smbdirect.md](smbdirect.md#how-long-a-read-may-be))",
+        ),
+    ] = _SETTINGS.rdma_read_size
+    iwarp_crc: Annotated[
+        bool,
+        about("ask clients of software iWARP for MPA's checksums ([smbdirect.md](smbdirect.md#checksums-of-iwarp))"),
+    ] = _SETTINGS.iwarp_crc
+    state: Annotated[
+        str | None,
+        about("as `--state`; outside of every share", example="/var/lib/smb3server", unset="none", is_path=True),
+    ] = None
+    log_level: Annotated[LogLevel, about("as `--log-level`; levels of components are in `[log]`")] = "info"
+    log_format: Annotated[
+        LogFormat, about("`json` writes one object per line, for programs ([logs.md](logs.md#json))", example="json")
+    ] = "text"
+    log_file: Annotated[
+        str | None,
+        about(
+            "file for the log; a reload or SIGHUP opens it again, after logrotate",
+            example="/var/log/smb3server/smb3server.log",
+            unset="stderr",
+            is_path=True,
+        ),
+    ] = None
+    audit_file: Annotated[
+        str | None,
+        about(
+            "file for the audit of all shares, in lines of JSON ([logs.md](logs.md#audit))",
+            example="/var/log/smb3server/audit.log",
+            unset="the log",
+            is_path=True,
+        ),
+    ] = None
+    run_as: Annotated[
+        str | None,
+        about(
+            "user of the host that the server becomes, with the few capabilities it needs "
+            "([security.md](security.md)); only if root starts it",
+            example="www-data",
+            unset="the user who started it",
+        ),
+    ] = None
+    sandbox: Annotated[
+        bool, about("refuse system calls that a file server never makes ([security.md](security.md))", example=True)
+    ] = False
+    xattrs: Annotated[
+        Literal["auto", "trusted", "user"],
+        about(
+            "namespace of extended attributes for metadata: `trusted` (needs CAP_SYS_ADMIN), `user` (users who may "
+            "write a file may change them), or `auto`: `trusted` where possible. Metadata in the other namespace is "
+            "not seen",
+            example="trusted",
+        ),
+    ] = "auto"
+    users_file: Annotated[
+        str | None,
+        about(
+            "file with lines `NAME:NT_HASH` or `NAME:NT_HASH:UNIX_USER`, instead of or beside `[[user]]` sections; "
+            "`smb3server hash NAME [UNIX_USER]` prints one",
+            example="/etc/smb3server/users",
+            unset="none",
+            is_path=True,
+        ),
+    ] = None
+    guest: Annotated[
+        bool, about("let unknown users in as guests; they see the shares with `guest = true` and without `users`")
+    ] = _SETTINGS.allow_guest
+    anonymous: Annotated[
+        bool, about("let sessions without a user in; they see IPC$ and the shares with `guest = true`")
+    ] = _SETTINGS.allow_anonymous
+    require_signing: Annotated[
+        bool,
+        about("every message of a session is signed; guests and anonymous users have no secret key and are refused"),
+    ] = _SETTINGS.require_signing
+    require_encryption: Annotated[bool, about("every session is encrypted; clients that cannot are refused")] = (
+        _SETTINGS.require_encryption
+    )
+    keytab: Annotated[
+        str | None,
+        about(
+            "Kerberos keytab with a key for `cifs/HOST@REALM`; needs the extra `smb3server[kerberos]`; without it "
+            "NTLM only",
+            example="/etc/krb5.keytab",
+            unset="none",
+            is_path=True,
+        ),
+    ] = None
+    trusted_realms: Annotated[
+        list[str],
+        about(
+            "list of Kerberos realms whose principals are the accounts of the same name ([security.md](security.md))",
+            example=["EXAMPLE.COM"],
+            unset="those of the keytab's `cifs/` keys",
+        ),
+    ] = field(default_factory=list)
+    unknown_principals: Annotated[
+        UnknownPrincipals,
+        about(
+            "what to do with principals of trusted realms that have no account: `refuse`, or `user:NAME` to let them "
+            "in and act as this user of the host, which may not be root; needs `keytab`"
+        ),
+    ] = "refuse"
+    ntlm: Annotated[bool, about("accept passwords; `false`: Kerberos only, without guests and anonymous users")] = (
+        _SETTINGS.ntlm
+    )
+    guests_see_accounts: Annotated[
+        bool, about("guests and anonymous users may ask for names of accounts and of the host's users")
+    ] = _SETTINGS.guests_see_accounts
+    hosts_allow: Annotated[
+        list[str] | None,
+        about(
+            "list of addresses and networks that may connect, also to the Witness service",
+            example=["192.0.2.0/24", "2001:db8::/32"],
+            unset="everybody",
+        ),
+    ] = None
+    hosts_deny: Annotated[
+        list[str],
+        about(
+            "list of addresses and networks that may not; wins over `hosts_allow`",
+            example=["192.0.2.66"],
+            unset="none",
+        ),
+    ] = field(default_factory=list)
+    min_password_length: Annotated[
+        PasswordLength, about("least length of passwords that clients and `smb3server user` set", example=12)
+    ] = _SETTINGS.min_password_length
+    admins: Annotated[
+        list[str],
+        about(
+            "list of users who may change the server from afar: shares, sessions, passwords of others",
+            example=["alice", "@staff"],
+            unset="nobody",
+        ),
+    ] = field(default_factory=list)
+    min_dialect: Annotated[DialectName, about("lowest dialect over TCP: `2.0.2`, `2.1`, `3.0`, `3.0.2`, `3.1.1`")] = (
+        "2.1"
+    )
+    rdma_min_dialect: Annotated[DialectName, about("lowest dialect over SMB Direct")] = "3.0"
+    max_dialect: Annotated[DialectName, about("highest dialect")] = "3.1.1"
+    ciphers: Annotated[
+        list[CipherName],
+        about(
+            "allowed ciphers, of `AES-128-GCM`, `AES-256-GCM`, `AES-128-CCM`, `AES-256-CCM`; the client's order of "
+            "preference decides among them",
+            example=["AES-128-GCM", "AES-256-GCM"],
+            unset="all four",
+        ),
+    ] = field(default_factory=lambda: ["AES-128-GCM", "AES-256-GCM", "AES-128-CCM", "AES-256-CCM"])
+    signing_algorithms: Annotated[
+        list[SigningName],
+        about(
+            "allowed algorithms, of `AES-GMAC`, `AES-CMAC`, `HMAC-SHA256`",
+            example=["AES-GMAC", "AES-CMAC"],
+            unset="all three",
+        ),
+    ] = field(default_factory=lambda: ["AES-GMAC", "AES-CMAC", "HMAC-SHA256"])
+    rdma_transforms: Annotated[
+        list[TransformName],
+        about(
+            "how the data of encrypted and signed requests may be protected on its way by RDMA, of `encryption`, "
+            "`signing`; `[]`: not at all, and encrypted data goes in messages only ([smbdirect.md](smbdirect.md))",
+            unset="both",
+        ),
+    ] = field(default_factory=lambda: ["encryption", "signing"])
+    multichannel: Annotated[bool, about("a session may use several connections")] = _SETTINGS.multichannel
+    rss: Annotated[
+        bool,
+        about(
+            "report to clients which interfaces have several receive queues: they then open several connections to "
+            "each of these"
+        ),
+    ] = _SETTINGS.rss
+    leases: Annotated[bool, about("clients may cache files")] = _SETTINGS.leases
+    directory_leases: Annotated[bool, about("clients may cache directories")] = _SETTINGS.directory_leases
+    watchdog: Annotated[
+        Seconds,
+        about(
+            "seconds that one request may hold up all others before the log and `smb3server status` name it; 0: off. "
+            "0.05 is a good value to look for causes",
+            example=0.05,
+        ),
+    ] = _SETTINGS.watchdog
+    test_fsctls: Annotated[bool, about("answer smbtorture's own FSCTLs; for tests only")] = _SETTINGS.test_fsctls
+
+
+class Limits(Section):
+    """How much clients may use, and how long they may take."""
+
+    max_io_size: Annotated[IoSize, about("largest READ, WRITE and transaction; 65536 to 16711679")] = (
+        _SETTINGS.max_io_size
+    )
+    max_message_size: Annotated[
+        MessageSize | None,
+        about(
+            "largest message of an authenticated client; a larger one ends the connection. At least `max_io_size` "
+            "and 1024; if not given, it grows with `max_io_size`",
+            example=_SETTINGS.max_message_size,
+            unset=str(_SETTINGS.max_message_size),
+        ),
+    ] = None
+    max_message_before_authentication: Annotated[MessageSize, about("largest message of every other client")] = (
+        _SETTINGS.max_message_before_authentication
+    )
+    max_credits: Annotated[Positive, about("credits per connection")] = _SETTINGS.max_credits
+    credits_before_authentication: Annotated[Positive, about("credits per connection without a session")] = (
+        _SETTINGS.credits_before_authentication
+    )
+    max_async_requests: Annotated[
+        Positive,
+        about(
+            "requests of a connection that wait for others (changes, locks, messages of pipes) are fewer than this; "
+            "further ones fail"
+        ),
+    ] = _SETTINGS.max_async_requests
+    interim_delay: Annotated[
+        Seconds,
+        about("seconds after which the client of a pending request gets an interim response", example=0.5),
+    ] = _SETTINGS.interim_delay
+    failed_logon_delay: Annotated[Seconds, about("seconds before the answer to a failed logon")] = (
+        _SETTINGS.failed_logon_delay
+    )
+    failed_logons_per_account: Annotated[
+        Positive,
+        about(
+            "failed logons to an account before its logons are slowed; see [security](security.md#before-a-logon)",
+            example=5,
+        ),
+    ] = _SETTINGS.failed_logons_per_account
+    failed_logons_per_address: Annotated[Positive, about("the same for an IPv4 address or IPv6 /64", example=50)] = (
+        _SETTINGS.failed_logons_per_address
+    )
+    max_logon_delay: Annotated[
+        Seconds, about("most seconds between two logons that are slowed; 0: none is slowed", example=10.0)
+    ] = _SETTINGS.max_logon_delay
+    lockout_failures: Annotated[
+        NotNegative, about("failed logons in a row that lock an account out; 0: none is", example=100)
+    ] = _SETTINGS.lockout_failures
+    lockout_time: Annotated[Seconds, about("seconds for which an account is locked out", example=1800.0)] = (
+        _SETTINGS.lockout_time
+    )
+    authentication_timeout: Annotated[Seconds, about("seconds for a connection to log on, and for one logon")] = (
+        _SETTINGS.authentication_timeout
+    )
+    negotiate_timeout: Annotated[Seconds, about("seconds for a connection to send something sensible")] = (
+        _SETTINGS.negotiate_timeout
+    )
+    max_sessions_in_progress: Annotated[Positive, about("logons under way on a connection")] = (
+        _SETTINGS.max_sessions_in_progress
+    )
+    max_sessions: Annotated[Positive, about("sessions per connection")] = _SETTINGS.max_sessions
+    max_channels: Annotated[Positive, about("connections per session")] = _SETTINGS.max_channels
+    max_trees: Annotated[Positive, about("tree connects per session")] = _SETTINGS.max_trees
+    max_opens: Annotated[Positive, about("opens per session")] = _SETTINGS.max_opens
+    max_locks: Annotated[Positive, about("byte-range locks per open; a request may have 256 ranges")] = (
+        _SETTINGS.max_locks
+    )
+    max_watchers: Annotated[Positive, about("watched folders per session")] = _SETTINGS.max_watchers
+    max_connections: Annotated[Positive, about("connections of all clients that have logged on", example=500)] = (
+        _SETTINGS.max_connections
+    )
+    max_user_share: Annotated[
+        Fraction,
+        about("share of the connections and opens not used by other users that one user may have; up to 1"),
+    ] = _SETTINGS.max_user_share
+    max_sessions_per_user: Annotated[Positive, about("sessions over all connections")] = _SETTINGS.max_sessions_per_user
+    max_locks_per_user: Annotated[Positive, about("byte-range locks held, over all opens")] = (
+        _SETTINGS.max_locks_per_user
+    )
+    max_watchers_per_user: Annotated[Positive, about("watched folders, over all sessions")] = (
+        _SETTINGS.max_watchers_per_user
+    )
+    max_lent_per_user: Annotated[
+        Positive,
+        about(
+            "bytes of READ buffers of 64 KiB and more, until the client has received the answers; further READs wait"
+        ),
+    ] = _SETTINGS.max_lent_per_user
+    max_reserved_per_user: Annotated[
+        Positive, about("bytes reserved beyond the ends of open files; see `strict_allocate`")
+    ] = _SETTINGS.max_reserved_per_user
+    max_unauthenticated: Annotated[
+        Positive,
+        about(
+            "connections without a session, of all addresses and services; beyond that, the address with the most "
+            "loses its oldest one",
+            example=200,
+        ),
+    ] = _SETTINGS.max_unauthenticated
+    max_unauthenticated_per_address: Annotated[
+        Positive,
+        about("the same for one IPv4 address or IPv6 /64, counting connections that have sent something", example=50),
+    ] = _SETTINGS.max_unauthenticated_per_address
+    idle_session_timeout: Annotated[
+        Seconds,
+        about(
+            "seconds after which the server ends a session without a tree connect, a session with neither an open "
+            "file nor a message, and a connection whose users have logged off; 0: never",
+            example=600.0,
+        ),
+    ] = _SETTINGS.idle_session_timeout
+
+
+class Share(Section):
+    """A folder that clients can connect to."""
+
+    name: Annotated[str, about("at most 80 characters", example="data")]
+    path: Annotated[str, about("a directory", example="/srv/data", is_path=True)]
+    read_only: Annotated[bool, about("nobody writes, except users in `write_list`")] = False
+    encrypt: Annotated[
+        bool, about("the share is only for sessions that encrypt, and each request must be encrypted", example=True)
+    ] = False
+    guest: Annotated[bool, about("guests and anonymous users are let in, unless `users` is set")] = False
+    users: Annotated[
+        list[str] | None,
+        about(
+            "list of allowed users and groups ([groups](#groups)); guests are on no list",
+            example=["@staff", "bob", "carol@EXAMPLE.COM"],
+            unset="every user",
+        ),
+    ] = None
+    read_list: Annotated[list[str], about("list of users who may only read", example=["bob"], unset="none")] = field(
+        default_factory=list
+    )
+    write_list: Annotated[
+        list[str], about("with `read_only = true`: list of users who may write all the same", unset="none")
+    ] = field(default_factory=list)
+    hosts_allow: Annotated[
+        list[str] | None,
+        about(
+            "list of addresses and networks that may use the share, among those that may connect",
+            example=["192.0.2.0/25"],
+            unset="everybody",
+        ),
+    ] = None
+    hosts_deny: Annotated[
+        list[str],
+        about("list of addresses and networks that may not; wins over `hosts_allow`", unset="none"),
+    ] = field(default_factory=list)
+    remark: Annotated[str, about("shown in lists of shares", example="what everybody needs")] = ""
+    hidden: Annotated[
+        bool,
+        about(
+            "left out of lists of shares, as are names that end in `$`; users who know the name and may use the "
+            "share can use it"
+        ),
+    ] = False
+    access_based_enumeration: Annotated[
+        bool, about("folders list only entries that the user may read", example=True)
+    ] = False
+    hide_files: Annotated[
+        list[str],
+        about("list of patterns whose files are shown as hidden", example=["*.tmp", "~$*"], unset="none"),
+    ] = field(default_factory=list)
+    hide_dot_files: Annotated[bool, about("names that begin with a dot are shown as hidden", example=True)] = False
+    continuous_availability: Annotated[
+        bool,
+        about("persistent handles, which survive the server; needs `state` or a `service`", example=True),
+    ] = False
+    service: Annotated[
+        str | None, about("the cluster's service that the share belongs to", example="files", unset="none")
+    ] = None
+    streams: Annotated[bool, about("alternate data streams")] = True
+    symlinks: Annotated[
+        Literal["beneath", "never"],
+        about(
+            '`"beneath"` follows symlinks that stay in the share ([local-backend.md](local-backend.md)), `"never"` '
+            "follows none"
+        ),
+    ] = "beneath"
+    posix_locks: Annotated[
+        bool,
+        about("byte-range locks of clients hold against programs of the host, and the other way round", example=True),
+    ] = False
+    delayed_write_times: Annotated[
+        bool,
+        about(
+            "a write shows in the last write time two seconds later, on a flush or on the close, as on Windows "
+            "before 10 version 1809; otherwise it shows at once"
+        ),
+    ] = False
+    audit: Annotated[
+        bool, about("record what users do with the share and its files ([logs.md](logs.md#audit))", example=True)
+    ] = False
+    audit_events: Annotated[
+        list[AuditEvent],
+        about(
+            "with `audit = true`: list of what is recorded, of `connect`, `open`, `create`, `write`, `delete`, "
+            "`rename`, `permission` and `denied`",
+            example=["create", "delete", "rename", "denied"],
+            unset="everything",
+        ),
+    ] = field(default_factory=list)
+    level2_oplocks: Annotated[
+        bool, about("clients may cache with a shared (level 2) oplock what they read; `false`: only exclusive oplocks")
+    ] = True
+    change_notify: Annotated[bool, about("notify clients of changes in folders they watch")] = True
+    force_user: Annotated[
+        str | None,
+        about(
+            "every client acts as this user of the host; needs a server that runs as root ([security.md](security.md))",
+            example="www-data",
+            unset="none",
+        ),
+    ] = None
+    strict_allocate: Annotated[
+        bool,
+        about(
+            "reserve all the space that clients ask for ahead; `false`: reserve at most `max_reserved_per_user` of "
+            "it, and only check that the rest is free"
+        ),
+    ] = False
+    keep_inherited_flag: Annotated[
+        bool, about("store DACL_AUTO_INHERITED as clients send it, not by Windows' rule")
+    ] = False
+
+
+class User(Section):
+    """An account. One of `password`, `nt_hash` and `password_file` is needed."""
+
+    name: Annotated[str, about("compared without case", example="alice")]
+    password: Annotated[str | None, about("in clear text", secret=True, unset="none")] = None
+    nt_hash: Annotated[
+        NtHash | None,
+        about(
+            "or its NT hash, 32 hexadecimal digits; worth as much to a thief as the password, but not readable over "
+            "a shoulder",
+            secret=True,
+            unset="none",
+        ),
+    ] = None
+    password_file: Annotated[
+        str | None,
+        about("or a file; its first line is the password", example="/etc/smb3server/alice", is_path=True, unset="none"),
+    ] = None
+    principal: Annotated[
+        str | None,
+        about(
+            "the Kerberos principal that has this account, `name@REALM` of any realm; then no other principal has it",
+            example="alice@OTHER.EXAMPLE.COM",
+            unset="the principal of this name in each of `trusted_realms`",
+        ),
+    ] = None
+    unix_user: Annotated[
+        str | None,
+        about(
+            "act with the uid, gid and groups of this user of the host; needs root, or CAP_SETUID and CAP_SETGID",
+            example="www-data",
+            unset="see [security.md](security.md)",
+        ),
+    ] = None
+
+
+class Cluster(Section):
+    """The cluster that this server is a node of. The section is the same on all nodes, except for the node's name."""
+
+    etcd: Annotated[
+        str | None,
+        about(
+            "as `--cluster`",
+            example="etcds://192.0.2.21:2379,192.0.2.22:2379,192.0.2.23:2379",
+            unset="none",
+        ),
+    ] = None
+    node: Annotated[
+        ClusterName | None,
+        about("as `--node`", example="a", unset="none"),
+    ] = None
+    name: Annotated[
+        ClusterName,
+        about("distinguishes clusters that share an etcd"),
+    ] = DEFAULT_NAME
+    ttl: Annotated[Ttl, about("seconds until a dead node's services move")] = DEFAULT_TTL
+    max_stall: Annotated[
+        Stall | None,
+        about(
+            "seconds without a sign of life of the event loop, after which a running node gives up its services; at "
+            "least `ttl`",
+            example=12.0,
+            unset="3 × `ttl`",
+        ),
+    ] = None
+    ca: Annotated[
+        str | None,
+        about(
+            "file with the certificate authority that signed etcd's certificate",
+            example="/etc/smb3server/ca.pem",
+            unset="the system's",
+            is_path=True,
+        ),
+    ] = None
+    cert: Annotated[
+        str | None,
+        about(
+            "file with this node's certificate for etcd",
+            example="/etc/smb3server/node.pem",
+            unset="none",
+            is_path=True,
+        ),
+    ] = None
+    key: Annotated[
+        str | None,
+        about(
+            "file with the certificate's key; only its owner may read it",
+            example="/etc/smb3server/node.key",
+            unset="none",
+            is_path=True,
+        ),
+    ] = None
+    user: Annotated[str | None, about("of etcd", example="smb3server", unset="none")] = None
+    password_file: Annotated[
+        str | None,
+        about(
+            "file whose first line is the user's password; only its owner may read it",
+            example="/etc/smb3server/etcd.password",
+            unset="none",
+            is_path=True,
+        ),
+    ] = None
+    secret_file: Annotated[
+        str | None,
+        about(
+            "file with the cluster's secret, the same on all nodes: `smb3server cluster secret FILE` makes one; only "
+            "its owner may read it. Services with `continuous_availability` need it, unless `unauthenticated_store` "
+            "is set",
+            example="/etc/smb3server/cluster.secret",
+            unset="none",
+            is_path=True,
+        ),
+    ] = None
+    unauthenticated_store: Annotated[
+        bool,
+        about(
+            "do without a secret, because nobody else can write to etcd "
+            "([high-availability.md](high-availability.md#security))"
+        ),
+    ] = False
+
+
+class Service(Section):
+    """A service of the cluster: shares and addresses that move together from node to node."""
+
+    name: Annotated[
+        ClusterName,
+        about("letters, digits, `-` and `_`", example="files"),
+    ]
+    addresses: Annotated[
+        list[str],
+        about("`ADDRESS/PREFIX@INTERFACE`; they move with the service", example=["192.0.2.10/24@eth0"], unset="none"),
+    ] = field(default_factory=list)
+    nodes: Annotated[
+        list[str],
+        about("names of the nodes that may have it, best first", example=["a", "b"], unset="any"),
+    ] = field(default_factory=list)
+
+
+class WitnessNode(Section):
+    """Another node, where clients of this one can register."""
+
+    name: Annotated[str, about("net name of the node", example="NODE-B")]
+    addresses: Annotated[list[str], about("its addresses", example=["192.0.2.12"])]
+
+
+class Witness(Section):
+    """The Witness service (MS-SWN), which notifies clients when they should move to another node. Without this section
+    it is off."""
+
+    listen: Annotated[list[str], about("list of addresses", example=["192.0.2.11"], unset="that of `[server]`")] = (
+        field(default_factory=list)
+    )
+    port: Annotated[
+        Port,
+        about("TCP port; 0: any free one, and clients ask the endpoint mapper for it"),
+    ] = 0
+    endpoint_mapper: Annotated[bool, about("also serve the endpoint mapper")] = True
+    endpoint_mapper_port: Annotated[Port, about("its port; clients look for 135")] = 135
+    require_privacy: Annotated[bool, about("refuse calls that are only signed")] = False
+    names: Annotated[list[str], about("list of net names", example=["FILES"], unset="the server's name")] = field(
+        default_factory=list
+    )
+    addresses: Annotated[list[str], about("virtual addresses of the names", example=["192.0.2.10"], unset="none")] = (
+        field(default_factory=list)
+    )
+    node: Annotated[
+        list[WitnessNode], about("the other nodes: `[[witness.node]]` with `name` and `addresses`", unset="none")
+    ] = field(default_factory=list)
+
+
+class Log(Section):
+    """Levels of single components of the log. A component without one has the level of `log_level`."""
+
+    auth: Annotated[LogLevel | None, about("logons and sessions", example="debug", unset=_AS_ALL)] = None
+    rdma: Annotated[LogLevel | None, about("SMB Direct and the RDMA fabrics", example="info", unset=_AS_ALL)] = None
+    files: Annotated[
+        LogLevel | None,
+        about("shares and files; `debug` has a line for each request", example="info", unset=_AS_ALL),
+    ] = None
+    rpc: Annotated[LogLevel | None, about("pipes and RPC", example="warning", unset=_AS_ALL)] = None
+    cluster: Annotated[LogLevel | None, about("cluster, stores and Witness", example="info", unset=_AS_ALL)] = None
+    net: Annotated[LogLevel | None, about("connections", example="warning", unset=_AS_ALL)] = None
+
+
+class Metrics(Section):
+    """Metrics for Prometheus ([metrics.md](metrics.md)). Without this section there is no port for them."""
+
+    listen: Annotated[str, about("address to listen on; whoever reaches it may read the metrics")] = _METRICS.listen
+    port: Annotated[Port, about("TCP port; 0: none, `smb3server metrics` alone")] = _METRICS.port
+
+
+class Web(Section):
+    """The web page. Without this section there is none."""
+
+    listen: Annotated[str, about("address to listen on")] = _WEB.listen
+    port: Annotated[Port, about("TCP port; 0: any free one")] = _WEB.port
+    admins: Annotated[
+        list[str] | None,
+        about("list of users who may log on to the page", example=["@staff"], unset="`admins` of `[server]`"),
+    ] = None
+    certificate: Annotated[
+        str | None,
+        about(
+            "PEM file with the certificate, and with those between it and its authority",
+            example="/etc/smb3server/web.pem",
+            unset="plain HTTP",
+            is_path=True,
+        ),
+    ] = None
+    key: Annotated[
+        str | None,
+        about(
+            "PEM file with the certificate's key; only its owner may read it",
+            example="/etc/smb3server/web.key",
+            unset="that of `certificate`",
+            is_path=True,
+        ),
+    ] = None
+    names: Annotated[
+        list[str],
+        about(
+            "further host names by which browsers may ask for the page; addresses and the server's own names always "
+            "may",
+            example=["files.example.com"],
+            unset="none",
+        ),
+    ] = field(default_factory=list)
+    plain_http: Annotated[
+        bool,
+        about("serve other machines without TLS: passwords and the names of files cross the network in the clear"),
+    ] = False
+
+
+class Discovery(Section):
+    """How clients find the server in their network. Without this section nothing is announced."""
+
+    mdns: Annotated[bool, about("announce the server by mDNS (Finder, Nautilus, Dolphin)")] = True
+    ws_discovery: Annotated[bool, about("announce the server by WS-Discovery (Windows Explorer)")] = True
+    interfaces: Annotated[
+        list[str],
+        about(
+            "names of the interfaces to announce on",
+            example=["eth0"],
+            unset="all that the server listens on, except loopback",
+        ),
+    ] = field(default_factory=list)
+    workgroup: Annotated[str, about("workgroup that Explorer shows")] = _DISCOVERY.workgroup
+    model: Annotated[str, about("model that chooses the icon in Finder")] = _DISCOVERY.model
+
+
+class Document(Section):
+    """The whole file."""
+
+    server: Server = field(default_factory=Server)
+    groups: Annotated[
+        dict[str, list[str]],
+        about(
+            "Groups of users. Each key is the name of a group, each value its members, which may be groups.",
+            example={"staff": ["alice", "dora"]},
+        ),
+    ] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    share: list[Share] = field(default_factory=list)
+    user: list[User] = field(default_factory=list)
+    cluster: Cluster = field(default_factory=Cluster)
+    service: list[Service] = field(default_factory=list)
+    witness: Witness | None = None
+    log: Log | None = None
+    metrics: Metrics | None = None
+    web: Web | None = None
+    discovery: Discovery | None = None

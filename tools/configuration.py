@@ -1,0 +1,24 @@
+"""Write the tables and the full example of docs/configuration.md from the schema: ``python -m tools.configuration``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from smb3server.config import documents
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+_GENERATED = re.compile(
+    r"(<!-- ([^:\n]+): written by tools/configuration.py -->\n)[^<]*(?:<(?!!--)[^<]*)*(<!-- end -->\n)"
+)
+
+
+def generated(text: str) -> str:
+    """Return the page with all its generated parts renewed. Raises ``KeyError`` for a part that is not known."""
+    parts = {title: documents.table(section) for title, section in documents.sections().items()}
+    parts["example"] = f"```toml\n{documents.everything()}```\n"
+    return _GENERATED.sub(lambda found: f"{found[1]}\n{parts[found[2]]}\n{found[3]}", text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(generated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
