@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from smb3server.config import documents
+from smb3server.process import output
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 _GENERATED = re.compile(
@@ -20,5 +22,11 @@ def generated(text: str) -> str:
     return _GENERATED.sub(lambda found: f"{found[1]}\n{parts[found[2]]}\n{found[3]}", text)
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Write the page."""
     PAGE.write_text(generated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(output.run(main))

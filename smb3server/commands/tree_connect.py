@@ -37,6 +37,8 @@ def tree_connect(request: SessionRequest) -> Response | Pending:
     name = _share_name(request, body)
     possible = 0 < len(name) <= MAX_SHARE_NAME and not any(ord(character) < 0x20 for character in name)
     share = request.server.share_list.get(name.casefold()) if possible else None
+    if share is None and possible and request.server.homes is not None:
+        share = request.server.homes.find(name, request.session.identity)
     if share is None:
         error = _refused(NtStatus.BAD_NETWORK_NAME, "no_share", "there is no such share")
         request.server.events.tree_refused(request.session, request.connection, name, None, error)
@@ -124,6 +126,8 @@ def _check(request: SessionRequest, body: TreeConnectRequest, share: Share) -> i
         raise _refused(NtStatus.BAD_NETWORK_NAME, "unavailable", f"its directory {share.path} is not there")
     if len(session.tree_connect_table) >= server.settings.max_trees:
         raise _refused(NtStatus.INSUFFICIENT_RESOURCES, "too_many", "the session has max_trees tree connects")
+    if share.max_uses and sum(1 for _ in server.trees_of(share)) >= share.max_uses:
+        raise _refused(NtStatus.REQUEST_NOT_ACCEPTED, "too_many", "the share has max_connections tree connects")
     maximal_access = maximal_access_of(session, share, server.accounts)
     if not maximal_access:
         raise _refused(NtStatus.ACCESS_DENIED, "permissions", "the share's permissions give the user no access")
