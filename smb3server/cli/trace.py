@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -90,8 +89,6 @@ def command(
         traces = ask_server(state, socket, config, "trace-list")["traces"]
         return next((entry for entry in traces if entry["file"] == path), None)
 
-    # SIGTERM ends the trace as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     last: dict[str, Any] = {}
     try:
         while (found := find()) is not None:
