@@ -40,6 +40,7 @@ class ServerOptions:
     admin: tuple[str, ...] = ()
     discover: bool = False
     log_level: str | None = None
+    trace: tuple[str, ...] = ()
 
 
 _FILE = click.Path(readable=False, path_type=Path)
@@ -96,7 +97,18 @@ def server_options() -> list[click.Parameter]:
         ),
         click.Option(["--admin"], multiple=True, metavar="NAME", help="This user is an administrator."),
         click.Option(["--discover"], is_flag=True, help="Announce the server by mDNS and WS-Discovery."),
-        click.Option(["--log-level"], metavar="LEVEL", help="debug, info, warning or error. Default: info."),
+        click.Option(
+            ["--log-level"],
+            metavar="LEVEL[,COMPONENT:LEVEL]",
+            help="debug, info, warning or error; others for components: auth, rdma, files, rpc, cluster, net. "
+            "Default: info.",
+        ),
+        click.Option(
+            ["--trace"],
+            multiple=True,
+            metavar="CLIENT[=FILE][,decrypt]",
+            help="Write the messages of a client (an address or a network) to a capture file.",
+        ),
     ]
 
 
