@@ -11,7 +11,7 @@ TESTS_AT_ONCE := $(shell n=$$(nproc); [ $$n -le 7 ] || n=7; echo $$((n + 1)))
 # Tests of a module stay together (they share servers) until a worker has nothing left to do.
 WORKERS = $(if $(filter -s --capture=no --pdb --trace,$(PYTEST_ARGS)),0,$(TESTS_AT_ONCE) --dist worksteal)
 
-.PHONY: serve test lint format docs conformance kernel-test bench bench-quick torture torture-variants fuzz clean
+.PHONY: serve test lint format docs conformance kernel-test bench bench-quick torture torture-variants fuzz deb clean
 
 serve: .venv/.installed
 	tools/serve_demo.sh $(SERVE_ARGS)
@@ -85,5 +85,9 @@ FUZZ_SECONDS ?= 60
 fuzz: .venv/.installed-dev
 	$(VENV_PYTHON) -m tools.fuzz.campaign --seconds $(FUZZ_SECONDS) --targets "$(FUZZ_TARGETS)"
 
+# The Debian package, in build/deb; about a minute. Needs Debian's python3-venv and python3-pip.
+deb:
+	tools/packaging/build_deb.sh
+
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist/*.whl dist/*.tar.gz *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

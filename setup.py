@@ -1,14 +1,18 @@
-"""Adds to pyproject.toml what it cannot say: the optional modules in C.
+"""Adds to pyproject.toml what it cannot say: the optional modules in C, and the manual pages.
 
 Every C file of the packages whose name begins with an underscore is one. Where there is no compiler, or no header of
 Python, the installation goes on without them, and the modules in Python that do the same are used.
+
+Manual pages and completion scripts are made from the tree of commands while the wheel is built.
 """
 
+import sys
 import sysconfig
 from hashlib import sha256
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Extension, setup  # isort: skip
+from distutils.command.install_data import install_data  # isort: skip (setuptools brings it)
 
 # One build serves every CPython from 3.11 on. Free-threaded ones have no stable interface: they get none.
 STABLE = not sysconfig.get_config_var("Py_GIL_DISABLED")
@@ -34,7 +38,22 @@ def extension(source: Path) -> Extension:
     )
 
 
+class InstallManual(install_data):
+    """Makes the manual pages and completion scripts, and installs them below the prefix."""
+
+    def run(self) -> None:
+        sys.path.insert(0, str(Path(__file__).parent.resolve()))
+        from smb3server.cli.manual import write
+
+        made = Path("build", "manual")
+        self.data_files = [(str(file.parent), [str(made / file)]) for file in write(made)]
+        super().run()
+
+
 setup(
+    cmdclass={"install_data": InstallManual},
+    # Something has to be there, or the step is left out.
+    data_files=[("share/doc/smb3server", ["LICENSE"])],
     ext_modules=[
         extension(source)
         for package in ("smbdirect", "smb3server", "witness")

@@ -23,8 +23,9 @@ def generated(text: str) -> str:
 
 
 def main() -> int:
-    """Write the page."""
+    """Write the page anew."""
     PAGE.write_text(generated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(PAGE)
     return 0
 
 

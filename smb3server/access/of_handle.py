@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.access import decide, tokens
@@ -116,7 +117,7 @@ def _specific(acl: Acl | None) -> Acl | None:
 class HostUsers(Protocol):
     """Maps SIDs of accounts to users of the host."""
 
-    def host_user(self, sid: Sid) -> User | None: ...
+    def host_users(self, sid: Sid) -> Sequence[User]: ...
 
 
 def set_security(
@@ -190,16 +191,23 @@ def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: 
 
 
 def _with_host_users(descriptor: SecurityDescriptor, accounts: HostUsers) -> SecurityDescriptor:
-    """Replace the SID of each account that has a user of the host by S-1-22-1-uid: the kernel knows only those."""
+    """Replace the SID of each account that has a user of the host by S-1-22-1-uid: the kernel knows only those.
 
-    def on_host(sid: Sid | None) -> Sid | None:
-        user = accounts.host_user(sid) if sid is not None else None
-        return user_sid(user.uid) if user is not None else sid
+    An entry for a group becomes one for each of its present members that has such a user.
+    """
 
-    descriptor = descriptor._replace(owner=on_host(descriptor.owner))
+    def on_host(sid: Sid | None) -> Sequence[Sid | None]:
+        return [user_sid(user.uid) for user in accounts.host_users(sid)] or [sid] if sid is not None else [None]
+
+    if descriptor.owner is not None:
+        users = on_host(descriptor.owner)
+        # A group may own a file. The host knows no such owner.
+        descriptor = descriptor._replace(owner=users[0] if len(users) == 1 else descriptor.owner)
     if descriptor.dacl is None:
         return descriptor
-    aces = tuple(ace._replace(sid=on_host(ace.sid)) for ace in descriptor.dacl.aces)
+    aces = tuple(
+        ace._replace(sid=sid) for ace in descriptor.dacl.aces for sid in (on_host(ace.sid) if ace.sid else [ace.sid])
+    )
     return descriptor._replace(dacl=descriptor.dacl._replace(aces=aces))
 
 

@@ -39,10 +39,15 @@ def _sids_on_host(user: User) -> set[Sid]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _token(account: Sid, own: User | None, acting: User, guest: bool, anonymous: bool) -> Token:
+def _token(account: Sid, own: User | None, acting: User, guest: bool, anonymous: bool, groups: frozenset[Sid]) -> Token:
     # Several accounts may share one user of the host: only the account's SID distinguishes them.
     user = account if acting.shared else user_sid(acting.uid)
-    sids = {account, EVERYONE, NETWORK} | _sids_on_host(acting) | (_sids_on_host(own) if own is not None else set())
+    sids = (
+        {account, EVERYONE, NETWORK}
+        | groups
+        | _sids_on_host(acting)
+        | (_sids_on_host(own) if own is not None else set())
+    )
     if guest:
         # Guests are not Authenticated Users: they have not proved who they are (MS-DTYP 2.4.2.4).
         sids.add(BUILTIN_GUESTS)
@@ -51,17 +56,18 @@ def _token(account: Sid, own: User | None, acting: User, guest: bool, anonymous:
     return Token(user, frozenset(sids), group_sid(acting.gid))
 
 
-def token_for(identity: Identity, account: Sid, user: User | None) -> Token:
+def token_for(identity: Identity, account: Sid, user: User | None, groups: frozenset[Sid] = frozenset()) -> Token:
     """Make the token of an identity.
 
-    ``account`` is the SID of the identity itself. ``user`` has the POSIX credentials that it uses on files. None means
-    the server's own credentials, which all such identities share.
+    ``account`` is the SID of the identity itself, ``groups`` has those of the groups it is in.
+    ``user`` has the POSIX credentials that it uses on files. None means the server's own credentials, which all such
+    identities share.
 
     ``Token.user`` will own new files. It is the SID of the host's user if no other identity uses these credentials,
     otherwise ``account`` (of an account, the guest or a Kerberos principal). ``Token.sids`` has both.
     """
     acting = user or User(os.geteuid(), os.getegid(), shared=True)
-    return _token(account, identity.user, acting, identity.guest, identity.anonymous)
+    return _token(account, identity.user, acting, identity.guest, identity.anonymous, groups)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -5,6 +5,9 @@ such a SID as well. An account with a POSIX user of its own is also S-1-22-1-uid
 and files that it creates are owned by it. Users and groups of the host are S-1-22-1-uid and S-1-22-2-gid. A Kerberos
 principal without an account is S-1-5-21-a-b-c-d. All four numbers are computed from its name and realm, so that no
 client can choose a name that has the SID of another.
+
+Groups of the configuration are aliases of the domain. Their RIDs are computed from their names, too. Administrators are
+the members of BUILTIN\\Administrators.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ import pwd
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from smb3server.access.descriptor import ANONYMOUS, Sid
+from smb3server.access.descriptor import ANONYMOUS, AUTHENTICATED_USERS, Sid
+from smb3server.auth.groups import Groups
 from smb3server.backends.base import User
 
 if TYPE_CHECKING:
@@ -33,6 +37,24 @@ _FIRST_RID, _RIDS = 1000, 1 << 30
 _GUEST, _GUEST_RID = "Guest", 501
 """Name of the guest. Its RID is well-known (MS-DTYP 2.4.2.4)."""
 _MAX_PRINCIPALS = 1024
+
+
+DOMAIN_USERS, DOMAIN_USERS_NAME = 513, "None"
+"""The primary group of every account, under the name that it has on Windows outside of a domain. [MS-SAMR 3.1.1.6]"""
+_ADMINISTRATORS, _USERS, _GUESTS = 544, 545, 546
+"""RIDs of aliases in BUILTIN. [MS-DTYP 2.4.2.4]"""
+
+
+class Lists(Protocol):
+    """What a configuration says about groups."""
+
+    @property
+    def groups(self) -> Groups: ...
+
+    @property
+    def admins(self) -> frozenset[str]:
+        """Users who may change the server from afar."""
+        ...
 
 
 class Use(enum.IntEnum):
@@ -89,19 +111,28 @@ def group_rid(name: str) -> int:
 
 WELL_KNOWN = _well_known()
 BUILTIN = Sid(_NT, (32,))
+_NO_GROUPS = Groups()
 _BY_SID = {entry.sid: entry for entry in WELL_KNOWN}
 _BY_NAME = {entry.name.casefold(): entry for entry in WELL_KNOWN if entry.name}
+
+
+def _builtin(number: int) -> Sid:
+    return Sid(_NT, (32, number))
 
 
 class Accounts:
     """Look-ups of the accounts of one server. Later changes of ``users`` are seen."""
 
-    def __init__(self, users: UserDatabase, domain: str, domain_seed: bytes, *, guests_may_ask: bool) -> None:
+    def __init__(
+        self, users: UserDatabase, domain: str, domain_seed: bytes, *, guests_may_ask: bool, lists: Lists | None = None
+    ) -> None:
         """Make look-ups for the server named ``domain``.
 
-        ``domain_seed`` has 12 bytes. ``guests_may_ask`` lets guests and anonymous users look up names.
+        ``domain_seed`` has 12 bytes. Later changes of ``lists`` are seen.
+        None means that there are no groups. ``guests_may_ask`` lets guests and anonymous users look up names.
         """
         self._users = users
+        self._lists = lists
         self.domain = domain
         self.domain_seed = domain_seed
         """12 bytes from which the SID of the domain is made."""
@@ -150,12 +181,63 @@ class Accounts:
         """Return the SID of the account's own user of the host, or of the account if it has no such user."""
         return Sid(_UNIX, (1, account.user.uid)) if account.user is not None else self.account_sid(account.name)
 
-    def host_user(self, sid: Sid) -> User | None:
-        """Return the user of the host that an account of the domain acts as, or None if it has no user of its own."""
+    def host_users(self, sid: Sid) -> list[User]:
+        """Return the users of the host that an account of the domain, or the members of one of its groups, act as."""
+        number = self._rid_of(sid)
+        if number is None:
+            return []
+        group = self._group(number)
+        if group is not None:
+            return [account.user for account in self._members(group) if account.user is not None]
+        return [account.user for account in self._users if account.user is not None and rid(account.name) == number]
+
+    # Groups
+
+    @property
+    def groups(self) -> Groups:
+        """The groups of the configuration."""
+        return self._lists.groups if self._lists is not None else _NO_GROUPS
+
+    def memberships(self, identity: Identity) -> frozenset[Sid]:
+        """Return the SIDs of the groups that a user is in, besides those that every user is in."""
+        if identity.guest or identity.anonymous:
+            return frozenset()
+        found = {self.group_sid(name) for name in self.groups.of(identity)}
+        if self._lists is not None and identity.is_on(self._lists.admins):
+            found.add(_builtin(_ADMINISTRATORS))
+        return frozenset(found)
+
+    def group_sid(self, name: str) -> Sid:
+        """Return the SID of a group of the configuration."""
+        return self._of_domain(group_rid(name))
+
+    def members(self, alias: Sid) -> list[Sid] | None:
+        """Return the members of a group, or None if there is no such group. [MS-SAMR 3.1.5.8.3]"""
+        if alias == _builtin(_USERS):
+            return [AUTHENTICATED_USERS]
+        if alias == _builtin(_GUESTS):
+            return [self._of_domain(_GUEST_RID)]
+        if alias == _builtin(_ADMINISTRATORS):
+            admins = self._lists.admins if self._lists is not None else frozenset[str]()
+            return [self.account_sid(account.name) for _, account in self.users() if account.identity.is_on(admins)]
+        number = self._rid_of(alias)
+        group = self._group(number) if number is not None else None
+        if group is not None:
+            return [self.account_sid(account.name) for account in self._members(group)]
+        known = _BY_SID.get(alias)
+        return [] if known is not None and known.use is Use.ALIAS else None
+
+    def _members(self, group: str) -> list[Account]:
+        names = self.groups.members(group)
+        return [account for _, account in self.users() if account.identity.is_on(names)]
+
+    def _group(self, number: int) -> str | None:
+        return next((name for name in self.groups if group_rid(name) == number), None)
+
+    def _rid_of(self, sid: Sid) -> int | None:
+        """Return the RID of a SID of this domain."""
         domain, subs = self.domain_sid.sub_authorities, sid.sub_authorities
-        if sid.authority != _NT or subs[:-1] != domain:
-            return None
-        return next((account.user for account in self._users if rid(account.name) == subs[-1]), None)
+        return subs[-1] if sid.authority == _NT and len(subs) == len(domain) + 1 and subs[:-1] == domain else None
 
     def users(self) -> Iterator[tuple[int, Account]]:
         """Iterate over RIDs and accounts, ordered by name."""
@@ -174,6 +256,11 @@ class Accounts:
         if sid.authority == _NT and subs[:4] == domain.sub_authorities and len(subs) == 5:
             if subs[4] == _GUEST_RID:
                 return Known(sid, Use.USER, self.domain, _GUEST)
+            if subs[4] == DOMAIN_USERS:
+                return Known(sid, Use.GROUP, self.domain, DOMAIN_USERS_NAME)
+            group = self._group(subs[4])
+            if group is not None:
+                return Known(sid, Use.ALIAS, self.domain, group)
             return next((self._known(account, sid) for number, account in self.users() if number == subs[4]), None)
         if sid in self._principals:
             identity = self._principals[sid]
@@ -197,8 +284,12 @@ class Accounts:
             account = self._users.find(name)
             if account is not None:
                 return self._known(account, self.sid_of(account))
-            if folded == _GUEST.casefold():
-                return self.by_sid(self._of_domain(_GUEST_RID))
+            group = self.groups.find(name)
+            if group is not None:
+                return Known(self.group_sid(group), Use.ALIAS, self.domain, group)
+            for known, number in ((_GUEST, _GUEST_RID), (DOMAIN_USERS_NAME, DOMAIN_USERS)):
+                if folded == known.casefold():
+                    return self.by_sid(self._of_domain(number))
         return self._host_name(domain, name)
 
     def _known(self, account: Account, sid: Sid) -> Known:

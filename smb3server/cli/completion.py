@@ -6,14 +6,33 @@ import click
 
 from smb3server.cli.main import COMPLETION_VARIABLE, PROGRAM
 
+SHELLS = {
+    "bash": f"share/bash-completion/completions/{PROGRAM}",
+    "zsh": f"share/zsh/site-functions/_{PROGRAM}",
+    "fish": f"share/fish/vendor_completions.d/{PROGRAM}.fish",
+}
+"""Shells, and where below /usr they look for the script."""
+
+
+def script(shell: str) -> str:
+    """Return the script for a shell."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # click knows all of ``SHELLS``
+    # The script asks the program, so it needs no commands. ``source()`` would ask the bash of this machine for its
+    # version; the script may be for another one.
+    template = kind(click.Command(PROGRAM), {}, PROGRAM, COMPLETION_VARIABLE)
+    return str(template.source_template % template.source_vars())
+
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def command(context: click.Context, shell: str) -> None:
+@click.argument("shell", type=click.Choice(list(SHELLS)))
+def command(shell: str) -> None:
     """Print the completion script of a shell.
 
-    Shells complete commands, options and files, and names that a running server knows.
+    Shells complete commands, options and files, and names that a running server knows. The Debian package installs
+    these scripts.
 
     \b
     Examples:
@@ -23,10 +42,4 @@ def command(context: click.Context, shell: str) -> None:
 
     Bash needs the package bash-completion, zsh a folder of $fpath (in ~/.zshrc, before compinit: fpath+=~/.zfunc).
     """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None  # the choices above are click's own shells
-    template = kind(context.find_root().command, {}, PROGRAM, COMPLETION_VARIABLE)
-    # ``source()`` would ask the bash of this machine for its version; the script may be for another one.
-    print(template.source_template % template.source_vars())
+    print(script(shell))

@@ -17,7 +17,7 @@ from smb3server.cli.exits import EXIT_USAGE, CommandError
 from smb3server.cli.findings import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN
 
 if TYPE_CHECKING:
-    from smb3server.cli.doctor_share import Target
+    from smb3server.cli.doctor_patient import Target
 
 SMB_PORT = 445
 _TARGET = re.compile(
@@ -86,7 +86,7 @@ def command(
 
 def _target(text: str, user: str | None, fabrics: str | None, rdma_port: int | None) -> Target:
     """Return what is to be examined. Raises ``CommandError``."""
-    from smb3server.cli.doctor_share import Target
+    from smb3server.cli.doctor_patient import Target
     from smb3server.net.fabric_choice import FABRICS
 
     matched = _TARGET.fullmatch(text)
@@ -113,7 +113,8 @@ def _target(text: str, user: str | None, fabrics: str | None, rdma_port: int | N
 
 
 def _examine_share(target: Target, as_json: bool) -> int:
-    from smb3server.cli.doctor_share import Answer, consult
+    from smb3server.cli.doctor_patient import Answer
+    from smb3server.cli.doctor_share import consult
 
     result = asyncio.run(consult(target))
     if as_json:

@@ -3,60 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import enum
-import os
-import socket
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
-from spnego.exceptions import SpnegoError
-
-from smb3server.cli.doctor_network import banner, explain, explain_fabric
-from smb3server.cli.doctor_transfer import Garbled, Moved, Stalled, move
-from smb3server.cli.findings import Finding, Verdict
-from smb3server.client import Client, ClientSession, ServerError, Tree, open_rdma, open_tcp
-from smb3server.client.channels import BoundSession
-from smb3server.client.interfaces import ServerInterface, query_interfaces
+from smb3server.cli.doctor_fabrics import amounts, try_fabrics
+from smb3server.cli.doctor_network import banner, explain
+from smb3server.cli.doctor_patient import TRANSFORMS_WANTED, TROUBLE, Answer, Patient, Result, Target, describe
+from smb3server.cli.findings import Verdict
+from smb3server.client import Client, ClientSession, ServerError, open_tcp
+from smb3server.client.interfaces import query_interfaces
 from smb3server.client.messages import Caller
 from smb3server.client.ways import Way
-from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT
 from smb3server.status import mount_commands
 from smb3server.status.report import dialect_name
 from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.session import SessionFlags
 from smb3server.wire.status import NtStatus, StatusError
-from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError, ProviderError
-from smbdirect.providers.make import make_provider
 
-ATTEMPT_TIMEOUT = 5.0
-"""Seconds for one RDMA connection."""
 CONNECT_TIMEOUT = 5.0
 """Seconds for the TCP connection."""
 LOGON_TIMEOUT = 20.0
 """Seconds for what is asked over TCP: negotiation, logon, the list of interfaces."""
-MOVE_TIMEOUT = 60.0
-"""Seconds for moving the data, enough for a slow network."""
-TRANSFORMS_WANTED = (
-    "let the server offer RDMA transforms in dialect 3.1.1 (smb3server: rdma_transforms; Windows Server 2022 or later)"
-)
-MAX_EXPLAINED = 2
-"""Largest number of addresses that do not answer to look at more closely, for each fabric."""
-MAX_ADDRESSES = 8
-"""Largest number of RDMA capable addresses to try."""
-TROUBLE = (
-    OSError,
-    ConnectionLost,
-    ProviderError,
-    ProtocolError,
-    DecodeError,
-    StatusError,
-    SpnegoError,
-    Garbled,
-    Stalled,
-)
-
-
 _LOGON_REMEDIES: dict[int, str] = {
     NtStatus.ACCOUNT_LOCKED_OUT: "wait until the account is unlocked, or unlock it on the server",
     NtStatus.ACCOUNT_DISABLED: "enable the account on the server, or use another one",
@@ -69,127 +34,16 @@ _SHARE_REMEDIES: dict[int, str] = {
     NtStatus.ACCESS_DENIED: "{user} may not use it, or not from this address (smb3server: users, hosts_allow of the"
     " share); use another account, or add this one",
 }
-_MTU_REMEDY = (
-    "somewhere on the way large packets are dropped: make the MTU the same on both ends and all switches"
-    " (`ip link show`), let ICMP through, and try `ping -M do -s 1472 {address}` (1472 for MTU 1500, 8972 for 9000)"
-)
-
-
-class Answer(enum.Enum):
-    """The answer to the question whether RDMA is used."""
-
-    USED = "used"
-    """Data was moved by RDMA at an address that clients find by themselves."""
-    POSSIBLE = "possible"
-    """A fabric answers, but no data was moved by RDMA, or clients find it only if they name it."""
-    NOT_USED = "not-used"
-    UNKNOWN = "unknown"
-    """The doctor could not find out."""
-
-
-class Target(NamedTuple):
-    """The share to examine, and the account to use."""
-
-    host: str
-    port: int
-    share: str
-    """Empty if no share was named."""
-    user: str
-    password: str
-    fabrics: tuple[str, ...]
-    rdma_port: int | None
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One attempt on one fabric, address and port."""
-
-    fabric: str
-    address: str
-    port: int
-    worked: bool
-    text: str
-    moved: Moved | None = None
-    """Data moved through the share in this attempt."""
-
-
-@dataclass(slots=True)
-class Result:
-    """The findings about a share, and the answer."""
-
-    findings: list[Finding] = field(default_factory=list)
-    attempts: list[Attempt] = field(default_factory=list)
-    interfaces: list[ServerInterface] = field(default_factory=list)
-    reached: bool = False
-    answer: Answer = Answer.UNKNOWN
-    verdict: str = ""
-
-    @property
-    def rdma(self) -> bool:
-        """Whether RDMA is used."""
-        return self.answer is Answer.USED
-
-    def add(self, verdict: Verdict, subject: str, text: str, remedy: str = "") -> None:
-        """Add a finding."""
-        self.findings.append(Finding(verdict, subject, text, remedy))
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON types."""
-        return {
-            "reached": self.reached,
-            "rdma": self.rdma,
-            "answer": self.answer.value,
-            "verdict": self.verdict,
-            "interfaces": [
-                {"number": entry.number, "address": str(entry.address), "speed": entry.speed, "rdma": entry.rdma}
-                for entry in self.interfaces
-            ],
-            "attempts": [dataclasses.asdict(attempt) for attempt in self.attempts],
-            "findings": [finding.as_json() for finding in self.findings],
-        }
-
-
-class _Patient:
-    """What the doctor has learned on the way to its verdict."""
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.result = Result()
-        self.client_guid: bytes | None = None
-        self.obstacle = ""
-        """The first thing that keeps clients from using RDMA."""
-        self.session: ClientSession | None = None
-        """The session over TCP, to which further channels are bound."""
-        self.tree: Tree | None = None
-        """The share's tree connect in ``session``."""
-        self.may_log_on = True
-        """False once a logon was refused: another attempt might lock the account."""
-        self.dead = False
-        """Whether the host does not answer at all."""
-        self.stalled = ""
-        """Why data does not get through an RDMA connection that stands."""
-        self.unknown = ""
-        """The first thing that kept the doctor from finding out."""
-        self.inline = ""
-        """Why data would travel inline even on an RDMA connection."""
-        self.moved_by: set[str] = set()
-        """Fabrics that have moved data; one transfer on each is enough."""
-
-    def block(self, why: str) -> None:
-        self.obstacle = self.obstacle or why
-
-    def give_up(self, why: str) -> None:
-        self.unknown = self.unknown or why
 
 
 async def consult(target: Target) -> Result:
     """Examine a share as a client would. Errors of servers become findings and are never raised."""
-    patient = _Patient(target)
+    patient = Patient(target)
     result = patient.result
     tcp = await _by_tcp(patient)
     try:
         if not patient.dead:
-            await _try_fabrics(patient)
+            await try_fabrics(patient)
     finally:
         if tcp is not None:
             await tcp.close()
@@ -199,18 +53,7 @@ async def consult(target: Target) -> Result:
     return result
 
 
-def _text(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
-        # asyncio's own text contains the address, but not the reason.
-        return os.strerror(error.errno)
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
-
-
-async def _by_tcp(patient: _Patient) -> Client | None:
+async def _by_tcp(patient: Patient) -> Client | None:
     """Connect, negotiate, log on and query the interfaces. Return None if no SMB server answers."""
     target, result = patient.target, patient.result
     where = f"{target.host} port {target.port}"
@@ -229,19 +72,19 @@ async def _by_tcp(patient: _Patient) -> Client | None:
             await _negotiated(patient, client)
     except TROUBLE as error:
         if client is not None:
-            result.add(Verdict.PROBLEM, "tcp", f"{where}: {_text(error)}")
-            patient.give_up(f"the connection over TCP failed: {_text(error)}")
+            result.add(Verdict.PROBLEM, "tcp", f"{where}: {describe(error)}")
+            patient.give_up(f"the connection over TCP failed: {describe(error)}")
             return client
         said = await banner(target.host, target.port)
         service = f' (it says "{said}")' if said else ""
-        text = f"what answers there is no SMB server{service}, or none that speaks SMB 2 or 3: {_text(error)}"
+        text = f"what answers there is no SMB server{service}, or none that speaks SMB 2 or 3: {describe(error)}"
         remedy = f"stop the other service, or name the server's port: //{target.host}:PORT/SHARE"
         result.add(Verdict.PROBLEM, "tcp", f"{where}: {text}", remedy)
         patient.block(f"on TCP port {target.port}, {text}")
     return client
 
 
-async def _negotiated(patient: _Patient, client: Client) -> None:
+async def _negotiated(patient: Patient, client: Client) -> None:
     """Look at what was negotiated over TCP, then log on and query the interfaces."""
     result = patient.result
     patient.client_guid = client.client_guid
@@ -262,7 +105,7 @@ async def _negotiated(patient: _Patient, client: Client) -> None:
     await _logged_on(patient, client)
 
 
-def _protected(patient: _Patient, client: Caller, subject: str, what: str, way: Way, instead: str) -> None:
+def _protected(patient: Patient, client: Caller, subject: str, what: str, way: Way, instead: str) -> None:
     """Find out whether data that must be signed or encrypted can go by RDMA. [MS-SMB2 3.2.4.7]"""
     transform = way.transform
     if transform in client.negotiated.rdma_transforms:
@@ -273,7 +116,7 @@ def _protected(patient: _Patient, client: Caller, subject: str, what: str, way: 
     patient.result.add(Verdict.WARNING, subject, why, f"{TRANSFORMS_WANTED}, or {instead} on a trusted network")
 
 
-async def _logged_on(patient: _Patient, client: Client) -> None:
+async def _logged_on(patient: Patient, client: Client) -> None:
     target, result = patient.target, patient.result
     try:
         session = await client.log_on(target.user, target.password)
@@ -281,8 +124,8 @@ async def _logged_on(patient: _Patient, client: Client) -> None:
         remedy = "check name and password" if target.password else "give --user NAME:PASSWORD"
         if isinstance(error, StatusError):
             remedy = _LOGON_REMEDIES.get(error.status, remedy)
-        result.add(Verdict.PROBLEM, "logon", f"{target.user}: {_text(error)}", remedy)
-        patient.give_up(f"the logon failed: {_text(error)}")
+        result.add(Verdict.PROBLEM, "logon", f"{target.user}: {describe(error)}", remedy)
+        patient.give_up(f"the logon failed: {describe(error)}")
         patient.may_log_on = False
         return
     if session.flags & (SessionFlags.IS_GUEST | SessionFlags.IS_NULL):
@@ -300,7 +143,7 @@ async def _logged_on(patient: _Patient, client: Client) -> None:
     await _interfaces(patient, session)
 
 
-async def _share(patient: _Patient, session: ClientSession) -> None:
+async def _share(patient: Patient, session: ClientSession) -> None:
     target, result = patient.target, patient.result
     if not target.share:
         result.add(Verdict.NOTE, "share", "none was named, so no data is moved", "name one: //HOST/SHARE")
@@ -311,8 +154,8 @@ async def _share(patient: _Patient, session: ClientSession) -> None:
         remedy = "check the share's name, and which users may use it"
         if isinstance(error, StatusError):
             remedy = _SHARE_REMEDIES.get(error.status, remedy).format(user=target.user)
-        result.add(Verdict.PROBLEM, "share", f"{target.share}: {_text(error)}", remedy)
-        patient.give_up(f"share {target.share} cannot be used: {_text(error)}")
+        result.add(Verdict.PROBLEM, "share", f"{target.share}: {describe(error)}", remedy)
+        patient.give_up(f"share {target.share} cannot be used: {describe(error)}")
         return
     patient.tree = tree if patient.session is session else None
     if session.encrypts(tree.tree_id) and not session.encrypt:
@@ -322,13 +165,13 @@ async def _share(patient: _Patient, session: ClientSession) -> None:
         result.add(Verdict.OK, "share", target.share)
 
 
-async def _interfaces(patient: _Patient, session: ClientSession) -> None:
+async def _interfaces(patient: Patient, session: ClientSession) -> None:
     result = patient.result
     try:
         result.interfaces = await query_interfaces(await session.tree_connect("IPC$"))
     except TROUBLE as error:
         refused = isinstance(error, ServerError) and error.status == NtStatus.NOT_SUPPORTED
-        text = "the server has no such list" if refused else _text(error)
+        text = "the server has no such list" if refused else describe(error)
         result.add(Verdict.PROBLEM, "interface list", text)
         patient.block(f"no list of interfaces: {text}")
         return
@@ -347,143 +190,7 @@ async def _interfaces(patient: _Patient, session: ClientSession) -> None:
         patient.block("no interface in the server's list is RDMA capable")
 
 
-async def _addresses(patient: _Patient) -> list[str]:
-    """Return the RDMA capable addresses of the server's list, then the host that was named."""
-    found = [str(entry.address) for entry in patient.result.interfaces if entry.rdma]
-    target = patient.target
-    try:
-        named = await asyncio.get_running_loop().getaddrinfo(target.host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        named = []
-    own = [str(address[0]) for *_, address in named]
-    return list(dict.fromkeys([*(host for host in own if host in found), *found, *own]))[:MAX_ADDRESSES]
-
-
-async def _try_fabrics(patient: _Patient) -> None:
-    result, target = patient.result, patient.target
-    addresses = await _addresses(patient)
-    silent: list[str] = []
-    for fabric in target.fabrics:
-        try:
-            provider = make_provider(fabric)
-        except ProviderError as error:
-            result.add(Verdict.NOTE, fabric, f"cannot be tried from here: {error}")
-            continue
-        # Over iWARP clients do not try 445, although a server may answer there. [MS-SMBD 1.9]
-        usual = (SMB_DIRECT_PORT,) if fabric == "iwarp" else (SMB_DIRECT_PORT, SMB_PORT)
-        ports = (target.rdma_port,) if target.rdma_port else usual
-        tried: list[Attempt] = []
-        for address in addresses:
-            for port in ports:
-                tried.append(await _attempt(patient, provider, fabric, address, port))
-                if tried[-1].worked:
-                    break
-        result.attempts += tried
-        worked = [attempt for attempt in tried if attempt.worked]
-        for attempt in worked or tried[:2]:
-            verdict = Verdict.OK if attempt.worked else Verdict.NOTE
-            result.add(verdict, fabric, f"{attempt.address} port {attempt.port}: {attempt.text}")
-        if not worked:
-            silent += await _explain_silence(patient, fabric, ports)
-    if silent and not any(attempt.worked for attempt in result.attempts):
-        patient.block("; ".join(silent))
-
-
-async def _explain_silence(patient: _Patient, fabric: str, ports: tuple[int, ...]) -> list[str]:
-    """Add why a fabric does not answer at the addresses that the server says are RDMA capable. Return the reasons.
-
-    Which fabric is served there is not in the list, so software fabrics are explained only."""
-    if fabric == "verbs":
-        return []
-    reasons: list[str] = []
-    for entry in patient.result.interfaces:
-        if entry.rdma and len(reasons) < MAX_EXPLAINED:
-            trouble = await explain_fabric(fabric, str(entry.address), ports)
-            patient.result.add(Verdict.NOTE, fabric, trouble.text, trouble.remedy)
-            reasons.append(trouble.text)
-    return reasons
-
-
-async def _attempt(patient: _Patient, provider: Any, fabric: str, address: str, port: int) -> Attempt:
-    """Connect, negotiate SMB Direct, negotiate SMB, bind a channel if there is a session, and move data."""
-    step = "connect"
-    client: Client | None = None
-    target = patient.target
-    attempt = Attempt(fabric, address, port, False, "")
-    try:
-        async with asyncio.timeout(3 * ATTEMPT_TIMEOUT):
-            transport = await open_rdma(provider, address, port, timeout=ATTEMPT_TIMEOUT)
-            step = "negotiate"
-            client = await Client.connect(transport, client_guid=patient.client_guid)
-            limit = transport.rdma.max_read_write_size if transport.rdma is not None else 0
-            attempt.text = (
-                f"SMB Direct, dialect {dialect_name(client.dialect)}, MaxReadWriteSize {limit}, "
-                f"MaxFragmentedSize {transport.max_outbound_message_size}"
-            )
-            if patient.session is not None and not patient.obstacle:
-                step = "bind a channel"
-                bound = await BoundSession.bind(patient.session, client, target.user, target.password)
-                attempt.text += "; a channel of the session was bound"
-                tree = patient.tree.on(bound) if patient.tree is not None else None
-            else:
-                # Does the same as mounts that request RDMA from the start, whatever keeps other clients from it.
-                tree = await _tree_by_rdma(patient, client)
-            attempt.worked = True
-        if tree is not None and fabric not in patient.moved_by:
-            async with asyncio.timeout(MOVE_TIMEOUT):
-                await _move(patient, attempt, tree)
-    except Stalled:
-        patient.stalled = f"small messages get through to {address} by {fabric}, and data does not (MTU black hole)"
-        patient.result.add(Verdict.PROBLEM, f"{fabric} data", patient.stalled, _MTU_REMEDY.format(address=address))
-    except TROUBLE as error:
-        if attempt.worked:
-            patient.result.add(Verdict.PROBLEM, f"{fabric} data", _text(error))
-            patient.give_up(f"moving data through share {target.share} failed: {_text(error)}")
-        else:
-            attempt.text = f"{step}: {_text(error)}"
-    finally:
-        if client is not None and not patient.stalled:
-            await client.close()
-        elif client is not None:
-            client.transport.abort("nothing gets through")
-    return attempt
-
-
-async def _tree_by_rdma(patient: _Patient, client: Client) -> Tree | None:
-    target, result = patient.target, patient.result
-    if not patient.may_log_on or patient.unknown or not target.share:
-        return None
-    try:
-        session = await client.log_on(target.user, target.password)
-        return await session.tree_connect(target.share)
-    except TROUBLE as error:
-        result.add(Verdict.PROBLEM, "share", f"{target.share} by RDMA: {_text(error)}")
-        patient.give_up(f"share {target.share} cannot be used: {_text(error)}")
-        patient.may_log_on = False
-        return None
-
-
-async def _move(patient: _Patient, attempt: Attempt, tree: Tree) -> None:
-    moved = attempt.moved = await move(tree)
-    patient.moved_by.add(attempt.fabric)
-    patient.inline = patient.inline or moved.inline
-    subject = f"{attempt.fabric} data"
-    if not moved.anything:
-        patient.result.add(Verdict.NOTE, subject, f"none moved: {moved.text}")
-        return
-    amounts = f"{moved.way}: {_amounts(moved)}, {moved.in_messages >> 10} KiB in messages; {moved.text}"
-    if moved.by_rdma:
-        patient.result.add(Verdict.OK, subject, amounts)
-    else:
-        remedy = TRANSFORMS_WANTED if tree.choice.needs is not None else ""
-        patient.result.add(Verdict.WARNING, subject, f"{amounts}; {moved.inline}", remedy)
-
-
-def _amounts(moved: Moved) -> str:
-    return f"{moved.written >> 10} KiB written, {moved.read >> 10} KiB read"
-
-
-def _advise(patient: _Patient) -> None:
+def _advise(patient: Patient) -> None:
     """Add how clients get to RDMA with this share, and see that they use it."""
     result, target = patient.result, patient.target
     worked = next((attempt for attempt in result.attempts if attempt.worked), None)
@@ -507,7 +214,7 @@ def _advise(patient: _Patient) -> None:
     )
 
 
-def _judge(patient: _Patient) -> None:
+def _judge(patient: Patient) -> None:
     """Set the answer and the reason: the first obstacle in the order of a client's steps."""
     result = patient.result
     worked = [attempt for attempt in result.attempts if attempt.worked]
@@ -546,9 +253,9 @@ def _judge(patient: _Patient) -> None:
         result.verdict = f"RDMA could be used ({fabrics} answers), but nothing was moved"
     else:
         result.answer = Answer.USED
-        amounts = [
-            f"{attempt.moved.way.replace('RDMA', attempt.fabric)} ({_amounts(attempt.moved)})"
+        ways = [
+            f"{attempt.moved.way.replace('RDMA', attempt.fabric)} ({amounts(attempt.moved)})"
             for attempt in moved
             if attempt.moved is not None
         ]
-        result.verdict = f"RDMA is used: {', '.join(amounts)}"
+        result.verdict = f"RDMA is used: {', '.join(ways)}"

@@ -31,7 +31,7 @@ def command() -> None:
     \b
     Examples:
       smb3server share list
-      smb3server share add projects /srv/projects --set users=alice,@staff --set comment="current work"
+      smb3server share add projects /srv/projects --set users=alice,@staff
       smb3server share set projects --set read_only=true
       smb3server share remove projects
 

@@ -107,7 +107,7 @@ def find_store(file: Path | None, config: Path | None, state: Path | None) -> St
     return Store(default_users_file(None))
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _document(path: Path) -> dict[str, object]:
     from smb3server.config.error import ConfigError
     from smb3server.config.reader import read_values
 

@@ -391,14 +391,16 @@ class Client:
     def _verify(self, reply: Reply, started: Call) -> None:
         """Check the signature of a response. [MS-SMB2 3.2.5.1.3]
 
-        The response to a signed or encrypted request must be signed or encrypted, unless it says that the session does
-        not exist.
+        The response to a signed or encrypted request must be signed or encrypted. If it says that the session does not
+        exist, the server has no key, whatever the flag says.
         """
         session = started.session
         if reply.encrypted or session is None or session.signer is None:
             return
+        if reply.status == NtStatus.USER_SESSION_DELETED:
+            return
         if not reply.header.flags & _SIGNED:
-            if (started.signed or started.encrypted) and reply.status != NtStatus.USER_SESSION_DELETED:
+            if started.signed or started.encrypted:
                 raise ProtocolError("response is neither signed nor encrypted", "MS-SMB2 3.2.5.1.3")
             return
         message = reply.message

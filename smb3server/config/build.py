@@ -59,6 +59,7 @@ AS_THEY_ARE = (
     "directory_leases",
     "watchdog",
     "test_fsctls",
+    "min_password_length",
 )
 """Keys of [server] that are fields of ``Settings`` under the same name. All keys of [limits] are."""
 SHARE_AS_IT_IS = (
@@ -110,9 +111,10 @@ def build(document: schema.Document, problems: Problems) -> Config:
     return config
 
 
-def build_share(section: schema.Share, config: Config, problems: Problems) -> ShareConfig:
-    """Make one share, with the groups of ``config``."""
-    return _Builder(config, problems).share(section)
+def build_share(section: schema.Share, settings: Settings, problems: Problems) -> ShareConfig:
+    """Make one share, with the groups of ``settings``."""
+    (share,) = _Builder(Config(settings=settings), problems).shares([section])
+    return share
 
 
 def build_cluster(section: schema.Cluster) -> ClusterConfig:
@@ -222,13 +224,6 @@ class _Builder:
         )
 
     def accounts(self, sections: Iterable[schema.User]) -> Iterable[Account]:
-        for account in self._accounts(sections):
-            if account.nt_hash == EMPTY_HASH:
-                text = "the password is empty; remedy: give it one, or let guests in with guest = true"
-                self._problems.add(f"user {account.name}", "password", text)
-            yield account
-
-    def _accounts(self, sections: Iterable[schema.User]) -> Iterable[Account]:
         for section in sections:
             owner = f"user {section.name}"
             if not section.name:
@@ -245,7 +240,11 @@ class _Builder:
             if section.principal:
                 with self._problems.of(owner, "principal"):
                     parse_principal(section.principal)
-            if section.nt_hash is not None:
+            if section.password == "":
+                self._problems.add(owner, "password", "must not be empty: anybody could log on")
+            if section.nt_hash is not None and parse_hash(section.nt_hash) == EMPTY_HASH:
+                self._problems.add(owner, "nt_hash", "is that of the empty password: anybody could log on")
+            elif section.nt_hash is not None:
                 yield Account(section.name, parse_hash(section.nt_hash), user, section.principal or "")
             elif section.password is not None:
                 yield Account(section.name, nt_hash(section.password), user, section.principal or "")

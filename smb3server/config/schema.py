@@ -138,9 +138,6 @@ class Server(Section):
             example="trusted",
         ),
     ] = "auto"
-    min_password_length: Annotated[
-        PasswordLength, about("characters that a password needs which a client or `smb3server user` sets", example=10)
-    ] = _SETTINGS.min_password_length
     share_folders: Annotated[
         list[str],
         about(
@@ -220,6 +217,9 @@ class Server(Section):
             unset="none",
         ),
     ] = field(default_factory=list)
+    min_password_length: Annotated[
+        PasswordLength, about("least length of passwords that clients and `smb3server user` set", example=12)
+    ] = _SETTINGS.min_password_length
     admins: Annotated[
         list[str],
         about(

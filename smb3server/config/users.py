@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from smb3server.auth.accounts import group_rid, rid
 from smb3server.auth.groups import Groups
@@ -32,7 +31,7 @@ def default_users_file(state: Path | None) -> Path:
     return (Path(base) if base else Path.home() / ".config") / "smb3server" / FILE_NAME
 
 
-def users_file_of(document: dict[str, Any], folder: Path) -> Path | None:
+def users_file_of(document: Mapping[str, object], folder: Path) -> Path | None:
     """Return the users file of a configuration file's content. None if that names neither it nor a state directory.
 
     Relative paths count from ``folder``.

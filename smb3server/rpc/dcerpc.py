@@ -378,6 +378,11 @@ class RpcEndpoint:
         else:
             self._respond(call, answer)
 
+    @property
+    def has_pending_calls(self) -> bool:
+        """Whether a call waits for its answer."""
+        return bool(self._pending)
+
     def _finish(self, call: Call, result: bytes | Fault) -> None:
         self._pending.pop(call.call_id, None)
         if isinstance(result, Fault):

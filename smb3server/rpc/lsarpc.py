@@ -50,7 +50,7 @@ def string_of(decoded: Any) -> str:
     return str(value) if isinstance(value, str) else ""
 
 
-class _Unread:
+class Unread:
     """A request that is not decoded: its object attributes are ignored. [MS-LSAD 2.2.2.4]"""
 
     def __init__(self, stub: bytes) -> None:
@@ -275,12 +275,12 @@ def interface(accounts: Accounts, session: Session) -> Interface:
         VERSION,
         {
             0: operation(lsad.LsarClose, service.close),
-            6: operation(_Unread, service.open_policy),
+            6: operation(Unread, service.open_policy),
             7: operation(lsad.LsarQueryInformationPolicy, service.query_policy),
             14: operation(lsat.LsarLookupNames, service.lookup_names),
             15: operation(lsat.LsarLookupSids, service.lookup_sids),
-            44: operation(_Unread, service.open_policy2),
-            45: operation(_Unread, service.get_user_name),
+            44: operation(Unread, service.open_policy2),
+            45: operation(Unread, service.get_user_name),
             46: operation(lsad.LsarQueryInformationPolicy2, service.query_policy2),
             57: operation(lsat.LsarLookupSids2, service.lookup_sids2),
             58: operation(lsat.LsarLookupNames2, service.lookup_names2),

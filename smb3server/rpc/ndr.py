@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from smb3server.rpc.dcerpc import FAULT_BAD_STUB_DATA, Fault, Operation
+from smb3server.rpc.dcerpc import FAULT_BAD_STUB_DATA, FAULT_UNSPECIFIED, Deferred, Fault, Operation
 
 log = logging.getLogger(__name__)
 
 ERROR_ACCESS_DENIED = 5
 ERROR_NOT_SUPPORTED = 50
 ERROR_INVALID_PARAMETER = 87
+ERROR_FILE_NOT_FOUND = 2
+ERROR_WRITE_FAULT = 29
+ERROR_INVALID_NAME = 123
 ERROR_INVALID_LEVEL = 124
+NERR_UNKNOWN_DEVICE = 2116
+NERR_DUPLICATE_SHARE = 2118
 NERR_NET_NAME_NOT_FOUND = 2310
+NERR_DEVICE_NOT_SHARED = 2311
+NERR_CLIENT_NAME_NOT_FOUND = 2312
 
 
 def wire_uuid(text: str) -> bytes:
@@ -43,5 +51,37 @@ def operation(request_type: Any, serve: Callable[[Any], Any]) -> Operation:
         except UnicodeError as error:
             # impacket decodes strings only when they are accessed.
             raise Fault(FAULT_BAD_STUB_DATA) from error
+
+    return run
+
+
+def operation_later(request_type: Any, serve: Callable[[Any], Awaitable[Any]]) -> Operation:
+    """Return an operation whose ``serve`` takes its time. What it began goes on if the client loses patience."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    def run(stub: bytes) -> Deferred:
+        try:
+            request = request_type(stub)
+        except Exception as error:
+            # As for ``operation``.
+            log.debug("bad stub of %s: %r", request_type.__name__, error)
+            raise Fault(FAULT_BAD_STUB_DATA) from error
+        deferred = Deferred(lambda: None)
+
+        async def answer() -> None:
+            try:
+                deferred.resolve(bytes((await serve(request)).getData()))
+            except Fault as error:
+                deferred.fail(error.status)
+            except UnicodeError:
+                deferred.fail(FAULT_BAD_STUB_DATA)
+            except Exception:
+                log.exception("RPC operation %s failed", request_type.__name__)
+                deferred.fail(FAULT_UNSPECIFIED)
+
+        task = asyncio.get_running_loop().create_task(answer())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return deferred
 
     return run

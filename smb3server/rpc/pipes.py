@@ -13,25 +13,25 @@ from smb3server.state.objects import Session
 from smb3server.state.server_state import ServerState
 from smb3server.wire.status import NtStatus, StatusError
 
-InterfaceFactory = Callable[[ServerState, Session], list[Interface]]
+InterfaceFactory = Callable[[ServerState, Session, Association], list[Interface]]
 
 
-def _srvsvc(server: ServerState, session: Session) -> list[Interface]:
+def _srvsvc(server: ServerState, session: Session, association: Association) -> list[Interface]:
     from smb3server.rpc import srvsvc
 
     return [srvsvc.interface(server, session)]
 
 
-def _wkssvc(server: ServerState, session: Session) -> list[Interface]:
+def _wkssvc(server: ServerState, session: Session, association: Association) -> list[Interface]:
     from smb3server.rpc import wkssvc
 
     return [wkssvc.interface(server.settings.server_name)]
 
 
-def _lsarpc(server: ServerState, session: Session) -> list[Interface]:
+def _lsarpc(server: ServerState, session: Session, association: Association) -> list[Interface]:
     from smb3server.rpc import lsarpc, samr
 
-    return [lsarpc.interface(server.accounts, session), samr.interface(server.accounts, session)]
+    return [lsarpc.interface(server.accounts, session), samr.interface(server, session, association)]
 
 
 PIPES: dict[str, InterfaceFactory] = {
@@ -49,8 +49,8 @@ MAX_WRITE = 65536
 MAX_STUB = 32768
 """Bytes of one call's arguments."""
 MAX_SHORT_STUB = 2048
-"""Bytes of one call's arguments, for services that read the state of the server and so run on the event loop. None of
-their calls needs more."""
+"""Bytes of one call's arguments, for services that use the state of the server and so run on the event loop. None of
+their calls needs more, except those that set security descriptors, which only administrators may."""
 MAX_OUTPUT = 8 << 20
 """Bytes of unread answers. A client that only writes gets PIPE_BUSY."""
 
@@ -61,8 +61,8 @@ class RpcPipe:
     def __init__(self, endpoint: RpcEndpoint, on_worker: bool) -> None:
         """Connect a pipe to its association.
 
-        ``on_worker`` means that calls run on a worker. They may only read accounts, and may query the host's user
-        database.
+        ``on_worker`` means that calls run on a worker. They may only read and change accounts, and may query the host's
+        user database.
         """
         self._endpoint = endpoint
         self._on_worker = on_worker
@@ -95,6 +95,11 @@ class RpcPipe:
     def is_empty(self) -> bool:
         """Whether a read has to wait for a message."""
         return not (self._closed or self._rest or self._endpoint.output or self._endpoint.broken)
+
+    @property
+    def answers_later(self) -> bool:
+        """Whether a call waits for its answer."""
+        return self._endpoint.has_pending_calls
 
     def wait(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, in a turn of its own, when the pipe has a message or is closed."""
@@ -173,13 +178,16 @@ def open_pipe(request: SessionRequest, name: str) -> RpcPipe:
     if factory is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     server = request.server
-    interfaces = factory(server, request.session)
     # Calls act for the session's user. A bind may protect them in addition to the session's protection.
     association = Association(
-        f"\\PIPE\\{normalize(name)}", lambda association: interfaces, server.new_rpc_acceptor, AssociationGroups()
+        f"\\PIPE\\{normalize(name)}",
+        lambda association: factory(server, request.session, association),
+        server.new_rpc_acceptor,
+        AssociationGroups(),
     )
     on_worker = factory is _lsarpc
-    association.max_stub = MAX_STUB if on_worker else MAX_SHORT_STUB
+    long_calls = on_worker or server.administrators.include(request.session.identity)
+    association.max_stub = MAX_STUB if long_calls else MAX_SHORT_STUB
     pipe = RpcPipe(association, on_worker)
     association.flush = pipe.wake
     return pipe

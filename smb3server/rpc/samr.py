@@ -1,30 +1,36 @@
-"""Security Account Manager, read-only: the server's accounts. There are no groups of its own. [MS-SAMR]"""
+"""Security Account Manager: the server's accounts and groups as a domain. [MS-SAMR]"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Callable
+from typing import Any
 
 from impacket.dcerpc.v5 import samr
 from impacket.dcerpc.v5.dtypes import NULL, RPC_UNICODE_STRING
 from impacket.dcerpc.v5.ndr import NDRCALL
 
-from smb3server.access.descriptor import Sid
-from smb3server.auth.accounts import BUILTIN, WELL_KNOWN, Accounts, Use
+from smb3server.auth.accounts import BUILTIN, Use
+from smb3server.rpc import samr_aliases, samr_passwords, samr_users
+from smb3server.rpc.association import Association
 from smb3server.rpc.dcerpc import Interface
-from smb3server.rpc.handles import NULL_HANDLE, Handles
+from smb3server.rpc.handles import NULL_HANDLE
 from smb3server.rpc.lsarpc import rpc_sid, sid_of, string_of
 from smb3server.rpc.ndr import operation, wire_uuid
+from smb3server.rpc.samr_context import Context, DomainObject, ServerObject, UserObject, put_time
 from smb3server.state.objects import Session
+from smb3server.state.server_state import ServerState
 from smb3server.wire.status import NtStatus
 
 UUID = wire_uuid("12345778-1234-ABCD-EF00-0123456789AC")
 VERSION = 1
-DOMAIN_USERS = 513
-"""RID of the primary group of every account."""
 MAX_LOOKUPS = 1000
-_NO_SUCH_DOMAIN, _NO_SUCH_USER = 0xC00000DF, 0xC0000064
+_NO_SUCH_DOMAIN = 0xC00000DF
 _SOME_NOT_MAPPED, _NONE_MAPPED = 0x00000107, 0xC0000073
-_NORMAL_ACCOUNT = 0x00000010
+_PRIMARY = 3
+"""DomainServerRolePrimary. [MS-SAMR 2.2.3.18]"""
+NEVER = -(1 << 63)
+"""A duration without end. [MS-SAMR 2.2.2.2]"""
 
 
 class _CloseHandle(NDRCALL):  # type: ignore[misc]
@@ -34,24 +40,9 @@ class _CloseHandle(NDRCALL):  # type: ignore[misc]
     structure = (("SamHandle", samr.SAMPR_HANDLE),)
 
 
-class _Connection(NamedTuple):
-    name: str = "server"
-
-
-class _Domain(NamedTuple):
-    sid: Sid
-
-
-class _User(NamedTuple):
-    rid: int
-    name: str
-
-
 class _Service:
-    def __init__(self, accounts: Accounts, session: Session) -> None:
-        self.session = session
-        self.accounts = accounts
-        self.handles = Handles()
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     def connect(self, request: Any, answer: Any) -> Any:
         """Serve SamrConnect, SamrConnect2 and SamrConnect4. [MS-SAMR 3.1.5.1]
@@ -59,11 +50,11 @@ class _Service:
         Any requested access gets read access. Guests and anonymous users do not get the handle that all other calls
         need, unless the settings allow it.
         """
-        if not self.accounts.may_be_asked_by(self.session.identity):
+        if not self._context.accounts.may_be_asked_by(self._context.session.identity):
             answer["ServerHandle"] = NULL_HANDLE
             answer["ErrorCode"] = NtStatus.ACCESS_DENIED
             return answer
-        answer["ServerHandle"] = self.handles.add(_Connection())
+        answer["ServerHandle"] = self._context.handles.add(ServerObject())
         answer["ErrorCode"] = 0
         return answer
 
@@ -78,7 +69,7 @@ class _Service:
 
     def close(self, request: Any) -> Any:
         """Serve SamrCloseHandle."""
-        self.handles.close(request["SamHandle"])
+        self._context.handles.close(request["SamHandle"])
         answer = samr.SamrCloseHandleResponse()
         answer["SamHandle"] = NULL_HANDLE
         answer["ErrorCode"] = 0
@@ -88,10 +79,10 @@ class _Service:
 
     def lookup_domain(self, request: Any) -> Any:
         """Serve SamrLookupDomainInSamServer. [MS-SAMR 3.1.5.11.1]"""
-        self.handles.find(request["ServerHandle"], _Connection)
+        self._context.handles.find(request["ServerHandle"], ServerObject)
         name = string_of(request["Name"]).casefold()
         answer = samr.SamrLookupDomainInSamServerResponse()
-        sids = {self.accounts.domain.casefold(): self.accounts.domain_sid, "builtin": BUILTIN}
+        sids = {self._context.accounts.domain.casefold(): self._context.accounts.domain_sid, "builtin": BUILTIN}
         sid = sids.get(name)
         answer["DomainId"] = rpc_sid(sid) if sid is not None else NULL
         answer["ErrorCode"] = 0 if sid is not None else _NO_SUCH_DOMAIN
@@ -99,18 +90,20 @@ class _Service:
 
     def enumerate_domains(self, request: Any) -> Any:
         """Serve SamrEnumerateDomainsInSamServer. [MS-SAMR 3.1.5.2.1]"""
-        self.handles.find(request["ServerHandle"], _Connection)
+        self._context.handles.find(request["ServerHandle"], ServerObject)
         return self._entries(
-            request, samr.SamrEnumerateDomainsInSamServerResponse(), [(0, self.accounts.domain), (1, "Builtin")]
+            request,
+            samr.SamrEnumerateDomainsInSamServerResponse(),
+            [(0, self._context.accounts.domain), (1, "Builtin")],
         )
 
     def open_domain(self, request: Any) -> Any:
         """Serve SamrOpenDomain. [MS-SAMR 3.1.5.1.5]"""
-        self.handles.find(request["ServerHandle"], _Connection)
+        self._context.handles.find(request["ServerHandle"], ServerObject)
         sid = sid_of(request["DomainId"])
         answer = samr.SamrOpenDomainResponse()
-        known = sid in (self.accounts.domain_sid, BUILTIN)
-        answer["DomainHandle"] = self.handles.add(_Domain(sid)) if known else NULL_HANDLE
+        known = sid in (self._context.accounts.domain_sid, BUILTIN)
+        answer["DomainHandle"] = self._context.handles.add(DomainObject(sid)) if known else NULL_HANDLE
         answer["ErrorCode"] = 0 if known else _NO_SUCH_DOMAIN
         return answer
 
@@ -132,28 +125,21 @@ class _Service:
         answer["ErrorCode"] = 0
         return answer
 
-    def _members(self, domain: _Domain) -> list[tuple[int, str, Use]]:
-        if domain.sid == BUILTIN:
-            return [
-                (known.sid.sub_authorities[1], known.name, Use.ALIAS)
-                for known in WELL_KNOWN
-                if known.use is Use.ALIAS and known.sid.sub_authorities[0] == 32
-            ]
-        return [(rid, account.name, Use.USER) for rid, account in self.accounts.users()]
-
     def _enumerate(self, request: Any, answer: Any, use: Use) -> Any:
-        domain = self.handles.find(request["DomainHandle"], _Domain)
-        return self._entries(request, answer, [(rid, name) for rid, name, kind in self._members(domain) if kind is use])
+        domain = self._context.handles.find(request["DomainHandle"], DomainObject)
+        return self._entries(
+            request, answer, [(rid, name) for rid, name, kind in self._context.entries(domain) if kind is use]
+        )
 
     def enumerate_users(self, request: Any) -> Any:
         """Serve SamrEnumerateUsersInDomain. A filter without normal accounts returns no accounts.
         [MS-SAMR 3.1.5.2.5]"""
         kinds = int(request["UserAccountControl"])
-        use = Use.USER if not kinds or kinds & _NORMAL_ACCOUNT else Use.UNKNOWN
+        use = Use.USER if not kinds or kinds & samr_users.NORMAL_ACCOUNT else Use.UNKNOWN
         return self._enumerate(request, samr.SamrEnumerateUsersInDomainResponse(), use)
 
     def enumerate_groups(self, request: Any) -> Any:
-        """Serve SamrEnumerateGroupsInDomain. There are no groups."""
+        """Serve SamrEnumerateGroupsInDomain. All users are in one group; others are aliases."""
         return self._enumerate(request, samr.SamrEnumerateGroupsInDomainResponse(), Use.GROUP)
 
     def enumerate_aliases(self, request: Any) -> Any:
@@ -162,9 +148,9 @@ class _Service:
 
     def lookup_names(self, request: Any) -> Any:
         """Serve SamrLookupNamesInDomain. [MS-SAMR 3.1.5.11.2]"""
-        domain = self.handles.find(request["DomainHandle"], _Domain)
+        domain = self._context.handles.find(request["DomainHandle"], DomainObject)
         answer = samr.SamrLookupNamesInDomainResponse()
-        members = {name.casefold(): (rid, use) for rid, name, use in self._members(domain)}
+        members = {name.casefold(): (rid, use) for rid, name, use in self._context.entries(domain)}
         wanted = [string_of(name).casefold() for name in request["Names"]][:MAX_LOOKUPS]
         found = [members.get(name) for name in wanted]
         self._numbers(answer["RelativeIds"], [entry[0] if entry else 0 for entry in found])
@@ -174,9 +160,9 @@ class _Service:
 
     def lookup_ids(self, request: Any) -> Any:
         """Serve SamrLookupIdsInDomain. [MS-SAMR 3.1.5.11.3]"""
-        domain = self.handles.find(request["DomainHandle"], _Domain)
+        domain = self._context.handles.find(request["DomainHandle"], DomainObject)
         answer = samr.SamrLookupIdsInDomainResponse()
-        members = {rid: (name, use) for rid, name, use in self._members(domain)}
+        members = {rid: (name, use) for rid, name, use in self._context.entries(domain)}
         found = [members.get(int(rid["Data"])) for rid in request["RelativeIds"]][:MAX_LOOKUPS]
         answer["Names"]["Count"] = len(found)
         for entry in found:
@@ -195,64 +181,110 @@ class _Service:
             number["Data"] = int(value)
             array["Element"].append(number)
 
-    def open_user(self, request: Any) -> Any:
-        """Serve SamrOpenUser. [MS-SAMR 3.1.5.1.9]"""
-        domain = self.handles.find(request["DomainHandle"], _Domain)
-        rid = int(request["UserId"])
-        name = next((name for own, name, use in self._members(domain) if own == rid and use is Use.USER), None)
-        answer = samr.SamrOpenUserResponse()
-        answer["UserHandle"] = self.handles.add(_User(rid, name)) if name is not None else NULL_HANDLE
-        answer["ErrorCode"] = 0 if name is not None else _NO_SUCH_USER
-        return answer
-
-    def groups_of_user(self, request: Any) -> Any:
-        """Serve SamrGetGroupsForUser. [MS-SAMR 3.1.5.9.1]"""
-        self.handles.find(request["UserHandle"], _User)
-        answer = samr.SamrGetGroupsForUserResponse()
-        entry = samr.GROUP_MEMBERSHIP()
-        entry["RelativeId"] = DOMAIN_USERS
-        entry["Attributes"] = 7
-        answer["Groups"]["MembershipCount"] = 1
-        answer["Groups"]["Groups"].append(entry)
+    def rid_to_sid(self, request: Any) -> Any:
+        """Serve SamrRidToSid. [MS-SAMR 3.1.5.13.3]"""
+        held = self._context.handles.find(request["ObjectHandle"])
+        domain = held.sid if isinstance(held, DomainObject) else self._context.accounts.domain_sid
+        answer = samr.SamrRidToSidResponse()
+        answer["Sid"] = rpc_sid(domain._replace(sub_authorities=(*domain.sub_authorities, int(request["Rid"]))))
         answer["ErrorCode"] = 0
         return answer
 
-    def alias_membership(self, request: Any) -> Any:
-        """Serve SamrGetAliasMembership. Aliases have no listed members. [MS-SAMR 3.1.5.9.2]"""
-        self.handles.find(request["DomainHandle"], _Domain)
-        answer = samr.SamrGetAliasMembershipResponse()
-        answer["Membership"]["Count"] = 0
-        answer["Membership"]["Element"] = []
-        answer["ErrorCode"] = 0
-        return answer
+    # Rules for passwords
 
-    def query_user(self, request: Any, answer: Any) -> Any:
-        """Serve SamrQueryInformationUser and SamrQueryInformationUser2. [MS-SAMR 3.1.5.5.6]
-
-        The levels are general (1), names (6, 7, 8) and account control (16).
-        """
-        user: _User = self.handles.find(request["UserHandle"], _User)
-        level = int(request["UserInformationClass"])
-        info = answer["Buffer"]
-        if level not in (1, 6, 7, 8, 16):
+    def query_domain(self, request: Any, answer: Any) -> Any:
+        """Serve SamrQueryInformationDomain and SamrQueryInformationDomain2: rules for passwords (1), general (2), time
+        of logoff (3), comment (4), name (5), role (7), lock-out (12). [MS-SAMR 3.1.5.5.1]"""
+        self._context.handles.find(request["DomainHandle"], DomainObject)
+        level = int(request["DomainInformationClass"])
+        fill = self._domain_levels().get(level)
+        if fill is None:
             answer["Buffer"] = NULL
             answer["ErrorCode"] = NtStatus.INVALID_INFO_CLASS
             return answer
-        info["tag"] = level
-        if level == 1:
-            general = info["General"]
-            general["UserName"] = user.name
-            general["FullName"] = general["AdminComment"] = general["UserComment"] = ""
-            general["PrimaryGroupId"] = DOMAIN_USERS
-        elif level == 6:
-            info["Name"]["UserName"], info["Name"]["FullName"] = user.name, ""
-        elif level == 7:
-            info["AccountName"]["UserName"] = user.name
-        elif level == 8:
-            info["FullName"]["FullName"] = ""
-        else:
-            info["Control"]["UserAccountControl"] = _NORMAL_ACCOUNT
+        answer["Buffer"]["tag"] = level
+        fill(answer["Buffer"])
         answer["ErrorCode"] = 0
+        return answer
+
+    def _domain_levels(self) -> dict[int, Callable[[Any], None]]:
+        return {
+            1: self._fill_password_rules,
+            2: self._fill_general,
+            3: lambda info: put_time(info["Logoff"]["ForceLogoff"], NEVER),
+            4: lambda info: info["Oem"].__setitem__("OemInformation", self._context.server.settings.comment),
+            5: lambda info: info["Name"].__setitem__("DomainName", self._context.accounts.domain),
+            7: lambda info: info["Role"].__setitem__("DomainServerRole", _PRIMARY),
+            12: self._fill_lockout,
+        }
+
+    def _fill_password_rules(self, info: Any) -> None:
+        rules = info["Password"]
+        rules["MinPasswordLength"] = self._context.server.settings.min_password_length
+        rules["PasswordHistoryLength"] = 1
+        rules["PasswordProperties"] = 0
+        put_time(rules["MaxPasswordAge"], NEVER)
+        put_time(rules["MinPasswordAge"], 0)
+
+    def _fill_general(self, info: Any) -> None:
+        general, accounts = info["General"], self._context.accounts
+        put_time(general["ForceLogoff"], NEVER)
+        general["OemInformation"] = self._context.server.settings.comment
+        general["DomainName"], general["ReplicaSourceNodeName"] = accounts.domain, ""
+        put_time(general["DomainModifiedCount"], 1)
+        general["DomainServerState"], general["DomainServerRole"] = 1, _PRIMARY
+        general["UasCompatibilityRequired"] = 0
+        kinds = [use for _, _, use in self._context.entries(DomainObject(accounts.domain_sid))]
+        general["UserCount"], general["GroupCount"] = kinds.count(Use.USER), kinds.count(Use.GROUP)
+        general["AliasCount"] = kinds.count(Use.ALIAS)
+
+    def _fill_lockout(self, info: Any) -> None:
+        settings, part = self._context.server.settings, info["Lockout"]
+        part["LockoutThreshold"] = settings.lockout_failures
+        for name in ("LockoutDuration", "LockoutObservationWindow"):
+            # Durations are negative, in units of 100 ns.
+            part[name] = -int(settings.lockout_time * 10_000_000)
+
+    def password_information(self, request: Any, answer: Any) -> Any:
+        """Serve SamrGetDomainPasswordInformation and SamrGetUserDomainPasswordInformation. Anybody may ask: who cannot
+        log on needs them for a new password. [MS-SAMR 3.1.5.13.1, 3.1.5.13.4]"""
+        if "UserHandle" in request.fields:
+            self._context.handles.find(request["UserHandle"], UserObject)
+        answer["PasswordInformation"]["MinPasswordLength"] = self._context.server.settings.min_password_length
+        answer["PasswordInformation"]["PasswordProperties"] = 0
+        answer["ErrorCode"] = 0
+        return answer
+
+    # Lists as tables
+
+    def display(self, request: Any, answer: Any) -> Any:
+        """Serve SamrQueryDisplayInformation, 2 and 3: accounts (level 1); there are no machines and no groups (2 to 5).
+        [MS-SAMR 3.1.5.3.1]"""
+        domain: DomainObject = self._context.handles.find(request["DomainHandle"], DomainObject)
+        level, first = int(request["DisplayInformationClass"]), int(request["Index"])
+        names = {1: "UserInformation", 2: "MachineInformation", 3: "GroupInformation", 4: "OemUserInformation",
+                 5: "OemGroupInformation"}  # fmt: skip
+        answer["TotalAvailable"] = answer["TotalReturned"] = 0
+        if level not in names:
+            answer["Buffer"]["tag"] = 1
+            answer["Buffer"]["UserInformation"]["EntriesRead"] = 0
+            answer["ErrorCode"] = NtStatus.INVALID_INFO_CLASS
+            return answer
+        answer["Buffer"]["tag"] = level
+        part = answer["Buffer"][names[level]]
+        listed = level == 1 and domain.sid == self._context.accounts.domain_sid
+        found = list(self._context.accounts.users())[first : first + MAX_LOOKUPS] if listed else []
+        part["EntriesRead"] = len(found)
+        part["Buffer"] = []
+        for index, (rid, account) in enumerate(found, first + 1):
+            entry = samr.SAMPR_DOMAIN_DISPLAY_USER()
+            entry["Index"], entry["Rid"], entry["AccountControl"] = index, rid, samr_users.control_of(account)
+            entry["AccountName"], entry["AdminComment"] = account.name, account.comment
+            entry["FullName"] = account.full_name
+            part["Buffer"].append(entry)
+        answer["TotalAvailable"] = answer["TotalReturned"] = len(found)
+        more = listed and first + len(found) < len(self._context.server.users)
+        answer["ErrorCode"] = NtStatus.MORE_ENTRIES if more else 0
         return answer
 
 
@@ -263,36 +295,53 @@ def _outcome(found: list[Any]) -> int:
     return _SOME_NOT_MAPPED if mapped else _NONE_MAPPED
 
 
-def interface(accounts: Accounts, session: Session) -> Interface:
+def interface(server: ServerState, session: Session, association: Association) -> Interface:
     """Return the operations that are served. All others fault with the opnum out of range."""
-    service = _Service(accounts, session)
-    return Interface(
-        UUID,
-        VERSION,
-        {
-            0: operation(samr.SamrConnect, lambda request: service.connect(request, samr.SamrConnectResponse())),
-            1: operation(_CloseHandle, service.close),
-            5: operation(samr.SamrLookupDomainInSamServer, service.lookup_domain),
-            6: operation(samr.SamrEnumerateDomainsInSamServer, service.enumerate_domains),
-            7: operation(samr.SamrOpenDomain, service.open_domain),
-            11: operation(samr.SamrEnumerateGroupsInDomain, service.enumerate_groups),
-            13: operation(samr.SamrEnumerateUsersInDomain, service.enumerate_users),
-            15: operation(samr.SamrEnumerateAliasesInDomain, service.enumerate_aliases),
-            16: operation(samr.SamrGetAliasMembership, service.alias_membership),
-            17: operation(samr.SamrLookupNamesInDomain, service.lookup_names),
-            18: operation(samr.SamrLookupIdsInDomain, service.lookup_ids),
-            34: operation(samr.SamrOpenUser, service.open_user),
-            36: operation(
-                samr.SamrQueryInformationUser,
-                lambda request: service.query_user(request, samr.SamrQueryInformationUserResponse()),
-            ),
-            39: operation(samr.SamrGetGroupsForUser, service.groups_of_user),
-            47: operation(
-                samr.SamrQueryInformationUser2,
-                lambda request: service.query_user(request, samr.SamrQueryInformationUser2Response()),
-            ),
-            57: operation(samr.SamrConnect2, lambda request: service.connect(request, samr.SamrConnect2Response())),
-            62: operation(samr.SamrConnect4, lambda request: service.connect(request, samr.SamrConnect4Response())),
-            64: operation(samr.SamrConnect5, service.connect5),
-        },
-    )
+    context = Context(server, session, association)
+    service = _Service(context)
+    own = {
+        0: operation(samr.SamrConnect, lambda request: service.connect(request, samr.SamrConnectResponse())),
+        1: operation(_CloseHandle, service.close),
+        5: operation(samr.SamrLookupDomainInSamServer, service.lookup_domain),
+        6: operation(samr.SamrEnumerateDomainsInSamServer, service.enumerate_domains),
+        7: operation(samr.SamrOpenDomain, service.open_domain),
+        8: operation(
+            samr.SamrQueryInformationDomain,
+            lambda request: service.query_domain(request, samr.SamrQueryInformationDomainResponse()),
+        ),
+        11: operation(samr.SamrEnumerateGroupsInDomain, service.enumerate_groups),
+        13: operation(samr.SamrEnumerateUsersInDomain, service.enumerate_users),
+        15: operation(samr.SamrEnumerateAliasesInDomain, service.enumerate_aliases),
+        17: operation(samr.SamrLookupNamesInDomain, service.lookup_names),
+        18: operation(samr.SamrLookupIdsInDomain, service.lookup_ids),
+        40: operation(
+            samr.SamrQueryDisplayInformation,
+            lambda request: service.display(request, samr.SamrQueryDisplayInformationResponse()),
+        ),
+        44: operation(
+            samr.SamrGetUserDomainPasswordInformation,
+            lambda request: service.password_information(request, samr.SamrGetUserDomainPasswordInformationResponse()),
+        ),
+        46: operation(
+            samr.SamrQueryInformationDomain2,
+            lambda request: service.query_domain(request, samr.SamrQueryInformationDomain2Response()),
+        ),
+        48: operation(
+            samr.SamrQueryDisplayInformation2,
+            lambda request: service.display(request, samr.SamrQueryDisplayInformation2Response()),
+        ),
+        51: operation(
+            samr.SamrQueryDisplayInformation3,
+            lambda request: service.display(request, samr.SamrQueryDisplayInformation3Response()),
+        ),
+        56: operation(
+            samr.SamrGetDomainPasswordInformation,
+            lambda request: service.password_information(request, samr.SamrGetDomainPasswordInformationResponse()),
+        ),
+        57: operation(samr.SamrConnect2, lambda request: service.connect(request, samr.SamrConnect2Response())),
+        62: operation(samr.SamrConnect4, lambda request: service.connect(request, samr.SamrConnect4Response())),
+        64: operation(samr.SamrConnect5, service.connect5),
+        65: operation(samr.SamrRidToSid, service.rid_to_sid),
+    }
+    others = (samr_users.operations(context), samr_aliases.operations(context), samr_passwords.operations(context))
+    return Interface(UUID, VERSION, dict(itertools.chain(own.items(), *(part.items() for part in others))))

@@ -10,124 +10,37 @@ from impacket.dcerpc.v5.dtypes import NULL
 
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.ndr import (
+    ERROR_ACCESS_DENIED,
     ERROR_INVALID_LEVEL,
-    NERR_NET_NAME_NOT_FOUND,
+    ERROR_INVALID_PARAMETER,
+    ERROR_NOT_SUPPORTED,
     operation,
+    operation_later,
     text,
     wire_uuid,
 )
 from smb3server.rpc.srvsvc_lists import Lists
+from smb3server.rpc.srvsvc_shares import NetrShareSetInfo, Shares
 from smb3server.state.objects import Session
 from smb3server.state.server_state import ServerState
-from smb3server.state.share import Share, ShareType
 
 UUID = wire_uuid("4B324FC8-1670-01D3-1278-5A47BF6EE188")
 VERSION = 3
-SHARE_LEVELS = (0, 1, 2, 501, 502)
 SERVER_LEVELS = (100, 101, 102)
-STYPE_DISKTREE, STYPE_IPC, STYPE_SPECIAL = 0x00000000, 0x00000003, 0x80000000
+SERVER_SET_LEVELS = (101, 102, 502, 503, 599, 1005, 1107, 1010, 1016, 1017, 1018, *range(1501, 1557))
+_U32 = 0xFFFFFFFF
+_STATISTICS = [name.removeprefix("sts0_") for name, _ in srvs.STAT_SERVER_0.structure]
 PLATFORM_ID_NT = 500
 SERVER_TYPE = 0x00009003
 """Workstation, server, NT, NT server. [MS-SRVS 2.2.2.7]"""
 VERSION_MAJOR, VERSION_MINOR = 10, 0
 UNLIMITED = 0xFFFFFFFF
 
-_SHARE_INFO = {
-    0: srvs.SHARE_INFO_0,
-    1: srvs.SHARE_INFO_1,
-    2: srvs.SHARE_INFO_2,
-    501: srvs.SHARE_INFO_501,
-    502: srvs.SHARE_INFO_502,
-}
-
-
-def share_type(share: Share) -> int:
-    """Return the type of a share. [MS-SRVS 2.2.2.4]"""
-    if share.type is ShareType.PIPE:
-        return STYPE_IPC | STYPE_SPECIAL
-    return STYPE_DISKTREE | (STYPE_SPECIAL if share.hidden else 0)
-
 
 class _Service:
     def __init__(self, server: ServerState, session: Session) -> None:
         self.server = server
         self.session = session
-
-    def _fill(self, info: Any, level: int, share: Share) -> None:
-        prefix = f"shi{level}_"
-        info[prefix + "netname"] = text(share.name)
-        if level == 0:
-            return
-        info[prefix + "type"] = share_type(share)
-        info[prefix + "remark"] = text(share.remark)
-        if level == 501:
-            info[prefix + "flags"] = share.flags
-        elif level in (2, 502):
-            info[prefix + "permissions"] = 0
-            info[prefix + "max_uses"] = share.max_uses or UNLIMITED
-            info[prefix + "current_uses"] = self._uses(share)
-            # MS-SRVS requires a path. Clients need not know where a share is on this machine, so it is made up.
-            info[prefix + "path"] = text("" if share.type is ShareType.PIPE else f"C:\\{share.name}")
-            info[prefix + "passwd"] = NULL
-            if level == 502:
-                info[prefix + "reserved"] = 0
-                info[prefix + "security_descriptor"] = NULL
-
-    def _uses(self, share: Share) -> int:
-        sessions = self.server.sessions.by_id.values()
-        return sum(tree.share is share for session in sessions for tree in session.tree_connect_table.values())
-
-    def _admitted(self, share: Share) -> bool:
-        identity = self.session.identity
-        if share.type is ShareType.PIPE:
-            return True
-        return identity is not None and share.admits(identity, self.session.connection.client_name)
-
-    def share_enum(self, request: Any) -> Any:
-        """Serve NetrShareEnum and NetrShareEnumSticky. One answer has all shares, so no resume handle is needed.
-        [MS-SRVS 3.1.4.8]"""
-        level = request["InfoStruct"]["Level"]
-        answer = srvs.NetrShareEnumResponse()
-        answer["InfoStruct"]["Level"] = level
-        answer["ResumeHandle"] = NULL
-        if level not in SHARE_LEVELS:
-            answer["InfoStruct"]["Level"] = 1
-            answer["InfoStruct"]["ShareInfo"]["tag"] = 1
-            answer["InfoStruct"]["ShareInfo"]["Level1"] = NULL
-            answer["TotalEntries"] = 0
-            answer["ErrorCode"] = ERROR_INVALID_LEVEL
-            return answer
-        answer["InfoStruct"]["ShareInfo"]["tag"] = level
-        # IPC$ is well known. Other hidden shares are not listed: clients must know their names.
-        shares = [
-            share for share in self.server.share_list.values() if share.type is ShareType.PIPE or not share.hidden
-        ]
-        container = answer["InfoStruct"]["ShareInfo"][f"Level{level}"]
-        container["EntriesRead"] = len(shares)
-        for share in shares:
-            info = _SHARE_INFO[level]()
-            self._fill(info, level, share)
-            container["Buffer"].append(info)
-        answer["TotalEntries"] = len(shares)
-        answer["ErrorCode"] = 0
-        return answer
-
-    def share_get_info(self, request: Any) -> Any:
-        """Serve NetrShareGetInfo. A hidden share is visible to users who may use it. [MS-SRVS 3.1.4.10]"""
-        level = request["Level"]
-        answer = srvs.NetrShareGetInfoResponse()
-        share = self.server.share_list.get(str(request["NetName"]).rstrip("\0").casefold())
-        if share is not None and share.hidden and not self._admitted(share):
-            share = None
-        if level not in (0, 1, 2, 501, 502) or share is None:
-            answer["InfoStruct"]["tag"] = 1
-            answer["InfoStruct"]["ShareInfo1"] = NULL
-            answer["ErrorCode"] = NERR_NET_NAME_NOT_FOUND if share is None else ERROR_INVALID_LEVEL
-            return answer
-        answer["InfoStruct"]["tag"] = level
-        self._fill(answer["InfoStruct"][f"ShareInfo{level}"], level, share)
-        answer["ErrorCode"] = 0
-        return answer
 
     def server_get_info(self, request: Any) -> Any:
         """Serve NetrServerGetInfo. [MS-SRVS 3.1.4.17]"""
@@ -160,6 +73,63 @@ class _Service:
         answer["ErrorCode"] = 0
         return answer
 
+    def server_set_info(self, request: Any) -> Any:
+        """Serve NetrServerSetInfo. The configuration file has what it would set. [MS-SRVS 3.1.4.18]"""
+        answer = srvs.NetrServerSetInfoResponse()
+        answer["ParmErr"] = NULL
+        known = int(request["Level"]) in SERVER_SET_LEVELS
+        denied = ERROR_NOT_SUPPORTED if self._is_administrator else ERROR_ACCESS_DENIED
+        answer["ErrorCode"] = denied if known else ERROR_INVALID_LEVEL
+        return answer
+
+    @property
+    def _is_administrator(self) -> bool:
+        return self.server.administrators.include(self.session.identity)
+
+    def disk_enum(self, request: Any) -> Any:
+        """Serve NetrServerDiskEnum: all shares lie on C:, as their paths are shown. [MS-SRVS 3.1.4.19]"""
+        answer = srvs.NetrServerDiskEnumResponse()
+        answer["ResumeHandle"] = NULL
+        wrong = ERROR_INVALID_LEVEL if request["Level"] != 0 else 0
+        wrong = wrong or (0 if self._is_administrator else ERROR_ACCESS_DENIED)
+        names = [] if wrong else ["C:", ""]
+        answer["DiskInfoStruct"]["EntriesRead"] = len(names)
+        answer["DiskInfoStruct"]["Buffer"] = []
+        for name in names:
+            disk = srvs.DISK_INFO()
+            disk["Disk"] = text(name)
+            answer["DiskInfoStruct"]["Buffer"].append(disk)
+        answer["TotalEntries"] = max(0, len(names) - 1)
+        answer["ErrorCode"] = wrong
+        return answer
+
+    def statistics(self, request: Any) -> Any:
+        """Serve NetrServerStatisticsGet: of the connections that there are now. [MS-SRVS 3.1.4.20]"""
+        answer = srvs.NetrServerStatisticsGetResponse()
+        wrong = ERROR_INVALID_LEVEL if request["Level"] != 0 else 0
+        wrong = wrong or (ERROR_INVALID_PARAMETER if request["Options"] != 0 else 0)
+        wrong = wrong or (0 if self._is_administrator else ERROR_ACCESS_DENIED)
+        answer["ErrorCode"] = wrong
+        if wrong:
+            answer["InfoStruct"] = NULL
+            return answer
+        server, info = self.server, answer["InfoStruct"]
+        traffic = [connection.transport.traffic for connection in server.connection_list]
+        sent = sum(entry.inline_bytes_sent + entry.rdma_write_bytes for entry in traffic)
+        received = sum(entry.inline_bytes_received + entry.rdma_read_bytes for entry in traffic)
+        values = {
+            "start": int(server.server_start_time) & _U32,
+            "fopens": len(server.opens.by_id) & _U32,
+            "sopens": len(server.sessions.by_id) & _U32,
+            "bytessent_low": sent & _U32,
+            "bytessent_high": sent >> 32 & _U32,
+            "bytesrcvd_low": received & _U32,
+            "bytesrcvd_high": received >> 32 & _U32,
+        }
+        for name in _STATISTICS:
+            info[f"sts0_{name}"] = values.get(name, 0)
+        return answer
+
     def remote_time_of_day(self, request: Any) -> Any:
         """Serve NetrRemoteTOD. [MS-SRVS 3.1.4.21]"""
         now = time.time()
@@ -184,17 +154,32 @@ class _Service:
 
 def interface(server: ServerState, session: Session) -> Interface:
     """Return the operations that are served. All others fault with the opnum out of range."""
-    service, lists = _Service(server, session), Lists(server.sessions.by_id, session)
+    service, shares, lists = _Service(server, session), Shares(server, session), Lists(server, session)
     return Interface(
         UUID,
         VERSION,
         {
+            8: operation(srvs.NetrConnectionEnum, lists.connection_enum),
             9: operation(srvs.NetrFileEnum, lists.file_enum),
+            10: operation(srvs.NetrFileGetInfo, lists.file_get_info),
+            11: operation(srvs.NetrFileClose, lists.file_close),
             12: operation(srvs.NetrSessionEnum, lists.session_enum),
-            15: operation(srvs.NetrShareEnum, service.share_enum),
-            16: operation(srvs.NetrShareGetInfo, service.share_get_info),
+            13: operation(srvs.NetrSessionDel, lists.session_delete),
+            14: operation_later(srvs.NetrShareAdd, shares.add),
+            15: operation(srvs.NetrShareEnum, shares.enum),
+            16: operation(srvs.NetrShareGetInfo, shares.get_info),
+            17: operation_later(NetrShareSetInfo, shares.set_info),
+            18: operation_later(srvs.NetrShareDel, shares.delete),
+            19: operation_later(srvs.NetrShareDelSticky, shares.delete_sticky),
+            20: operation(srvs.NetrShareCheck, shares.check),
             21: operation(srvs.NetrServerGetInfo, service.server_get_info),
+            22: operation(srvs.NetrServerSetInfo, service.server_set_info),
+            23: operation(srvs.NetrServerDiskEnum, service.disk_enum),
+            24: operation(srvs.NetrServerStatisticsGet, service.statistics),
             28: operation(srvs.NetrRemoteTOD, service.remote_time_of_day),
-            36: operation(srvs.NetrShareEnumSticky, service.share_enum),
+            36: operation(srvs.NetrShareEnumSticky, shares.enum),
+            37: operation(srvs.NetrShareDelStart, shares.delete_start),
+            38: operation_later(srvs.NetrShareDelCommit, shares.delete_commit),
+            57: operation_later(srvs.NetrShareDelEx, shares.delete_extended),
         },
     )

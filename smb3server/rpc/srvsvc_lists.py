@@ -1,19 +1,38 @@
-"""Lists of sessions and open files for the Server Service. Users see only their own. [MS-SRVS 3.1.4.5, 3.1.4.2]"""
+"""Sessions, tree connects and open files for the Server Service: lists of them, and their ends.
+[MS-SRVS 3.1.4.1 to 3.1.4.6]
+
+Administrators see all, and may end them. Other users see their own.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from impacket.dcerpc.v5 import srvs
 from impacket.dcerpc.v5.dtypes import NULL
 
-from smb3server.rpc.ndr import ERROR_ACCESS_DENIED, ERROR_INVALID_LEVEL, text
+from smb3server.process.turns import call_in_own_turn
+from smb3server.rpc.ndr import (
+    ERROR_ACCESS_DENIED,
+    ERROR_FILE_NOT_FOUND,
+    ERROR_INVALID_LEVEL,
+    ERROR_INVALID_PARAMETER,
+    NERR_CLIENT_NAME_NOT_FOUND,
+    NERR_NET_NAME_NOT_FOUND,
+    text,
+)
+from smb3server.state.endings import end_session
 from smb3server.wire.create import Access
 
 if TYPE_CHECKING:
-    from smb3server.state.objects import Open, Session
+    from smb3server.state.objects import Open, Session, TreeConnect
+    from smb3server.state.server_state import ServerState
+
+log = logging.getLogger(__name__)
 
 _SESSION_INFO = {
     0: srvs.SESSION_INFO_0,
@@ -23,6 +42,10 @@ _SESSION_INFO = {
     502: srvs.SESSION_INFO_502,
 }
 _FILE_INFO = {2: srvs.FILE_INFO_2, 3: srvs.FILE_INFO_3}
+_CONNECTION_INFO = {0: srvs.CONNECTION_INFO_0, 1: srvs.CONNECTION_INFO_1}
+_STYPE_IPC = 3
+_MAX_QUALIFIER = 1023
+"""Characters of a name by which a list is restricted."""
 _GUEST, _NO_ENCRYPTION = 1, 2
 _READ, _WRITE, _CREATE = 1, 2, 4
 """PERM_FILE_*. [MS-SRVS 2.2.2.3]"""
@@ -44,15 +67,24 @@ def _asked(value: Any) -> str:
 class Lists:
     """The lists of the server, as the user of one session sees them."""
 
-    def __init__(self, sessions: Mapping[int, Session], session: Session) -> None:
-        """Make the lists for the user of ``session``. ``sessions`` are all sessions of the server."""
-        self._sessions = sessions
+    def __init__(self, server: ServerState, session: Session) -> None:
+        """Make the lists for the user of ``session``."""
+        self._server = server
+        self._sessions = server.sessions.by_id
         self._session = session
+
+    @property
+    def _is_administrator(self) -> bool:
+        return self._server.administrators.include(self._session.identity)
 
     def _may_ask(self) -> bool:
         return not (self._session.is_guest or self._session.is_anonymous)
 
     def _own_sessions(self) -> Iterator[Session]:
+        """Return the sessions that the user may see."""
+        if self._is_administrator:
+            yield from (session for session in self._sessions.values() if session.identity is not None)
+            return
         own = self._session.identity.owner if self._session.identity is not None else None
         for session in self._sessions.values():
             if session.identity is not None and session.identity.owner == own:
@@ -76,11 +108,7 @@ class Lists:
         answer["InfoStruct"]["SessionInfo"]["tag"] = level
         container = answer["InfoStruct"]["SessionInfo"][f"Level{level}"]
         container["Buffer"] = []
-        found = [
-            session
-            for session in self._own_sessions()
-            if (not client or _client(session).casefold() == client) and (not user or _user(session).casefold() == user)
-        ]
+        found = self._sessions_of(client, user)
         for session in found:
             container["Buffer"].append(self._session_info(kind(), f"sesi{level}_", level, session))
         container["EntriesRead"] = answer["TotalEntries"] = len(found)
@@ -125,7 +153,7 @@ class Lists:
         container["Buffer"] = []
         count = 0
         for opened in self._own_opens():
-            path = _path(opened)
+            path = self._path(opened)
             if (base and not path.casefold().startswith(base)) or (user and _user(opened.session).casefold() != user):
                 continue
             count += 1
@@ -135,20 +163,151 @@ class Lists:
         return answer
 
     def _own_opens(self) -> Iterator[Open]:
+        """Return the opens that the user may see. Those whose client is away belong to no session."""
+        if self._is_administrator:
+            yield from self._server.opens.by_id.values()
+            return
         for session in self._own_sessions():
             yield from session.open_table.values()
 
+    def _path(self, opened: Open) -> str:
+        """Return the path of an open as on a Windows server, or the name of a pipe.
 
-def _path(opened: Open) -> str:
-    """Return the path of an open as on a Windows server with its shares in C:\\, or the name of a pipe."""
-    if opened.handle is None:
-        return "\\PIPE\\" + "\\".join(opened.path)
-    return "\\".join((f"C:\\{opened.tree.share.name}", *opened.path))
+        Administrators see where it is on this machine, others as if the shares were in C:\\."""
+        if opened.handle is None:
+            return "\\PIPE\\" + "\\".join(opened.path)
+        share = opened.tree.share
+        root = shown_path(share.path) if self._is_administrator else f"C:\\{share.name}"
+        return "\\".join((root, *opened.path))
+
+    def file_get_info(self, request: Any) -> Any:
+        """Serve NetrFileGetInfo. [MS-SRVS 3.1.4.3]"""
+        level = int(request["Level"])
+        answer = srvs.NetrFileGetInfoResponse()
+        found = self._with_id(int(request["FileId"])) if self._is_administrator else []
+        kind = _FILE_INFO.get(level)
+        if kind is None or len(found) != 1:
+            answer["InfoStruct"]["tag"] = 3
+            answer["InfoStruct"]["FileInfo3"] = NULL
+            denied = ERROR_FILE_NOT_FOUND if self._is_administrator else ERROR_ACCESS_DENIED
+            answer["ErrorCode"] = ERROR_INVALID_LEVEL if kind is None else denied
+            return answer
+        answer["InfoStruct"]["tag"] = level
+        _file_info(answer["InfoStruct"][f"FileInfo{level}"], level, found[0], self._path(found[0]))
+        answer["ErrorCode"] = 0
+        return answer
+
+    def file_close(self, request: Any) -> Any:
+        """Serve NetrFileClose. [MS-SRVS 3.1.4.4]"""
+        answer = srvs.NetrFileCloseResponse()
+        answer["ErrorCode"] = ERROR_ACCESS_DENIED
+        if self._is_administrator:
+            found = self._with_id(int(request["FileId"]))
+            # Ids have 31 bits here. If two opens have the same one, it is not known which is meant.
+            answer["ErrorCode"] = 0 if len(found) == 1 else ERROR_FILE_NOT_FOUND
+            for opened in found if len(found) == 1 else ():
+                log.info("%s closed by %s", "/".join(opened.path) or "/", self._session.identity)
+                # The answer comes first: the open may be the pipe that this call came through.
+                call_in_own_turn(partial(self._server.opens.close, opened))
+        return answer
+
+    def _with_id(self, number: int) -> list[Open]:
+        return [opened for opened in self._server.opens.by_id.values() if _number(opened) == number]
+
+    def session_delete(self, request: Any) -> Any:
+        """Serve NetrSessionDel. [MS-SRVS 3.1.4.6]"""
+        answer = srvs.NetrSessionDelResponse()
+        client, user = _asked(request["ClientName"]), _asked(request["UserName"])
+        given = str(request["ClientName"]) if isinstance(request["ClientName"], str) else ""
+        if not self._is_administrator:
+            answer["ErrorCode"] = ERROR_ACCESS_DENIED
+            return answer
+        if not (client or user) or max(len(client), len(user)) > _MAX_QUALIFIER:
+            answer["ErrorCode"] = ERROR_INVALID_PARAMETER
+            return answer
+        found = self._sessions_of(client, user) if not client or given.startswith("\\\\") else []
+        for session in found:
+            log.info("%s: session of %s ended by %s", _client(session), session.identity, self._session.identity)
+            # The answer comes first: the session may be that of this call.
+            call_in_own_turn(partial(end_session, self._server, session))
+        answer["ErrorCode"] = 0 if found else NERR_CLIENT_NAME_NOT_FOUND
+        return answer
+
+    def _sessions_of(self, client: str, user: str) -> list[Session]:
+        return [
+            session
+            for session in self._own_sessions()
+            if (not client or _client(session).casefold() == client) and (not user or _user(session).casefold() == user)
+        ]
+
+    def connection_enum(self, request: Any) -> Any:
+        """Serve NetrConnectionEnum: the tree connects to a share, or those of a client. [MS-SRVS 3.1.4.1]"""
+        level = int(request["InfoStruct"]["Level"])
+        qualifier = str(request["Qualifier"]).rstrip("\0") if isinstance(request["Qualifier"], str) else ""
+        answer = srvs.NetrConnectionEnumResponse()
+        answer["ResumeHandle"] = NULL
+        answer["InfoStruct"]["Level"] = level
+        wrong = 0 if self._is_administrator else ERROR_ACCESS_DENIED
+        if level not in _CONNECTION_INFO:
+            wrong = ERROR_INVALID_LEVEL
+        elif not qualifier or len(qualifier) > _MAX_QUALIFIER:
+            wrong = wrong or ERROR_INVALID_PARAMETER
+        elif not wrong and not qualifier.startswith("\\") and qualifier.casefold() not in self._server.share_list:
+            wrong = NERR_NET_NAME_NOT_FOUND
+        if wrong:
+            answer["InfoStruct"]["Level"] = answer["InfoStruct"]["ConnectInfo"]["tag"] = 1
+            answer["InfoStruct"]["ConnectInfo"]["Level1"] = NULL
+            answer["TotalEntries"] = 0
+            answer["ErrorCode"] = wrong
+            return answer
+        answer["InfoStruct"]["ConnectInfo"]["tag"] = level
+        container = answer["InfoStruct"]["ConnectInfo"][f"Level{level}"]
+        container["Buffer"] = []
+        found = [tree for tree in self._trees() if _qualifies(tree, qualifier)]
+        for number, tree in enumerate(found, 1):
+            info = _CONNECTION_INFO[level]()
+            container["Buffer"].append(_connection_info(info, level, number, tree, qualifier))
+        container["EntriesRead"] = answer["TotalEntries"] = len(found)
+        answer["ErrorCode"] = 0
+        return answer
+
+    def _trees(self) -> Iterator[TreeConnect]:
+        for session in self._own_sessions():
+            yield from session.tree_connect_table.values()
+
+
+def shown_path(path: str) -> str:
+    """Return a path of this machine as Windows writes paths."""
+    return "C:" + path.replace("/", "\\")
+
+
+def _qualifies(tree: TreeConnect, qualifier: str) -> bool:
+    if qualifier.startswith("\\"):
+        return _client(tree.session).casefold() == qualifier.lstrip("\\").casefold()
+    return tree.share.name.casefold() == qualifier.casefold()
+
+
+def _connection_info(info: Any, level: int, number: int, tree: TreeConnect, qualifier: str) -> Any:
+    info[f"coni{level}_id"] = number
+    if level == 1:
+        info["coni1_type"] = _STYPE_IPC if tree.share.backend is None else 0
+        info["coni1_num_opens"] = tree.open_count
+        info["coni1_num_users"] = 1
+        info["coni1_time"] = int(max(0.0, time.time() - tree.creation_time))
+        info["coni1_username"] = text(_user(tree.session))
+        other = tree.share.name if qualifier.startswith("\\") else _client(tree.session)
+        info["coni1_netname"] = text(other)
+    return info
+
+
+def _number(opened: Open) -> int:
+    """Return the id of an open in these lists. Some clients show it as a signed number."""
+    return opened.file_id[0] & 0x7FFFFFFF
 
 
 def _file_info(info: Any, level: int, opened: Open, path: str) -> Any:
     prefix = f"fi{level}_"
-    info[prefix + "id"] = opened.file_id[0] & 0xFFFFFFFF
+    info[prefix + "id"] = _number(opened)
     if level == 2:
         return info
     granted = opened.granted_access

@@ -116,8 +116,9 @@ def _choose(what: str, known: dict[str, _Entry], given: str) -> _Entry:
     """Return the entry that an id, or the beginning of one, names. Raises ``RefusedError``."""
     wanted = given.lower().removeprefix("0x")
     found = [name for name in known if wanted and name.startswith(wanted)]
-    if wanted in known:
-        found = [wanted]
+    # Reports print all digits of an id, zeros in front included.
+    if exact := [name for name in known if wanted and name.lstrip("0") == wanted.lstrip("0")]:
+        found = exact
     if not found:
         raise RefusedError(f"there is no {what} {given}; `smb3server {what} list` shows them")
     if len(found) > 1:

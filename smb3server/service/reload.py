@@ -87,7 +87,11 @@ class Reload:
         new = [name for name in wanted if name not in present or name in gone]
         realms = realms_of_keytab(config.settings)
         kept = [name for name in wanted if name in present and name not in gone]
-        prepared = [self._shares.prepare(config, wanted[name], outcome.notes) for name in kept]
+        prepared = []
+        for name in kept:
+            # What is as it was needs no note again.
+            notes = outcome.notes if wanted[name] != present[name] else []
+            prepared.append(self._shares.prepare(config, wanted[name], notes))
         made = self._make(config, [wanted[name] for name in new], outcome)
         before, self.config = self.config, config
         self._apply_settings(before, fresh.settings, realms, outcome)

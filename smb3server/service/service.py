@@ -21,6 +21,7 @@ from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
 from smb3server.process.service_manager import ServiceManager
 from smb3server.server.server import Server
+from smb3server.service.account_keeper import UsersFileKeeper
 from smb3server.service.admin_commands import client_commands, process_commands, share_commands
 from smb3server.service.client_admin import ClientAdmin
 from smb3server.service.homes import HomeShares
@@ -137,6 +138,7 @@ class Service:
         self.share_admin.load(self.config.state)
         self._reload.start_with(self.share_admin.complete(self.config))
         self.notes += self.config.notes
+        self.server.account_keeper = UsersFileKeeper(self.users, asyncio.get_running_loop())
         self.notes += warn_of_roots(self.server.users)
         for share in self.config.shares:
             self.server.add_share(self.shares.make(self.config, share, self.notes))

@@ -44,6 +44,11 @@ class LiveUsers:
         self._server = server
         self._config = config
 
+    @property
+    def config(self) -> Config:
+        """The configuration whose accounts these are."""
+        return self._config
+
     def use(self, config: Config) -> Changes:
         """Use another configuration, with the accounts that it has. See ``apply``."""
         self._config = config
@@ -125,7 +130,7 @@ class LiveUsers:
         """Serve ``reload_users``: read the users file again, if it is the one that ``file`` names, or whatever it is if
         the request names none."""
         path, named = self._config.users_file, request.get("file")
-        if isinstance(named, str) and (path is None or path.absolute() != Path(named).absolute()):
+        if isinstance(named, str) and (path is None or path.resolve() != Path(named).resolve()):
             return {"uses_file": False}
         try:
             changes = self.reload()

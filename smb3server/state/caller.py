@@ -26,7 +26,7 @@ def token_of(session: Session, user: User | None, accounts: Accounts) -> Token:
     known = session.token
     if known is not None and known[0] is identity and known[1] is user:
         return known[2]
-    token = tokens.token_for(identity, accounts.identity_sid(identity), user)
+    token = tokens.token_for(identity, accounts.identity_sid(identity), user, accounts.memberships(identity))
     session.token = (identity, user, token)
     return token
 

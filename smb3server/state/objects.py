@@ -386,6 +386,11 @@ class Pipe(Protocol):
         """Whether a read has to wait for a message."""
         ...
 
+    @property
+    def answers_later(self) -> bool:
+        """Whether an answer will come to what was written."""
+        ...
+
     def wait(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, in a turn of its own, when it has a message or is closed."""
         ...

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from smb3server.auth.users_file import StoredUser
 from smb3server.state.objects import Open
 
 if TYPE_CHECKING:
@@ -125,4 +126,26 @@ class ShareAdministration(Protocol):
 
     def allows_folder(self, path: str) -> bool:
         """Return whether administrators may share this directory from afar."""
+        ...
+
+
+class AccountNotKept(Exception):
+    """A change of the accounts was not made. The text says why."""
+
+
+class AccountKeeper(Protocol):
+    """Changes the accounts while the server runs. The methods block, and must not be called on the event loop.
+
+    A change is stored and in effect when a method returns. All raise ``AccountNotKept``."""
+
+    def add(self, user: StoredUser) -> None:
+        """Add an account."""
+        ...
+
+    def change(self, name: str, change: Callable[[StoredUser], StoredUser]) -> None:
+        """Replace an account with what ``change`` makes of it."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove an account."""
         ...

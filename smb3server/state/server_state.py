@@ -23,7 +23,7 @@ from smb3server.state.break_notifications import BreakNotifications
 from smb3server.state.ceilings import Ceilings
 from smb3server.state.host_changes import HostChanges
 from smb3server.state.opens import OpenTable
-from smb3server.state.ports import Fence, Homes, ShareAdministration
+from smb3server.state.ports import AccountKeeper, Fence, Homes, ShareAdministration
 from smb3server.state.sessions import Sessions
 from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
 from smbdirect.transport.pool import BufferPool
@@ -68,6 +68,8 @@ class ServerState:
         self._init_accounts()
         self._init_network()
         self.homes: Homes | None = None
+        self.account_keeper: AccountKeeper | None = None
+        """Changes accounts. None means that they cannot be changed."""
         self.share_administration: ShareAdministration | None = None
         """Changes the shares while the server runs. None: nobody can."""
         self.fence: Fence | None = None
@@ -79,7 +81,11 @@ class ServerState:
     def _init_accounts(self) -> None:
         settings = self.settings
         self.accounts = Accounts(
-            self.users, settings.server_name, self.server_guid[:12], guests_may_ask=settings.guests_see_accounts
+            self.users,
+            settings.server_name,
+            self.server_guid[:12],
+            guests_may_ask=settings.guests_see_accounts,
+            lists=settings,
         )
         self.administrators = Administrators(settings.admins)
         self.principals: Principals | None = None

@@ -61,9 +61,9 @@ class Page:
         app.on_response_prepare.append(self._prepare)
         app.router.add_get("/", self._index)
         app.router.add_get("/static/{name}", self._static)
+        app.router.add_get("/api/me", self._me)
         app.router.add_post("/api/login", self._log_on)
         for path, handler in {
-            "/api/me": self._me,
             "/api/stream": self._stream,
             "/api/files": self._open_files,
             "/api/log": self._log,
@@ -129,7 +129,9 @@ class Page:
         return {"user": login.user, "csrf": login.csrf, "actions": [name for name in ACTIONS if name in known]}
 
     async def _me(self, request: web.Request) -> web.Response:
-        return web.json_response(self._describe(request[_LOGIN]))
+        """Say who has logged on. Nobody is no error: the page asks this first."""
+        login = self._logins.find(request.cookies.get(self._cookie, ""))
+        return web.json_response({"user": ""} if login is None else self._describe(login))
 
     async def _log_off(self, request: web.Request) -> web.Response:
         self._logins.log_off(request.cookies.get(self._cookie, ""))

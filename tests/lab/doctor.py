@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from smb3server.cli.doctor_share import Result, Target, consult
+from smb3server.cli.doctor_patient import Result, Target
+from smb3server.cli.doctor_share import consult
 from tests.lab.scene import Scene
 
 

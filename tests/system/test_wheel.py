@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import site
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from smb3server import __version__
+from smb3server.cli.completion import SHELLS
+from smb3server.cli.manual import pages
 from smb3server.client import Client, open_tcp
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smbdirect import native
@@ -99,13 +103,34 @@ def test_the_source_distribution_is_complete(source: Path) -> None:
 def test_the_wheel_has_every_file_of_the_packages(built: tuple[Path, bool]) -> None:
     wheel, with_c = built
     with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        names = {name for name in archive.namelist() if not re.match(r"smb3server-[^/]*\.(dist-info|data)/", name)}
     compiled = {name for name in names if name.endswith(".so")}
     assert names - compiled == files_of_the_packages()
     assert {name.partition(".")[0] + ".c" for name in compiled} == (SOURCES if with_c else set())
     # One build serves all versions of Python.
     assert not compiled or all(name.endswith(".abi3.so") for name in compiled)
     assert "-cp311-abi3-" in wheel.name
+
+
+def test_the_wheel_has_manual_pages_completion_and_the_licence(built: tuple[Path, bool]) -> None:
+    with zipfile.ZipFile(built[0]) as archive:
+        names = {name.partition("/")[2] for name in archive.namelist()}
+        (about,) = [archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA")]
+    assert {f"data/share/man/man1/{page}" for page in pages()} <= names
+    assert {f"data/{place}" for place in SHELLS.values()} <= names
+    assert any(name.endswith("LICENSE") for name in names)
+    assert "Author: the smb3server developers" in about and "License: Apache-2.0" in about
+    assert f"\nVersion: {__version__}\n" in about
+
+
+@pytest.mark.skipif(shutil.which("pipx") is None, reason="needs pipx")
+def test_pipx_puts_one_program_on_the_path(built: tuple[Path, bool], tmp_path: Path) -> None:
+    """Packages that the server needs bring programs of their own, which stay in its environment."""
+    places = {"PIPX_HOME": str(tmp_path / "home"), "PIPX_BIN_DIR": str(tmp_path / "bin")}
+    run("pipx", "install", "--python", "/usr/bin/python3", built[0], **places)
+    assert [path.name for path in (tmp_path / "bin").iterdir()] == ["smb3server"]
+    assert run(tmp_path / "bin" / "smb3server", "--version").startswith(f"smb3server {__version__} ")
+    assert (tmp_path / "home/venvs/smb3server/share/man/man1/smb3server.1").is_file()
 
 
 def test_the_version_says_what_is_in_use(installed: tuple[Path, bool]) -> None:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from smb3server.process import output
 from tools.web_pictures.browser import browser, why_not
 from tools.web_pictures.scene import ADMIN, PASSWORD, busy, serving, url
 
@@ -69,4 +70,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

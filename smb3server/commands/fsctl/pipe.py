@@ -35,7 +35,7 @@ def transceive(control: Control) -> Response | Pending:
         data, more = pipe.read(control.max_output)
         return control.respond(data, NtStatus.BUFFER_OVERFLOW if more else NtStatus.SUCCESS)
 
-    return pipe_turns.write(control.request, opened, bytes(control.data), respond)
+    return pipe_turns.exchange(control.request, opened, bytes(control.data), respond)
 
 
 @fsctl(Fsctl.PIPE_PEEK)

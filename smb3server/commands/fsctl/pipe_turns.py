@@ -32,6 +32,15 @@ def write(request: TreeRequest, opened: Open, data: bytes, respond: Callable[[],
     return waiting.run(request, _write(request, opened, pipe, data, respond))
 
 
+def exchange(request: TreeRequest, opened: Open, data: bytes, respond: Callable[[], Response]) -> Response | Pending:
+    """Do ``write``, and wait for the answer if it comes later."""
+    pipe = pipe_of(opened)
+    if pipe.turn.locked() or pipe.is_slow(len(data)):
+        return waiting.run(request, _write(request, opened, pipe, data, respond, exchange=True))
+    pipe.write(data)
+    return read(request, opened, respond) if pipe.is_empty and pipe.answers_later else respond()
+
+
 def in_turn(request: TreeRequest, opened: Open, respond: Callable[[], Response]) -> Response | Pending:
     """Answer with the result of ``respond`` when earlier data has been processed."""
     pipe = pipe_of(opened)
@@ -64,7 +73,12 @@ async def _wait(pipe: Pipe, respond: Callable[[], Response]) -> Response:
 
 
 async def _write(
-    request: TreeRequest, opened: Open, pipe: Pipe, data: bytes, respond: Callable[[], Response]
+    request: TreeRequest,
+    opened: Open,
+    pipe: Pipe,
+    data: bytes,
+    respond: Callable[[], Response],
+    exchange: bool = False,
 ) -> Response:
     async with pipe.turn:
         if not pipe.begin():
@@ -82,7 +96,21 @@ async def _write(
 
         # Even if this request is cancelled, no other may write before this has ended.
         await _to_the_end(asyncio.ensure_future(waiting.over(begin)))
-        return respond()
+        if not (exchange and pipe.is_empty and pipe.answers_later):
+            return respond()
+    await _message(pipe)
+    return respond()
+
+
+async def _message(pipe: Pipe) -> None:
+    """Wait until a pipe has a message, or is closed."""
+    while pipe.is_empty:
+        there = asyncio.Event()
+        pipe.wait(there.set)
+        try:
+            await there.wait()
+        finally:
+            pipe.unwait(there.set)
 
 
 async def _to_the_end(task: asyncio.Future[None]) -> None:

@@ -33,6 +33,11 @@ async function post(path, body = {}) {
   return answer;
 }
 
+// Null if the server does not answer.
+async function whoIsThere() {
+  try { return await get("/api/me"); } catch { return null; }
+}
+
 function say(text, failed = false) {
   const message = $("message");
   message.textContent = text;
@@ -108,7 +113,7 @@ $("theme").addEventListener("click", () => {
 function applyTheme() {
   const theme = localStorage.getItem("theme") || "";
   document.documentElement.dataset.theme = theme;
-  $("theme").textContent = theme ? `${theme[0].toUpperCase()}${theme.slice(1)}` : "Auto";
+  $("theme").textContent = `Theme: ${theme || "auto"}`;
   chart.draw();
 }
 
@@ -126,8 +131,9 @@ function follow() {
     pill("lost", "No connection");
     // The browser tries again by itself, unless it was refused: then the login has ended, or the server is busy.
     if (stream.readyState === EventSource.CLOSED) {
-      get("/api/me").then(() => setTimeout(() => me && follow(), 5000)).catch(() => {
-        if (me) setTimeout(() => me && follow(), 5000);
+      whoIsThere().then((answer) => {
+        if (answer && !answer.user) showLogin("You have been logged off.");
+        else setTimeout(() => me && follow(), 5000);
       });
     }
   };
@@ -186,8 +192,10 @@ function showVerdict() {
   let kind = "idle", title, text;
   if (!report.channels.length) [title, text] = ["No client is connected", "The page shows how their data travels as soon as there is one."];
   else if (report.server.rdma === "off") [title, text] = ["RDMA is off", "The server was started without SMB Direct: start it with --rdma."];
-  else if (count("bad")) [kind, title, text] = ["bad", `${count("bad")} of ${kinds.length} connections could use RDMA and do not`, "The RDMA page says why, and what to do."];
-  else if (count("good")) [kind, title, text] = ["good", "Data travels by RDMA", `${bytes(moved)} so far, over ${count("good")} of ${kinds.length} connections.`];
+  else if (count("good")) {
+    [kind, title] = count("bad") ? ["mixed", `Data travels by RDMA on ${count("good")} of ${kinds.length} connections`] : ["good", "Data travels by RDMA"];
+    text = `${bytes(moved)} by RDMA since these clients connected.${count("bad") ? " The RDMA page says why not all of it, and what to do." : ""}`;
+  } else if (count("bad")) [kind, title, text] = ["bad", "No data travels by RDMA", "The RDMA page says why, for each connection, and what to do."];
   else [title, text] = ["RDMA is ready", "No data has been large enough for it yet."];
   $("verdict").className = `verdict ${kind}`;
   $("verdict").replaceChildren(element("div", {}, element("strong", {}, title), element("p", {}, text)), element("a", { href: "#channels" }, "See each connection"));
@@ -195,7 +203,7 @@ function showVerdict() {
 
 function showChannels() {
   const choices = report.server.rdma_choices.map((choice) => element("li", { class: choice.served ? "good" : "bad" },
-    element("strong", {}, `${choice.fabric} on ${choice.host || "all addresses"}`), choice.served ? ` served, port ${choice.ports.join(", ")}. ` : " not served. ", code(choice.reason), choice.remedy ? element("em", {}, " ", code(choice.remedy)) : null));
+    element("strong", {}, `${choice.fabric} on ${choice.host || "all addresses"}`), choice.served ? ` is served, port ${choice.ports.join(", ")} (` : " is not served (", code(choice.reason), ")", choice.remedy ? element("em", {}, " ", code(choice.remedy)) : null));
   $("fabrics").replaceChildren(choices.length ? element("ul", { class: "fabrics" }, ...choices) : element("p", { class: "empty" }, "SMB Direct is off: start the server with --rdma."));
   const order = { bad: 0, good: 1, idle: 2 };
   const channels = [...report.channels].sort((a, b) => order[colour(a)] - order[colour(b)] || a.channel - b.channel);
@@ -204,7 +212,7 @@ function showChannels() {
     const inline = channel.inline_bytes_received + channel.inline_bytes_sent;
     const part = byRdma + inline ? Math.round((100 * byRdma) / (byRdma + inline)) : 0;
     const meter = element("meter", { min: 0, max: 100, value: part, "aria-label": `${part} % of the bytes by RDMA` });
-    const protection = channel.encryption ? "encrypted" : channel.signing_required ? `signed, ${channel.signing}` : "clear";
+    const protection = channel.encryption ? `encrypted, ${channel.cipher}` : channel.signing_required ? `signed, ${channel.signing}` : channel.rdma_protection || "clear";
     return element("article", { class: `channel ${colour(channel)}` },
       element("h3", {}, badge(channel), ` ${channel.peer} `, element("small", {}, `${channel.fabric} · SMB ${channel.dialect} · ${whose(channel)}`)),
       element("p", { class: "why" }, code(channel.rdma.text)),
@@ -317,4 +325,7 @@ window.addEventListener("hashchange", () => { showSection(); window.scrollTo(0, 
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => chart.draw());
 setInterval(tick, 2000);
 applyTheme();
-fetch("/api/me").then(async (response) => (response.ok ? enter(await response.json()) : showLogin(""))).catch(() => showLogin("The server does not answer."));
+whoIsThere().then((answer) => {
+  if (answer?.user) enter(answer);
+  else showLogin(answer ? "" : "The server does not answer.");
+});

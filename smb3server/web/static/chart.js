@@ -1,8 +1,8 @@
 // The throughput of the last minutes, on a canvas.
 
-import { rate } from "./tables.js";
+import { rate, since } from "./tables.js";
 
-const SECONDS = 300;
+const SECONDS = 300, LEAST = 60;
 const LINES = [["read", "--read"], ["written", "--written"], ["rdma", "--rdma"]];
 
 export class Chart {
@@ -31,7 +31,8 @@ export class Chart {
     const top = 16, bottom = height - 18;
     const most = nice(Math.max(1024 * 1024, ...points.flatMap((point) => LINES.map(([name]) => point[name]))));
     const end = points.length ? points[points.length - 1].time : 0;
-    const x = (time) => width - ((end - time) / SECONDS) * width;
+    const span = points.length ? Math.max(LEAST, end - points[0].time) : LEAST;
+    const x = (time) => width - ((end - time) / span) * width;
     const y = (value) => bottom - (value / most) * (bottom - top);
     context.font = "12px system-ui, sans-serif";
     context.fillStyle = style.getPropertyValue("--dim");
@@ -43,13 +44,15 @@ export class Chart {
       context.stroke();
       if (part) context.fillText(rate(most * part), 4, y(most * part) - 4);
     }
-    context.fillText("5 minutes ago", 4, height - 4);
+    context.fillText(`${since(span)} ago`, 4, height - 4);
     context.textAlign = "right";
     context.fillText("now", width - 4, height - 4);
     context.textAlign = "left";
     for (const [name, color] of LINES) {
       context.strokeStyle = context.fillStyle = style.getPropertyValue(color);
       context.lineWidth = 2;
+      // What moved by RDMA is part of what was read and written.
+      context.setLineDash(name === "rdma" ? [5, 4] : []);
       context.lineJoin = "round";
       context.beginPath();
       points.forEach((point, index) => context[index ? "lineTo" : "moveTo"](x(point.time), y(point[name])));
@@ -62,6 +65,7 @@ export class Chart {
         context.globalAlpha = 1;
       }
     }
+    context.setLineDash([]);
     const last = points[points.length - 1];
     if (last) canvas.setAttribute("aria-label", `Throughput now: read ${rate(last.read)}, written ${rate(last.written)}, by RDMA ${rate(last.rdma)}`);
   }

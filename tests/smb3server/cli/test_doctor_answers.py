@@ -13,7 +13,8 @@ import pytest
 
 from smb3server.cli import doctor
 from smb3server.cli.doctor_host import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Host, conclude, examine
-from smb3server.cli.doctor_share import Answer, Result, Target, consult
+from smb3server.cli.doctor_patient import Answer, Result, Target
+from smb3server.cli.doctor_share import consult
 from smb3server.cli.findings import Verdict
 from smb3server.cli.main import main as cli_main
 from smb3server.client import RemoteFile, Tree

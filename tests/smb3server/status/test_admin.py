@@ -16,7 +16,7 @@ import pytest
 
 from smb3server.cli import status_tables
 from smb3server.cli.doctor_host import EXIT_RDMA, EXIT_UNKNOWN, Host, examine
-from smb3server.cli.doctor_share import Answer
+from smb3server.cli.doctor_patient import Answer
 from smb3server.cli.exits import EXIT_NO_SERVER
 from smb3server.cli.main import main as cli_main
 from smb3server.net.fabric_choice import Machine
@@ -310,7 +310,7 @@ def test_doctor_without_the_fabric(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise ProviderError("no RDMA device")
 
     async def scene(acted: Scene) -> None:
-        monkeypatch.setattr("smb3server.cli.doctor_share.make_provider", refuse)
+        monkeypatch.setattr("smb3server.cli.doctor_fabrics.make_provider", refuse)
         result = await examined(acted)
         assert (result.reached, result.rdma) == (True, False)
         assert "note     iwarp: cannot be tried from here: no RDMA device" in [f.line() for f in result.findings]

@@ -24,7 +24,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoHosts]
         ("doctor_network.TIMEOUT", 0.5),
         ("doctor_network.BANNER_TIMEOUT", 0.3),
         ("doctor_share.CONNECT_TIMEOUT", 0.5),
-        ("doctor_share.ATTEMPT_TIMEOUT", 0.5),
+        ("doctor_fabrics.ATTEMPT_TIMEOUT", 0.5),
         ("doctor_share.LOGON_TIMEOUT", 5.0),
         ("doctor_transfer.STALL_TIMEOUT", 0.5),
     ):
