@@ -212,6 +212,14 @@ class Server(Section):
             unset="nobody",
         ),
     ] = field(default_factory=list)
+    share_folders: Annotated[
+        list[str],
+        about(
+            "list of directories below which administrators may share others from afar ([operating.md](operating.md))",
+            example=["/srv"],
+            unset="the directories of all `[[share]]`",
+        ),
+    ] = field(default_factory=list)
     min_dialect: Annotated[DialectName, about("lowest dialect over TCP: `2.0.2`, `2.1`, `3.0`, `3.0.2`, `3.1.1`")] = (
         "2.1"
     )
