@@ -159,10 +159,6 @@ class _Builder:
         settings.trusted_realms = tuple(section.trusted_realms)
         with problems.of("[groups]", ""):
             settings.groups = Groups(groups)
-        settings.share_folders = tuple(section.share_folders)
-        for folder in section.share_folders:
-            if not Path(folder).is_absolute():
-                problems.add(SERVER, "share_folders", f"{folder} is not an absolute path")
         settings.admins = self._names(SERVER, "admins", section.admins) or frozenset()
         settings.unknown_principals = self._unknown_principals(section.unknown_principals)
         settings.hosts = self._hosts(SERVER, section)

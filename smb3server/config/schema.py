@@ -144,7 +144,7 @@ class Server(Section):
     share_folders: Annotated[
         list[str],
         about(
-            "list of directories below which administrators may add shares from afar",
+            "list of directories below which administrators may add shares from afar ([operating.md](operating.md))",
             example=["/srv"],
             unset="the directories of the shares of this file",
             is_path=True,
@@ -226,14 +226,6 @@ class Server(Section):
             "list of users who may change the server from afar: shares, sessions, passwords of others",
             example=["alice", "@staff"],
             unset="nobody",
-        ),
-    ] = field(default_factory=list)
-    share_folders: Annotated[
-        list[str],
-        about(
-            "list of directories below which administrators may share others from afar ([operating.md](operating.md))",
-            example=["/srv"],
-            unset="the directories of all `[[share]]`",
         ),
     ] = field(default_factory=list)
     min_dialect: Annotated[DialectName, about("lowest dialect over TCP: `2.0.2`, `2.1`, `3.0`, `3.0.2`, `3.1.1`")] = (

@@ -17,6 +17,8 @@ import pytest
 from smb3server.cli.share import read_settings
 from smb3server.client.files import READ_WRITE
 from smb3server.client.messages import ServerError
+from smb3server.config.examination import examine
+from smb3server.config.options import parse_options
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost
@@ -114,6 +116,9 @@ def test_shares_of_run_time_survive_a_restart(tmp_path: Path) -> None:
         done(server, "share", "add", "more", str(tmp_path / "more"))
         done(server, "share", "add", "gone", str(tmp_path / "gone"))
     (tmp_path / "gone").rmdir()
+    checked = examine(parse_options(["--config", str(tmp_path / "c.toml"), "--state", str(tmp_path / "state")]))
+    assert not checked.problems and checked.run_time["more"] == str(tmp_path / "more")
+    assert any("gone" in warning.setting and "does not exist" in warning.text for warning in checked.warnings)
     with served(tmp_path, "--config", str(tmp_path / "c.toml")) as server:
         assert asyncio.run(status_of(server, "more")) == 0
         assert any("gone" in line and line.startswith("note:") for line in server.lines)
