@@ -181,7 +181,7 @@ class Server(Section):
     share_folders: Annotated[
         list[str],
         about(
-            "list of directories below which administrators may add shares from afar",
+            "list of directories below which administrators may add shares from afar ([operating.md](operating.md))",
             example=["/srv"],
             unset="the directories of the shares of this file",
             is_path=True,
