@@ -100,7 +100,10 @@ def build(document: schema.Document, problems: Problems) -> Config:
     config.shares = list(builder.shares(document.share))
     if document.homes is not None:
         config.homes = builder.homes(document.homes)
-    builder.stored_accounts(document.server)
+    if config.drop_privileges:
+        with problems.of(SERVER, "drop_privileges"):
+            config.run_as = user_to_become(config.drop_privileges, config.run_as, config.shares)
+    builder.users_file(document.server)
     config.accounts += builder.accounts(document.user)
     config.cluster = builder.cluster(document.cluster)
     config.cluster.services = [builder.service(entry) for entry in document.service]
@@ -179,10 +182,10 @@ class _Builder:
             config.rdma = parse_rdma(section.rdma)
         config.state = _path(section.state)
         config.run_as = section.run_as or ""
-        config.drop_privileges = section.drop_privileges
-        config.allow_root = section.allow_root
         config.sandbox = section.sandbox
         config.xattrs = section.xattrs
+        config.drop_privileges = section.drop_privileges or ""
+        config.allow_root = section.allow_root
 
     def log(self, server: schema.Server, section: schema.Log) -> None:
         config = self._config
@@ -311,15 +314,9 @@ class _Builder:
             section.plain_http,
         )
 
-    def stored_accounts(self, section: schema.Server) -> None:
-        """Decide which user the server becomes, and read the users file, which this user may own.
-
-        The file may be missing if the configuration does not name it.
-        """
+    def users_file(self, section: schema.Server) -> None:
+        """Read the users file, which may be missing if the configuration does not name it."""
         config = self._config
-        if config.drop_privileges:
-            with self._problems.of(SERVER, "drop_privileges"):
-                config.run_as = user_to_become(config.drop_privileges, config.run_as, config.shares)
         config.users_file = _path(section.users_file) or default_users_file(config.state)
         if section.users_file or config.keeps_users:
             with self._problems.of(SERVER, "users_file"):

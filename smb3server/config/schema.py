@@ -153,16 +153,16 @@ class Server(Section):
         ),
     ] = None
     drop_privileges: Annotated[
-        str,
+        str | None,
         about(
-            'user of the host that the server becomes, and that everybody acts as, or `"owner"` for the owner of the '
-            "shares' folders; the server then has no right to act as others ([security.md](security.md#not-as-root)); "
-            "only if root starts it"
+            "`owner` (of the shares' folders) or a user of the host: everybody acts as this user, and so does the "
+            "server once its ports are open; it can do no more then ([security.md](security.md#not-as-root)). Only if "
+            "root starts it; excludes `run_as`",
+            example="",
+            unset="the server keeps what it needs to act as users",
         ),
-    ] = ""
-    allow_root: Annotated[
-        bool, about("`unix_user` and `force_user` may be root, who may read and change everything on the machine")
-    ] = False
+    ] = None
+    allow_root: Annotated[bool, about("`unix_user` and `force_user` may be root")] = False
     sandbox: Annotated[
         bool, about("refuse system calls that a file server never makes ([security.md](security.md))", example=True)
     ] = False
