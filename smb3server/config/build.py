@@ -14,6 +14,7 @@ from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
 from smb3server.config import schema
 from smb3server.config.error import ConfigError, Problems
+from smb3server.config.host_users import settle_user
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.passwords import read_password
 from smb3server.config.sections import keys_of
@@ -99,6 +100,9 @@ def build(document: schema.Document, problems: Problems) -> Config:
     config.shares = list(builder.shares(document.share))
     if document.homes is not None:
         config.homes = builder.homes(document.homes)
+    with problems.of(SERVER, "drop_privileges"):
+        settle_user(config)
+    builder.users_file(document.server)
     config.accounts += builder.accounts(document.user)
     config.cluster = builder.cluster(document.cluster)
     config.cluster.services = [builder.service(entry) for entry in document.service]
@@ -179,7 +183,8 @@ class _Builder:
         config.run_as = section.run_as or ""
         config.sandbox = section.sandbox
         config.xattrs = section.xattrs
-        self._users_file(section)
+        config.drop_privileges = section.drop_privileges or ""
+        config.allow_root = section.allow_root
 
     def log(self, server: schema.Server, section: schema.Log) -> None:
         config = self._config
@@ -308,7 +313,7 @@ class _Builder:
             section.plain_http,
         )
 
-    def _users_file(self, section: schema.Server) -> None:
+    def users_file(self, section: schema.Server) -> None:
         """Read the users file, which may be missing if the configuration does not name it."""
         config = self._config
         config.users_file = _path(section.users_file) or default_users_file(config.state)

@@ -152,6 +152,16 @@ class Server(Section):
             unset="the user who started it",
         ),
     ] = None
+    drop_privileges: Annotated[
+        str | None,
+        about(
+            "`owner` (of the shares' folders) or a user of the host: everybody acts as this user, and so does the "
+            "server once its ports are open; it can do no more then. Only if root starts it; excludes `run_as`",
+            example="",
+            unset="the server keeps what it needs to act as users",
+        ),
+    ] = None
+    allow_root: Annotated[bool, about("`unix_user` and `force_user` may be root")] = False
     sandbox: Annotated[
         bool, about("refuse system calls that a file server never makes ([security.md](security.md))", example=True)
     ] = False
