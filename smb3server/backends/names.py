@@ -240,11 +240,6 @@ def fold_all(disk_names: Sequence[str]) -> list[str]:
 _PRIVATE_UPCASE = PRIVATE_NAME.upper()
 
 
-def private_at(disk_path: Sequence[str]) -> int | None:
-    """Return the index of the first component that names the side-car store's directory; None if there is none."""
-    return next((index for index, component in enumerate(disk_path) if is_private(component)), None)
-
-
 def is_private(name: str) -> bool:
     """Return whether an on-disk name is that of the side-car store's directory, in any case."""
     return len(name) == len(PRIVATE_NAME) and name.upper() == _PRIVATE_UPCASE

@@ -36,6 +36,8 @@ def tree_connect(request: SessionRequest) -> Response | Pending:
     body = TREE_CONNECT_REQUEST.unpack(request.message, HEADER_SIZE)
     name = _share_name(request, body)
     share = request.server.share_list.get(name.casefold())
+    if share is None and request.server.homes is not None:
+        share = request.server.homes.find(name, request.session.identity)
     if share is None:
         raise StatusError(NtStatus.BAD_NETWORK_NAME)
     arriving = share.placement.arriving if share.placement is not None else None
@@ -78,6 +80,8 @@ def _connect(request: SessionRequest, body: TreeConnectRequest, share: Share) ->
         raise StatusError(NtStatus.BAD_NETWORK_NAME)
     if len(session.tree_connect_table) >= server.settings.max_trees:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+    if share.max_uses and sum(1 for _ in server.trees_of(share)) >= share.max_uses:
+        raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
     maximal_access = maximal_access_of(session, share, server.accounts)
     if not maximal_access:
         raise StatusError(NtStatus.ACCESS_DENIED)

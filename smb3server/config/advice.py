@@ -7,7 +7,6 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from smb3server.auth.users import nt_hash
 from smb3server.config.error import Problem, Problems, label
 from smb3server.config.model import Config, ShareConfig
 from smb3server.net.host import rdma_devices
@@ -74,14 +73,11 @@ class _Advice:
                 yield owner, "continuous_availability", "without a service the share does not move to another node"
 
     def users(self) -> Iterator[Finding]:
-        """Users who may do everything, or whose password everybody knows."""
-        empty = nt_hash("")
+        """Users who may do everything."""
         for account in self._config.accounts:
             owner = f"user {account.name}"
             if account.user is not None and account.user.uid == 0:
                 yield owner, "unix_user", f"{account.name} acts as root, and can read and change all files of shares"
-            if account.nt_hash == empty:
-                yield owner, "password", f"the password of {account.name} is empty: anybody can log on"
 
     def guests(self) -> Iterator[Finding]:
         """Guests who cannot come in, or see nothing."""

@@ -34,7 +34,10 @@ def parse_user(text: str, password_file: Path | None = None) -> User:
     name, separator, password = text.partition(":")
     if not name:
         raise ConfigError("--user: write NAME or NAME:PASSWORD")
-    return User(name, password=password if separator else find_password(name, password_file))
+    password = password if separator else find_password(name, password_file)
+    if not password:
+        raise ConfigError(f"--user {name}: the password is empty; remedy: give it one, or let guests in with --guest")
+    return User(name, password=password)
 
 
 def _once(option: str, names: Iterable[str]) -> None:
@@ -67,6 +70,8 @@ def read_options(options: ServerOptions) -> CommandLine:
         "rdma_port": options.rdma_port,
         "state": None if options.state is None else str(options.state),
         "log_level": options.log_level,
+        "drop_privileges": options.drop_privileges,
+        "allow_root": options.allow_root or None,
     }
     cluster = {"etcd": options.cluster, "node": options.node}
     return CommandLine(

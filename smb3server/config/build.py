@@ -13,11 +13,12 @@ from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
 from smb3server.config import schema
 from smb3server.config.error import ConfigError, Problems
+from smb3server.config.host_users import settle_user
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.passwords import read_password
 from smb3server.config.sections import keys_of
 from smb3server.config.users import default_users_file, read_accounts
-from smb3server.config.values import check_address, check_share_name, parse_rdma, unix_user
+from smb3server.config.values import check_address, check_share_name, parse_rdma, split_folder, unix_user
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.net.host_lists import parse as parse_hosts
@@ -51,6 +52,7 @@ AS_THEY_ARE = (
     "require_signing",
     "require_encryption",
     "ntlm",
+    "min_password_length",
     "guests_see_accounts",
     "multichannel",
     "rss",
@@ -61,6 +63,29 @@ AS_THEY_ARE = (
     "min_password_length",
 )
 """Keys of [server] that are fields of ``Settings`` under the same name. All keys of [limits] are."""
+SHARE_AS_IT_IS = (
+    "read_only",
+    "encrypt",
+    "guest",
+    "hidden",
+    "max_connections",
+    "access_based_enumeration",
+    "hide_dot_files",
+    "case_sensitive",
+    "recycle",
+    "recycle_folder",
+    "recycle_max_size",
+    "continuous_availability",
+    "streams",
+    "symlinks",
+    "posix_locks",
+    "delayed_write_times",
+    "level2_oplocks",
+    "change_notify",
+    "strict_allocate",
+    "keep_inherited_flag",
+)
+"""Keys of a share that are fields of ``ShareConfig`` under the same name, with the same value."""
 
 
 def build(document: schema.Document, problems: Problems) -> Config:
@@ -70,6 +95,11 @@ def build(document: schema.Document, problems: Problems) -> Config:
     builder.server(document.server, document.groups)
     builder.limits(document.limits)
     config.shares = list(builder.shares(document.share))
+    if document.homes is not None:
+        config.homes = builder.homes(document.homes)
+    with problems.of(SERVER, "drop_privileges"):
+        settle_user(config)
+    builder.users_file(document.server)
     config.accounts += builder.accounts(document.user)
     config.cluster = builder.cluster(document.cluster)
     config.cluster.services = [builder.service(entry) for entry in document.service]
@@ -85,10 +115,9 @@ def build(document: schema.Document, problems: Problems) -> Config:
     return config
 
 
-def build_share(section: schema.Share, settings: Settings, problems: Problems) -> ShareConfig:
-    """Make one share, with the groups of ``settings``."""
-    (share,) = _Builder(Config(settings=settings), problems).shares([section])
-    return share
+def build_share(section: schema.Share, config: Config, problems: Problems) -> ShareConfig:
+    """Make one share, with the groups of ``config``."""
+    return _Builder(config, problems).share(section)
 
 
 def build_cluster(section: schema.Cluster) -> ClusterConfig:
@@ -137,6 +166,7 @@ class _Builder:
         settings.admins = self._names(SERVER, "admins", section.admins) or frozenset()
         settings.unknown_principals = self._unknown_principals(section.unknown_principals)
         settings.hosts = self._hosts(SERVER, section)
+        settings.share_folders = tuple(section.share_folders)
         config.listen = section.listen
         self._check_listen(SERVER, section.listen)
         config.port = section.port
@@ -148,7 +178,8 @@ class _Builder:
         config.run_as = section.run_as or ""
         config.sandbox = section.sandbox
         config.xattrs = section.xattrs
-        self._users_file(section)
+        config.drop_privileges = section.drop_privileges or ""
+        config.allow_root = section.allow_root
 
     def limits(self, section: schema.Limits) -> None:
         for name in keys_of(schema.Limits):
@@ -159,38 +190,51 @@ class _Builder:
 
     def shares(self, sections: Iterable[schema.Share]) -> Iterable[ShareConfig]:
         for section in sections:
-            owner = f"share {section.name}"
-            with self._problems.of(owner, "name"):
-                check_share_name(section.name)
-            yield ShareConfig(
-                section.name,
-                Path(section.path),
-                read_only=section.read_only,
-                encrypt=section.encrypt,
-                guest=section.guest,
-                users=self._names(owner, "users", section.users),
-                read_list=self._names(owner, "read_list", section.read_list) or frozenset(),
-                write_list=self._names(owner, "write_list", section.write_list) or frozenset(),
-                hosts=self._hosts(owner, section),
-                remark=section.remark,
-                hidden=section.hidden,
-                continuous_availability=section.continuous_availability,
-                service=section.service or "",
-                access_based_enumeration=section.access_based_enumeration,
-                hide_files=tuple(section.hide_files),
-                hide_dot_files=section.hide_dot_files,
-                keep_inherited_flag=section.keep_inherited_flag,
-                strict_allocate=section.strict_allocate,
-                posix_locks=section.posix_locks,
-                change_notify=section.change_notify,
-                streams=section.streams,
-                symlinks=section.symlinks,
-                delayed_write_times=section.delayed_write_times,
-                level2_oplocks=section.level2_oplocks,
-                force_user=self._unix_user(owner, "force_user", section.force_user, shared=True),
-            )
+            yield self.share(section)
+
+    def share(self, section: schema.Share) -> ShareConfig:
+        owner = f"share {section.name}"
+        with self._problems.of(owner, "name"):
+            check_share_name(section.name)
+        return self._share(owner, section.name, section)
+
+    def homes(self, section: schema.Homes) -> ShareConfig:
+        if "{user}" not in section.path:
+            self._problems.add("[homes]", "path", "must have {user} for the name of the user")
+        return self._share("[homes]", "homes", section)
+
+    def _share(self, owner: str, name: str, section: schema.Share | schema.Homes) -> ShareConfig:
+        if section.recycle:
+            with self._problems.of(owner, "recycle_folder"):
+                split_folder(section.recycle_folder)
+        return ShareConfig(
+            name,
+            Path(section.path),
+            **{key: getattr(section, key) for key in SHARE_AS_IT_IS},
+            hide_files=tuple(section.hide_files),
+            veto_files=tuple(section.veto_files),
+            recycle_exclude=tuple(section.recycle_exclude),
+            remark=section.comment,
+            users=self._names(owner, "users", section.users),
+            read_list=self._names(owner, "read_list", section.read_list) or frozenset(),
+            write_list=self._names(owner, "write_list", section.write_list) or frozenset(),
+            hosts=self._hosts(owner, section),
+            service=section.service or "",
+            create_mask=None if section.create_mask is None else int(section.create_mask, 8),
+            directory_mask=None if section.directory_mask is None else int(section.directory_mask, 8),
+            force_create_mode=int(section.force_create_mode, 8),
+            force_directory_mode=int(section.force_directory_mode, 8),
+            force_user=self._unix_user(owner, "force_user", section.force_user, shared=True),
+        )
 
     def accounts(self, sections: Iterable[schema.User]) -> Iterable[Account]:
+        for account in self._accounts(sections):
+            if account.nt_hash == EMPTY_HASH:
+                text = "the password is empty; remedy: give it one, or let guests in with guest = true"
+                self._problems.add(f"user {account.name}", "password", text)
+            yield account
+
+    def _accounts(self, sections: Iterable[schema.User]) -> Iterable[Account]:
         for section in sections:
             owner = f"user {section.name}"
             if not section.name:
@@ -207,11 +251,7 @@ class _Builder:
             if section.principal:
                 with self._problems.of(owner, "principal"):
                     parse_principal(section.principal)
-            if section.password == "":
-                self._problems.add(owner, "password", "must not be empty: anybody could log on")
-            if section.nt_hash is not None and parse_hash(section.nt_hash) == EMPTY_HASH:
-                self._problems.add(owner, "nt_hash", "is that of the empty password: anybody could log on")
-            elif section.nt_hash is not None:
+            if section.nt_hash is not None:
                 yield Account(section.name, parse_hash(section.nt_hash), user, section.principal or "")
             elif section.password is not None:
                 yield Account(section.name, nt_hash(section.password), user, section.principal or "")
@@ -258,7 +298,7 @@ class _Builder:
             section.plain_http,
         )
 
-    def _users_file(self, section: schema.Server) -> None:
+    def users_file(self, section: schema.Server) -> None:
         """Read the users file, which may be missing if the configuration does not name it."""
         config = self._config
         config.users_file = _path(section.users_file) or default_users_file(config.state)
@@ -293,7 +333,7 @@ class _Builder:
                 return self._settings.groups.expand(names)
         return None
 
-    def _hosts(self, owner: str, section: schema.Server | schema.Share) -> HostLists:
+    def _hosts(self, owner: str, section: schema.Server | schema.ShareOptions) -> HostLists:
         if section.hosts_allow is None and not section.hosts_deny:
             return EVERYBODY
         allow, deny = None, None

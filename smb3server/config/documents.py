@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from smb3server.config import toml
-from smb3server.config.schema import Document, Section
+from smb3server.config.schema import Document, Homes, Section, ShareOptions
 from smb3server.config.sections import Key, keys_of
 
 WIDTH = 100
@@ -34,7 +34,13 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 def table(section: type[Section]) -> str:
     """Return the table of a section's keys, in Markdown."""
     lines = ["| key | default | means |", "| --- | --- | --- |"]
-    lines += [f"| `{key.name}` | {_default(key)} | {key.description} |" for key in keys_of(section).values()]
+    # [homes] has the keys of [[share]], which have a table already.
+    known = keys_of(ShareOptions) if section is Homes else {}
+    lines += [
+        f"| `{key.name}` | {_default(key)} | {key.description} |"
+        for key in keys_of(section).values()
+        if key.name not in known
+    ]
     return "\n".join(lines) + "\n"
 
 

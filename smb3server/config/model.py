@@ -36,6 +36,17 @@ class ShareConfig:
     access_based_enumeration: bool = False
     hide_files: tuple[str, ...] = ()
     hide_dot_files: bool = False
+    veto_files: tuple[str, ...] = ()
+    case_sensitive: bool = False
+    create_mask: int | None = None
+    directory_mask: int | None = None
+    force_create_mode: int = 0
+    force_directory_mode: int = 0
+    recycle: bool = False
+    recycle_folder: str = ".recycle/{user}"
+    recycle_exclude: tuple[str, ...] = ()
+    recycle_max_size: int = 0
+    max_connections: int = 0
     keep_inherited_flag: bool = False
     strict_allocate: bool = False
     posix_locks: bool = False
@@ -73,6 +84,11 @@ class Config:
     state: Path | None = None
     run_as: str = ""
     """Name of the host's user that the server becomes. Empty means that it does not change its user."""
+    drop_privileges: str = ""
+    """Name of the host's user that the server becomes, without any right to act as others. ``owner`` means the owner of
+    the shares' folders. Empty means that it keeps what it needs to act as users."""
+    allow_root: bool = False
+    """Whether users may act as root on the host."""
     sandbox: bool = False
     xattrs: str = "auto"
     """Namespace of extended attributes, as in ``LocalOptions.xattrs``."""
@@ -87,6 +103,8 @@ class Config:
     log_level: str = "info"
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     witness: WitnessConfig | None = None
+    homes: ShareConfig | None = None
+    """The template of home shares. Its path has ``{user}`` for the user's name. None means that there are none."""
     discovery: DiscoveryConfig | None = None
     web: WebConfig | None = None
 

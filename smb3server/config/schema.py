@@ -48,6 +48,7 @@ Stall = Annotated[float, Meta(ge=0, le=600)]
 ReadSize = Annotated[int, Meta(ge=0, le=LARGEST_IO)]
 IoSize = Annotated[int, Meta(ge=SMALLEST_IO, le=LARGEST_IO)]
 MessageSize = Annotated[int, Meta(ge=SMALLEST_MESSAGE, le=LARGEST_MESSAGE)]
+Mode = Annotated[str, Meta(pattern="^0?[0-7]{3}$", title='permissions in octal digits, as "0640"')]
 NetbiosName = Annotated[
     str,
     Meta(
@@ -63,15 +64,21 @@ UnknownPrincipals = Annotated[str, Meta(pattern="^(refuse|user:.+)$", title='"re
 
 
 def about(
-    description: str, *, example: object = None, unset: str = "", is_path: bool = False, secret: bool = False
+    description: str,
+    *,
+    example: object = None,
+    unset: str = "",
+    is_path: bool = False,
+    secret: bool = False,
+    other_name: str = "",
 ) -> Meta:
     """Describe a key.
 
     ``example``: its value in the full example; None means its default. ``unset``: what it means not to give it, if the
     default does not say it. ``is_path``: it counts from the file's folder, and ``~`` is a home. ``secret``: its value
-    is never shown.
+    is never shown. ``other_name`` is a name that the key may be given by, too.
     """
-    extra = {"unset": unset, "is_path": is_path, "secret": secret}
+    extra = {"unset": unset, "is_path": is_path, "secret": secret, "other_name": other_name}
     return Meta(description=description, examples=None if example is None else [example], extra=extra)
 
 
@@ -119,6 +126,16 @@ class Server(Section):
             unset="the user who started it",
         ),
     ] = None
+    drop_privileges: Annotated[
+        str | None,
+        about(
+            "`owner` (of the shares' folders) or a user of the host: everybody acts as this user, and so does the "
+            "server once its ports are open; it can do no more then. Only if root starts it; excludes `run_as`",
+            example="",
+            unset="the server keeps what it needs to act as users",
+        ),
+    ] = None
+    allow_root: Annotated[bool, about("`unix_user` and `force_user` may be root")] = False
     sandbox: Annotated[
         bool, about("refuse system calls that a file server never makes ([security.md](security.md))", example=True)
     ] = False
@@ -131,13 +148,25 @@ class Server(Section):
             example="trusted",
         ),
     ] = "auto"
+    min_password_length: Annotated[
+        PasswordLength, about("characters that a password needs which a client or `smb3server user` sets", example=10)
+    ] = _SETTINGS.min_password_length
+    share_folders: Annotated[
+        list[str],
+        about(
+            "list of directories below which administrators may add shares from afar",
+            example=["/srv"],
+            unset="the directories of the shares of this file",
+            is_path=True,
+        ),
+    ] = field(default_factory=list)
     users_file: Annotated[
         str | None,
         about(
-            "file with lines `NAME:NT_HASH` or `NAME:NT_HASH:UNIX_USER`, instead of or beside `[[user]]` sections; "
-            "`smb3server hash NAME [UNIX_USER]` prints one",
+            "file with the accounts that `smb3server user` and clients change, beside `[[user]]` sections",
             example="/etc/smb3server/users",
-            unset="none",
+            unset="`users` in `state`; without a state directory `/etc/smb3server/users` (root) or "
+            "`~/.config/smb3server/users`",
             is_path=True,
         ),
     ] = None
@@ -201,9 +230,6 @@ class Server(Section):
             unset="none",
         ),
     ] = field(default_factory=list)
-    min_password_length: Annotated[
-        PasswordLength, about("least length of passwords that clients and `smb3server user` set", example=12)
-    ] = _SETTINGS.min_password_length
     admins: Annotated[
         list[str],
         about(
@@ -380,11 +406,9 @@ class Limits(Section):
     ] = _SETTINGS.idle_session_timeout
 
 
-class Share(Section):
-    """A folder that clients can connect to."""
+class ShareOptions(Section, kw_only=True):
+    """What can be set for a share, besides its name and path."""
 
-    name: Annotated[str, about("at most 80 characters", example="data")]
-    path: Annotated[str, about("a directory", example="/srv/data", is_path=True)]
     read_only: Annotated[bool, about("nobody writes, except users in `write_list`")] = False
     encrypt: Annotated[
         bool, about("the share is only for sessions that encrypt, and each request must be encrypted", example=True)
@@ -416,7 +440,10 @@ class Share(Section):
         list[str],
         about("list of addresses and networks that may not; wins over `hosts_allow`", unset="none"),
     ] = field(default_factory=list)
-    remark: Annotated[str, about("shown in lists of shares", example="what everybody needs")] = ""
+    comment: Annotated[str, about("shown in lists of shares", example="what everybody needs", other_name="remark")] = ""
+    max_connections: Annotated[
+        NotNegative, about("most tree connects to the share at a time; 0: any number", example=100)
+    ] = 0
     hidden: Annotated[
         bool,
         about(
@@ -432,6 +459,53 @@ class Share(Section):
         about("list of patterns whose files are shown as hidden", example=["*.tmp", "~$*"], unset="none"),
     ] = field(default_factory=list)
     hide_dot_files: Annotated[bool, about("names that begin with a dot are shown as hidden", example=True)] = False
+    veto_files: Annotated[
+        list[str],
+        about(
+            "list of patterns whose files and folders exist for no client: they are not listed, not opened and not "
+            "created. A folder that has such files is not empty, and is not deleted",
+            example=["lost+found", "*.exe"],
+            unset="none",
+        ),
+    ] = field(default_factory=list)
+    case_sensitive: Annotated[
+        bool,
+        about(
+            "names that differ in case only are different files; Windows and macOS clients do not expect that "
+            "([local-backend.md](local-backend.md#names))"
+        ),
+    ] = False
+    create_mask: Annotated[
+        Mode | None,
+        about(
+            "permissions that new files may have, of 0666, whatever the umask of the server is",
+            example="0664",
+            unset="the server's umask",
+        ),
+    ] = None
+    directory_mask: Annotated[
+        Mode | None,
+        about("permissions that new folders may have, of 0777", example="0775", unset="the server's umask"),
+    ] = None
+    force_create_mode: Annotated[Mode, about("permissions that new files have in any case", example="0640")] = "0000"
+    force_directory_mode: Annotated[Mode, about("permissions that new folders have in any case", example="0750")] = (
+        "0000"
+    )
+    recycle: Annotated[
+        bool,
+        about(
+            "move deleted files to `recycle_folder` ([local-backend.md](local-backend.md#recycle-folder))", example=True
+        ),
+    ] = False
+    recycle_folder: Annotated[
+        str, about("folder in the share for deleted files; `{user}` is the name of the user who deletes")
+    ] = ".recycle/{user}"
+    recycle_exclude: Annotated[
+        list[str], about("list of patterns whose files are deleted at once", example=["*.tmp", "~$*"], unset="none")
+    ] = field(default_factory=list)
+    recycle_max_size: Annotated[
+        NotNegative, about("bytes; larger files are deleted at once; 0: none is", example=1073741824)
+    ] = 0
     continuous_availability: Annotated[
         bool,
         about("persistent handles, which survive the server; needs `state` or a `service`", example=True),
@@ -480,6 +554,21 @@ class Share(Section):
     keep_inherited_flag: Annotated[
         bool, about("store DACL_AUTO_INHERITED as clients send it, not by Windows' rule")
     ] = False
+
+
+class Share(ShareOptions):
+    """A folder that clients can connect to."""
+
+    name: Annotated[str, about("at most 80 characters", example="data")]
+    path: Annotated[str, about("a directory", example="/srv/data", is_path=True)]
+
+
+class Homes(ShareOptions):
+    """A share for each user, with the user's name, open to this user alone. It is made when the user connects to it."""
+
+    path: Annotated[
+        str, about("a directory, with `{user}` for the name of the user", example="/home/{user}", is_path=True)
+    ]
 
 
 class User(Section):
@@ -725,6 +814,7 @@ class Document(Section):
     ] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     share: list[Share] = field(default_factory=list)
+    homes: Homes | None = None
     user: list[User] = field(default_factory=list)
     cluster: Cluster = field(default_factory=Cluster)
     service: list[Service] = field(default_factory=list)

@@ -61,6 +61,7 @@ class Key:
     """What it means not to give it, in words. Empty if the default says it."""
     is_path: bool = False
     secret: bool = False
+    other_name: str = ""
     default: object = None
     """None if it has none, or is needed."""
     needed: bool = False
@@ -152,7 +153,8 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 class SectionReader:
     """Reads the sections of one file."""
 
-    def __init__(self, file: Path, positions: Positions, problems: Problems) -> None:
+    def __init__(self, file: Path, positions: Positions | None, problems: Problems) -> None:
+        """``positions`` are those of the text of ``file``. None means that the sections do not come from its text."""
         self._file = file
         self._folder = file.absolute().parent
         self._positions = positions
@@ -182,27 +184,30 @@ class SectionReader:
         return None
 
     def _place(self, path: KeyPath) -> Place:
-        return Place(str(self._file), *self._positions.find(path))
+        return Place() if self._positions is None else Place(str(self._file), *self._positions.find(path))
 
     def _keys(
         self, kind: type[AnySection], values: Mapping[str, object], path: KeyPath, owner: str
     ) -> AnySection | None:
         known = keys_of(kind)
+        others = {key.other_name: key for key in known.values() if key.other_name}
         found: dict[str, object] = {}
         for name, value in values.items():
             here = (*path, name)
             self._problems.places[owner, name] = self._place(here)
-            key = known.get(name)
-            if key is None:
+            key = known.get(name) or others.get(name)
+            if key is not None and key.name in found:
+                self._problems.add(owner, name, f"given twice: {name} and {key.name} are the same")
+            elif key is None:
                 self._unknown(name, value, kind, here, owner)
             elif key.section is not None:
                 inner = self._sections(key, value, here) if key.repeated else self.section(key.section, value, here)
                 if inner is not None:
-                    found[name] = inner
+                    found[key.name] = inner
             elif key.free:
-                found[name] = self._lists(value, here)
+                found[key.name] = self._lists(value, here)
             elif (read := self._value(key, value, here, owner)) is not None:
-                found[name] = read
+                found[key.name] = read
         if missing := [name for name, key in known.items() if key.needed and name not in values]:
             self._problems.add(owner, "", f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} needed")
         if any(key.needed and name not in found for name, key in known.items()):

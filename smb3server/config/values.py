@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 
+from smb3server.backends import names
 from smb3server.backends.base import User
 from smb3server.backends.local.impersonate import may_act
 from smb3server.config.error import ConfigError
@@ -34,6 +35,19 @@ def check_share_name(name: str) -> None:
         raise ConfigError(f"{name!r} is not a valid share name")
     if name.casefold() == "ipc$":
         raise ConfigError("the name IPC$ is reserved")
+
+
+def split_folder(text: str) -> tuple[str, ...]:
+    """Return the components of a folder in a share. They must be names that Windows allows."""
+    path = tuple(entry for entry in text.split("/") if entry)
+    try:
+        for entry in path:
+            names.check_component(entry.replace("{user}", "user"))
+    except OSError as error:
+        raise ConfigError(f"{text}: {error.strerror}") from error
+    if not path or "{user}" in path[0]:
+        raise ConfigError(f'{text}: write a folder in the share, as ".recycle/{{user}}"')
+    return path
 
 
 def check_address(text: str) -> None:

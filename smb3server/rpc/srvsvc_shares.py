@@ -148,7 +148,7 @@ class Shares:
             info[prefix + "flags"] = _flags(share)
         elif level in (2, 502, 503):
             info[prefix + "permissions"] = 0
-            info[prefix + "max_uses"] = UNLIMITED
+            info[prefix + "max_uses"] = share.max_uses or UNLIMITED
             info[prefix + "current_uses"] = len(self._server.trees_of(share))
             info[prefix + "path"] = text(self._path(share))
             info[prefix + "passwd"] = NULL

@@ -24,6 +24,7 @@ from smb3server.server.server import Server
 from smb3server.service.account_keeper import UsersFileKeeper
 from smb3server.service.admin_commands import client_commands, process_commands, share_commands
 from smb3server.service.client_admin import ClientAdmin
+from smb3server.service.homes import HomeShares
 from smb3server.service.kerberos import realms_of_keytab
 from smb3server.service.listeners import Fabrics
 from smb3server.service.privileges import Privileges, in_force
@@ -84,6 +85,7 @@ class Service:
         server = self.server = Server(config.settings, users)
         self.stored = StoredOpens(server)
         self.shares = RunningShares(server, self.stored)
+        server.homes = HomeShares(server, config, self.shares.make)
         reception = Reception(
             server.accept,
             server.admits,

@@ -12,10 +12,12 @@ from typing import NamedTuple
 from smb3server.auth.users import Account
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
-from smb3server.commands.info.presentation import hidden_name_test
+from smb3server.commands.info.presentation import hidden_name_test, name_test
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
+from smb3server.config.values import split_folder
 from smb3server.service import stand_in
+from smb3server.state.recycling import Recycling
 from smb3server.state.share import Share, ShareCapabilities, ShareFlags
 
 
@@ -64,6 +66,8 @@ def make_share(config: Config, share: ShareConfig, notes: list[str], backend: Lo
         continuous_availability=share.continuous_availability,
         service=share.service,
         capabilities=_capabilities(config, share),
+        max_uses=share.max_connections,
+        recycling=_recycling(share),
         hides=hidden_name_test(share.hide_files, share.hide_dot_files),
         flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
     )
@@ -99,7 +103,34 @@ def _options(config: Config, share: ShareConfig) -> LocalOptions:
         sidecar=_sidecar(config.state, share),
         xattrs=config.xattrs,
         symlinks=share.symlinks,
+        file_mode=_mode(0o666, share.create_mask, share.force_create_mode),
+        directory_mode=_mode(0o777, share.directory_mask, share.force_directory_mode),
+        exact_modes=bool(share.force_create_mode or share.force_directory_mode)
+        or (share.create_mask, share.directory_mask) != (None, None),
+        case_sensitive=share.case_sensitive,
+        vetoes=name_test(share.veto_files),
     )
+
+
+def _mode(all_bits: int, mask: int | None, forced: int) -> int:
+    """Return the permissions of new files. Without a mask the umask of the process decides."""
+    if mask is None:
+        mask = ~_umask()
+    return all_bits & mask | forced
+
+
+def _umask() -> int:
+    """Return the umask of the process. There is no way to read it but to set it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
+
+
+def _recycling(share: ShareConfig) -> Recycling | None:
+    if not share.recycle:
+        return None
+    excludes = name_test(share.recycle_exclude)
+    return Recycling(split_folder(share.recycle_folder), excludes, share.recycle_max_size)
 
 
 def _backend(config: Config, share: ShareConfig) -> LocalBackend:

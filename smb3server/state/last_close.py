@@ -10,7 +10,7 @@ from smb3server.state import change_reports, deletions
 from smb3server.wire.change_notify import Action, NotifyFilter
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import Handle
+    from smb3server.backends.base import Handle, Path
     from smb3server.files.caching import Holder
     from smb3server.files.file import Deleter, File
     from smb3server.state.objects import Open
@@ -124,11 +124,29 @@ def _remove_last(file: File[Open], opened: Open, handle: Handle) -> None:
     file.release_deleter()
 
 
+def _recycle(opened: Open, handle: Handle) -> Path | None:
+    """Move a file to the recycle folder of its share, if it has one. Return the new path, or None if it did not move.
+
+    What cannot be moved is deleted all the same: that is what its user has asked for, and was promised.
+    """
+    tree = opened.tree
+    share = tree.share
+    if share.recycling is None or share.backend is None:
+        return None
+    try:
+        return share.recycling.keep(share.backend, handle, tree.session.identity, tree.user)
+    except OSError as error:
+        log.warning("share %s: not moved to the recycle folder, but deleted: %s", share.name, error)
+        return None
+
+
 def _remove(opened: Open, deleter: Deleter[Open] | None, handle: Handle, stream: str) -> None:
     """Delete what ``handle`` names, at the close of ``opened``, and report it. Errors are logged."""
     try:
         path = handle.path
-        handle.unlink()
+        kept = None if stream else _recycle(opened, handle)
+        if kept is None:
+            handle.unlink()
     except OSError as error:
         # The directory is not empty, or a program of the host was faster. There is no reply that could carry the error.
         log.info("delete on close: %s", error)
@@ -140,6 +158,9 @@ def _remove(opened: Open, deleter: Deleter[Open] | None, handle: Handle, stream:
         return
     kind = NotifyFilter.DIR_NAME if opened.is_directory else NotifyFilter.FILE_NAME
     change_reports.notify(opened, path, Action.REMOVED, kind)
+    if kept is not None:
+        change_reports.notify(opened, kept, Action.ADDED, kind)
+        change_reports.entry_changed(opened, kept, None)
     # A lease is spared only if both opens named its key: the one that requested the deletion, and the last one.
     asked = deleter.parent_lease_key if deleter is not None else None
     change_reports.entry_changed(opened, path, asked if asked == opened.parent_lease_key else None)

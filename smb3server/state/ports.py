@@ -11,6 +11,8 @@ from smb3server.state.objects import Open
 
 if TYPE_CHECKING:
     from smb3server.access.descriptor import SecurityDescriptor
+    from smb3server.access.identity import Identity
+    from smb3server.state.share import Share
 
 
 class NotStored(Protocol):
@@ -60,6 +62,14 @@ class Persistence(Protocol):
 
     def flush(self) -> None:
         """Send the changes to the store."""
+        ...
+
+
+class Homes(Protocol):
+    """Shares that are made when their user connects to them."""
+
+    def find(self, name: str, identity: Identity | None) -> Share | None:
+        """Return the home share of this user, if it has this name and can be made."""
         ...
 
 

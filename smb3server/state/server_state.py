@@ -23,7 +23,7 @@ from smb3server.state.break_notifications import BreakNotifications
 from smb3server.state.ceilings import Ceilings
 from smb3server.state.host_changes import HostChanges
 from smb3server.state.opens import OpenTable
-from smb3server.state.ports import AccountKeeper, Fence, ShareAdministration
+from smb3server.state.ports import AccountKeeper, Fence, Homes, ShareAdministration
 from smb3server.state.sessions import Sessions
 from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
 from smbdirect.transport.pool import BufferPool
@@ -69,6 +69,7 @@ class ServerState:
         self._init_network()
         self.account_keeper: AccountKeeper | None = None
         """Changes accounts. None means that they cannot be changed."""
+        self.homes: Homes | None = None
         self.share_administration: ShareAdministration | None = None
         """Changes the shares while the server runs. None: nobody can."""
         self.fence: Fence | None = None

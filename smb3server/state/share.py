@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from smb3server.access.descriptor import SecurityDescriptor
     from smb3server.access.identity import Identity
     from smb3server.backends.base import Backend, User
+    from smb3server.state.recycling import Recycling
 
 IPC_SHARE_NAME = "IPC$"
 
@@ -70,6 +71,10 @@ class Share:
     """The only users who may do more than read. None means all who are not in ``read_list``."""
     hosts: HostLists = EVERYBODY
     """Addresses that it may be used from."""
+    max_uses: int = 0
+    """Share.MaxUses: the most tree connects at a time. 0 means any number. [MS-SMB2 3.3.1.6]"""
+    recycling: Recycling | None = None
+    """Where deleted files go. None means that they are removed."""
     hidden: bool = False
     flags: int = 0
     """Flags in addition to those that follow from other fields."""

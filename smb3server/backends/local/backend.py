@@ -73,6 +73,12 @@ class LocalOptions:
     file_mode: int = 0o666
     """Mode of new files, before the umask is applied."""
     directory_mode: int = 0o777
+    exact_modes: bool = False
+    """Whether ``file_mode`` and ``directory_mode`` count as they are, whatever the umask is."""
+    case_sensitive: bool = False
+    """Whether names that differ in case only are different names."""
+    vetoes: Callable[[str], bool] | None = None
+    """Returns whether a name on the wire exists for no client, in any folder. None means that all do."""
     file_system_name: str = "NTFS"
 
 
@@ -101,7 +107,12 @@ class LocalBackend(Backend):
             if namespace not in ("trusted", "user", "none"):
                 raise ValueError(f"xattrs: 'auto', 'trusted', 'user' or 'none', not {options.xattrs!r}")
             self.resolver = Resolver(
-                self._root, follow_symlinks=options.symlinks == "beneath", openat2=options.openat2, patience=self
+                self._root,
+                follow_symlinks=options.symlinks == "beneath",
+                openat2=options.openat2,
+                patience=self,
+                case_sensitive=options.case_sensitive,
+                vetoes=options.vetoes,
             )
             self._sidecar = self._make_sidecar(options.sidecar)
             self.store = MetadataStore(self._sidecar, None if namespace == "none" else namespace)
@@ -172,6 +183,7 @@ class LocalBackend(Backend):
             openat2=self.options.openat2,
         )
         self.resolver.follow_symlinks = options.symlinks == "beneath"
+        self.resolver.set_names(options.case_sensitive, options.vetoes)
         if self.read_only and not read_only:
             self.read_only = self.namespace.read_only = self._sidecar.read_only = False
             self.file_ids.close()
@@ -417,11 +429,15 @@ class LocalBackend(Backend):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), addition.present)
             self.own.expect(parent, name, CREATE)
             if request.directory is not True or request.stream:
-                descriptor = os.open(name, flags, self.options.file_mode, dir_fd=parent)
+                mode = self.options.file_mode
+                descriptor = os.open(name, flags, mode, dir_fd=parent)
             else:
-                os.mkdir(name, self.options.directory_mode, dir_fd=parent)
+                mode = self.options.directory_mode
+                os.mkdir(name, mode, dir_fd=parent)
                 access = os.O_RDONLY if request.read else os.O_PATH
                 descriptor = os.open(name, access | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+            if self.options.exact_modes:
+                _set_mode(descriptor, mode)
             cache.after(addition.before, parent, added=name, added_hash=addition.hash)
         return descriptor
 
@@ -593,3 +609,9 @@ def _data_flags(request: OpenRequest) -> int:
     if request.write:
         return os.O_RDWR if request.read else os.O_WRONLY
     return os.O_RDONLY
+
+
+def _set_mode(descriptor: int, mode: int) -> None:
+    """Give a new file its mode. A folder keeps the set-group-ID bit that it has from the folder above."""
+    reference = f"/proc/self/fd/{descriptor}"
+    os.chmod(reference, os.stat(reference).st_mode & 0o7000 | mode)

@@ -125,6 +125,10 @@ class CaseCache:
         self.scans = 0
         self.defer_reading = False
         """Whether callers can wait, if no ``patience`` was given."""
+        self.exact = False
+        """Whether case matters: then a name is found by itself alone."""
+        self.excludes: Callable[[str], bool] = names.is_private
+        """Returns whether an on-disk name exists for no client."""
 
     def find(self, directory: int, disk_name: str, stat: syscalls.Statx | None = None) -> str | None:
         """Return the on-disk name of the entry that equals ``disk_name`` except for case (or the mapping of
@@ -132,6 +136,8 @@ class CaseCache:
 
         None also for directories that one may not read, or that vanish meanwhile. Raises ``FolderNotRead``. ``stat``:
         that of the directory, taken before the exact name was looked up. None means that it is taken now."""
+        if self.exact:
+            return None
         folded = names.fold(disk_name)
         if stat is None:
             stat = syscalls.statx(directory)
@@ -301,20 +307,23 @@ class CaseCache:
 
         Raises ``OSError`` for a name that no file can have."""
         disk_name = names.to_disk(name)
-        if names.is_private(disk_name):
+        if self.excludes(disk_name):
             raise PermissionError(errno.EACCES, "reserved name", disk_name)
         if self._tunnel:
             disk_name = self.tunnelled(directory, disk_name)
         folded = names.fold(disk_name)
         before = self._before(syscalls.statx(directory))
         entry, present = before.entry, None
+        if self.exact:
+            # O_EXCL refuses the name if it is taken.
+            return Addition(before, disk_name, folded.hash, None)
         if entry is None or not entry.complete:
             present = self.find(directory, disk_name)
             before = self.before(directory)
         elif entry.names is not None:
             with self._lock:
                 present = entry.names.find(folded)
-        if present is not None and names.is_private(present):
+        if present is not None and self.excludes(present):
             present = None
         return Addition(before, disk_name, folded.hash, present)
 

@@ -66,7 +66,7 @@ class Namespace:
         with ActAs(user):
             parent, _ = self._resolver.open_parent(path)
         try:
-            if names.is_private(wanted):
+            if self._resolver.excludes(wanted):
                 raise PermissionError(errno.EACCES, "reserved name", wanted)
             present = wanted
             try:

@@ -38,6 +38,10 @@ def _refused(path: Sequence[str]) -> OSError:
     return OSError(errno.ELOOP, "symlink not followed", "/".join(path))
 
 
+def _excluding(vetoes: Callable[[str], bool]) -> Callable[[str], bool]:
+    return lambda name: names.is_private(name) or vetoes(names.to_wire(name))
+
+
 def _missing(path: Sequence[str], last: bool) -> FileNotFoundError:
     name = "/".join(path)
     if last:
@@ -67,15 +71,27 @@ class Resolver:
         follow_symlinks: bool = True,
         openat2: bool | None = None,
         patience: Patience | None = None,
+        case_sensitive: bool = False,
+        vetoes: Callable[[str], bool] | None = None,
     ) -> None:
         """Create a resolver. ``openat2``: whether to use it; None means if the kernel has it. ``patience``: as for
-        ``CaseCache``."""
+        ``CaseCache``. ``vetoes``: as in ``LocalOptions``."""
         self._root = root
         self.follow_symlinks = follow_symlinks
         self.openat2 = syscalls.have_openat2() if openat2 is None else openat2
         self.cache = CaseCache(patience=patience)
+        self.excludes: Callable[[str], bool]
+        """Returns whether an on-disk name exists for no client."""
+        self.set_names(case_sensitive, vetoes)
         self.lookups = 0
         """The number of paths resolved so far."""
+
+    def set_names(self, case_sensitive: bool, vetoes: Callable[[str], bool] | None) -> None:
+        """Set which names exist for clients."""
+        self._vetoes = vetoes
+        self.excludes = names.is_private if vetoes is None else _excluding(vetoes)
+        self.cache.exact = case_sensitive
+        self.cache.excludes = self.excludes
 
     # -- descriptors to paths
 
@@ -133,9 +149,9 @@ class Resolver:
         """
         self.lookups += 1
         disk = names.to_disk_path(path)
-        private = names.private_at(disk)
-        if private is not None:
-            raise _missing(path, private == len(disk) - 1)
+        excluded = next((index for index, component in enumerate(disk) if self.excludes(component)), None)
+        if excluded is not None:
+            raise _missing(path, excluded == len(disk) - 1)
         joined = os.fsencode("/".join(disk)) or b"."
         missing = False
         if self.openat2 and len(joined) < _MAX_BYTES:
@@ -155,7 +171,7 @@ class Resolver:
         """Do ``open_path``. With ``or_folder``, return the folder of the file if the file is missing: then a file whose
         name differs in case may count as missing. Raises PathNotFound if the folder is missing as well."""
         joined = names.plain_on_disk(path)
-        if joined is None or len(joined) >= _MAX_BYTES or not self.openat2:
+        if joined is None or len(joined) >= _MAX_BYTES or not self.openat2 or self._vetoes is not None:
             return self._look_closer(path, follow, or_folder)
         self.lookups += 1
         paths = (joined, os.path.dirname(joined) or b".") if or_folder else (joined,)
@@ -291,7 +307,7 @@ class Resolver:
             return self._step(directory, component), component
         except FileNotFoundError:
             actual = self.cache.find(directory, component, stat)
-            if actual is None or names.is_private(actual):
+            if actual is None or self.excludes(actual):
                 raise
             return self._step(directory, actual), actual
 
@@ -317,7 +333,7 @@ class Resolver:
         else:
             descriptor = self._follow_by_hand(components)
         try:
-            if any(map(names.is_private, self.disk_path(descriptor))):
+            if any(map(self.excludes, self.disk_path(descriptor))):
                 raise _refused(components)
         except BaseException:
             os.close(descriptor)

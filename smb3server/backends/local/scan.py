@@ -129,8 +129,9 @@ class FolderSearch(Search):
 
     def _take(self, on_disk: Sequence[str]) -> None:
         """Keep the names that match."""
+        excludes = self._folder.resolver.excludes
         for name, shown in zip(on_disk, names.to_wire_all(on_disk), strict=True):
-            if self._matches(shown) and not names.is_private(name):
+            if self._matches(shown) and not excludes(name):
                 self._on_disk.append(name)
                 self._shown.append(shown)
 
@@ -164,12 +165,12 @@ class NameSearch(Search):
             disk = names.to_disk(name)
         except names.InvalidName:
             return None
-        if not names.is_private(disk):
+        if not folder.resolver.excludes(disk):
             found = folder.entry(disk, names.to_wire(disk))
             if found is not None:
                 return found
         actual = folder.resolver.cache.find(folder.descriptor, disk)
-        if actual is None or names.is_private(actual):
+        if actual is None or folder.resolver.excludes(actual):
             return None
         shown = names.to_wire(actual)
         return folder.entry(actual, shown)

@@ -241,7 +241,7 @@ class Watcher:
             with os.scandir(directory) as entries:
                 for entry in entries:
                     is_directory = entry.is_dir(follow_symlinks=False)
-                    if names.is_private(entry.name):
+                    if self._resolver.excludes(entry.name):
                         continue
                     if report:
                         self._report(node, ACTION_ADDED, entry.name, is_directory)
@@ -293,7 +293,7 @@ class Watcher:
                 self._places.pop(watch, None)
                 for node in self._nodes.pop(watch, ()):
                     node.watch = -1
-            elif name and not names.is_private(name):
+            elif name and not self._resolver.excludes(name):
                 # The kernel reports a rename as two adjacent events. If both are in one directory it is a rename,
                 # otherwise a removal and an addition.
                 within = bool(mask & _MOVED) and places.get((cookie, mask & _MOVED ^ _MOVED)) == watch

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 NameTest = Callable[[str], bool]
 
 
+def name_test(patterns: Iterable[str]) -> NameTest | None:
+    """Return a function that returns whether a name matches one of ``patterns``, or None if there are none."""
+    return hidden_name_test(patterns, False)
+
+
 def hidden_name_test(patterns: Iterable[str], dot_files: bool) -> NameTest | None:
     """Return a function that returns whether a name (a last component) is to be hidden, or None if no name is.
 

@@ -1,0 +1,62 @@
+"""Home shares: made from one template when their user connects for the first time."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from smb3server.config.checks import check_folder
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config, ShareConfig
+from smb3server.config.values import check_share_name
+from smb3server.state.share import Share
+
+if TYPE_CHECKING:
+    from smb3server.access.identity import Identity
+    from smb3server.server.server import Server
+
+log = logging.getLogger(__name__)
+
+USER = "{user}"
+"""Stands for the user's name in the path."""
+
+
+class HomeShares:
+    """Makes the home shares of one server."""
+
+    def __init__(self, server: Server, config: Config, make: Callable[[Config, ShareConfig, list[str]], Share]) -> None:
+        """``make`` makes a share that is not served yet. Raises ``ConfigError``."""
+        self._server = server
+        self._config = config
+        self._make = make
+
+    def find(self, name: str, identity: Identity | None) -> Share | None:
+        """Return the home share of a user with an account, if ``name`` is the user's name.
+
+        None also if the user has no home: to clients there is no such share.
+        """
+        homes = self._config.homes
+        if homes is None or identity is None or identity.guest or identity.anonymous or identity.domain:
+            return None
+        user = identity.name
+        if name.casefold() != user.casefold() or "/" in user or user.startswith("."):
+            return None
+        path = Path(str(homes.path).replace(USER, user))
+        # The template's users may be fewer than all.
+        if homes.users is not None and not identity.is_on(homes.users):
+            return None
+        wanted = replace(homes, name=user, path=path, users=frozenset([user.casefold()]))
+        try:
+            check_share_name(user)
+            check_folder(path)
+            share = self._make(self._config, wanted, [])
+        except ConfigError as error:
+            log.warning("home of %s: %s", user, error)
+            return None
+        log.info("share %s: %s is the home of %s", share.name, os.fspath(path), user)
+        self._server.add_share(share)
+        return share
