@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from smb3server.cli import known_names
 from smb3server.cli.exits import EXIT_DONE, CommandError
 from smb3server.cli.running_server import server_choice
 
@@ -89,7 +90,7 @@ def add(
 
 
 @command.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=known_names.shares)
 @_SET
 @click.option("--unset", "defaults", multiple=True, metavar="KEY", help="Give a setting its default again.")
 @server_choice
@@ -113,7 +114,7 @@ def set_settings(
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=known_names.shares)
 @server_choice
 def remove(name: str, state: Path | None, socket: Path | None, config: Path | None) -> int:
     """Stop sharing a directory that was shared at run time. Its clients are disconnected from it; its files stay."""
