@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import get_args
 
 from smb3server.config.command_line import CommandLine
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.config.options import DEFAULT_FILE, ServerOptions, parse_options
 from smb3server.config.passwords import find_password
-from smb3server.config.schema import LogLevel, Share, User
+from smb3server.config.schema import Share, User
+from smb3server.process import log_levels
+from smb3server.settings.observing import TraceConfig
 
 
 def parse_share(text: str) -> Share:
@@ -40,6 +42,19 @@ def parse_user(text: str, password_file: Path | None = None) -> User:
     return User(name, password=password)
 
 
+def parse_trace(text: str) -> TraceConfig:
+    """Read ``CLIENT[=FILE][,decrypt]``. Raises ``ConfigError``."""
+    client, _, file = text.removesuffix(",decrypt").partition("=")
+    try:
+        network = ipaddress.ip_network(client, strict=False)
+    except ValueError:
+        raise ConfigError(
+            f"--trace {text}: write CLIENT, CLIENT=FILE or CLIENT=FILE,decrypt; CLIENT is an address or a network"
+        ) from None
+    name = f"smb3server-trace-{client.replace('/', '_').replace(':', '-')}.pcapng"
+    return TraceConfig(str(network), Path(file or name).absolute(), text.endswith(",decrypt"))
+
+
 def _once(option: str, names: Iterable[str]) -> None:
     seen = set()
     for name in names:
@@ -57,9 +72,11 @@ def read_options(options: ServerOptions) -> CommandLine:
     for option, port in (("--port", options.port), ("--rdma-port", options.rdma_port)):
         if port is not None and not 0 <= port <= 65535:
             raise ConfigError(f"{option} {port}: not within 0..65535")
-    levels = get_args(LogLevel)
-    if options.log_level is not None and options.log_level not in levels:
-        raise ConfigError(f"--log-level {options.log_level}: one of {', '.join(levels)}")
+    if options.log_level is not None:
+        try:
+            log_levels.parse(options.log_level)
+        except ValueError as error:
+            raise ConfigError(f"--log-level: {error}") from error
     file = options.config
     if file is None and not shares and DEFAULT_FILE.exists():
         file = DEFAULT_FILE
@@ -82,6 +99,7 @@ def read_options(options: ServerOptions) -> CommandLine:
         {key: value for key, value in server.items() if value is not None},
         {key: value for key, value in cluster.items() if value is not None},
         [text for text in options.user if ":" in text],
+        [parse_trace(text) for text in options.trace],
     )
 
 

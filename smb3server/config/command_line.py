@@ -14,6 +14,7 @@ from smb3server.config.error import Place, Problems
 from smb3server.config.model import Config
 from smb3server.config.reader import read_document
 from smb3server.config.schema import Document, Section, Share, User
+from smb3server.settings.observing import TraceConfig
 
 
 def default_name() -> str:
@@ -38,6 +39,7 @@ class CommandLine:
     """Keys of the section [cluster], with their values."""
     passwords: list[str] = field(default_factory=list, repr=False)
     """Values ``NAME:PASSWORD`` as given."""
+    traces: list[TraceConfig] = field(default_factory=list)
 
     def document(self, problems: Problems) -> Document:
         """Read the file and override it. Mistakes in the file are noted in ``problems``.
@@ -67,6 +69,7 @@ class CommandLine:
         config = build(document, problems)
         config.settings.server_name = document.server.name or default_name()
         config.command_line_passwords = self.passwords
+        config.traces = self.traces
         find(config, problems)
         if not problems.found:
             check_use(config, self.file, problems)

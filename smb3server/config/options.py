@@ -34,6 +34,7 @@ class ServerOptions:
     drop_privileges: str | None = None
     allow_root: bool = False
     log_level: str | None = None
+    trace: tuple[str, ...] = ()
 
 
 _FILE = click.Path(readable=False, path_type=Path)
@@ -81,7 +82,18 @@ def server_options() -> list[click.Parameter]:
             "Everybody then acts as USER.",
         ),
         click.Option(["--allow-root"], is_flag=True, help="Let users act as root on this machine."),
-        click.Option(["--log-level"], metavar="LEVEL", help="debug, info, warning or error. Default: info."),
+        click.Option(
+            ["--log-level"],
+            metavar="LEVEL[,COMPONENT:LEVEL]",
+            help="debug, info, warning or error; others for components: auth, rdma, files, rpc, cluster, net. "
+            "Default: info.",
+        ),
+        click.Option(
+            ["--trace"],
+            multiple=True,
+            metavar="CLIENT[=FILE][,decrypt]",
+            help="Write the messages of a client (an address or a network) to a capture file.",
+        ),
     ]
 
 
