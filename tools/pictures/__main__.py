@@ -20,7 +20,7 @@ def take(folder: Path) -> None:
     set_up()
 
     server = shell("nas", "root", 132, 24)
-    server.run("smb3server --share data=/srv/data --user alice --rdma", until="assword of alice")
+    server.run("smb3server --share data=/srv/data --user alice --rdma --drop-privileges", until="assword of alice")
     server.type(PASSWORD + "\n")
     server.wait("^ready ")
     _write(folder / "serve.svg", film(server.frames, "A server starts"))
