@@ -99,6 +99,9 @@ class LogOutput:
 
     def close(self) -> None:
         """Report what was suppressed, and close the file."""
+        global _current  # noqa: PLW0603
+        if _current is self:
+            _current = None
         self._handler.close()
         if self.path is not None:
             self._handler.stream.close()
