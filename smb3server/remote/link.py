@@ -275,7 +275,7 @@ class Link:
                 break
             if way.fabric in unusable or any(way.host == other.host for other in working):
                 continue
-            if await self._try_rdma(session, way._replace(timeout=min(way.timeout, left)), found):
+            if await self._try_rdma(session, way._replace(timeout=max(0.1, round(min(way.timeout, left), 1))), found):
                 working.append(way)
             elif way.fabric not in self._usable():
                 unusable.add(way.fabric)
