@@ -23,9 +23,8 @@ def generated(text: str) -> str:
 
 
 def main() -> int:
-    """Write the page anew."""
+    """Write the page."""
     PAGE.write_text(generated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(PAGE)
     return 0
 
 

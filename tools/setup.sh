@@ -112,7 +112,9 @@ case ${1:-} in
       mount.cifs=cifs-utils ip=iproute2 nft=nftables getfattr=attr etcd=etcd-server mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs mkfs.ext4=e2fsprogs \
       /usr/include/infiniband/verbs.h=libibverbs-dev /usr/include/rdma/rdma_cma.h=librdmacm-dev /usr/lib/python3/dist-packages/samba=python3-samba \
       debootstrap=debootstrap pipx=pipx groff=groff-base /usr/lib/python3/dist-packages/pip=python3-pip \
-      /usr/share/doc/python3-venv=python3-venv)
+      /usr/share/doc/python3-venv=python3-venv \
+      chromium=chromium chromedriver=chromium-driver avahi-daemon=avahi-daemon avahi-browse=avahi-utils dbus-daemon=dbus-daemon wsdd=wsdd openssl=openssl \
+      /usr/libexec/gvfsd-dnssd=gvfs-backends gio=libglib2.0-bin)
     # shellcheck disable=SC2086  # a list of words
     [ -z "$packages" ] || apt_install $packages || echo "setup: the tests that need these are skipped" >&2
     # The project was installed before there was a compiler.

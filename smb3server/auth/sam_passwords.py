@@ -77,16 +77,22 @@ def open_aes(key: bytes, tag: bytes, iv: bytes, cipher: bytes) -> str | None:
 def encrypt_hash(nt_hash: bytes, key: bytes) -> bytes:
     """Encrypt an NT hash as ENCRYPTED_NT_OWF_PASSWORD: two blocks of DES with 7 bytes of ``key`` each.
     [MS-SAMR 2.2.11.1]"""
-    return _des(key[:7], nt_hash[:8]) + _des(key[7:14], nt_hash[8:])
+    first, second = _des(key[:7]).encryptor(), _des(key[7:14]).encryptor()
+    return first.update(nt_hash[:8]) + second.update(nt_hash[8:])
 
 
-def _des(key: bytes, block: bytes) -> bytes:
-    """Encrypt a block with a key of 7 bytes, of which each 7 bits become a byte. [MS-SAMR 2.2.11.1.2]"""
+def decrypt_hash(sealed: bytes, key: bytes) -> bytes:
+    """Undo ``encrypt_hash``. Every input gives some hash."""
+    first, second = _des(key[:7]).decryptor(), _des(key[7:14]).decryptor()
+    return first.update(sealed[:8]) + second.update(sealed[8:])
+
+
+def _des(key: bytes) -> Cipher[ECB]:
+    """Return DES with a key of 7 bytes, of which each 7 bits become a byte. [MS-SAMR 2.2.11.1.2]"""
     bits = int.from_bytes(key, "big")
     spread = bytes((bits >> shift & 0x7F) << 1 for shift in range(49, -1, -7))
     # Three times the same key is simple DES. Parity bits are not looked at.
-    encryptor = Cipher(TripleDES(spread * 3), ECB()).encryptor()
-    return encryptor.update(block) + encryptor.finalize()
+    return Cipher(TripleDES(spread * 3), ECB())
 
 
 def _text(data: bytes) -> str | None:

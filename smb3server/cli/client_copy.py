@@ -224,7 +224,7 @@ def _conclude(shares: Shares, totals: Totals, seconds: float, *, quiet: bool, as
 def get(words: tuple[str, ...], recursive: bool, resume: bool, update: bool, **options: Any) -> int:
     """Copy files of shares to this machine: into LOCAL if it is a folder, or under that name. Default: here.
 
-    A file appears when it is complete. What was copied of it until an interruption stays beside it (.NAME.*.part), and
+    A file appears when it is complete. What was copied of it until an interruption stays beside it (NAME.*.part), and
     --continue goes on from there. Patterns: * ? [...] and ** for any folders.
 
     \b

@@ -32,6 +32,7 @@ class Connection:
     password_file: Path | None
     credentials: Path | None
     kerberos: bool
+    kerberos_name: str | None
     guest: bool
     anonymous: bool
     rdma: Rdma
@@ -63,6 +64,7 @@ def connection_options(function: _Decorated) -> _Decorated:
                 help="Users and passwords by host. Default: ~/.config/smb3server/credentials.",
             ),
             click.option("-k", "--kerberos", is_flag=True, help="Log on with a Kerberos ticket (kinit)."),
+            click.option("--kerberos-name", metavar="NAME", help="Of the server. Default: that of the address."),
             click.option("--guest", is_flag=True, help="Log on as a guest; nothing is signed."),
             click.option("--anonymous", is_flag=True, help="Log on without a name; nothing is signed."),
             click.option(
@@ -128,6 +130,7 @@ class Shares:
                 password=password,
                 domain=how.domain,
                 kerberos=how.kerberos,
+                kerberos_name=how.kerberos_name,
                 guest=how.guest,
                 anonymous=how.anonymous,
                 credentials_file=how.credentials,

@@ -12,6 +12,7 @@ from smb3server.client import Client, ClientSession, ServerError, open_tcp
 from smb3server.client.interfaces import query_interfaces
 from smb3server.client.messages import Caller
 from smb3server.client.ways import Way
+from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT
 from smb3server.status import mount_commands
 from smb3server.status.report import dialect_name
 from smb3server.wire.negotiate import Capability, Dialect
@@ -206,12 +207,14 @@ def _advise(patient: Patient) -> None:
         )
     )
     result.add(Verdict.NOTE, "Linux clients", lines)
-    result.add(
-        Verdict.NOTE,
-        "Windows clients",
-        "find RDMA by themselves: `Get-NetAdapterRdma` shows the NICs that can,"
-        " `Get-SmbMultichannelConnection -IncludeNotSelected` whether this server's connections do",
-    )
+    if worked.port in (SMB_DIRECT_PORT, SMB_PORT):
+        windows = (
+            "find RDMA by themselves: `Get-NetAdapterRdma` shows the NICs that can,"
+            " `Get-SmbMultichannelConnection -IncludeNotSelected` whether this server's connections do"
+        )
+    else:
+        windows = f"not possible: they ask for the usual port, and SMB Direct is served on {worked.port}"
+    result.add(Verdict.NOTE, "Windows clients", windows)
 
 
 def _judge(patient: Patient) -> None:

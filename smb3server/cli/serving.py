@@ -8,10 +8,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 
 from smb3server.cli.exits import EXIT_USAGE, CommandError
-from smb3server.config.arguments import make_config
+from smb3server.config.arguments import read_options
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.config.options import ServerOptions
@@ -159,13 +158,14 @@ def _worth_logging(record: logging.LogRecord) -> bool:
 def run(options: ServerOptions) -> int:
     """Run the server until a signal, and return the exit status. Raises ``CommandError``."""
     try:
-        config = make_config(options)
+        # Passwords are asked for once. The file is read anew with each reload.
+        command_line = read_options(options)
+        config = command_line.read()
         hide_arguments(config.command_line_passwords)
         for path in config.secret_files:
             read_text(path)
         privileges = Privileges(config)
         privileges.restrict()
-        read = partial(make_config, options)
     except ConfigError as error:
         raise CommandError(str(error), EXIT_USAGE) from error
     _set_up_logging(config.log_level)
@@ -174,5 +174,5 @@ def run(options: ServerOptions) -> int:
         # uvloop is optional, and exists on Linux with CPython only.
         import uvloop
     except ImportError:
-        return asyncio.run(serve(config, privileges, manager, read))
-    return int(uvloop.run(serve(config, privileges, manager, read)))
+        return asyncio.run(serve(config, privileges, manager, command_line.read))
+    return int(uvloop.run(serve(config, privileges, manager, command_line.read)))

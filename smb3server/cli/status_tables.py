@@ -114,7 +114,8 @@ def _fabrics(server: Json) -> Iterable[tuple[str, str]]:
     if server["rdma"] == "off":
         yield "rdma: off", _BAD
     for choice in server["rdma_choices"]:
-        where = f" on {choice['host']}" if choice["host"] else ""
+        host = f"[{choice['host']}]" if ":" in choice["host"] else choice["host"]
+        where = f" on {host}" if host else ""
         if choice["served"]:
             yield f"rdma: {choice['fabric']}{where}: {choice['reason']}", ""
         else:

@@ -41,10 +41,10 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "serve": Entry("smb3server.cli.serve", SERVING, "share directories; the same as no command"),
-    "reload": Entry("smb3server.cli.reload", SERVING, "read the configuration again, without cutting clients"),
-    "stop": Entry("smb3server.cli.stop", SERVING, "end a running server"),
     "check": Entry("smb3server.cli.check", SERVING, "test a configuration, show the values in effect"),
     "config": Entry("smb3server.cli.config", SERVING, "example, schema, values in effect, import from Samba"),
+    "reload": Entry("smb3server.cli.reload", SERVING, "read the configuration again, without cutting clients"),
+    "stop": Entry("smb3server.cli.stop", SERVING, "end a running server"),
     "hash": Entry("smb3server.cli.password_hash", SERVING, "make a line for users_file"),
     "status": Entry("smb3server.cli.status", SHOWING, "sessions, channels and opens, and whether RDMA is used"),
     "doctor": Entry("smb3server.cli.doctor", SHOWING, "what this machine can serve, or how a share is reached"),

@@ -70,6 +70,8 @@ def read_options(options: ServerOptions) -> CommandLine:
         "rdma_port": options.rdma_port,
         "state": None if options.state is None else str(options.state),
         "log_level": options.log_level,
+        "drop_privileges": options.drop_privileges,
+        "allow_root": options.allow_root or None,
     }
     cluster = {"etcd": options.cluster, "node": options.node}
     return CommandLine(

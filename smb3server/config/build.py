@@ -13,6 +13,7 @@ from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
 from smb3server.config import schema
 from smb3server.config.error import ConfigError, Problems
+from smb3server.config.host_users import settle_user
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.passwords import read_password
 from smb3server.config.sections import keys_of
@@ -96,6 +97,9 @@ def build(document: schema.Document, problems: Problems) -> Config:
     config.shares = list(builder.shares(document.share))
     if document.homes is not None:
         config.homes = builder.homes(document.homes)
+    with problems.of(SERVER, "drop_privileges"):
+        settle_user(config)
+    builder.users_file(document.server)
     config.accounts += builder.accounts(document.user)
     config.cluster = builder.cluster(document.cluster)
     config.cluster.services = [builder.service(entry) for entry in document.service]
@@ -111,10 +115,9 @@ def build(document: schema.Document, problems: Problems) -> Config:
     return config
 
 
-def build_share(section: schema.Share, settings: Settings, problems: Problems) -> ShareConfig:
-    """Make one share, with the groups of ``settings``."""
-    (share,) = _Builder(Config(settings=settings), problems).shares([section])
-    return share
+def build_share(section: schema.Share, config: Config, problems: Problems) -> ShareConfig:
+    """Make one share, with the groups of ``config``."""
+    return _Builder(config, problems).share(section)
 
 
 def build_cluster(section: schema.Cluster) -> ClusterConfig:
@@ -175,7 +178,8 @@ class _Builder:
         config.run_as = section.run_as or ""
         config.sandbox = section.sandbox
         config.xattrs = section.xattrs
-        self._users_file(section)
+        config.drop_privileges = section.drop_privileges or ""
+        config.allow_root = section.allow_root
 
     def limits(self, section: schema.Limits) -> None:
         for name in keys_of(schema.Limits):
@@ -224,6 +228,13 @@ class _Builder:
         )
 
     def accounts(self, sections: Iterable[schema.User]) -> Iterable[Account]:
+        for account in self._accounts(sections):
+            if account.nt_hash == EMPTY_HASH:
+                text = "the password is empty; remedy: give it one, or let guests in with guest = true"
+                self._problems.add(f"user {account.name}", "password", text)
+            yield account
+
+    def _accounts(self, sections: Iterable[schema.User]) -> Iterable[Account]:
         for section in sections:
             owner = f"user {section.name}"
             if not section.name:
@@ -240,11 +251,7 @@ class _Builder:
             if section.principal:
                 with self._problems.of(owner, "principal"):
                     parse_principal(section.principal)
-            if section.password == "":
-                self._problems.add(owner, "password", "must not be empty: anybody could log on")
-            if section.nt_hash is not None and parse_hash(section.nt_hash) == EMPTY_HASH:
-                self._problems.add(owner, "nt_hash", "is that of the empty password: anybody could log on")
-            elif section.nt_hash is not None:
+            if section.nt_hash is not None:
                 yield Account(section.name, parse_hash(section.nt_hash), user, section.principal or "")
             elif section.password is not None:
                 yield Account(section.name, nt_hash(section.password), user, section.principal or "")
@@ -291,7 +298,7 @@ class _Builder:
             section.plain_http,
         )
 
-    def _users_file(self, section: schema.Server) -> None:
+    def users_file(self, section: schema.Server) -> None:
         """Read the users file, which may be missing if the configuration does not name it."""
         config = self._config
         config.users_file = _path(section.users_file) or default_users_file(config.state)

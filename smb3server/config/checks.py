@@ -11,6 +11,7 @@ from pathlib import Path
 
 from smb3server.auth.groups import is_user
 from smb3server.config.error import ConfigError, Problems, label
+from smb3server.config.host_users import wrong_host_users
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.schema import SMALLEST_IO, SMALLEST_MESSAGE
 from smb3server.config.sections import did_you_mean
@@ -39,6 +40,8 @@ def find(config: Config, problems: Problems) -> None:
     _check_limits(config, problems)
     _check_logons(config, problems)
     for owner, key, text in clashes(config.accounts, config.settings.groups):
+        problems.add(owner, key, text)
+    for owner, key, text in wrong_host_users(config, config.accounts):
         problems.add(owner, key, text)
     _check_lists(config, problems)
     _check_cluster(config, problems)

@@ -84,6 +84,11 @@ class Config:
     state: Path | None = None
     run_as: str = ""
     """Name of the host's user that the server becomes. Empty means that it does not change its user."""
+    drop_privileges: str = ""
+    """Name of the host's user that the server becomes, without any right to act as others. ``owner`` means the owner of
+    the shares' folders. Empty means that it keeps what it needs to act as users."""
+    allow_root: bool = False
+    """Whether users may act as root on the host."""
     sandbox: bool = False
     xattrs: str = "auto"
     """Namespace of extended attributes, as in ``LocalOptions.xattrs``."""

@@ -31,6 +31,8 @@ class ServerOptions:
     cluster: str | None = None
     node: str | None = None
     state: Path | None = None
+    drop_privileges: str | None = None
+    allow_root: bool = False
     log_level: str | None = None
 
 
@@ -70,6 +72,15 @@ def server_options() -> list[click.Parameter]:
         click.Option(["--cluster"], metavar="etcds://HOST:PORT,...", help="Be a node of a cluster."),
         click.Option(["--node"], metavar="NAME", help="This node's name in the cluster."),
         click.Option(["--state"], type=_FOLDER, metavar="DIR", help="Where state is kept that outlives the server."),
+        click.Option(
+            ["--drop-privileges"],
+            is_flag=False,
+            flag_value="owner",
+            metavar="[USER]",
+            help="Started as root: become USER once ports are open, by default the owner of the shared folders. "
+            "Everybody then acts as USER.",
+        ),
+        click.Option(["--allow-root"], is_flag=True, help="Let users act as root on this machine."),
         click.Option(["--log-level"], metavar="LEVEL", help="debug, info, warning or error. Default: info."),
     ]
 

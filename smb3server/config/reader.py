@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
-from smb3server.config.build import build, build_cluster
-from smb3server.config.checks import find
+from smb3server.config.build import build, build_cluster, build_share
+from smb3server.config.checks import check_folder, find
 from smb3server.config.error import ConfigError, Place, Problem, Problems
-from smb3server.config.model import Config
+from smb3server.config.model import Config, ShareConfig
 from smb3server.config.positions import Positions
-from smb3server.config.schema import Cluster, Document
+from smb3server.config.schema import Cluster, Document, Share
 from smb3server.config.sections import SectionReader
 from smb3server.settings.cluster import ClusterConfig
 
@@ -33,6 +34,28 @@ def read_file(path: Path) -> Config:
     return config
 
 
+def read_values(path: Path) -> dict[str, object]:
+    """Read a TOML file without checking what it says. Raises ``ConfigError``."""
+    return _open(path, Problems())[0]
+
+
+def read_share(source: str, values: Mapping[str, object], config: Config) -> ShareConfig:
+    """Read one share that does not stand in the file, with the groups of ``config``. ``source`` names its origin.
+
+    Raises ``ConfigError`` with all mistakes.
+    """
+    problems = Problems()
+    section = SectionReader(Path(source), None, problems).section(Share, values, ("share", 0))
+    problems.finish()
+    if section is None:
+        raise ConfigError(f"{source}: not a share")
+    share = build_share(section, config, problems)
+    with problems.of(f"share {share.name}", "path"):
+        check_folder(share.path)
+    problems.finish()
+    return share
+
+
 def read_cluster(path: Path) -> ClusterConfig:
     """Read the cluster that a node's file describes.
 
@@ -43,11 +66,6 @@ def read_cluster(path: Path) -> ClusterConfig:
     cluster = reader.section(Cluster, values.get("cluster", {}), ("cluster",))
     problems.finish()
     return build_cluster(cluster or Cluster())
-
-
-def read_values(path: Path) -> dict[str, object]:
-    """Read a file without looking at what its keys mean. Raises ``ConfigError`` if it is no TOML."""
-    return _open(path, Problems())[0]
 
 
 def _open(path: Path, problems: Problems) -> tuple[dict[str, object], SectionReader]:

@@ -37,6 +37,7 @@ DialectName = Literal["2.0.2", "2.1", "3.0", "3.0.2", "3.1.1"]
 CipherName = Literal["AES-128-GCM", "AES-256-GCM", "AES-128-CCM", "AES-256-CCM"]
 SigningName = Literal["AES-GMAC", "AES-CMAC", "HMAC-SHA256"]
 TransformName = Literal["encryption", "signing"]
+PasswordLength = Annotated[int, Meta(ge=1, le=MAX_LENGTH)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Positive = Annotated[int, Meta(gt=0)]
 NotNegative = Annotated[int, Meta(ge=0)]
@@ -47,7 +48,6 @@ Stall = Annotated[float, Meta(ge=0, le=600)]
 ReadSize = Annotated[int, Meta(ge=0, le=LARGEST_IO)]
 IoSize = Annotated[int, Meta(ge=SMALLEST_IO, le=LARGEST_IO)]
 MessageSize = Annotated[int, Meta(ge=SMALLEST_MESSAGE, le=LARGEST_MESSAGE)]
-PasswordLength = Annotated[int, Meta(ge=1, le=MAX_LENGTH)]
 Mode = Annotated[str, Meta(pattern="^0?[0-7]{3}$", title='permissions in octal digits, as "0640"')]
 NetbiosName = Annotated[
     str,
@@ -126,6 +126,16 @@ class Server(Section):
             unset="the user who started it",
         ),
     ] = None
+    drop_privileges: Annotated[
+        str | None,
+        about(
+            "`owner` (of the shares' folders) or a user of the host: everybody acts as this user, and so does the "
+            "server once its ports are open; it can do no more then. Only if root starts it; excludes `run_as`",
+            example="",
+            unset="the server keeps what it needs to act as users",
+        ),
+    ] = None
+    allow_root: Annotated[bool, about("`unix_user` and `force_user` may be root")] = False
     sandbox: Annotated[
         bool, about("refuse system calls that a file server never makes ([security.md](security.md))", example=True)
     ] = False
@@ -138,6 +148,9 @@ class Server(Section):
             example="trusted",
         ),
     ] = "auto"
+    min_password_length: Annotated[
+        PasswordLength, about("characters that a password needs which a client or `smb3server user` sets", example=10)
+    ] = _SETTINGS.min_password_length
     share_folders: Annotated[
         list[str],
         about(
@@ -217,9 +230,6 @@ class Server(Section):
             unset="none",
         ),
     ] = field(default_factory=list)
-    min_password_length: Annotated[
-        PasswordLength, about("least length of passwords that clients and `smb3server user` set", example=12)
-    ] = _SETTINGS.min_password_length
     admins: Annotated[
         list[str],
         about(

@@ -24,12 +24,9 @@ from pathlib import Path
 from smb3server.access import sddl
 from smb3server.access.descriptor import SecurityDescriptor
 from smb3server.config import toml
-from smb3server.config.build import build_share
-from smb3server.config.error import ConfigError, Problem, Problems
+from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
-from smb3server.config.positions import Positions
-from smb3server.config.schema import Share
-from smb3server.config.sections import SectionReader
+from smb3server.config.reader import read_share
 
 FILE_NAME = "shares.toml"
 _HEADER = '# Written by smb3server: change it with "smb3server share".\n'
@@ -117,19 +114,5 @@ def from_options(name: str, path: str, options: Mapping[str, object]) -> Table:
 
 
 def share_of(where: str, table: Table, config: Config) -> ShareConfig:
-    """Return the share that a table describes, with the groups of ``config``.
-
-    ``where`` begins the texts of mistakes. Raises ``ConfigError`` with all of them.
-    """
-    problems = Problems()
-    section = SectionReader(Path(), Positions(""), problems).section(Share, table, ("share", 0))
-    share = None if section is None else build_share(section, config.settings, problems)
-    if problems.found or share is None:
-        raise ConfigError(*(Problem(entry.text, f"{where}{_key(entry)}") for entry in problems.found))
-    return share
-
-
-def _key(problem: Problem) -> str:
-    """Return the key that a problem of a share is about, as the end of its name."""
-    _, separator, key = problem.setting.rpartition(": ")
-    return separator + key if separator else ""
+    """Return the share that a table describes, with the groups of ``config``. Raises ``ConfigError``."""
+    return read_share(where, table, config)

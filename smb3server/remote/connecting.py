@@ -51,6 +51,7 @@ class Options(TypedDict, total=False):
     password: str | None
     domain: str | None
     kerberos: bool
+    kerberos_name: str | None
     guest: bool
     anonymous: bool
     credentials_file: str | os.PathLike[str] | None
@@ -72,6 +73,7 @@ def connect(
     password: str | None = None,
     domain: str | None = None,
     kerberos: bool = False,
+    kerberos_name: str | None = None,
     guest: bool = False,
     anonymous: bool = False,
     credentials_file: str | os.PathLike[str] | None = None,
@@ -89,7 +91,8 @@ def connect(
 
     Who logs on: ``user`` and ``password``; without a password the file ``credentials_file``, the variable
     SMB3SERVER_PASSWORD, or ``~/.config/smb3server/credentials`` have it, or ``ask`` is called with a question. With
-    ``kerberos`` the credentials cache has a ticket. Nobody becomes a guest or anonymous unless that is asked for.
+    ``kerberos`` the credentials cache has a ticket, for ``kerberos_name`` if that is not the name in the address.
+    Nobody becomes a guest or anonymous unless that is asked for.
 
     How data travels: ``rdma`` is "auto" (RDMA if the server lists an address for it and this machine can use it, else
     TCP; ``Share.why_not_rdma`` tells the reason), "off", or one fabric, without which the connection fails. Data goes
@@ -114,6 +117,7 @@ def connect(
         password=password,
         domain=domain,
         kerberos=kerberos,
+        kerberos_name=kerberos_name,
         guest=guest,
         anonymous=anonymous,
         file=Path(credentials_file) if credentials_file is not None else None,

@@ -27,7 +27,8 @@ class Login:
     user: str = ""
     password: str = field(default="", repr=False)
     domain: str = ""
-    kerberos: bool = False
+    kerberos: str = ""
+    """The server's name in Kerberos; empty for NTLM."""
     guest: bool = False
     """Whether the server may make a guest of this user, whose messages nobody can sign."""
 
@@ -66,6 +67,7 @@ def find(
     password: str | None = None,
     domain: str | None = None,
     kerberos: bool = False,
+    kerberos_name: str | None = None,
     guest: bool = False,
     anonymous: bool = False,
     file: Path | None = None,
@@ -81,7 +83,7 @@ def find(
     if anonymous:
         return Login()
     if kerberos:
-        return Login(user, password or address.password or "", domain, kerberos=True)
+        return Login(user, password or address.password or "", domain, kerberos_name or address.host)
     if guest:
         return Login(user or "guest", password or address.password or "", domain, guest=True)
     given = password if password is not None else address.password

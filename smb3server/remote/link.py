@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from spnego.exceptions import SpnegoError
+
 from smb3server.client.channels import BoundSession
 from smb3server.client.connection import Client
 from smb3server.client.files import RDMA_THRESHOLD, Tree
@@ -124,6 +126,13 @@ class Link:
                     await self._set_up()
             except (OSError, ConnectionLost) as error:
                 raise errors.of(error, f"{self.address.host}:{self.address.port}") from error
+            except SpnegoError as error:
+                if not self._login.kerberos:
+                    raise
+                reason = (
+                    f"no Kerberos ticket for cifs/{self._login.kerberos}; klist shows what there is, kinit gets one"
+                )
+                raise errors.make(errno.EACCES, str(self.address), reason=reason) from error
 
     async def ready(self) -> Channel:
         """Return the channel for everything but data; connect anew if it was lost. [MS-SMB2 3.2.4.2]"""
@@ -213,7 +222,7 @@ class Link:
             sign=self.options.sign,
             encrypt=self.options.encrypt,
             previous_session_id=self._session_id,
-            kerberos_host=self.address.host if login.kerberos else "",
+            kerberos_host=login.kerberos,
         )
         if session.flags & SessionFlags.IS_GUEST and not login.guest:
             reason = (
@@ -321,9 +330,8 @@ class Link:
                 offer = Offer(require_signing=self.options.sign)
                 client = await Client.connect(transport, dialects, offer, client_guid=self._guid)
                 login = self._login
-                host = self.address.host if login.kerberos else ""
                 bound = await BoundSession.bind(
-                    session, client, login.user, login.password, login.domain, kerberos_host=host
+                    session, client, login.user, login.password, login.domain, kerberos_host=login.kerberos
                 )
         except BaseException as error:
             transport.abort(f"no channel: {error}")

@@ -90,8 +90,8 @@ def part_of(name: str, version: str) -> str:
     ``version`` is that of the source, so another source never continues what an earlier one left.
     """
     end = f".{version}.part"
-    room = MAX_NAME - len(end) - 1
+    room = MAX_NAME - len(end)
     kept = name
     while len(os.fsencode(kept)) > room or len(kept.encode("utf-16-le", "surrogatepass")) // 2 > room:
         kept = kept[:-1]
-    return f".{kept}{end}"
+    return f"{kept}{end}"

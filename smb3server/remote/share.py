@@ -364,7 +364,7 @@ class Share:
     ) -> Transfer:
         """Copy a file of the share to a local file, or into a local folder.
 
-        The data goes to a file beside it (``.NAME.*.part``), which takes its name when it is complete. With ``resume``
+        The data goes to a file beside it (``NAME.*.part``), which takes its name when it is complete. With ``resume``
         such a file of an interrupted download of the same version is continued. Holes stay holes with ``sparse``.
         ``verify`` reads both files again and compares them. The file gets the time of its source. ``exact`` refuses a
         folder that has the name of the target.

@@ -230,6 +230,9 @@ async def upload(
                 raise changed(str(source))
             times = BasicInformation(last_write_time=from_ns(status.st_mtime_ns), attributes=attributes)
             await complete(target, part, times)
+            if has_holes:
+                # Samba 4.17 forgets the attribute when a file is renamed.
+                await _make_sparse(part)
         finally:
             await part.close()
         if verify:

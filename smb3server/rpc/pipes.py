@@ -13,25 +13,25 @@ from smb3server.state.objects import Session
 from smb3server.state.server_state import ServerState
 from smb3server.wire.status import NtStatus, StatusError
 
-InterfaceFactory = Callable[[ServerState, Session, Association], list[Interface]]
+InterfaceFactory = Callable[[ServerState, Session], list[Interface]]
 
 
-def _srvsvc(server: ServerState, session: Session, association: Association) -> list[Interface]:
+def _srvsvc(server: ServerState, session: Session) -> list[Interface]:
     from smb3server.rpc import srvsvc
 
     return [srvsvc.interface(server, session)]
 
 
-def _wkssvc(server: ServerState, session: Session, association: Association) -> list[Interface]:
+def _wkssvc(server: ServerState, session: Session) -> list[Interface]:
     from smb3server.rpc import wkssvc
 
     return [wkssvc.interface(server.settings.server_name)]
 
 
-def _lsarpc(server: ServerState, session: Session, association: Association) -> list[Interface]:
+def _lsarpc(server: ServerState, session: Session) -> list[Interface]:
     from smb3server.rpc import lsarpc, samr
 
-    return [lsarpc.interface(server.accounts, session), samr.interface(server, session, association)]
+    return [lsarpc.interface(server.accounts, session), samr.interface(server, session)]
 
 
 PIPES: dict[str, InterfaceFactory] = {
@@ -178,12 +178,10 @@ def open_pipe(request: SessionRequest, name: str) -> RpcPipe:
     if factory is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     server = request.server
+    interfaces = factory(server, request.session)
     # Calls act for the session's user. A bind may protect them in addition to the session's protection.
     association = Association(
-        f"\\PIPE\\{normalize(name)}",
-        lambda association: factory(server, request.session, association),
-        server.new_rpc_acceptor,
-        AssociationGroups(),
+        f"\\PIPE\\{normalize(name)}", lambda association: interfaces, server.new_rpc_acceptor, AssociationGroups()
     )
     on_worker = factory is _lsarpc
     long_calls = on_worker or server.administrators.include(request.session.identity)

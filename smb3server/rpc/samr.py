@@ -12,7 +12,6 @@ from impacket.dcerpc.v5.ndr import NDRCALL
 
 from smb3server.auth.accounts import BUILTIN, Use
 from smb3server.rpc import samr_aliases, samr_passwords, samr_users
-from smb3server.rpc.association import Association
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.handles import NULL_HANDLE
 from smb3server.rpc.lsarpc import rpc_sid, sid_of, string_of
@@ -295,9 +294,9 @@ def _outcome(found: list[Any]) -> int:
     return _SOME_NOT_MAPPED if mapped else _NONE_MAPPED
 
 
-def interface(server: ServerState, session: Session, association: Association) -> Interface:
+def interface(server: ServerState, session: Session) -> Interface:
     """Return the operations that are served. All others fault with the opnum out of range."""
-    context = Context(server, session, association)
+    context = Context(server, session)
     service = _Service(context)
     own = {
         0: operation(samr.SamrConnect, lambda request: service.connect(request, samr.SamrConnectResponse())),

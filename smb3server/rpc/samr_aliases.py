@@ -15,7 +15,7 @@ from smb3server.rpc.dcerpc import Operation
 from smb3server.rpc.handles import NULL_HANDLE
 from smb3server.rpc.lsarpc import rpc_sid, sid_of
 from smb3server.rpc.ndr import operation
-from smb3server.rpc.samr_context import AliasObject, Context, DomainObject, GroupObject
+from smb3server.rpc.samr_context import AliasObject, Context, DomainObject, GroupObject, answer_status
 from smb3server.wire.status import NtStatus
 
 _ENABLED = 7
@@ -135,6 +135,19 @@ class _Aliases:
     def _members(self, alias: AliasObject) -> list[Sid]:
         return self._context.accounts.members(alias.sid) or []
 
+    def remove_from_domain(self, request: Any) -> Any:
+        """Serve SamrRemoveMemberFromForeignDomain, which clients call before they delete an account.
+        [MS-SAMR 3.1.5.8.7]
+
+        It succeeds if there is nothing to remove. Administrators are named in the configuration file.
+        """
+        domain: DomainObject = self._context.handles.find(request["DomainHandle"], DomainObject)
+        member = sid_of(request["MemberSid"])
+        entries = self._context.entries(domain)
+        sids = [Sid(5, (*domain.sid.sub_authorities, rid)) for rid, _, use in entries if use is Use.ALIAS]
+        listed = any(member in (self._context.accounts.members(sid) or ()) for sid in sids)
+        return answer_status(NtStatus.ACCESS_DENIED if listed or not self._context.administers else NtStatus.SUCCESS)
+
     def membership(self, request: Any) -> Any:
         """Serve SamrGetAliasMembership: the RIDs of the domain's aliases that have any of the SIDs as a member.
         [MS-SAMR 3.1.5.9.2]"""
@@ -167,5 +180,6 @@ def operations(context: Context) -> dict[int, Operation]:
         16: operation(samr.SamrGetAliasMembership, aliases.membership),
         27: operation(samr.SamrOpenAlias, aliases.open),
         28: operation(samr.SamrQueryInformationAlias, aliases.query),
+        45: operation(samr.SamrRemoveMemberFromForeignDomain, aliases.remove_from_domain),
         33: operation(samr.SamrGetMembersInAlias, aliases.members),
     }

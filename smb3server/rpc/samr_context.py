@@ -12,7 +12,6 @@ from impacket.dcerpc.v5.ndr import NDRCALL
 from smb3server.access.descriptor import Sid
 from smb3server.auth.accounts import BUILTIN, DOMAIN_USERS, DOMAIN_USERS_NAME, WELL_KNOWN, Use, group_rid
 from smb3server.auth.users import Account
-from smb3server.rpc.association import Association
 from smb3server.rpc.handles import Handles
 from smb3server.state.objects import Session
 from smb3server.state.ports import AccountKeeper, AccountNotKept
@@ -75,12 +74,11 @@ def answer_status(status: int) -> StatusResponse:
 class Context:
     """One client of SAMR."""
 
-    def __init__(self, server: ServerState, session: Session, association: Association) -> None:
+    def __init__(self, server: ServerState, session: Session) -> None:
         self.server = server
         self.session = session
         self.accounts = server.accounts
         self.handles = Handles()
-        self._association = association
 
     @property
     def address(self) -> str:
@@ -89,12 +87,9 @@ class Context:
 
     @property
     def session_key(self) -> bytes:
-        """The 16 bytes that protect passwords. [MS-SAMR 3.1.2.4]
-
-        It is the key of the call's own protection if it has any, otherwise that of the session."""
-        caller, session = self._association.caller, self.session
-        key = caller.session_key if caller is not None else session.application_key or session.session_key
-        return key[:16]
+        """The 16 bytes that protect passwords: the SMB session's key, even if a bind protects calls with its own.
+        [MS-SAMR 3.1.2.4, MS-SMB2 3.3.4.5]"""
+        return (self.session.application_key or self.session.session_key)[:16]
 
     @property
     def administers(self) -> bool:

@@ -92,14 +92,14 @@ class _PasswordChanges:
         sealed, verifier = request["NewPasswordEncryptedWithOldNt"], request["OldNtOwfPasswordEncryptedWithNewNt"]
 
         def prove(old: bytes) -> str | None:
-            # NULL pointers are decoded to bytes.
-            if isinstance(sealed, bytes) or isinstance(verifier, bytes):
+            # impacket decodes a NULL pointer to b"", and a structure with one field to the field.
+            if isinstance(sealed, bytes) or verifier == b"":
                 return None
             password = sam_passwords.open_buffer(old, bytes(sealed["Buffer"]))
             if password is None:
                 return None
             expected = sam_passwords.encrypt_hash(old, nt_hash(password))
-            return password if hmac.compare_digest(expected, bytes(verifier["Data"])) else None
+            return password if hmac.compare_digest(expected, bytes(verifier)) else None
 
         return self._answer(string_of(request["UserName"]), prove)
 

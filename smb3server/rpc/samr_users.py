@@ -14,7 +14,7 @@ from impacket.dcerpc.v5.ndr import NDRCALL, NDRSTRUCT
 
 from smb3server.auth import sam_passwords
 from smb3server.auth.accounts import DOMAIN_USERS, Use, rid
-from smb3server.auth.password_rules import PasswordRefused, check_new_password
+from smb3server.auth.password_rules import EMPTY_HASH, PasswordRefused, check_new_password
 from smb3server.auth.users import Account
 from smb3server.auth.users_file import StoredUser, check_name
 from smb3server.rpc.dcerpc import Operation
@@ -24,7 +24,7 @@ from smb3server.rpc.ndr import operation
 from smb3server.rpc.samr_context import Context, DomainObject, UserObject, answer_status, put_time
 from smb3server.rpc.samr_passwords import EncryptedPasswordAes, aes_parts
 from smb3server.wire.filetime import from_ns, to_ns
-from smb3server.wire.status import NtStatus
+from smb3server.wire.status import NtStatus, StatusError
 
 NORMAL_ACCOUNT, DISABLED, NEVER_EXPIRES, EXPIRED = 0x00000010, 0x00000001, 0x00000200, 0x00020000
 """Bits of UserAccountControl. [MS-SAMR 2.2.1.12]"""
@@ -33,12 +33,15 @@ _ALL_ACCESS = 0x000F07FF
 _FULL_NAME, _COMMENT, _USER_COMMENT, _EXPIRES, _CONTROL = 0x2, 0x10, 0x20, 0x4000, 0x100000
 _NT_PRESENT, _LM_PRESENT, _PASSWORD_EXPIRED = 0x01000000, 0x02000000, 0x08000000
 """Bits of WhichFields. [MS-SAMR 2.2.1.8]"""
+_NOT_KEPT = {0x1: "UserName", 0x40: "HomeDirectory", 0x80: "HomeDirectoryDrive", 0x100: "ScriptPath",
+             0x200: "ProfilePath", 0x400: "WorkStations", 0x200000: "Parameters"}  # fmt: skip
+"""Texts that cannot be changed, by their bits of WhichFields. An account has none of them but its name."""
 _SHOWN = 0x00FFFFFF & ~(0x00080000 | 0x00200000 | 0x00400000 | 0x00800000)
 _NEVER = 0x7FFFFFFFFFFFFFFF
 """A time that never comes. [MS-SAMR 2.2.2.2]"""
 
 _GENERAL, _ACCOUNT, _NAME, _ACCOUNT_NAME, _FULL, _PRIMARY_GROUP = 1, 5, 6, 7, 8, 9
-_ADMIN_COMMENT, _CONTROL_LEVEL, _EXPIRES_LEVEL, _ALL = 13, 16, 17, 21
+_ADMIN_COMMENT, _CONTROL_LEVEL, _EXPIRES_LEVEL, _HASH, _ALL = 13, 16, 17, 18, 21
 _ALL_RC4, _RC4, _ALL_SALTED, _SALTED, _AES, _ALL_AES = 23, 24, 25, 26, 31, 32
 """Levels of information about an account. [MS-SAMR 2.2.6.28]"""
 
@@ -179,45 +182,53 @@ class _Users:
         read = _READ.get(level)
         if read is None:
             return NtStatus.INVALID_INFO_CLASS
-        changes, sealed = read(buffer)
-        changes = dict(changes)
-        if sealed is not None:
-            password = self._open(level, sealed)
-            if password is None:
-                return NtStatus.WRONG_PASSWORD
-            try:
-                # Who sets the passwords of others may set the one that there is.
-                least = context.server.settings.min_password_length
-                made = check_new_password(password, account.name, None, least)
-            except PasswordRefused:
-                return NtStatus.PASSWORD_RESTRICTION
-        if changes.get("must_change") and changes.get("disabled"):
-            changes.pop("must_change")
+        try:
+            changes, sealed = read(buffer, account.name)
+            made = self._new_hash(level, sealed, account.name) if sealed is not None else b""
+        except StatusError as error:
+            return NtStatus(error.status)
 
         def change(stored: StoredUser) -> StoredUser:
-            if sealed is not None:
-                stored = stored.with_password(made)
-            return replace(stored, **changes)
+            return replace(stored.with_password(made) if made else stored, **changes)
 
         return context.keep(f"change of user {account.name}", lambda keeper: keeper.change(account.name, change))
 
-    def _open(self, level: int, sealed: Any) -> str | None:
-        """Decrypt a new password with the session's key. [MS-SAMR 3.1.5.6.4.1]"""
+    def _new_hash(self, level: int, sealed: Any, name: str) -> bytes:
+        """Return the hash of a new password, which the session's key protects. Raises ``StatusError``.
+        [MS-SAMR 3.1.5.6.4.1]"""
         key = self._context.session_key
+        if level == _HASH:
+            made = sam_passwords.decrypt_hash(bytes(sealed), key)
+            if made == EMPTY_HASH:
+                raise StatusError(NtStatus.PASSWORD_RESTRICTION)
+            return made
         if level in (_AES, _ALL_AES):
-            return sam_passwords.open_aes(key, *aes_parts(sealed))
-        if level in (_SALTED, _ALL_SALTED):
-            return sam_passwords.open_salted_buffer(key, bytes(sealed["Buffer"]))
-        return sam_passwords.open_buffer(key, bytes(sealed["Buffer"]))
+            password = sam_passwords.open_aes(key, *aes_parts(sealed))
+        elif level in (_SALTED, _ALL_SALTED):
+            password = sam_passwords.open_salted_buffer(key, bytes(sealed["Buffer"]))
+        else:
+            password = sam_passwords.open_buffer(key, bytes(sealed["Buffer"]))
+        if password is None:
+            raise StatusError(NtStatus.WRONG_PASSWORD)
+        try:
+            # Who sets the passwords of others may set the one that there is.
+            return check_new_password(password, name, None, self._context.server.settings.min_password_length)
+        except PasswordRefused:
+            raise StatusError(NtStatus.PASSWORD_RESTRICTION) from None
 
 
-# Changes of fields by their names in ``StoredUser``, and the encrypted password if there is one.
-_Read = Callable[[Any], tuple[dict[str, Any], Any]]
+_Read = Callable[[Any, str], tuple[dict[str, Any], Any]]
+"""Takes what a client sent for the account of a name. Returns changes of fields by their names in ``StoredUser``, and the
+encrypted password if there is one."""
 
 
-def _read_all(info: Any) -> dict[str, Any]:
-    """Return what SAMPR_USER_ALL_INFORMATION changes. [MS-SAMR 3.1.5.6.4.2]"""
+def _read_all(info: Any, own: str) -> dict[str, Any]:
+    """Return what SAMPR_USER_ALL_INFORMATION changes. Raises ``StatusError`` for what accounts do not have.
+    [MS-SAMR 3.1.5.6.4.2]"""
     which = int(info["WhichFields"])
+    for bit, name in _NOT_KEPT.items():
+        if which & bit and string_of(info[name]) not in ("", own if name == "UserName" else ""):
+            raise StatusError(NtStatus.NOT_SUPPORTED)
     changes: dict[str, Any] = {}
     if which & _FULL_NAME:
         changes["full_name"] = string_of(info["FullName"])
@@ -233,30 +244,37 @@ def _read_all(info: Any) -> dict[str, Any]:
 
 
 def _with_all(name: str) -> _Read:
-    def read(buffer: Any) -> tuple[dict[str, Any], Any]:
+    def read(buffer: Any, own: str) -> tuple[dict[str, Any], Any]:
         part = buffer[name]
         has_password = int(part["I1"]["WhichFields"]) & (_NT_PRESENT | _LM_PRESENT)
-        return _read_all(part["I1"]), part["UserPassword"] if has_password else None
+        return _read_all(part["I1"], own), part["UserPassword"] if has_password else None
 
     return read
 
 
+def _read_hash(buffer: Any, own: str) -> tuple[dict[str, Any], Any]:
+    part = buffer["Internal1"]
+    if not _flag(part["NtPasswordPresent"]):
+        raise StatusError(NtStatus.PASSWORD_RESTRICTION)
+    return {"must_change": _flag(part["PasswordExpired"])}, part["EncryptedNtOwfPassword"]
+
+
 def _with_expired(name: str) -> _Read:
-    def read(buffer: Any) -> tuple[dict[str, Any], Any]:
-        # An account has no password until an administrator sets one: it may log on then.
+    def read(buffer: Any, own: str) -> tuple[dict[str, Any], Any]:
         return {"must_change": _flag(buffer[name]["PasswordExpired"])}, buffer[name]["UserPassword"]
 
     return read
 
 
 _READ: dict[int, _Read] = {
-    _FULL: lambda buffer: ({"full_name": string_of(buffer["FullName"]["FullName"])}, None),
-    _ADMIN_COMMENT: lambda buffer: ({"comment": string_of(buffer["AdminComment"]["AdminComment"])}, None),
-    _CONTROL_LEVEL: lambda buffer: (
+    _FULL: lambda buffer, own: ({"full_name": string_of(buffer["FullName"]["FullName"])}, None),
+    _ADMIN_COMMENT: lambda buffer, own: ({"comment": string_of(buffer["AdminComment"]["AdminComment"])}, None),
+    _CONTROL_LEVEL: lambda buffer, own: (
         {"disabled": bool(int(buffer["Control"]["UserAccountControl"]) & DISABLED)},
         None,
     ),
-    _ALL: lambda buffer: (_read_all(buffer["All"]), None),
+    _HASH: _read_hash,
+    _ALL: lambda buffer, own: (_read_all(buffer["All"], own), None),
     _ALL_RC4: _with_all("Internal4"),
     _RC4: _with_expired("Internal5"),
     _ALL_SALTED: _with_all("Internal4New"),

@@ -85,11 +85,6 @@ class SecurityContext:
         return self._acceptor.claimed
 
     @property
-    def session_key(self) -> bytes:
-        """The session key of the completed authentication."""
-        return self._acceptor.session_key
-
-    @property
     def protects(self) -> bool:
         """Whether every fragment has a verifier."""
         return self.level >= Level.PACKET

@@ -114,6 +114,8 @@ SERVER: Mapping[str, Effect] = {
     "rdma_port": _RESTART,
     "state": _RESTART,
     "run_as": _RESTART,
+    "drop_privileges": _RESTART,
+    "allow_root": _AT_ONCE,
     "sandbox": _RESTART,
     "xattrs": _RESTART,
     "cluster": _RESTART,

@@ -65,9 +65,11 @@ def _prctl(option: int, *arguments: int) -> int:
 
 def needed(config: Config) -> Capability:
     """Return the capabilities that a server with this configuration needs as long as it runs."""
-    found = impersonate.ACTING | _OWN_METADATA
-    if config.xattrs != "user":
-        found |= Capability.SYS_ADMIN
+    found = NO_CAPABILITY
+    if not config.drop_privileges:
+        found |= impersonate.ACTING | _OWN_METADATA
+        if config.xattrs != "user":
+            found |= Capability.SYS_ADMIN
     if any(service.addresses for service in config.cluster.services):
         # For addresses that move, and for notifying the clients of a node that died.
         found |= Capability.NET_ADMIN | Capability.NET_RAW

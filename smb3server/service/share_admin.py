@@ -17,7 +17,6 @@ from typing import Any
 from smb3server.access import sddl
 from smb3server.access.descriptor import SecurityDescriptor
 from smb3server.config import stored_shares
-from smb3server.config.checks import check_folder
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.stored_shares import StoredShares, Table
@@ -92,13 +91,7 @@ class ShareAdmin:
 
     @staticmethod
     def _share_of(table: Table, config: Config) -> ShareConfig:
-        where = f"share {table['name']}"
-        share = stored_shares.share_of(where, table, config)
-        try:
-            check_folder(share.path)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from error
-        return share
+        return stored_shares.share_of(f"share {table['name']}", table, config)
 
     # Changes
 

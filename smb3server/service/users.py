@@ -12,6 +12,7 @@ from smb3server.access.identity import Identity
 from smb3server.auth.users import Account
 from smb3server.auth.users_file import show_time
 from smb3server.config.error import ConfigError
+from smb3server.config.host_users import check_host_users
 from smb3server.config.model import Config
 from smb3server.config.users import check_accounts, read_accounts
 from smb3server.server.server import Server
@@ -116,6 +117,7 @@ class LiveUsers:
         # As at the start: an account of the command line or the configuration file wins.
         accounts = [*stored, *fixed]
         check_accounts(accounts, config.settings.groups)
+        check_host_users(config, accounts)
         return accounts
 
     def reload(self) -> Changes:

@@ -7,5 +7,6 @@ these objects need of higher rooms.
 Reading order: ``share`` -> ``life`` and ``message_window`` -> ``objects`` (Connection, Session, TreeConnect, Open) ->
 ``ports`` -> ``opens`` and ``sessions`` (the tables) -> ``last_close`` -> ``durable``, ``replayable`` and ``replays``
 (opens that survive their connection, requests sent twice) -> ``break_notifications``, ``change_reports`` and
-``host_changes`` -> ``caller`` (the user for ``access``) -> ``ceilings`` (limits per user) -> ``server_state``.
+``host_changes`` -> ``caller`` (the user for ``access``) -> ``ceilings`` (limits per user) -> ``server_state`` ->
+``endings`` (what ends because the operator says so).
 """

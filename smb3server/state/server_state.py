@@ -67,9 +67,9 @@ class ServerState:
         self.max_write_size = self.settings.max_io_size
         self._init_accounts()
         self._init_network()
-        self.homes: Homes | None = None
         self.account_keeper: AccountKeeper | None = None
         """Changes accounts. None means that they cannot be changed."""
+        self.homes: Homes | None = None
         self.share_administration: ShareAdministration | None = None
         """Changes the shares while the server runs. None: nobody can."""
         self.fence: Fence | None = None

@@ -27,6 +27,7 @@ BASE = ROOT / "build" / "debian" / "bookworm"
 MIRROR = "http://deb.debian.org/debian"
 NAMESPACE = f"smbdeb{os.getpid()}"
 STATE, CONFIGURATION = "var/lib/smb3server", "etc/smb3server/smb3server.toml"
+PASSWORD = "well-kept-secret"
 PATIENCE = 60.0
 
 
@@ -122,7 +123,7 @@ def started(root: Path) -> Iterator[None]:
 
 
 def smbclient(command: str) -> str:
-    where = ["ip", "netns", "exec", NAMESPACE, "smbclient", "//127.0.0.1/data", "-U", "alice%secret"]
+    where = ["ip", "netns", "exec", NAMESPACE, "smbclient", "//127.0.0.1/data", "-U", f"alice%{PASSWORD}"]
     return run(*where, "-c", command)
 
 
@@ -154,19 +155,25 @@ def test_the_life_of_the_package(debian: Path, package: Path, newer: Path, tmp_p
     (debian / CONFIGURATION).write_text(
         (debian / CONFIGURATION).read_text() + '[[share]]\nname = "data"\npath = "/srv/data"\nforce_user = "nobody"\n'
     )
-    (debian / "root/password").write_text("secret\n")
+    (debian / "root/password").write_text(f"{PASSWORD}\n")
+    configured = ("--config", f"/{CONFIGURATION}")
     (debian / "root/password").chmod(0o600)
-    line = inside(debian, "smb3server", "hash", "alice", "--password-file", "/root/password")
-    (debian / STATE / "users").write_text(line)
+    # As root; the file stays the server's, which lets users change their passwords.
+    inside(debian, "smb3server", "user", "add", "alice", "--password-file", "/root/password", *configured)
+    assert mode(debian, f"{STATE}/users") == "600 smb3server smb3server"
     (tmp_path / "file").write_text("kept")
     with started(debian):
         smbclient(f"put {tmp_path / 'file'} file")
         assert '"name"' in inside(debian, "smb3server", "status", "--json")
         assert "iwarp" in inside(debian, "smb3server", "status")
+        assert "nothing has changed" in inside(debian, *unit(debian, "ExecReload").split())
+        inside(debian, "smb3server", "user", "add", "bob", "--random", *configured)
+        assert "bob" in inside(debian, "smb3server", "user", "list", *configured)
     assert (debian / "srv/data/file").read_text() == "kept"
     guid = {path.name: path.read_bytes() for path in (debian / STATE).iterdir() if path.is_file()}
 
     # An upgrade keeps state and configuration.
+    users = (debian / STATE / "users").read_text()
     changed = (debian / CONFIGURATION).read_text()
     install(debian, newer)
     assert (debian / CONFIGURATION).read_text() == changed
@@ -178,7 +185,7 @@ def test_the_life_of_the_package(debian: Path, package: Path, newer: Path, tmp_p
     # Removing keeps them, too; purging does not. Shares are nobody's business.
     inside(debian, "dpkg", "-r", "smb3server")
     assert not (debian / "usr/lib/smb3server").exists()
-    assert (debian / STATE / "users").read_text() == line and (debian / CONFIGURATION).read_text() == changed
+    assert (debian / STATE / "users").read_text() == users and (debian / CONFIGURATION).read_text() == changed
     inside(debian, "dpkg", "-P", "smb3server")
     assert not (debian / STATE).exists() and not (debian / "etc/smb3server").exists()
     assert "smb3server" not in (debian / "etc/passwd").read_text()

@@ -66,7 +66,7 @@ class Services:
             srvsvc.interface(server, session),
             wkssvc.interface("FILES"),
             lsarpc.interface(server.accounts, session),
-            samr.interface(server, session, association),
+            samr.interface(server, session),
             self._mapper.interface(association),
             self._witnessing.interface(association),
         ]

@@ -149,7 +149,8 @@ function show() {
   document.title = `${server.name} – smb3server`;
   $("name").textContent = server.name;
   $("subtitle").textContent = `smb3server ${server.version} · up ${since(server.now - server.since)} · ${server.addresses.join(", ")}`;
-  chart.add(server.now, server.rates);
+  // The first report has nothing to compare with.
+  if (server.rates_seconds) chart.add(server.now, server.rates);
   if (!$("overview").hidden) showOverview();
   if (!$("channels").hidden) showChannels();
   if (!$("sessions").hidden) showSessions();

@@ -205,7 +205,7 @@ def test_interrupted_and_continued(url: str, folder: Path, tmp_path: Path, serve
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 30
-    while not (found := [path for path in tmp_path.glob(".big.*.part") if path.stat().st_size > 8 << 20]):
+    while not (found := [path for path in tmp_path.glob("big.*.part") if path.stat().st_size > 8 << 20]):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
@@ -217,4 +217,4 @@ def test_interrupted_and_continued(url: str, folder: Path, tmp_path: Path, serve
     again = subprocess.run([*command, "--continue"], env=environment, capture_output=True, text=True, check=True)
     assert "from " in again.stdout
     assert (tmp_path / "big").read_bytes() == data
-    assert not list(tmp_path.glob(".big.*"))
+    assert not list(tmp_path.glob("big.*"))

@@ -260,7 +260,9 @@ def test_live_screen(tmp_path: Path, end: bytes) -> None:
                 stdin=theirs,
                 stdout=theirs,
                 stderr=theirs,
-                env=os.environ | {"TERM": "xterm"},
+                # COLUMNS and LINES, which test runners set, would be the size of the screen.
+                env={name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+                | {"TERM": "xterm"},
             )
             try:
                 _read_until(ours, b"q quits")

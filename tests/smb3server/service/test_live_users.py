@@ -176,7 +176,7 @@ def test_an_empty_password_is_none(tmp_path: Path) -> None:
             raise AssertionError("it started")
 
     for user in ('[[user]]\nname = "u"\npassword = ""\n', f'[[user]]\nname = "u"\nnt_hash = "{nt_hash("").hex()}"\n'):
-        with pytest.raises(ConfigError, match=r"must not be empty|of the empty password"):
+        with pytest.raises(ConfigError, match="empty"):
             asyncio.run(body(user))
     with pytest.raises(ConfigError, match="--user u: the password is empty"):
         asyncio.run(body("", "--user", "u:"))

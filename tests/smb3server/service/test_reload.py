@@ -253,3 +253,18 @@ def test_memory_does_not_grow(tmp_path: Path) -> None:
             assert len(service.server.host_changes) == 0
 
     asyncio.run(main())
+
+
+def test_the_page_for_operators_has_the_tables() -> None:
+    """docs/operating.md says when each setting takes effect, by the keys of the configuration file."""
+    keys = {"server_name": "name", "allow_guest": "guest", "allow_anonymous": "anonymous"}
+    elsewhere = {"shares", "accounts", "settings", "groups", "secret_files", "command_line_passwords", "notes"}
+    page = (Path(__file__).parents[3] / "docs" / "operating.md").read_text()
+    server, share_part = page.split("Settings of a share:")
+    for table, part in (({**effects.SERVER, **effects.SETTINGS}, server), (effects.SHARE, share_part)):
+        rows = {line.split(" | ")[0].removeprefix("| "): line for line in part.splitlines() if line.startswith("| ")}
+        for name, effect in table.items():
+            if name in elsewhere:
+                continue
+            for key in ("hosts_allow", "hosts_deny") if name == "hosts" else (keys.get(name, name),):
+                assert f"`{key}`" in rows[effect.value], name

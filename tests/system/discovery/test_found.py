@@ -20,6 +20,7 @@ from tools.cluster.network import Network
 
 pytestmark = [pytest.mark.interop, pytest.mark.root]
 MDNS_ONLY, WSD_ONLY = DiscoveryConfig(ws_discovery=False), DiscoveryConfig(mdns=False)
+DNSSD = Path("/usr/libexec/gvfsd-dnssd")
 ROUTED = "198.51.100.7"
 """An address behind the client, which the server reaches by a route."""
 
@@ -85,6 +86,22 @@ def test_an_avahi_of_the_same_machine_keeps_the_host_name(
             assert service.addresses == []
             services = await browse(lab, bus, "_smb._tcp")
             assert {(fields[3], fields[6]) for fields in services} == {(NAME, f"{NAME}.local")}
+
+    lab.inside(SERVER, body)
+
+
+@needs("avahi-daemon", "dbus-run-session", "gio")
+@pytest.mark.skipif(not DNSSD.exists(), reason=f"there is no {DNSSD} (Debian: gvfs-backends)")
+def test_nautilus_lists_the_server(lab: Network, tmp_path: Path) -> None:
+    """Its network view is that of gvfs."""
+
+    async def body() -> None:
+        async with avahi(lab.prefix(CLIENT), tmp_path / "avahi", "client") as bus, announced(MDNS_ONLY) as announcer:
+            await until_mdns(announcer)
+            environment = ["env", f"DBUS_SYSTEM_BUS_ADDRESS=unix:path={bus}"]
+            script = "gio list dns-sd://local; gio list dns-sd://local; gio list network://"
+            found = await output(lab, *environment, "dbus-run-session", "--", "sh", "-c", script)
+            assert f"{NAME}._smb._tcp" in found
 
     lab.inside(SERVER, body)
 

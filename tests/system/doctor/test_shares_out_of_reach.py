@@ -46,6 +46,11 @@ def test_nothing_is_wrong(hosts: TwoHosts, doctor: Doctor) -> None:
     with hosts.served():
         doctor.ask()
         doctor.expect(EXIT_RDMA, "RDMA is used: iwarp (4096 KiB written, 4096 KiB read), roce (4096 KiB written")
+        mount = f"mount -t cifs //{hosts.server}/data /mnt -o username=u,vers=3.1.1,rdma"
+        doctor.expect(
+            EXIT_RDMA, "", mount + "   (on a client without an RDMA NIC first: modprobe siw; rdma link add siw0"
+        )
+        doctor.expect(EXIT_RDMA, "", "`Get-SmbMultichannelConnection -IncludeNotSelected`")
 
 
 def test_a_firewall_drops_5445(hosts: TwoHosts, doctor: Doctor) -> None:

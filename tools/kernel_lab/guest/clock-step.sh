@@ -10,6 +10,7 @@ cat > /host/tmp/clock.toml <<END
 listen = ["0.0.0.0"]
 rdma = "off"
 log_level = "info"
+allow_root = true
 [cluster]
 etcd = "etcd://127.0.0.1:2379"
 node = "a"
