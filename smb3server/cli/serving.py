@@ -7,10 +7,9 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
 
 from smb3server.cli.exits import EXIT_USAGE, CommandError
-from smb3server.config.arguments import make_config
+from smb3server.config.arguments import read_options
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.config.options import ServerOptions
@@ -108,7 +107,7 @@ async def serve(
         manager.failed(str(error))
         await service.stop()
         raise CommandError(str(error)) from error
-    for share in config.shares:
+    for share in service.config.shares:
         print(f"share {share.name}: {share.path}{' (read-only)' if share.read_only else ''}")
     for choice in service.fabrics.choices:
         print(f"rdma: {choice}")
@@ -146,14 +145,14 @@ def start_log(config: Config) -> None:
 def run(options: ServerOptions) -> int:
     """Run the server until a signal, and return the exit status. Raises ``CommandError``."""
     try:
-        config = make_config(options)
+        command_line = read_options(options)
+        config = command_line.read()
         hide_arguments(config.command_line_passwords)
         for path in config.secret_files:
             read_text(path)
         privileges = Privileges(config)
         privileges.restrict()
         start_log(config)
-        read = partial(make_config, options)
     except ConfigError as error:
         raise CommandError(str(error), EXIT_USAGE) from error
     manager = ServiceManager.of_process()
@@ -161,5 +160,5 @@ def run(options: ServerOptions) -> int:
         # uvloop is optional, and exists on Linux with CPython only.
         import uvloop
     except ImportError:
-        return asyncio.run(serve(config, privileges, manager, read))
-    return int(uvloop.run(serve(config, privileges, manager, read)))
+        return asyncio.run(serve(config, privileges, manager, command_line.read))
+    return int(uvloop.run(serve(config, privileges, manager, command_line.read)))

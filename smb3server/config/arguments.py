@@ -9,11 +9,13 @@ from pathlib import Path
 from smb3server.config.command_line import CommandLine
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
-from smb3server.config.options import DEFAULT_FILE, ServerOptions, parse_options
+from smb3server.config.options import DEFAULT_FILE, DEFAULT_PAGE, ServerOptions, parse_options
 from smb3server.config.passwords import find_password
 from smb3server.config.schema import Share, User
 from smb3server.process import log_levels
 from smb3server.settings.observing import TraceConfig
+
+MAX_PORT = 65535
 
 
 def parse_share(text: str) -> Share:
@@ -40,6 +42,14 @@ def parse_user(text: str, password_file: Path | None = None) -> User:
     if not password:
         raise ConfigError(f"--user {name}: the password is empty; remedy: give it one, or let guests in with --guest")
     return User(name, password=password)
+
+
+def _parse_page(text: str) -> dict[str, object]:
+    """Read ``ADDR:PORT`` of the web page. Raises ``ConfigError``."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > MAX_PORT:
+        raise ConfigError(f"--web {text}: write ADDR:PORT, such as {DEFAULT_PAGE}")
+    return {"listen": host.removeprefix("[").removesuffix("]"), "port": int(port)}
 
 
 def parse_trace(text: str) -> TraceConfig:
@@ -70,7 +80,7 @@ def read_options(options: ServerOptions) -> CommandLine:
     users = [parse_user(text, options.password_file) for text in options.user]
     _once("--user", (user.name for user in users))
     for option, port in (("--port", options.port), ("--rdma-port", options.rdma_port)):
-        if port is not None and not 0 <= port <= 65535:
+        if port is not None and not 0 <= port <= MAX_PORT:
             raise ConfigError(f"{option} {port}: not within 0..65535")
     if options.log_level is not None:
         try:
@@ -89,6 +99,7 @@ def read_options(options: ServerOptions) -> CommandLine:
         "log_level": options.log_level,
         "drop_privileges": options.drop_privileges,
         "allow_root": options.allow_root or None,
+        "admins": list(options.admin) or None,
     }
     cluster = {"etcd": options.cluster, "node": options.node}
     return CommandLine(
@@ -98,6 +109,8 @@ def read_options(options: ServerOptions) -> CommandLine:
         options.guest,
         {key: value for key, value in server.items() if value is not None},
         {key: value for key, value in cluster.items() if value is not None},
+        {} if options.web is None else _parse_page(options.web),
+        options.discover,
         [text for text in options.user if ":" in text],
         [parse_trace(text) for text in options.trace],
     )

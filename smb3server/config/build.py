@@ -14,7 +14,7 @@ from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
 from smb3server.config import schema
 from smb3server.config.error import ConfigError, Problems
-from smb3server.config.host_users import settle_user
+from smb3server.config.host_users import user_to_become
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.passwords import read_password
 from smb3server.config.sections import keys_of
@@ -100,8 +100,9 @@ def build(document: schema.Document, problems: Problems) -> Config:
     config.shares = list(builder.shares(document.share))
     if document.homes is not None:
         config.homes = builder.homes(document.homes)
-    with problems.of(SERVER, "drop_privileges"):
-        settle_user(config)
+    if config.drop_privileges:
+        with problems.of(SERVER, "drop_privileges"):
+            config.run_as = user_to_become(config.drop_privileges, config.run_as, config.shares)
     builder.users_file(document.server)
     config.accounts += builder.accounts(document.user)
     config.cluster = builder.cluster(document.cluster)

@@ -14,6 +14,9 @@ import click
 DEFAULT_FILE = Path("/etc/smb3server/smb3server.toml")
 """Read if the command line names neither a file nor a share, and it exists."""
 
+DEFAULT_PAGE = "127.0.0.1:8445"
+"""Where the web page is if --web does not say it."""
+
 
 @dataclass(slots=True)
 class ServerOptions:
@@ -33,6 +36,9 @@ class ServerOptions:
     state: Path | None = None
     drop_privileges: str | None = None
     allow_root: bool = False
+    web: str | None = None
+    admin: tuple[str, ...] = ()
+    discover: bool = False
     log_level: str | None = None
     trace: tuple[str, ...] = ()
 
@@ -82,6 +88,15 @@ def server_options() -> list[click.Parameter]:
             "Everybody then acts as USER.",
         ),
         click.Option(["--allow-root"], is_flag=True, help="Let users act as root on this machine."),
+        click.Option(
+            ["--web"],
+            is_flag=False,
+            flag_value=DEFAULT_PAGE,
+            metavar="[ADDR:PORT]",
+            help=f"Show a web page to administrators. Without a value: at {DEFAULT_PAGE}.",
+        ),
+        click.Option(["--admin"], multiple=True, metavar="NAME", help="This user is an administrator."),
+        click.Option(["--discover"], is_flag=True, help="Announce the server by mDNS and WS-Discovery."),
         click.Option(
             ["--log-level"],
             metavar="LEVEL[,COMPONENT:LEVEL]",

@@ -156,7 +156,8 @@ class Server(Section):
         str | None,
         about(
             "`owner` (of the shares' folders) or a user of the host: everybody acts as this user, and so does the "
-            "server once its ports are open; it can do no more then. Only if root starts it; excludes `run_as`",
+            "server once its ports are open; it can do no more then ([security.md](security.md#not-as-root)). Only if "
+            "root starts it; excludes `run_as`",
             example="",
             unset="the server keeps what it needs to act as users",
         ),
@@ -180,7 +181,7 @@ class Server(Section):
     share_folders: Annotated[
         list[str],
         about(
-            "list of directories below which administrators may add shares from afar",
+            "list of directories below which administrators may add shares from afar ([operating.md](operating.md))",
             example=["/srv"],
             unset="the directories of the shares of this file",
             is_path=True,
@@ -189,7 +190,8 @@ class Server(Section):
     users_file: Annotated[
         str | None,
         about(
-            "file with the accounts that `smb3server user` and clients change, beside `[[user]]` sections",
+            "file with the accounts that `smb3server user` and clients change, beside the `[[user]]` sections "
+            "([users.md](users.md))",
             example="/etc/smb3server/users",
             unset="`users` in `state`; without a state directory `/etc/smb3server/users` (root) or "
             "`~/.config/smb3server/users`",

@@ -77,6 +77,7 @@ class LogOutput:
     def __init__(self, path: Path | None = None, form: str = "text") -> None:
         """``path``: the file; None means stderr. ``form``: one of ``FORMATS``. Raises ``OSError``."""
         self.path = path
+        self._closed = False
         self._handler = LimitedHandler(self._open())
         journal = path is None and goes_to_journal(sys.stderr)
         formatter: logging.Formatter = JsonFormatter()
@@ -98,10 +99,8 @@ class LogOutput:
         log_levels.apply(levels)
 
     def close(self) -> None:
-        """Report what was suppressed, and close the file."""
-        global _current  # noqa: PLW0603
-        if _current is self:
-            _current = None
+        """Report what was suppressed, and close the file. ``reopen`` does nothing from then on."""
+        self._closed = True
         self._handler.close()
         if self.path is not None:
             self._handler.stream.close()
@@ -109,7 +108,7 @@ class LogOutput:
     def reopen(self) -> None:
         """Write further lines to a new file of the same name: the old one was renamed (logrotate). Raises ``OSError``,
         and goes on with the old file."""
-        if self.path is None:
+        if self.path is None or self._closed:
             return
         old = self._handler.setStream(self._open())
         if old is not None:
