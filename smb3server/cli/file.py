@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from smb3server.cli import known_names
 from smb3server.cli.exits import EXIT_DONE
 from smb3server.cli.running_server import server_choice
 
@@ -61,7 +62,7 @@ def _state(entry: dict[str, Any]) -> str:
 
 
 @command.command()
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=known_names.files)
 @_JSON
 @server_choice
 def close(ids: Sequence[str], as_json: bool, state: Path | None, socket: Path | None, config: Path | None) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from smb3server.cli import known_names
 from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED
 from smb3server.cli.running_server import server_choice
 
@@ -59,7 +60,7 @@ def list_sessions(
 
 
 @command.command()
-@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=known_names.sessions)
 @_USER
 @_SHARE
 @_JSON

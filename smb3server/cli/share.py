@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from smb3server.cli import known_names
 from smb3server.cli.exits import EXIT_DONE, CommandError
 from smb3server.cli.running_server import server_choice
 
@@ -89,7 +90,7 @@ def add(
 
 
 @command.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=known_names.shares)
 @_SET
 @click.option("--unset", "defaults", multiple=True, metavar="KEY", help="Give a setting its default again.")
 @server_choice
@@ -113,7 +114,7 @@ def set_settings(
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=known_names.shares)
 @server_choice
 def remove(name: str, state: Path | None, socket: Path | None, config: Path | None) -> int:
     """Stop sharing a directory that was shared at run time. Its clients are disconnected from it; its files stay."""
@@ -127,10 +128,14 @@ def remove(name: str, state: Path | None, socket: Path | None, config: Path | No
 def read_settings(settings: Sequence[str]) -> dict[str, Any]:
     """Return settings ``KEY=VALUE`` by key. Raises ``CommandError``.
 
-    Which keys have which types is the server's knowledge, so values are taken as TOML if they are, else as text. The
-    keys of lists are told by ``LISTS``.
+    Values are taken as TOML if they are, else as text. The server judges them.
     """
     import tomllib
+
+    from smb3server.config.schema import Share
+    from smb3server.config.sections import keys_of
+
+    known = keys_of(Share)
 
     found: dict[str, Any] = {}
     for text in settings:
@@ -141,11 +146,7 @@ def read_settings(settings: Sequence[str]) -> dict[str, Any]:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except (ValueError, KeyError):
             parsed = value
-        if key in LISTS and isinstance(parsed, str):
+        if key in known and known[key].repeated and isinstance(parsed, str):
             parsed = [entry.strip() for entry in parsed.split(",") if entry.strip()]
         found[key] = parsed
     return found
-
-
-LISTS = ("users", "read_list", "write_list", "hosts_allow", "hosts_deny", "hide_files", "veto_files", "recycle_exclude")
-"""Settings of a share whose value is a list."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from smb3server.cli import known_names
 from smb3server.cli.exits import EXIT_DONE, EXIT_NO_SERVER, CommandError
 from smb3server.cli.running_server import find_sockets, server_choice
 
@@ -34,8 +35,8 @@ _PIPE_WIDTH = 160
 @server_choice
 @click.option("--pid", type=int, metavar="PID", help="The server with this process id.")
 @click.option("--all", "every", is_flag=True, help="All servers that answer, one after the other.")
-@click.option("--user", metavar="NAME", help="Only what belongs to this user.")
-@click.option("--share", metavar="NAME", help="Only what belongs to this share.")
+@click.option("--user", metavar="NAME", shell_complete=known_names.users, help="Only what belongs to this user.")
+@click.option("--share", metavar="NAME", shell_complete=known_names.shares, help="Only what belongs to this share.")
 @click.option("--client", metavar="ADDRESS", help="Only what belongs to this client.")
 @click.option("--locks", "with_locks", is_flag=True, help="The same as the sections files and locks.")
 @click.option("--json", "as_json", is_flag=True, help="JSON, with every counter; one line each with --watch.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from smb3server.cli import known_names
 from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
 from smb3server.cli.password_input import PasswordSource, new_password, no_password_argument, password_options
 from smb3server.cli.users_store import Store, find_store, get, store_options, tell_servers
@@ -216,7 +217,7 @@ def _for_each(names: tuple[str, ...], store: Store, change: Callable[[Users, Sto
     tell_servers(store.path)
 
 
-_names = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+_names = click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=known_names.users)
 
 
 @command.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.debian import clean_debian, run
+
 pytestmark = [
     pytest.mark.long,
     pytest.mark.root,
@@ -21,20 +24,11 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("debootstrap") is None, reason="needs debootstrap"),
 ]
 
-ROOT = Path(__file__).parents[2]
-BASE = ROOT / "build" / "debian" / "bookworm"
-"""A clean Debian, made once."""
-MIRROR = "http://deb.debian.org/debian"
 NAMESPACE = f"smbdeb{os.getpid()}"
 STATE, CONFIGURATION = "var/lib/smb3server", "etc/smb3server/smb3server.toml"
+CONFIGURED = ("--config", f"/{CONFIGURATION}")
 PASSWORD = "well-kept-secret"
 PATIENCE = 60.0
-
-
-def run(*command: str | Path) -> str:
-    ended = subprocess.run([str(word) for word in command], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +50,9 @@ def newer(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A clean Debian of this test's own, and a network with nothing but loopback."""
-    if not (BASE / "usr/bin/python3").exists():
-        BASE.parent.mkdir(parents=True, exist_ok=True)
-        made = BASE.with_suffix(".new")
-        run("rm", "-rf", made)
-        wanted = "--include=ca-certificates,python3,adduser"
-        run("debootstrap", "--variant=minbase", wanted, "bookworm", made, MIRROR)
-        made.rename(BASE)
-    root = BASE.with_name(f"try-{os.getpid()}")
-    run("cp", "-a", "--reflink=auto", BASE, root)
+    base = clean_debian()
+    root = base.with_name(f"try-{os.getpid()}")
+    run("cp", "-a", "--reflink=auto", base, root)
     run("ip", "netns", "add", NAMESPACE)
     run("ip", "-n", NAMESPACE, "link", "set", "lo", "up")
     try:
@@ -145,10 +133,10 @@ def test_the_life_of_the_package(debian: Path, package: Path, newer: Path, tmp_p
     for part in ("man/man1/smb3server-status.1.gz", "bash-completion/completions/smb3server"):
         assert (debian / "usr/share" / part).is_file()
 
-    # The configuration as it comes is right, but shares nothing.
-    refused = subprocess.run(as_the_unit(debian), capture_output=True, text=True, check=False)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("smb3server: ") and "share" in refused.stderr
+    # The configuration as it comes is right, and shares nothing.
+    assert json.loads(inside(debian, "smb3server", "check", "--json", *CONFIGURED))["ok"]
+    with started(debian):
+        assert json.loads(inside(debian, "smb3server", "share", "list", "--json")) == []
 
     (debian / "srv/data").mkdir()
     (debian / "srv/data").chmod(0o777)
@@ -156,10 +144,9 @@ def test_the_life_of_the_package(debian: Path, package: Path, newer: Path, tmp_p
         (debian / CONFIGURATION).read_text() + '[[share]]\nname = "data"\npath = "/srv/data"\nforce_user = "nobody"\n'
     )
     (debian / "root/password").write_text(f"{PASSWORD}\n")
-    configured = ("--config", f"/{CONFIGURATION}")
     (debian / "root/password").chmod(0o600)
     # As root; the file stays the server's, which lets users change their passwords.
-    inside(debian, "smb3server", "user", "add", "alice", "--password-file", "/root/password", *configured)
+    inside(debian, "smb3server", "user", "add", "alice", "--password-file", "/root/password", *CONFIGURED)
     assert mode(debian, f"{STATE}/users") == "600 smb3server smb3server"
     (tmp_path / "file").write_text("kept")
     with started(debian):
@@ -167,8 +154,8 @@ def test_the_life_of_the_package(debian: Path, package: Path, newer: Path, tmp_p
         assert '"name"' in inside(debian, "smb3server", "status", "--json")
         assert "iwarp" in inside(debian, "smb3server", "status")
         assert "nothing has changed" in inside(debian, *unit(debian, "ExecReload").split())
-        inside(debian, "smb3server", "user", "add", "bob", "--random", *configured)
-        assert "bob" in inside(debian, "smb3server", "user", "list", *configured)
+        inside(debian, "smb3server", "user", "add", "bob", "--random", *CONFIGURED)
+        assert "bob" in inside(debian, "smb3server", "user", "list", *CONFIGURED)
     assert (debian / "srv/data/file").read_text() == "kept"
     guid = {path.name: path.read_bytes() for path in (debian / STATE).iterdir() if path.is_file()}
 

@@ -12,7 +12,8 @@ def _rooms(package: str, *names: str) -> tuple[str, ...]:
 
 
 ROOMS = (
-    *_rooms("smbdirect", "errors", "codec", "life", "native", "tcp_info", "unauthenticated", "message_transport"),
+    *_rooms("smbdirect", "errors", "codec", "life", "native", "tcp_info", "unauthenticated"),
+    *_rooms("smbdirect", "message_transport", "tapping"),
     *_rooms("smbdirect", "core", "providers", "transport"),
     *_rooms("smb3server", "process", "wire", "backends", "crypto", "access", "auth", "net", "settings", "files"),
     *_rooms("smb3server", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),
@@ -22,7 +23,7 @@ ROOMS = (
     *_rooms(
         "tools", "support", "flaky", "failover", "cluster", "fuzz", "access_differential", "attacks", "load", "soak"
     ),
-    *_rooms("tools", "bench", "configuration", "torture", "kernel_lab", "web_pictures", "check_layers"),
+    *_rooms("tools", "bench", "configuration", "torture", "kernel_lab", "web_pictures", "pictures", "check_layers"),
     "tests.lab",
     "tests",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 from smb3server.cli import exits
 from smb3server.cli.main import main
 from smb3server.cli.tree import COMMANDS, HEADINGS, TREE, find_command
+from smb3server.status.admin_socket import AdminSocket
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 60
@@ -218,6 +220,35 @@ def test_completion(
     line: str, offered: set[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert set(completed(line, monkeypatch, capsys)) == offered
+
+
+def test_names_that_a_running_server_knows_are_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = {"name": "data", "id": "da12", "path": "/srv/data", "user": "dave", "client": "192.0.2.1", "share": "data"}
+    evil = {**rows, "name": "da\x1b[2J", "id": "da\n"}
+    answer = {key: [rows, evil] for key in ("shares", "sessions", "files", "users")}
+    socket = tmp_path / "state" / "admin.sock"
+
+    async def serve() -> None:
+        names = ("share-list", "session-list", "file-list", "users")
+        admin = AdminSocket(socket, {name: lambda _: answer for name in names})
+        await admin.start()
+        for words, last, offered in (
+            ("share remove", "", "data"),
+            ("share set", "", "data"),
+            ("session close", "", "da12"),
+            ("file close", "", "da12"),
+            ("user disable", "", "data"),
+            ("status", "--share ", "data"),
+        ):
+            line = f"smb3server {words} --state {socket.parent} {last}da"
+            assert await asyncio.to_thread(completed, line, monkeypatch, capsys) == [offered], line
+        await admin.close()
+
+    asyncio.run(serve())
+    # Without a server nothing is offered, and nothing is said.
+    assert completed(f"smb3server share remove --socket {socket} da", monkeypatch, capsys) == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
