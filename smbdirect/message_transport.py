@@ -194,6 +194,18 @@ class Limits(NamedTuple):
     """How many RDMA Reads may be outstanding at the same time."""
 
 
+class Tap(Protocol):
+    """Is shown the messages of a connection, as they are on the wire. It must neither keep nor change their memory."""
+
+    def received(self, message: memoryview) -> None:
+        """See a message before it is delivered."""
+        ...
+
+    def sent(self, segments: Sequence[Buffer], data: FileRange | None) -> None:
+        """See a message before it is queued. ``data``: its end, which is still in a file."""
+        ...
+
+
 class MessageTransport(Protocol):
     """One connection that carries whole messages in both directions."""
 
@@ -253,6 +265,10 @@ class MessageTransport(Protocol):
     def offer_payloads(self, taker: PayloadTaker) -> None:
         """Offer ``taker`` those messages whose data the transport need not receive into memory. It may offer none. Call
         this before ``start``."""
+        ...
+
+    def tap(self, tap: Tap | None) -> None:
+        """Show every message from now on to ``tap``, or to nobody. Call this after ``start``."""
         ...
 
     def send(

@@ -17,6 +17,7 @@ from smb3server.rpc.association import Association
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.endpoint_mapper import EndpointMapper, Mapping
 from smb3server.rpc.tcp import RpcListener
+from smb3server.state.events import Events
 from smbdirect.unauthenticated import UnauthenticatedPeers
 from witness import ndr
 from witness.cluster import ClusterEvents, Event, ManualCluster
@@ -41,6 +42,8 @@ class WitnessSettings:
     admits: Callable[[str], bool] = lambda host: True
     """Returns whether connections from an address are accepted."""
     limits: Limits = field(default_factory=Limits)
+    events: Events | None = None
+    """Is told of failed logons. None means that they are not counted."""
 
 
 class WitnessService:
@@ -77,6 +80,7 @@ class WitnessService:
             self.settings.max_connections,
             admits=self.settings.admits,
             unauthenticated=unauthenticated,
+            events=self.settings.events,
         )
         self._mapper_listener = RpcListener(
             lambda association: [self.mapper.interface(association)],
@@ -85,6 +89,7 @@ class WitnessService:
             max_stub=4096,
             admits=self.settings.admits,
             unauthenticated=unauthenticated,
+            events=self.settings.events,
         )
         self._unsubscribe: Callable[[], None] = lambda: None
         self._timer: asyncio.TimerHandle | None = None

@@ -8,6 +8,7 @@ from typing import Any
 
 from smb3server.auth.acceptor import Acceptor
 from smb3server.settings.witness import WitnessConfig
+from smb3server.state.events import Events
 from smb3server.status.admin_socket import Command
 from smb3server.wire.address import Address
 from smbdirect.unauthenticated import UnauthenticatedPeers
@@ -32,9 +33,11 @@ class Witness:
         list_local_addresses: Callable[[], Collection[Address]],
         cluster: ClusterEvents | None = None,
         admits: Callable[[str], bool] = lambda host: True,
+        events: Events | None = None,
     ) -> None:
         """``hosts``: local addresses to listen on. ``cluster``: the source of events, None means that they come from
-        the administrator only. ``admits``: returns whether connections from an address are accepted."""
+        the administrator only. ``admits``: returns whether connections from an address are accepted.
+        ``events`` is told of failed logons."""
         self.manual: ManualCluster | None = None
         if cluster is None:
             nodes = [Node(name, addresses) for name, addresses in config.nodes]
@@ -43,7 +46,7 @@ class Witness:
                 config.names or [server_name], nodes, list_shares, config.addresses, list_local_addresses
             )
         settings = WitnessSettings(
-            list(hosts), config.port, config.endpoint_mapper_port, config.require_privacy, admits=admits
+            list(hosts), config.port, config.endpoint_mapper_port, config.require_privacy, admits=admits, events=events
         )
         self.service = WitnessService(cluster, new_acceptor, settings, unauthenticated=unauthenticated)
         self._watch: asyncio.Task[None] | None = None

@@ -22,7 +22,7 @@ from smb3server.auth.principals import Principals
 from smb3server.auth.pyspnego import KerberosContext, NtlmContext, pack_hint
 from smb3server.auth.spnego_tokens import KERBEROS, MS_KERBEROS, NTLM, gss_mechanism
 from smb3server.auth.users import UserDatabase
-from smb3server.wire.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, Reason, StatusError
 from smbdirect.errors import DecodeError
 
 log = logging.getLogger(__name__)
@@ -169,26 +169,23 @@ class Acceptor:
         ``LogonDelayed`` if the step must be repeated later with the same token.
         """
         if len(token) > self._max_token:
-            raise StatusError(NtStatus.INVALID_PARAMETER)
+            raise StatusError(NtStatus.INVALID_PARAMETER, reason=_malformed(f"token of {len(token)} bytes"))
         try:
             answer = self._exchange.step(token)
         except LogonDelayed:
             raise
         except LogonError as error:
-            raise StatusError(error.status) from error
+            raise StatusError(error.status, reason=error.reason) from error
         except DecodeError as error:
-            raise StatusError(NtStatus.INVALID_PARAMETER) from error
+            raise StatusError(NtStatus.INVALID_PARAMETER, reason=_malformed(str(error))) from error
         except SpnegoError as error:
-            log.debug("authentication failed: %s", error)
-            raise StatusError(NtStatus.LOGON_FAILURE) from error
+            raise StatusError(NtStatus.LOGON_FAILURE, reason=Reason("bad_exchange", str(error))) from error
         except Exception as error:
             if self._kerberos is not None and self._kerberos.kerberos.begun:
                 # The ticket is expired, for another service, replayed, or not authentic.
-                log.info("Kerberos: %s", error)
-                raise StatusError(NtStatus.LOGON_FAILURE) from error
+                raise StatusError(NtStatus.LOGON_FAILURE, reason=_kerberos(error)) from error
             # The libraries' parsers get input of an unauthenticated peer, and may raise any exception.
-            log.debug("malformed security token: %r", error)
-            raise StatusError(NtStatus.INVALID_PARAMETER) from error
+            raise StatusError(NtStatus.INVALID_PARAMETER, reason=_malformed(repr(error))) from error
         if self._exchange.complete:
             self.identity = self._proven()
         return answer
@@ -220,10 +217,14 @@ class Acceptor:
         try:
             identity = self._principals.identity_of(context.raw.client_principal or "")
         except ValueError as error:
-            log.warning("Kerberos: %s", error)
-            raise StatusError(NtStatus.LOGON_FAILURE) from error
+            raise StatusError(NtStatus.LOGON_FAILURE, reason=_kerberos(error)) from error
         self.expiration_time = time.monotonic() + context.lifetime
         return identity
+
+    @property
+    def mechanism(self) -> str:
+        """The name of the chosen mechanism, Kerberos or NTLM."""
+        return "Kerberos" if isinstance(self._exchange.chosen, _Kerberos) else "NTLM"
 
     @property
     def context(self) -> Any:
@@ -252,6 +253,14 @@ class Acceptor:
         if self._exchange.chosen is self._kerberos and self._kerberos is not None:
             return self._kerberos.context.session_key  # type: ignore[no-any-return]
         return self._logon.session_key
+
+
+def _malformed(detail: str) -> Reason:
+    return Reason("malformed", f"malformed security token: {detail}")
+
+
+def _kerberos(error: Exception) -> Reason:
+    return Reason("kerberos", f"Kerberos: {error}")
 
 
 def hint_token(kerberos: bool = False, ntlm: bool = True) -> bytes:

@@ -14,6 +14,7 @@ Names without an account count like accounts: the delay does not show which acco
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -114,6 +115,8 @@ class Guesses:
         locked out.
         """
         self.clock = clock
+        self._lock = threading.Lock()
+        """Logons are counted on the event loop, changes of passwords on worker threads."""
         self.set_limits(per_account, per_address, max_delay, lockout_failures, lockout_time)
         self._accounts: _Recent[str, _Failures] = _Recent()
         self._sources: _Recent[str, _Failures] = _Recent()
@@ -136,26 +139,27 @@ class Guesses:
 
     def delay(self, account: str, address: str) -> float:
         """Reserve a time slot for a logon and return the seconds until it may be verified. Raises ``LogonRefused``."""
-        name, source = _account_key(account), source_of(address)
-        now = self.clock()
-        entry = self._accounts.find(name)
-        if entry is not None and entry.locked_until > now:
-            raise LogonRefused("account is locked out", locked=True)
-        if self._max_delay <= 0 or (name, source) in self._proven._entries:
-            return 0.0
-        slow = [
-            (failures, interval)
-            for failures, free in ((entry, self._per_account), (self._sources.find(source), self._per_address))
-            if failures is not None and (interval := self._interval(failures, free, now))
-        ]
-        if not slow:
-            return 0.0
-        start = max(now, *(failures.next_slot for failures, _ in slow))
-        if start - now > 2 * self._max_delay:
-            raise LogonRefused("too many failed logons")
-        for failures, interval in slow:
-            failures.next_slot = start + interval
-        return start - now
+        with self._lock:
+            name, source = _account_key(account), source_of(address)
+            now = self.clock()
+            entry = self._accounts.find(name)
+            if entry is not None and entry.locked_until > now:
+                raise LogonRefused("account is locked out", locked=True)
+            if self._max_delay <= 0 or (name, source) in self._proven._entries:
+                return 0.0
+            slow = [
+                (failures, interval)
+                for failures, free in ((entry, self._per_account), (self._sources.find(source), self._per_address))
+                if failures is not None and (interval := self._interval(failures, free, now))
+            ]
+            if not slow:
+                return 0.0
+            start = max(now, *(failures.next_slot for failures, _ in slow))
+            if start - now > 2 * self._max_delay:
+                raise LogonRefused("too many failed logons")
+            for failures, interval in slow:
+                failures.next_slot = start + interval
+            return start - now
 
     def _interval(self, failures: _Failures, free: int, now: float) -> float:
         """Return the seconds between two logons. 0 means no delay."""
@@ -171,22 +175,23 @@ class Guesses:
 
     def failed(self, account: str, address: str) -> None:
         """Count a wrong proof, or a name without an account."""
-        name, source = _account_key(account), source_of(address)
-        now = self.clock()
-        pair = name, source
-        since = self._proven.find(pair)
-        if since is not None:
-            # Another user may share the address, so one success does not exempt it forever.
-            if since + 1 >= self._per_account:
-                self._proven.drop(pair)
-            else:
-                self._proven.put(pair, since + 1)
-        entry = self._count(self._accounts, name, self._per_account, now)
-        self._count(self._sources, source, self._per_address, now)
-        entry.in_a_row += 1
-        if self._lockout_failures and entry.in_a_row >= self._lockout_failures:
-            entry.locked_until = now + self._lockout_time
-            entry.in_a_row = 0
+        with self._lock:
+            name, source = _account_key(account), source_of(address)
+            now = self.clock()
+            pair = name, source
+            since = self._proven.find(pair)
+            if since is not None:
+                # Another user may share the address, so one success does not exempt it forever.
+                if since + 1 >= self._per_account:
+                    self._proven.drop(pair)
+                else:
+                    self._proven.put(pair, since + 1)
+            entry = self._count(self._accounts, name, self._per_account, now)
+            self._count(self._sources, source, self._per_address, now)
+            entry.in_a_row += 1
+            if self._lockout_failures and entry.in_a_row >= self._lockout_failures:
+                entry.locked_until = now + self._lockout_time
+                entry.in_a_row = 0
 
     def _count(self, table: _Recent[str, _Failures], key: str, free: int, now: float) -> _Failures:
         entry = table.find(key) or _Failures()
@@ -201,11 +206,12 @@ class Guesses:
         Failures of the address are kept. Otherwise an attacker with an account could clear them by logging on between
         two guesses at other accounts.
         """
-        name = _account_key(account)
-        self._proven.put((name, source_of(address)), 0)
-        entry = self._accounts.find(name)
-        if entry is not None:
-            entry.in_a_row = 0
+        with self._lock:
+            name = _account_key(account)
+            self._proven.put((name, source_of(address)), 0)
+            entry = self._accounts.find(name)
+            if entry is not None:
+                entry.in_a_row = 0
 
 
 def _account_key(name: str) -> str:

@@ -15,7 +15,7 @@ from smb3server.auth import pyspnego
 from smb3server.auth.guessing import Guesses, LogonDelayed, LogonRefused
 from smb3server.auth.ntlm_messages import CLIENT_CHALLENGE_SIZE, MIC_OFFSET, MIC_SIZE, PROOF_SIZE, Authenticate, Flags
 from smb3server.auth.users import Account, UserDatabase
-from smb3server.wire.status import NtStatus
+from smb3server.wire.status import NtStatus, Reason
 
 _UNICODE = int(Flags.UNICODE)
 _KEY_EXCHANGE = int(Flags.KEY_EXCHANGE)
@@ -25,14 +25,23 @@ _NOBODY = os.urandom(16)
 answer nor its time shows which accounts exist."""
 
 
+_RESTRICTIONS = {
+    NtStatus.ACCOUNT_DISABLED: ("disabled", "the account is disabled"),
+    NtStatus.ACCOUNT_EXPIRED: ("expired", "the account has expired"),
+    NtStatus.PASSWORD_MUST_CHANGE: ("must_change", "the password must be changed first"),
+}
+"""Codes and words for the log."""
+
+
 class LogonError(Exception):
     """The user may not log on."""
 
-    def __init__(self, reason: str, status: NtStatus = NtStatus.LOGON_FAILURE) -> None:
+    def __init__(self, reason: str, status: NtStatus = NtStatus.LOGON_FAILURE, code: str = "bad_exchange") -> None:
         """Describe the failure. ``status`` is for the client. LOGON_FAILURE means that the user is unknown or the proof
-        is wrong."""
+        is wrong. ``code`` is that of ``Reason``."""
         super().__init__(reason)
         self.status = status
+        self.reason = Reason(code, reason)
 
 
 class NtlmLogon:
@@ -77,7 +86,7 @@ class NtlmLogon:
         self.address = ""
         """The client's address, by which failures are counted."""
         self.claimed = ""
-        """The account that the client named, whether it has proved its identity or not."""
+        """The account that the client named, with its domain if it named one, proven or not."""
         self._users = users
         self._server_name = server_name
         self._allow_guest = allow_guest
@@ -115,7 +124,7 @@ class NtlmLogon:
         given = messages.parse_authenticate(token)
         response = given.nt_response
         anonymous = not given.user and not response
-        self.claimed = given.user
+        self.claimed = f"{given.domain}\\{given.user}" if given.domain else given.user
         if not anonymous:
             self._await_turn(given.user)
         # A challenge is valid for one answer, right or wrong.
@@ -149,7 +158,8 @@ class NtlmLogon:
             except LogonRefused as refusal:
                 self._challenge = b""
                 status = NtStatus.ACCOUNT_LOCKED_OUT if refusal.locked else NtStatus.LOGON_FAILURE
-                raise LogonError(str(refusal), status) from refusal
+                code = "locked_out" if refusal.locked else "too_many_failures"
+                raise LogonError(str(refusal), status, code) from refusal
         if now < self._not_before:
             raise LogonDelayed(self._not_before - now)
 
@@ -165,15 +175,18 @@ class NtlmLogon:
         name = (given.user.upper() + given.domain).encode("utf-16-le")
         key = hmac.digest(_NOBODY if account is None else account.nt_hash, name, "md5")
         right = hmac.compare_digest(hmac.digest(key, self._server_challenge + blob, "md5"), proof)
-        if account is None or not right:
-            raise LogonError("wrong password, or no such user")
+        if account is None:
+            raise LogonError("no such user", code="unknown_user")
+        if not right:
+            raise LogonError("wrong password", code="wrong_password")
         session_key = _exchange(given, hmac.digest(key, proof, "md5"))
         if av_flags & messages.AV_FLAG_MIC:
             self._verify_mic(session_key, challenge, token)
         # Only somebody who knows the password learns more about the account.
         status = account.refusal()
         if status is not None:
-            raise LogonError(f"the password is right, but {status.name}", status)
+            code, words = _RESTRICTIONS.get(status, ("restricted", status.name))
+            raise LogonError(f"the password is right, but {words}", status, code)
         self.session_key = session_key
         self.flags = given.flags
         self.identity = account.identity
@@ -190,7 +203,7 @@ class NtlmLogon:
     def _accept_unproven(self, given: Authenticate, identity: Identity, allowed: bool) -> None:
         """Accept an anonymous user or a guest. There is no shared secret, so the session has no keys."""
         if not allowed:
-            raise LogonError("anonymous access is off")
+            raise LogonError("anonymous access is off", code="anonymous")
         self.session_key = _exchange(given, bytes(16)) if identity.anonymous else bytes(16)
         self.flags = given.flags
         self.identity = identity

@@ -405,6 +405,10 @@ class Handle(ABC):
         """Return all entries of this directory, as ``search`` finds them."""
         return _each(self.search(lambda _: True))
 
+    def has_vetoed(self) -> bool:
+        """Return whether this directory has entries that exist for no client, but keep it from being deleted."""
+        return False
+
     @abstractmethod
     def close(self) -> None:
         """Close the handle. It may be called again."""

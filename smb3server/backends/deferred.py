@@ -175,5 +175,8 @@ class DeferredHandle(Handle):
     def scan(self) -> Iterator[DirectoryEntry]:
         return self.open().scan()
 
+    def has_vetoed(self) -> bool:
+        return self.open().has_vetoed()
+
     def search(self, matches: Callable[[str], bool], only: str | None = None) -> Search:
         return self.open().search(matches, only)

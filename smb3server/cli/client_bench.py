@@ -80,6 +80,8 @@ def bench(address: str, size: int, as_json: bool, **options: Any) -> int:
         print(f"read        {size_text(figures['read'])}/s")
         print(f"stat        {figures['stat']:.0f}/s, one after the other")
         for kind, (written, read) in share.moved.items():
+            if not written and not read:
+                continue
             carrier = {"tcp": "TCP", "messages": "messages over SMB Direct"}.get(kind, f"RDMA ({kind})")
             print(f"carried by  {carrier}: {size_text(written)} written, {size_text(read)} read")
 

@@ -1,7 +1,8 @@
-"""``smb3server config``: examples, the values in effect, and the schema."""
+"""``smb3server config``: examples, the values in effect, the schema, and what comes from Samba."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +19,7 @@ def command() -> None:
     Examples:
       smb3server config example > /etc/smb3server/smb3server.toml
       smb3server config show --config smb.toml
+      smb3server config import-smb-conf /etc/samba/smb.conf > smb.toml
       smb3server config schema > smb3server.schema.json
 
     Exit status: 0, 2 wrong usage or configuration.
@@ -76,3 +78,23 @@ Example:
 """,
     )
 )
+
+
+@command.command("import-smb-conf")
+@click.argument("file", type=click.Path(readable=False, path_type=Path))
+def import_smb_conf(file: Path) -> None:
+    """Print Samba's configuration FILE as one of this server.
+
+    What cannot be carried over is a comment, with the reason. Users come with "smb3server user import".
+
+    \b
+    Example:
+      smb3server config import-smb-conf /etc/samba/smb.conf > smb.toml
+      smb3server check --config smb.toml
+    """
+    from smb3server.config.samba import SambaError, convert
+
+    try:
+        print(convert(file), end="")
+    except SambaError as error:
+        raise CommandError(str(error), EXIT_USAGE) from error

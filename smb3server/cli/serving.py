@@ -6,18 +6,16 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable
-from functools import partial
 
 from smb3server.cli.exits import EXIT_USAGE, CommandError
-from smb3server.config.arguments import make_config
+from smb3server.config.arguments import read_options
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.config.options import ServerOptions
 from smb3server.config.passwords import hide_arguments, read_text
 from smb3server.process import garbage as collector
-from smb3server.process import log_lines
+from smb3server.process import log_levels, log_output
 from smb3server.process.service_manager import ServiceManager, passed_sockets
 from smb3server.service.privileges import Privileges
 from smb3server.service.service import Service
@@ -25,9 +23,6 @@ from smb3server.status import mount_commands
 from smbdirect.errors import ProviderError
 
 log = logging.getLogger(__name__)
-
-_TALKATIVE = ("spnego", "asyncio", "pyroute2")
-"""Libraries whose log messages are of no use to operators."""
 
 
 def commands(service: Service) -> list[str]:
@@ -106,14 +101,13 @@ async def serve(
 
     loop.add_signal_handler(signal.SIGHUP, hung_up)
     service.on_stop = stop.set
-    service.apply_logging = lambda config: logging.getLogger().setLevel(config.log_level.upper())
     try:
         await service.start()
     except (ConfigError, OSError, ProviderError) as error:
         manager.failed(str(error))
         await service.stop()
         raise CommandError(str(error)) from error
-    for share in config.shares:
+    for share in service.config.shares:
         print(f"share {share.name}: {share.path}{' (read-only)' if share.read_only else ''}")
     for choice in service.fabrics.choices:
         print(f"rdma: {choice}")
@@ -140,39 +134,31 @@ async def _reload(service: Service) -> None:
         log.error("the configuration was not reloaded; remedy: mend it, then `smb3server reload`")
 
 
-def _set_up_logging(level: str) -> None:
-    """Log to stderr from ``level`` on, and only warnings of libraries.
-
-    Libraries dump tokens and calls, which do not belong in log files. Some set the levels of their loggers when they
-    are imported (pyroute2), so the handler filters.
-    """
-    log_lines.set_up(level.upper(), sys.stderr, _worth_logging)
-    for name in _TALKATIVE:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("impacket").setLevel(logging.CRITICAL)
-
-
-def _worth_logging(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.WARNING or record.name.partition(".")[0] not in _TALKATIVE
+def start_log(config: Config) -> None:
+    """Begin to log as configured. Raises ``ConfigError``."""
+    try:
+        log_output.start(log_levels.parse(config.log_level), config.log.file, config.log.format)
+    except OSError as error:
+        raise ConfigError(f"log_file {config.log.file}: {error.strerror}") from error
 
 
 def run(options: ServerOptions) -> int:
     """Run the server until a signal, and return the exit status. Raises ``CommandError``."""
     try:
-        config = make_config(options)
+        command_line = read_options(options)
+        config = command_line.read()
         hide_arguments(config.command_line_passwords)
         for path in config.secret_files:
             read_text(path)
         privileges = Privileges(config)
         privileges.restrict()
-        read = partial(make_config, options)
+        start_log(config)
     except ConfigError as error:
         raise CommandError(str(error), EXIT_USAGE) from error
-    _set_up_logging(config.log_level)
     manager = ServiceManager.of_process()
     try:
         # uvloop is optional, and exists on Linux with CPython only.
         import uvloop
     except ImportError:
-        return asyncio.run(serve(config, privileges, manager, read))
-    return int(uvloop.run(serve(config, privileges, manager, read)))
+        return asyncio.run(serve(config, privileges, manager, command_line.read))
+    return int(uvloop.run(serve(config, privileges, manager, command_line.read)))

@@ -128,10 +128,14 @@ def remove(name: str, state: Path | None, socket: Path | None, config: Path | No
 def read_settings(settings: Sequence[str]) -> dict[str, Any]:
     """Return settings ``KEY=VALUE`` by key. Raises ``CommandError``.
 
-    Which keys have which types is the server's knowledge, so values are taken as TOML if they are, else as text. The
-    keys of lists are told by ``LISTS``.
+    Values are taken as TOML if they are, else as text. The server judges them.
     """
     import tomllib
+
+    from smb3server.config.schema import Share
+    from smb3server.config.sections import keys_of
+
+    known = keys_of(Share)
 
     found: dict[str, Any] = {}
     for text in settings:
@@ -142,11 +146,7 @@ def read_settings(settings: Sequence[str]) -> dict[str, Any]:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except (ValueError, KeyError):
             parsed = value
-        if key in LISTS and isinstance(parsed, str):
+        if key in known and known[key].repeated and isinstance(parsed, str):
             parsed = [entry.strip() for entry in parsed.split(",") if entry.strip()]
         found[key] = parsed
     return found
-
-
-LISTS = ("users", "read_list", "write_list", "hosts_allow", "hosts_deny", "hide_files", "veto_files", "recycle_exclude")
-"""Settings of a share whose value is a list."""

@@ -33,8 +33,18 @@ def command(state: Path | None, socket: Path | None, config: Path | None, wait: 
     pid = int(ask_server(None, path, None, "ping")["pid"])
     ask_server(None, path, None, "stop")
     deadline = time.monotonic() + timeout
-    while wait and Path(f"/proc/{pid}").exists():
+    while wait and _runs(pid):
         if time.monotonic() > deadline:
             raise CommandError(f"process {pid} still runs after {timeout:g} s; the log says what it waits for")
         time.sleep(_POLL)
     return EXIT_DONE
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a process runs. One that has ended, and that nobody has waited for, does not. [proc(5)]"""
+    try:
+        # The second field is the program's name, which may contain blanks and parentheses.
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in ("Z", "X")

@@ -28,7 +28,7 @@ from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Del
 from smb3server.settings.cluster import ServiceConfig
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.share_redirect import share_redirect
-from smb3server.wire.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, Reason, StatusError
 
 if TYPE_CHECKING:
     from smb3server.state.objects import Connection
@@ -363,5 +363,8 @@ class ServiceOwner:
         if self.owned and not self._membership.fence.expired() and (not texts or here in texts):
             return
         if not texts or dialect < Dialect.SMB_3_1_1 or not flags & _REDIRECT_TO_OWNER:
-            raise StatusError(NtStatus.BAD_NETWORK_NAME)
-        raise share_redirect([entry.address for entry in self.config.addresses], share.name)
+            why = f"service {self.name} is not served by this node" if not self.owned else f"not served at {here}"
+            raise StatusError(NtStatus.BAD_NETWORK_NAME, reason=Reason("elsewhere", why))
+        error = share_redirect([entry.address for entry in self.config.addresses], share.name)
+        error.reason = Reason("redirected", f"the client is sent to {', '.join(texts)}")
+        raise error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from functools import partial
 
@@ -29,10 +28,13 @@ from smb3server.wire.session import (
     SessionSetupResponse,
     part,
 )
-from smb3server.wire.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, Reason, StatusError
 from smbdirect.codec import Buffer
 
-log = logging.getLogger(__name__)
+_NO_SESSION = Reason("no_session", "there is no such session")
+_UNSIGNED = Reason("not_signed", "the request is not signed with the session's key")
+_TOO_MANY = Reason("too_many", "there are too many connections or sessions")
+_OTHER_SIGNING = Reason("not_bindable", "the session's other channels sign in another way")
 
 
 @handles(Command.SESSION_SETUP, Request)
@@ -46,10 +48,23 @@ def session_setup(request: Request) -> Response | Pending:
     token = bytes(
         part(request.message, body.security_buffer_offset, body.security_buffer_length, SESSION_SETUP_REQUEST.size)
     )
-    if server.settings.require_encryption and not connection.cipher_id:
-        raise StatusError(NtStatus.ACCESS_DENIED)
     session_id = request.header.session_id
     binding = bool(body.flags & BINDING)
+    try:
+        session = _session_for(request, session_id, binding)
+    except StatusError as error:
+        server.events.logon_refused(connection, "", error, binding)
+        raise
+    return _authenticate(request, session, body, token)
+
+
+def _session_for(request: Request, session_id: int, binding: bool) -> Session:
+    """Return the session to be authenticated: a new one, one that gets one more channel, or one that logs on again.
+    Raises ``StatusError``. [MS-SMB2 3.3.5.5]"""
+    connection, server = request.connection, request.server
+    if server.settings.require_encryption and not connection.cipher_id:
+        why = Reason("encryption_required", "encryption is required, and the client cannot encrypt")
+        raise StatusError(NtStatus.ACCESS_DENIED, reason=why)
     if not session_id:
         session = server.sessions.begin(connection)
         request.session = session
@@ -58,7 +73,7 @@ def session_setup(request: Request) -> Response | Pending:
     else:
         known = connection.session_table.get(session_id)
         if known is None:
-            raise StatusError(NtStatus.USER_SESSION_DELETED)
+            raise StatusError(NtStatus.USER_SESSION_DELETED, reason=_NO_SESSION)
         if binding and known.state is not SessionState.IN_PROGRESS:
             raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
         session = known
@@ -69,8 +84,8 @@ def session_setup(request: Request) -> Response | Pending:
             and session.signing_required
             and not (request.signed or _encrypted_with(request, session))
         ):
-            raise StatusError(NtStatus.ACCESS_DENIED)
-    return _authenticate(request, session, body, token)
+            raise StatusError(NtStatus.ACCESS_DENIED, reason=_UNSIGNED)
+    return session
 
 
 def _encrypted_with(request: Request, session: Session) -> bool:
@@ -91,38 +106,42 @@ def _check_binding(request: Request) -> Session:
     server = request.server
     session = server.sessions.by_id.get(request.header.session_id)
     if session is None:
-        raise StatusError(NtStatus.USER_SESSION_DELETED)
+        raise StatusError(NtStatus.USER_SESSION_DELETED, reason=_NO_SESSION)
     if not request.header.flags & HeaderFlags.SIGNED:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
+        raise StatusError(NtStatus.INVALID_PARAMETER, reason=_UNSIGNED)
     signer = session.signer
     if signer is None or not (request.signed or signer.verify(request.message)):
-        raise StatusError(NtStatus.ACCESS_DENIED)
+        raise StatusError(NtStatus.ACCESS_DENIED, reason=_UNSIGNED)
     request.session, request.signed, request.signer = session, True, signer
     first = session.connection
     if connection.signing_algorithm_id != session.signing_algorithm_id:
         # Windows: a key used with AES-GMAC, whose nonces must not repeat, is used with no other algorithm.
         if session.signing_algorithm_id == SigningAlgorithm.AES_GMAC:
-            raise StatusError(NtStatus.REQUEST_OUT_OF_SEQUENCE)
+            raise StatusError(NtStatus.REQUEST_OUT_OF_SEQUENCE, reason=_OTHER_SIGNING)
         if connection.signing_algorithm_id == SigningAlgorithm.AES_GMAC:
-            raise StatusError(NtStatus.NOT_SUPPORTED)
+            raise StatusError(NtStatus.NOT_SUPPORTED, reason=_OTHER_SIGNING)
     if connection.dialect < Dialect.SMB_3_0 or not server.settings.multichannel:
-        raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
+        raise _unbindable(NtStatus.REQUEST_NOT_ACCEPTED, "there is no multichannel")
     if connection in session.channel_list:
-        raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
+        raise _unbindable(NtStatus.REQUEST_NOT_ACCEPTED, "the connection is a channel of the session")
     if first.dialect != connection.dialect:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
+        raise _unbindable(NtStatus.INVALID_PARAMETER, "the session's other channels have another dialect")
     if session.state is SessionState.IN_PROGRESS:
-        raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
+        raise _unbindable(NtStatus.REQUEST_NOT_ACCEPTED, "the session's logon is not complete")
     if session.state is SessionState.EXPIRED:
-        raise StatusError(NtStatus.NETWORK_SESSION_EXPIRED)
+        raise _unbindable(NtStatus.NETWORK_SESSION_EXPIRED, "the session has expired")
     if session.is_guest or session.is_anonymous:
-        raise StatusError(NtStatus.NOT_SUPPORTED)
+        raise _unbindable(NtStatus.NOT_SUPPORTED, "guests and anonymous users have one channel")
     if len(session.channel_list) >= server.settings.max_channels:
-        raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+        raise _unbindable(NtStatus.INSUFFICIENT_RESOURCES, "the session has max_channels channels")
     if session.cipher is not None and first.cipher_id != connection.cipher_id:
         # All channels use one key, so they must use one cipher.
-        raise StatusError(NtStatus.INVALID_PARAMETER)
+        raise _unbindable(NtStatus.INVALID_PARAMETER, "the session's other channels have another cipher")
     return session
+
+
+def _unbindable(status: int, why: str) -> StatusError:
+    return StatusError(status, reason=Reason("not_bindable", why))
 
 
 def _authenticate(request: Request, session: Session, body: SessionSetupRequest, token: bytes) -> Response | Pending:
@@ -233,7 +252,8 @@ def _forget_failed(request: Request, session: Session, acceptor: Acceptor, error
     connection = request.connection
     connection.acceptors.pop(session.session_id, None)
     connection.preauth_session_table.pop(session.session_id, None)
-    log.warning("%s: logon of %s failed: %s", connection.client_name, acceptor.claimed or "an unknown user", error)
+    bound = session.state is not SessionState.IN_PROGRESS and connection not in session.channel_list
+    request.server.events.logon_refused(connection, acceptor.claimed, error, bound)
     if session.state is SessionState.IN_PROGRESS or connection in session.channel_list:
         request.server.sessions.remove(session)
 
@@ -253,13 +273,13 @@ def _complete(request: Request, session: Session, body: SessionSetupRequest) -> 
     if identity is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
     if not server.has_room(connection):
-        raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+        raise StatusError(NtStatus.INSUFFICIENT_RESOURCES, reason=_TOO_MANY)
     if not identity.anonymous:
         connection.constrained = False
     if session.state is not SessionState.IN_PROGRESS:
         if connection not in session.channel_list:
             if session.identity is None or not session.identity.same_user(identity):
-                raise StatusError(NtStatus.ACCESS_DENIED)
+                raise _unbindable(NtStatus.ACCESS_DENIED, "the session belongs to another user")
             server.sessions.count_channel(session, connection)
             _add_channel(request, session, acceptor.session_key)
             request.signer = None
@@ -273,7 +293,10 @@ def _complete(request: Request, session: Session, body: SessionSetupRequest) -> 
         return _flags(session)
     unproven = identity.guest or identity.anonymous
     if unproven and (server.settings.require_signing or server.settings.require_encryption):
-        raise StatusError(NtStatus.ACCESS_DENIED)
+        who, what = ("guests", "guest") if identity.guest else ("anonymous users", "anonymous")
+        needed = "encryption" if server.settings.require_encryption else "signing"
+        why = Reason(what, f"{needed} is required, for which {who} have no keys")
+        raise StatusError(NtStatus.ACCESS_DENIED, reason=why)
     if body.previous_session_id and body.previous_session_id != session.session_id:
         server.sessions.close_previous(body.previous_session_id, identity)
     server.sessions.count(session, connection, identity)
@@ -297,7 +320,8 @@ def _complete(request: Request, session: Session, body: SessionSetupRequest) -> 
     if session.deadline is not None:
         session.deadline.cancel()
     request.host.authenticated()
-    log.info("%s: %s logged on", connection.client_name, identity)
+    connection.note_user(str(identity))
+    server.events.logon_accepted(session, connection, acceptor.mechanism)
     return _flags(session)
 
 
@@ -344,11 +368,13 @@ def _add_channel(request: Request, session: Session, full_key: bytes) -> None:
     connection.session_table[session.session_id] = session
     request.host.authenticated()
     session.channels_changed()
-    log.info("%s: channel %d of a session of %s", connection.client_name, len(session.channel_list), session.identity)
+    connection.note_user(str(session.identity))
+    request.server.events.channel_bound(session, connection)
 
 
 @handles(Command.LOGOFF, SessionRequest)
 def logoff(request: SessionRequest) -> Response:
     """End the session. [MS-SMB2 3.3.5.6]"""
+    request.server.events.session_ended(request.session, request.connection, "logoff")
     request.server.sessions.remove(request.session)
     return Response((EMPTY.pack(Empty()),))

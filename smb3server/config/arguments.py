@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import get_args
 
 from smb3server.config.command_line import CommandLine
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
-from smb3server.config.options import DEFAULT_FILE, ServerOptions, parse_options
+from smb3server.config.options import DEFAULT_FILE, DEFAULT_PAGE, ServerOptions, parse_options
 from smb3server.config.passwords import find_password
-from smb3server.config.schema import LogLevel, Share, User
+from smb3server.config.schema import Share, User
+from smb3server.process import log_levels
+from smb3server.settings.observing import TraceConfig
+
+MAX_PORT = 65535
 
 
 def parse_share(text: str) -> Share:
@@ -40,6 +44,27 @@ def parse_user(text: str, password_file: Path | None = None) -> User:
     return User(name, password=password)
 
 
+def _parse_page(text: str) -> dict[str, object]:
+    """Read ``ADDR:PORT`` of the web page. Raises ``ConfigError``."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > MAX_PORT:
+        raise ConfigError(f"--web {text}: write ADDR:PORT, such as {DEFAULT_PAGE}")
+    return {"listen": host.removeprefix("[").removesuffix("]"), "port": int(port)}
+
+
+def parse_trace(text: str) -> TraceConfig:
+    """Read ``CLIENT[=FILE][,decrypt]``. Raises ``ConfigError``."""
+    client, _, file = text.removesuffix(",decrypt").partition("=")
+    try:
+        network = ipaddress.ip_network(client, strict=False)
+    except ValueError:
+        raise ConfigError(
+            f"--trace {text}: write CLIENT, CLIENT=FILE or CLIENT=FILE,decrypt; CLIENT is an address or a network"
+        ) from None
+    name = f"smb3server-trace-{client.replace('/', '_').replace(':', '-')}.pcapng"
+    return TraceConfig(str(network), Path(file or name).absolute(), text.endswith(",decrypt"))
+
+
 def _once(option: str, names: Iterable[str]) -> None:
     seen = set()
     for name in names:
@@ -55,11 +80,13 @@ def read_options(options: ServerOptions) -> CommandLine:
     users = [parse_user(text, options.password_file) for text in options.user]
     _once("--user", (user.name for user in users))
     for option, port in (("--port", options.port), ("--rdma-port", options.rdma_port)):
-        if port is not None and not 0 <= port <= 65535:
+        if port is not None and not 0 <= port <= MAX_PORT:
             raise ConfigError(f"{option} {port}: not within 0..65535")
-    levels = get_args(LogLevel)
-    if options.log_level is not None and options.log_level not in levels:
-        raise ConfigError(f"--log-level {options.log_level}: one of {', '.join(levels)}")
+    if options.log_level is not None:
+        try:
+            log_levels.parse(options.log_level)
+        except ValueError as error:
+            raise ConfigError(f"--log-level: {error}") from error
     file = options.config
     if file is None and not shares and DEFAULT_FILE.exists():
         file = DEFAULT_FILE
@@ -72,6 +99,7 @@ def read_options(options: ServerOptions) -> CommandLine:
         "log_level": options.log_level,
         "drop_privileges": options.drop_privileges,
         "allow_root": options.allow_root or None,
+        "admins": list(options.admin) or None,
     }
     cluster = {"etcd": options.cluster, "node": options.node}
     return CommandLine(
@@ -81,7 +109,10 @@ def read_options(options: ServerOptions) -> CommandLine:
         options.guest,
         {key: value for key, value in server.items() if value is not None},
         {key: value for key, value in cluster.items() if value is not None},
+        {} if options.web is None else _parse_page(options.web),
+        options.discover,
         [text for text in options.user if ":" in text],
+        [parse_trace(text) for text in options.trace],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import get_args
 
 from smb3server.auth.groups import Groups
 from smb3server.auth.password_rules import EMPTY_HASH
@@ -13,7 +14,7 @@ from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
 from smb3server.config import schema
 from smb3server.config.error import ConfigError, Problems
-from smb3server.config.host_users import settle_user
+from smb3server.config.host_users import user_to_become
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.passwords import read_password
 from smb3server.config.sections import keys_of
@@ -22,8 +23,10 @@ from smb3server.config.values import check_address, check_share_name, parse_rdma
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.net.host_lists import parse as parse_hosts
+from smb3server.process import log_levels
 from smb3server.settings.cluster import ClusterConfig, ServiceConfig, StoreAccess, VirtualAddress
 from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.observing import LogSettings, MetricsSettings
 from smb3server.settings.server import Settings
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
@@ -97,14 +100,18 @@ def build(document: schema.Document, problems: Problems) -> Config:
     config.shares = list(builder.shares(document.share))
     if document.homes is not None:
         config.homes = builder.homes(document.homes)
-    with problems.of(SERVER, "drop_privileges"):
-        settle_user(config)
+    if config.drop_privileges:
+        with problems.of(SERVER, "drop_privileges"):
+            config.run_as = user_to_become(config.drop_privileges, config.run_as, config.shares)
     builder.users_file(document.server)
     config.accounts += builder.accounts(document.user)
     config.cluster = builder.cluster(document.cluster)
     config.cluster.services = [builder.service(entry) for entry in document.service]
     if document.witness is not None:
         config.witness = builder.witness(document.witness)
+    builder.log(document.server, document.log or schema.Log())
+    if document.metrics is not None:
+        config.metrics = MetricsSettings(document.metrics.listen, document.metrics.port)
     if document.web is not None:
         config.web = builder.web(document.web)
     if document.discovery is not None:
@@ -174,12 +181,20 @@ class _Builder:
         with problems.of(SERVER, "rdma"):
             config.rdma = parse_rdma(section.rdma)
         config.state = _path(section.state)
-        config.log_level = section.log_level
         config.run_as = section.run_as or ""
         config.sandbox = section.sandbox
         config.xattrs = section.xattrs
         config.drop_privileges = section.drop_privileges or ""
         config.allow_root = section.allow_root
+
+    def log(self, server: schema.Server, section: schema.Log) -> None:
+        config = self._config
+        given = {name: getattr(section, name) for name in keys_of(schema.Log)}
+        components = {name: level for name, level in given.items() if level is not None}
+        # The command line may name components, too. It wins.
+        with self._problems.of(SERVER, "log_level"):
+            config.log_level = str(log_levels.parse(server.log_level, log_levels.Levels("info", components)))
+        config.log = LogSettings(server.log_format, _path(server.log_file), _path(server.audit_file))
 
     def limits(self, section: schema.Limits) -> None:
         for name in keys_of(schema.Limits):
@@ -220,6 +235,7 @@ class _Builder:
             write_list=self._names(owner, "write_list", section.write_list) or frozenset(),
             hosts=self._hosts(owner, section),
             service=section.service or "",
+            audit=frozenset(section.audit_events or get_args(schema.AuditEvent)) if section.audit else frozenset(),
             create_mask=None if section.create_mask is None else int(section.create_mask, 8),
             directory_mask=None if section.directory_mask is None else int(section.directory_mask, 8),
             force_create_mode=int(section.force_create_mode, 8),

@@ -13,7 +13,8 @@ from smb3server.config.checks import check_use, find
 from smb3server.config.error import Place, Problems
 from smb3server.config.model import Config
 from smb3server.config.reader import read_document
-from smb3server.config.schema import Document, Section, Share, User
+from smb3server.config.schema import Discovery, Document, Section, Share, User, Web
+from smb3server.settings.observing import TraceConfig
 
 
 def default_name() -> str:
@@ -36,8 +37,13 @@ class CommandLine:
     """Keys of the section [server], with their values."""
     cluster: dict[str, object] = field(default_factory=dict)
     """Keys of the section [cluster], with their values."""
+    web: dict[str, object] = field(default_factory=dict)
+    """Keys of the section [web], with their values. If there are any, there is a web page."""
+    discover: bool = False
+    """Whether the section [discovery] is there even if the file has none."""
     passwords: list[str] = field(default_factory=list, repr=False)
     """Values ``NAME:PASSWORD`` as given."""
+    traces: list[TraceConfig] = field(default_factory=list)
 
     def document(self, problems: Problems) -> Document:
         """Read the file and override it. Mistakes in the file are noted in ``problems``.
@@ -60,6 +66,11 @@ class CommandLine:
                 share.guest = True
         _override("[server]", document.server, self.server, problems)
         _override("[cluster]", document.cluster, self.cluster, problems)
+        if self.web:
+            document.web = document.web or Web()
+            _override("[web]", document.web, self.web, problems)
+        if self.discover:
+            document.discovery = document.discovery or Discovery()
         return document
 
     def build(self, document: Document, problems: Problems) -> Config:
@@ -67,6 +78,7 @@ class CommandLine:
         config = build(document, problems)
         config.settings.server_name = document.server.name or default_name()
         config.command_line_passwords = self.passwords
+        config.traces = self.traces
         find(config, problems)
         if not problems.found:
             check_use(config, self.file, problems)
@@ -80,8 +92,12 @@ class CommandLine:
         return config
 
 
+_OPTIONS = {"etcd": "cluster", "admins": "admin"}
+"""Options by their keys, where the two are not called the same."""
+
+
 def _override(owner: str, section: Section, given: Mapping[str, object], problems: Problems) -> None:
     for key, value in given.items():
         setattr(section, key, value)
-        option = "cluster" if key == "etcd" else key.replace("_", "-")
+        option = "web" if owner == "[web]" else _OPTIONS.get(key, key.replace("_", "-"))
         problems.places[owner, key] = Place(option=f"--{option}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from smb3server.config import effective
+from smb3server.config import effective, stored_shares
 from smb3server.config.advice import advise
 from smb3server.config.arguments import read_options
 from smb3server.config.error import ConfigError, Problem, Problems
+from smb3server.config.model import Config
 from smb3server.config.options import ServerOptions
 from smb3server.config.passwords import read_text
 from smb3server.config.schema import Document
@@ -24,9 +25,15 @@ class Examination:
     """With any of these the server does not start."""
     warnings: list[Problem] = field(default_factory=list)
 
+    run_time: dict[str, str] = field(default_factory=dict)
+    """The directories of the shares that were added at run time."""
+
     def values(self, everything: bool) -> str:
         """Return the values in effect as TOML. ``everything``: with the defaults."""
-        return effective.as_toml(self.document, everything) if self.document is not None else ""
+        if self.document is None:
+            return ""
+        stored = [f"# share {name}: {path}, added at run time\n" for name, path in self.run_time.items()]
+        return "".join([effective.as_toml(self.document, everything), *stored])
 
     def as_json(self) -> str:
         """Return all of it as JSON."""
@@ -36,6 +43,7 @@ class Examination:
             "problems": list(map(_as_data, self.problems)),
             "warnings": list(map(_as_data, self.warnings)),
             "values": values,
+            "run_time_shares": self.run_time,
         }
         return json.dumps(found, indent=2, ensure_ascii=False)
 
@@ -64,6 +72,25 @@ def examine(options: ServerOptions) -> Examination:
             read_text(path)
         problems.finish()
         found.warnings = advise(config, problems)
+        _look_at_run_time(config, found)
     except ConfigError as error:
         found.problems = list(error.problems)
     return found
+
+
+def _look_at_run_time(config: Config, found: Examination) -> None:
+    """Add the shares that were added at run time, and warn of those that cannot be served. Raises ``ConfigError``."""
+    if config.state is None:
+        return
+    path = config.state / stored_shares.FILE_NAME
+    given = {share.name.casefold() for share in config.shares}
+    for key, table in stored_shares.read(path).tables.items():
+        where = f"share {table['name']}"
+        try:
+            share = stored_shares.share_of(where, table, config)
+        except ConfigError as error:
+            found.warnings += [entry._replace(text=f"{entry.text}: not served") for entry in error.problems]
+            continue
+        found.run_time[share.name] = str(share.path)
+        if key in given:
+            found.warnings.append(Problem("added at run time, too: the configuration decides about it", where))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from shlex import quote
 
 from smb3server.auth.users import Account
 from smb3server.config.error import ConfigError, Problems
-from smb3server.config.model import Config
+from smb3server.config.model import Config, ShareConfig
 
 OWNER = "owner"
 """Value of ``drop_privileges`` that means the owner of the shares' folders."""
@@ -17,16 +17,8 @@ ALLOW_ROOT_VARIABLE = "SMB3SERVER_ALLOW_ROOT"
 """Stands for ``--allow-root`` where the command line is somebody else's."""
 
 
-def check_host_users(config: Config, accounts: Iterable[Account]) -> None:
-    """Check who acts as whom on the host. ``accounts`` are those of the server. Raises ``ConfigError``."""
-    problems = Problems()
-    for owner, key, text in wrong_host_users(config, accounts):
-        problems.add(owner, key, text)
-    problems.finish()
-
-
 def wrong_host_users(config: Config, accounts: Iterable[Account]) -> Iterator[tuple[str, str, str]]:
-    """Find users of the host that nobody may act as: setting (owner and key), and what is wrong.
+    """Find settings by which somebody acts as a user of the host that nobody may act as: owner, key, what is wrong.
 
     Nobody acts as root, unless that is allowed. With ``drop_privileges`` nobody acts as anybody but the server's user.
     """
@@ -41,58 +33,59 @@ def wrong_host_users(config: Config, accounts: Iterable[Account]) -> Iterator[tu
             yield (
                 owner,
                 key,
-                "is root, who may read and change everything on this machine; remedy: name another user of "
-                "this machine, or leave it out (clients then act as the owner of the share's folder), or allow it: "
+                "is root, who may read and change everything on this machine; remedy: name another user of this "
+                "machine, or leave it out (clients then act as the owner of the share's folder), or allow it: "
                 "--allow-root, or allow_root = true in [server]",
             )
-        if own is not None and user.uid != own:
+        elif own is not None and user.uid != own:
             yield (
                 owner,
                 key,
-                f"is not {config.run_as}: with drop_privileges everybody acts as {config.run_as}; remedy: "
-                "leave it out, or use run_as instead of drop_privileges",
+                f"is not {config.run_as}: with drop_privileges everybody acts as {config.run_as}; remedy: leave it "
+                "out, or use run_as instead of drop_privileges",
             )
 
 
-def settle_user(config: Config) -> None:
-    """Decide which user ``drop_privileges`` means, and set ``run_as`` to it. Raises ``ConfigError``."""
-    if not config.drop_privileges or not config.shares:
-        return
-    if config.run_as:
-        raise ConfigError("excludes run_as, which keeps the rights to act as users")
-    name = _owner(config) if config.drop_privileges == OWNER else config.drop_privileges
+def check_host_users(config: Config, accounts: Iterable[Account]) -> None:
+    """Check who acts as whom on the host. ``accounts`` are those of the server. Raises ``ConfigError``."""
+    problems = Problems()
+    for owner, key, text in wrong_host_users(config, accounts):
+        problems.add(owner, key, text)
+    problems.finish()
+
+
+def user_to_become(wanted: str, run_as: str, shares: Sequence[ShareConfig]) -> str:
+    """Return the name of the user that ``drop_privileges`` means. Raises ``ConfigError``."""
+    if run_as:
+        raise ConfigError("excludes run_as, which keeps the rights to act as users: leave one of them out")
+    name = _owner(shares) if wanted == OWNER else wanted
     try:
         uid = pwd.getpwnam(name).pw_uid
     except KeyError:
         raise ConfigError(f"this machine has no user {name}") from None
     if uid == 0:
         raise ConfigError("root has all privileges; name another user: --drop-privileges=USER")
-    config.run_as = name
+    return name
 
 
-def _owner(config: Config) -> str:
+def _owner(shares: Sequence[ShareConfig]) -> str:
     """Return the name of the user who owns the folders of all shares. Raises ``ConfigError``."""
     owners: dict[int, str] = {}
-    for share in config.shares:
+    for share in shares:
         try:
             owners.setdefault(os.stat(share.path).st_uid, share.name)
         except OSError as error:
             raise ConfigError(f"share {share.name}: {share.path}: {error.strerror}") from error
-    if len(owners) > 1:
+    if len(owners) != 1:
         raise ConfigError(
-            f"the folders of shares {', '.join(owners.values())} have different owners; name one: "
+            f"the folders of the shares have {'different owners' if owners else 'no owner'}; name one user: "
             "--drop-privileges=USER"
         )
     uid = next(iter(owners))
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        raise ConfigError(
-            f"this machine has no user {uid}, who owns the shares' folders; name one: --drop-privileges=USER"
-        ) from None
     if uid == 0:
-        folder = quote(str(config.shares[0].path))
-        raise ConfigError(
-            f"root owns the shares' folders; remedy: chown USER {folder}, or name the user: --drop-privileges=USER"
-        )
-    return name
+        folder = quote(str(shares[0].path))
+        raise ConfigError(f"root owns {folder}; remedy: chown USER {folder}, or name one: --drop-privileges=USER")
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        raise ConfigError(f"user {uid}, who owns the folders, has no name here: --drop-privileges=USER") from None

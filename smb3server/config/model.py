@@ -11,6 +11,7 @@ from smb3server.backends.base import User
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.settings.cluster import ClusterConfig
 from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.observing import LogSettings, MetricsSettings, TraceConfig
 from smb3server.settings.server import Settings
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
@@ -56,6 +57,8 @@ class ShareConfig:
     delayed_write_times: bool = False
     level2_oplocks: bool = True
     force_user: User | None = None
+    audit: frozenset[str] = frozenset()
+    """Kinds of events that are recorded (``state.audit.KINDS``)."""
 
     def admits(self, account: Account) -> bool:
         """Return whether the share's ``users`` include this account. None includes all."""
@@ -101,6 +104,12 @@ class Config:
     notes: list[str] = field(default_factory=list)
     """What the operator should know about the configuration, although the server starts with it."""
     log_level: str = "info"
+    """As ``process.log_levels.parse`` reads it."""
+    log: LogSettings = field(default_factory=LogSettings)
+    metrics: MetricsSettings | None = None
+    """None means that nothing is counted for Prometheus."""
+    traces: list[TraceConfig] = field(default_factory=list)
+    """Clients whose messages are written to files from the start on."""
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     witness: WitnessConfig | None = None
     homes: ShareConfig | None = None

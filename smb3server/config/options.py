@@ -14,6 +14,9 @@ import click
 DEFAULT_FILE = Path("/etc/smb3server/smb3server.toml")
 """Read if the command line names neither a file nor a share, and it exists."""
 
+DEFAULT_PAGE = "127.0.0.1:8445"
+"""Where the web page is if --web does not say it."""
+
 
 @dataclass(slots=True)
 class ServerOptions:
@@ -33,7 +36,11 @@ class ServerOptions:
     state: Path | None = None
     drop_privileges: str | None = None
     allow_root: bool = False
+    web: str | None = None
+    admin: tuple[str, ...] = ()
+    discover: bool = False
     log_level: str | None = None
+    trace: tuple[str, ...] = ()
 
 
 _FILE = click.Path(readable=False, path_type=Path)
@@ -81,7 +88,27 @@ def server_options() -> list[click.Parameter]:
             "Everybody then acts as USER.",
         ),
         click.Option(["--allow-root"], is_flag=True, help="Let users act as root on this machine."),
-        click.Option(["--log-level"], metavar="LEVEL", help="debug, info, warning or error. Default: info."),
+        click.Option(
+            ["--web"],
+            is_flag=False,
+            flag_value=DEFAULT_PAGE,
+            metavar="[ADDR:PORT]",
+            help=f"Show a web page to administrators. Without a value: at {DEFAULT_PAGE}.",
+        ),
+        click.Option(["--admin"], multiple=True, metavar="NAME", help="This user is an administrator."),
+        click.Option(["--discover"], is_flag=True, help="Announce the server by mDNS and WS-Discovery."),
+        click.Option(
+            ["--log-level"],
+            metavar="LEVEL[,COMPONENT:LEVEL]",
+            help="debug, info, warning or error; others for components: auth, rdma, files, rpc, cluster, net. "
+            "Default: info.",
+        ),
+        click.Option(
+            ["--trace"],
+            multiple=True,
+            metavar="CLIENT[=FILE][,decrypt]",
+            help="Write the messages of a client (an address or a network) to a capture file.",
+        ),
     ]
 
 

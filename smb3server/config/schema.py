@@ -15,12 +15,15 @@ from msgspec import Meta, field
 from smb3server.auth.password_rules import MAX_LENGTH
 from smb3server.settings.cluster import DEFAULT_NAME, DEFAULT_TTL
 from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.observing import MetricsSettings
 from smb3server.settings.server import Settings
 from smb3server.settings.web import WebConfig
 
 _SETTINGS = Settings()
 _WEB = WebConfig()
 _DISCOVERY = DiscoveryConfig()
+_METRICS = MetricsSettings()
+_AS_ALL = "as `log_level`"
 
 SMALLEST_IO = 1 << 16
 """Least value of MaxTransactSize, MaxReadSize and MaxWriteSize, in bytes. [MS-SMB2 3.3.5.4]"""
@@ -33,6 +36,8 @@ LARGEST_IO = LARGEST_MESSAGE - MESSAGE_OVERHEAD
 
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+AuditEvent = Literal["connect", "open", "create", "write", "delete", "rename", "permission", "denied"]
 DialectName = Literal["2.0.2", "2.1", "3.0", "3.0.2", "3.1.1"]
 CipherName = Literal["AES-128-GCM", "AES-256-GCM", "AES-128-CCM", "AES-256-CCM"]
 SigningName = Literal["AES-GMAC", "AES-CMAC", "HMAC-SHA256"]
@@ -116,7 +121,28 @@ class Server(Section):
         str | None,
         about("as `--state`; outside of every share", example="/var/lib/smb3server", unset="none", is_path=True),
     ] = None
-    log_level: Annotated[LogLevel, about("as `--log-level`")] = "info"
+    log_level: Annotated[LogLevel, about("as `--log-level`; levels of components are in `[log]`")] = "info"
+    log_format: Annotated[
+        LogFormat, about("`json` writes one object per line, for programs ([logs.md](logs.md#json))", example="json")
+    ] = "text"
+    log_file: Annotated[
+        str | None,
+        about(
+            "file for the log; a reload or SIGHUP opens it again, after logrotate",
+            example="/var/log/smb3server/smb3server.log",
+            unset="stderr",
+            is_path=True,
+        ),
+    ] = None
+    audit_file: Annotated[
+        str | None,
+        about(
+            "file for the audit of all shares, in lines of JSON ([logs.md](logs.md#audit))",
+            example="/var/log/smb3server/audit.log",
+            unset="the log",
+            is_path=True,
+        ),
+    ] = None
     run_as: Annotated[
         str | None,
         about(
@@ -130,7 +156,8 @@ class Server(Section):
         str | None,
         about(
             "`owner` (of the shares' folders) or a user of the host: everybody acts as this user, and so does the "
-            "server once its ports are open; it can do no more then. Only if root starts it; excludes `run_as`",
+            "server once its ports are open; it can do no more then ([security.md](security.md#not-as-root)). Only if "
+            "root starts it; excludes `run_as`",
             example="",
             unset="the server keeps what it needs to act as users",
         ),
@@ -154,7 +181,7 @@ class Server(Section):
     share_folders: Annotated[
         list[str],
         about(
-            "list of directories below which administrators may add shares from afar",
+            "list of directories below which administrators may add shares from afar ([operating.md](operating.md))",
             example=["/srv"],
             unset="the directories of the shares of this file",
             is_path=True,
@@ -163,7 +190,8 @@ class Server(Section):
     users_file: Annotated[
         str | None,
         about(
-            "file with the accounts that `smb3server user` and clients change, beside `[[user]]` sections",
+            "file with the accounts that `smb3server user` and clients change, beside the `[[user]]` sections "
+            "([users.md](users.md))",
             example="/etc/smb3server/users",
             unset="`users` in `state`; without a state directory `/etc/smb3server/users` (root) or "
             "`~/.config/smb3server/users`",
@@ -532,6 +560,18 @@ class ShareOptions(Section, kw_only=True):
             "before 10 version 1809; otherwise it shows at once"
         ),
     ] = False
+    audit: Annotated[
+        bool, about("record what users do with the share and its files ([logs.md](logs.md#audit))", example=True)
+    ] = False
+    audit_events: Annotated[
+        list[AuditEvent],
+        about(
+            "with `audit = true`: list of what is recorded, of `connect`, `open`, `create`, `write`, `delete`, "
+            "`rename`, `permission` and `denied`",
+            example=["create", "delete", "rename", "denied"],
+            unset="everything",
+        ),
+    ] = field(default_factory=list)
     level2_oplocks: Annotated[
         bool, about("clients may cache with a shared (level 2) oplock what they read; `false`: only exclusive oplocks")
     ] = True
@@ -742,6 +782,27 @@ class Witness(Section):
     ] = field(default_factory=list)
 
 
+class Log(Section):
+    """Levels of single components of the log. A component without one has the level of `log_level`."""
+
+    auth: Annotated[LogLevel | None, about("logons and sessions", example="debug", unset=_AS_ALL)] = None
+    rdma: Annotated[LogLevel | None, about("SMB Direct and the RDMA fabrics", example="info", unset=_AS_ALL)] = None
+    files: Annotated[
+        LogLevel | None,
+        about("shares and files; `debug` has a line for each request", example="info", unset=_AS_ALL),
+    ] = None
+    rpc: Annotated[LogLevel | None, about("pipes and RPC", example="warning", unset=_AS_ALL)] = None
+    cluster: Annotated[LogLevel | None, about("cluster, stores and Witness", example="info", unset=_AS_ALL)] = None
+    net: Annotated[LogLevel | None, about("connections", example="warning", unset=_AS_ALL)] = None
+
+
+class Metrics(Section):
+    """Metrics for Prometheus ([metrics.md](metrics.md)). Without this section there is no port for them."""
+
+    listen: Annotated[str, about("address to listen on; whoever reaches it may read the metrics")] = _METRICS.listen
+    port: Annotated[Port, about("TCP port; 0: none, `smb3server metrics` alone")] = _METRICS.port
+
+
 class Web(Section):
     """The web page. Without this section there is none."""
 
@@ -819,5 +880,7 @@ class Document(Section):
     cluster: Cluster = field(default_factory=Cluster)
     service: list[Service] = field(default_factory=list)
     witness: Witness | None = None
+    log: Log | None = None
+    metrics: Metrics | None = None
     web: Web | None = None
     discovery: Discovery | None = None

@@ -136,6 +136,16 @@ class SessionCipher:
             return None
         return text
 
+    def opened(self, message: bytes, from_client: bool) -> bytes | None:
+        """Return what an encrypted message contains, or None if it is not authentic. ``from_client``: whether the
+        client has sent it. For traces: nothing changes, neither the message nor ``used``."""
+        tag, nonce, additional = message[4:20], message[20 : 20 + self._nonce_size], message[20:TRANSFORM_SIZE]
+        cipher = (AESCCM if self._ccm else AESGCM)(self._keys[1 if from_client else 0])
+        try:
+            return cipher.decrypt(nonce, message[TRANSFORM_SIZE:] + tag, additional)
+        except InvalidTag:
+            return None
+
     def new_nonce(self) -> bytes:
         """Return a nonce for a payload. It is never used for anything else."""
         nonce = self._nonce

@@ -43,7 +43,8 @@ class Announcer:
         self._served = served
         self._port = port
         self._admits = admits
-        self._links: list[Link] = []
+        self._links: list[Link] | None = None
+        """None until the interfaces are known."""
         self._mdns: Mdns | None = None
         self._mdns_places: list[tuple[int, tuple[str, ...]]] = []
         """Interfaces and addresses that ``_mdns`` announces. Link-local addresses are not among them."""
@@ -67,7 +68,7 @@ class Announcer:
             "mdns": self._mdns.instance if self._mdns is not None else "",
             "mdns_host": self._mdns.host if self._mdns is not None else "",
             "ws_discovery": self._name if self._wsd is not None else "",
-            "interfaces": [link.name for link in self._links],
+            "interfaces": [link.name for link in self._links or ()],
             "problems": list(self.problems),
         }
 
@@ -91,7 +92,8 @@ class Announcer:
             self._problem("nothing is announced: the server listens on no address that other machines reach")
         await self._follow_mdns(links)
         await self._follow_wsd(links)
-        log.info("announced on %s", ", ".join(link.name for link in links) or "no interface")
+        if links:
+            log.info("announced on %s", ", ".join(link.name for link in links))
 
     async def _follow_mdns(self, links: list[Link]) -> None:
         if not self._config.mdns:

@@ -7,7 +7,6 @@ ready are sent before an interim reply. ``Parking`` decides when a chain has to 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -21,20 +20,22 @@ from smb3server.dispatch.pending import PendingRequests
 from smb3server.dispatch.reply import ReplyWriter
 from smb3server.dispatch.request import HANDLERS, KINDS, SMB1_NEGOTIATE, Handler, Interim, Pending, Request, Response
 from smb3server.dispatch.waiting import failure
+from smb3server.state import file_events
+from smb3server.state.file_events import DENIALS
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import Connection
+from smb3server.wire.create import parse_request as parse_create
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
 from smbdirect.codec import Buffer
+from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
-    from smb3server.dispatch.watchdog import Watchdog
-    from smb3server.state.objects import Session
+    from smb3server.dispatch.measuring import Measuring
+    from smb3server.state.objects import Session, TreeConnect
     from smb3server.state.ports import NotStored, Persistence
     from smb3server.state.server_state import ServerState
     from smbdirect.message_transport import InboundMessage, MessageTransport
-
-log = logging.getLogger(__name__)
 
 SMB1_PROTOCOL_ID = b"\xffSMB"
 _SIGNED = int(HeaderFlags.SIGNED)
@@ -80,20 +81,18 @@ class Owner(Protocol):
 class Dispatcher:
     """Runs one connection: its messages, its requests and its end."""
 
-    def __init__(
-        self, server: ServerState, transport: MessageTransport, owner: Owner, watchdog: Watchdog | None = None
-    ) -> None:
-        """``owner`` keeps account of connections. ``watchdog`` measures how long commands take."""
+    def __init__(self, server: ServerState, transport: MessageTransport, owner: Owner, measuring: Measuring) -> None:
+        """``owner`` keeps account of connections. ``measuring`` says what is measured of commands."""
         self.server = server
         self._owner = owner
-        self._watchdog = watchdog
+        self._measuring = measuring
         self.connection = Connection(transport, server.settings, self)
         self.writer = ReplyWriter(self.connection, server)
         self.handlers: Mapping[int, Handler] = HANDLERS
         """The handlers of the connection's commands, by command."""
         self.requests = PendingRequests(server.settings, self.connection.loop, self._send_interim)
         self.parking = Parking(server, self.connection, self._go_on)
-        self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, self.requests, watchdog)
+        self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, self.requests, measuring)
 
     def start(self) -> None:
         """Serve the messages that the transport delivers."""
@@ -121,7 +120,7 @@ class Dispatcher:
             chain = self._begin(inbound, view, cipher_session)
         except Disconnect as reason:
             inbound.release()
-            self.connection.disconnect(str(reason))
+            self.connection.disconnect(str(reason), broke_protocol=True)
             return
         if self.parking.chains or self.connection.transport.pending_send_bytes > MESSAGE_MARK:
             self.parking.park(chain)
@@ -183,7 +182,7 @@ class Dispatcher:
             self._advance(chain)
         except Disconnect as reason:
             chain.end()
-            self.connection.disconnect(str(reason))
+            self.connection.disconnect(str(reason), broke_protocol=True)
 
     def _advance(self, chain: Chain) -> None:
         """Run the commands of the chain until one pends, none is left, or the chain has to wait: until its client has
@@ -204,13 +203,13 @@ class Dispatcher:
             if request.header.command == _CANCEL:
                 self._cancel(request)
                 continue
-            watchdog = self._watchdog
-            if watchdog is None:
+            observer = self._measuring.observer
+            if observer is None:
                 result = self._run(request, chain)
             else:
-                began, processor = time.monotonic(), time.thread_time()
+                start = observer.began()
                 result = self._run(request, chain)
-                watchdog.finished(request, began, processor)
+                observer.ran(request, result, start)
             if isinstance(result, Pending):
                 lookup.begin(request)
                 self.requests.add(request, result)
@@ -315,6 +314,8 @@ class Dispatcher:
             if request.header.command == _CREATE:
                 chain.status = result.status
                 chain.file_id = None
+            if result.status in DENIALS and request.tree is not None and request.tree.share.audit is not None:
+                self._audit_denial(request, request.tree, result.status)
         reply = self.writer.reply(request, result)
         if chain.cipher_session is None and _is_secret(request):
             # It must not be sent together with replies that are not encrypted.
@@ -330,6 +331,19 @@ class Dispatcher:
                 self._flush(chain)
         chain.size += reply.size
         chain.replies.append(reply)
+
+    def _audit_denial(self, request: Request, tree: TreeConnect, status: int) -> None:
+        """Record that a request was refused for lack of rights."""
+        opened, path, asked = request.open, "", 0
+        if opened is not None:
+            path = "/".join(opened.path)
+        elif request.header.command == _CREATE:
+            try:
+                body, name, _ = parse_create(request.message)
+                path, asked = name.replace("\\", "/"), body.desired_access
+            except (StatusError, DecodeError):
+                path = ""
+        file_events.denied(tree, self.connection, request.header.command, path, status, asked)
 
     def _flush(self, chain: Chain) -> None:
         """Send the replies that the chain has collected."""
@@ -361,6 +375,9 @@ class Dispatcher:
         connection, chain, pending = self.connection, request.chain, request.pending
         lookup.end(request)
         self.requests.remove(request)
+        observer = self._measuring.observer
+        if observer is not None:
+            observer.finished(request, result.status)
         if pending is not None and pending.refused_with is not None and isinstance(result, StatusError):
             result = StatusError(pending.refused_with)
         if connection.closed:
@@ -453,8 +470,7 @@ class Dispatcher:
         if connection.transport.rdma is not None and any(connection.client_guid):
             reason = connection.ended_by or str(error or "closed by the client")
             self.server.rdma_lost(connection.client_guid, reason)
-        if error is not None:
-            log.info("%s: connection lost: %s", connection.client_name, error)
+        self.server.events.connection_ended(connection, error)
         self.requests.close(self._comes_again)
         self.parking.clear()
         for session in list(connection.session_table.values()):

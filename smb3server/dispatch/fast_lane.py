@@ -40,9 +40,9 @@ from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
+    from smb3server.dispatch.measuring import Measuring, Observer, Start
     from smb3server.dispatch.parking import Parking
     from smb3server.dispatch.pending import PendingRequests
-    from smb3server.dispatch.watchdog import Watchdog
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
     from smbdirect.message_transport import InboundMessage, Payload
 
@@ -95,6 +95,8 @@ class ShortForm(NamedTuple):
     """Whether ``Answer`` writes to a descriptor as the user whose space that takes, and does nothing else to files."""
 
 
+_NEVER: Start = (0.0, 0.0)
+
 SHORT_FORMS: dict[int, ShortForm] = {}
 """By command."""
 
@@ -139,11 +141,11 @@ class FastLane:
         "_connection",
         "_host",
         "_in_row",
+        "_measuring",
         "_parking",
         "_requests",
         "_short_only",
         "_transport",
-        "_watchdog",
         "_window",
         "_writer",
     )
@@ -155,7 +157,7 @@ class FastLane:
         writer: ReplyWriter,
         parking: Parking,
         requests: PendingRequests,
-        watchdog: Watchdog | None,
+        measuring: Measuring,
     ) -> None:
         self._host = host
         self._requests = requests
@@ -166,7 +168,7 @@ class FastLane:
         self._window = connection.command_sequence_window
         self._writer = writer
         self._parking = parking
-        self._watchdog = watchdog
+        self._measuring = measuring
         self._in_row = False
         """Whether the thread is in a row of writes, begun here."""
 
@@ -253,8 +255,8 @@ class FastLane:
         if signer is not None and not signer.verify(view):
             view[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]
             return False
-        watchdog = self._watchdog
-        began, processor = (time.monotonic(), time.thread_time()) if watchdog is not None else (0.0, 0.0)
+        observer = self._measuring.observer
+        start = observer.began() if observer is not None else _NEVER
         if form.writes and not self._in_row and self._transport.at_end_of_turn(self.end_row):
             self._in_row = True
             begin_row()
@@ -267,16 +269,13 @@ class FastLane:
             view[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]
             return False
         window.consume(message_id, cost)
-        if type(body) is not tuple:
+        if not isinstance(body, tuple):
             self.end_row()
-        if type(body) is not tuple or watchdog is not None:
             request = self._request(Chain(inbound, view, cipher_session, -1), session, tree, opened, signer)
-            if not isinstance(body, tuple):
-                self._settle(request, body, remote)
-            if watchdog is not None:
-                watchdog.finished(request, began, processor)
-            if not isinstance(body, tuple):
-                return True
+            self._settle(request, body, remote, observer, start)
+            return True
+        if observer is not None:
+            observer.answered(command, connection, tree, opened, start)
         packed = REPLY_HEADER.pack(
             PROTOCOL_ID,
             HEADER_SIZE,
@@ -330,7 +329,14 @@ class FastLane:
         else:
             self._transport.send((header + fixed,), invalidate)
 
-    def _settle(self, request: Request, outcome: Begin | Exception, remote: RemoteMemory | None) -> None:
+    def _settle(
+        self,
+        request: Request,
+        outcome: Begin | Exception,
+        remote: RemoteMemory | None,
+        observer: Observer | None,
+        start: Start,
+    ) -> None:
         """Go on as the general path does with a request that is not answered at once. It has failed, or it is begun now
         and answered later (``Dispatcher.finish``)."""
         try:
@@ -339,9 +345,13 @@ class FastLane:
             pending = outcome(request)
         except Exception as error:
             result = remote.failure(request, error) if remote is not None else failure(request, error)
+            if observer is not None:
+                observer.ran(request, result, start)
             self._writer.send([self._writer.reply(request, result)], request.chain.cipher_session)
             request.chain.end()
             return
+        if observer is not None:
+            observer.ran(request, pending, start)
         lookup.begin(request)
         self._requests.add(request, pending)
         early = pending.handler_returned()

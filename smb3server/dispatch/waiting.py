@@ -196,7 +196,7 @@ def fail(pending: Pending, error: BaseException) -> None:
     try:
         pending.fail(failure(pending.request, error))
     except Disconnect as reason:
-        pending.request.connection.disconnect(str(reason))
+        pending.request.connection.disconnect(str(reason), broke_protocol=True)
 
 
 def failure(request: Request, error: BaseException) -> StatusError:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from smb3server.wire.header import Command
 
@@ -35,32 +35,6 @@ class Turn(NamedTuple):
     """Path of the request's file, or empty."""
 
 
-class _Header(Protocol):
-    @property
-    def command(self) -> int: ...
-
-
-class _Connection(Protocol):
-    client_name: str
-
-
-class _Open(Protocol):
-    path: tuple[str, ...]
-
-
-class Work(Protocol):
-    """The part of a request that the watchdog needs."""
-
-    @property
-    def header(self) -> _Header: ...
-
-    @property
-    def connection(self) -> _Connection: ...
-
-    @property
-    def open(self) -> _Open | None: ...
-
-
 class Watchdog:
     """The watchdog of one server."""
 
@@ -76,20 +50,20 @@ class Watchdog:
         self._logged = 0
         self._minute = 0.0
 
-    def finished(self, request: Work, began: float, processor: float) -> None:
-        """Note the end of the work on a command. ``began`` and ``processor`` are the values of ``time.monotonic`` and
+    def finished(self, command: int, client: str, path: Sequence[str], start: tuple[float, float]) -> None:
+        """Note the end of the work on a command. ``start`` has the values of ``time.monotonic`` and
         ``time.thread_time`` at its beginning."""
+        began, processor = start
         seconds = time.monotonic() - began
         if seconds < self.limit:
             return
-        command = request.header.command
         turn = Turn(
             time.time(),
             seconds,
             time.thread_time() - processor,
             Command(command).name if command in Command.__members__.values() else str(command),
-            request.connection.client_name,
-            "/".join(request.open.path) if request.open is not None else "",
+            client,
+            "/".join(path),
         )
         self.count += 1
         self.turns.append(turn)

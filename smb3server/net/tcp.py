@@ -29,8 +29,10 @@ from smbdirect.message_transport import (
     PayloadTaker,
     PooledBuffer,
     RdmaOperations,
+    Tap,
     Traffic,
 )
+from smbdirect.tapping import Tapped
 from smbdirect.transport.pool import BufferPool
 from smbdirect.unauthenticated import Allowance
 
@@ -147,6 +149,9 @@ class TcpTransport:
         self._pipe = pipe
         self._taker: PayloadTaker | None = None
         """Is offered messages whose data is still in the socket. None: nobody is."""
+        self._offered: PayloadTaker | None = None
+        """The taker while there is a tap, which wants to see all data."""
+        self._tapped: Tapped[InboundMessage] | None = None
         self._awaiting = False
         """Whether the first message in ``_receive_view`` waits until its data has arrived in the socket. Invariant: if
         so, nothing is received, and the socket becomes readable when all of the data is there, or else when no more of
@@ -448,7 +453,23 @@ class TcpTransport:
 
     def offer_payloads(self, taker: PayloadTaker) -> None:
         if self._pipe is not None:
-            self._taker = taker
+            self._taker = self._offered = taker
+
+    def tap(self, tap: Tap | None) -> None:
+        """See ``MessageTransport``."""
+        if self._tapped is not None:
+            self._on_message, self._tapped = self._tapped.deliver, None
+            del self.__dict__["send"]
+        self._taker = self._offered if tap is None else None
+        if tap is None or self._life >= _DEAD:
+            return
+        if self._awaiting:
+            # Its data is received into memory after all.
+            self._wait_for(1)
+        self._tapped = Tapped(tap, self._on_message, self.send)
+        self._on_message = self._tapped.on_message
+        # The instance's attribute hides the method.
+        self.__dict__["send"] = self._tapped.send
 
     def _offer(self, begin: int, end: int, length: int) -> bool:
         """Offer a message whose data has arrived to the taker, or wait until it has. Return False if the message has to
@@ -471,7 +492,7 @@ class TcpTransport:
             self._wait_for(1)
             self._woken_early += 1
             if self._woken_early == MAX_WOKEN_EARLY:
-                self._taker = None
+                self._taker = self._offered = None
             return False
         if self._awaiting:
             self._wait_for(1)

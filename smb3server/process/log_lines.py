@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from types import TracebackType
 from typing import NamedTuple, TextIO
 
@@ -35,6 +35,21 @@ TRACE_INTERVAL = 60.0
 QUIET = 10.0
 """Seconds without a line after which the number of suppressed lines is reported."""
 MAX_KEYS = 4096
+
+
+class Event(NamedTuple):
+    """What a line reports, as data: the attribute ``event`` of its record. A record without one is text alone."""
+
+    name: str
+    source: str
+    """Whose budget pays for the line: the peer's address."""
+    fields: Mapping[str, object]
+
+
+def event_of(record: logging.LogRecord) -> Event | None:
+    """Return the event that a record reports, if it reports one."""
+    found = getattr(record, "event", None)
+    return found if isinstance(found, Event) else None
 
 
 def printable(text: str, most: int = MAX_LENGTH) -> str:
@@ -158,7 +173,8 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         super().close()
 
     def _allows(self, record: logging.LogRecord, now: float) -> bool:
-        place = (record.pathname, record.lineno)
+        event = event_of(record)
+        place = (record.pathname, record.lineno) if event is None else (event.name, 0)
         if record.exc_info and record.exc_info[0] is not None:
             trace = record.exc_info[2]
             while trace is not None and trace.tb_next is not None:
@@ -168,6 +184,8 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         first = record.args[0] if isinstance(record.args, tuple) and record.args else ""
         # An address may come with its port, and one peer has many ports.
         source = printable(str(first[0] if isinstance(first, tuple) and first else first), 100)
+        if event is not None:
+            source = printable(event.source, 100)
         return self._take(_Key(place, source), record, PER_SOURCE, SOURCE_RATE, now) and self._take(
             _Key(place), record, PER_PLACE, PLACE_RATE, now
         )
@@ -211,11 +229,3 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
                 return
             del self._suppressing[key]
             self._tell(key, budget, now)
-
-
-def set_up(level: str, stream: TextIO, wanted: Callable[[logging.LogRecord], bool] = lambda record: True) -> None:
-    """Write the process's log to ``stream``: records of at least ``level`` for which ``wanted`` returns True."""
-    handler = LimitedHandler(stream)
-    handler.addFilter(wanted)
-    handler.setFormatter(LineFormatter(FORMAT))
-    logging.basicConfig(level=level, handlers=[handler])

@@ -26,6 +26,8 @@ MAX_ADDRESSES = 4
 """Most addresses of a server that are tried on one fabric."""
 ATTEMPT_TIMEOUT = 3.0
 """Seconds for one connection that the server lists."""
+PATIENCE = 6.0
+"""Seconds for all attempts together, after which data goes over TCP: a firewall may swallow all of them."""
 UNLISTED_TIMEOUT = 1.0
 """Seconds for a connection that the server does not list: it is tried because it costs little where nobody listens."""
 

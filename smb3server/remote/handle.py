@@ -124,10 +124,14 @@ class Handle:
 
     async def read_piece(self, offset: int, length: int) -> bytes:
         """Read up to ``length`` bytes (at most ``PIECE``); fewer at the end of the file."""
-        return await self._piece(
+        data = await self._piece(
             lambda tree, file: tree.read(file, offset, length),
             lambda channel, data: self.link.count(channel, 0, len(data)),
         )
+        if len(data) > length:
+            # It would overwrite what follows.
+            raise errors.make(errno.EPROTO, self.path, reason=f"the server sent {len(data)} bytes in place of {length}")
+        return data
 
     async def write_piece(self, offset: int, data: Buffer) -> None:
         """Write all of ``data`` (at most ``PIECE`` bytes)."""

@@ -31,7 +31,7 @@ from smb3server.remote.credentials import Login
 from smb3server.remote.validation import validate_negotiation
 from smb3server.wire.session import SessionFlags
 from smb3server.wire.status import NtStatus, StatusError
-from smbdirect.errors import ConnectionLost, ProtocolError
+from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.message_transport import MessageTransport
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,8 @@ class Channel:
         self.slots = asyncio.Semaphore(DEPTH)
         self.busy = 0
         """Pieces in flight or waiting."""
+        self.why_ended = ""
+        """Why this side ended the connection."""
 
     @property
     def lost(self) -> bool:
@@ -266,12 +268,14 @@ class Link:
         wanted = min(self.options.channels, MAX_CHANNELS)
         unusable: set[str] = set()
         working: list[fabrics.Way] = []
+        give_up = asyncio.get_running_loop().time() + fabrics.PATIENCE
         for way in ways:
-            if len(found) >= wanted or (working and way.fabric != working[0].fabric):
+            left = give_up - asyncio.get_running_loop().time()
+            if left <= 0 or len(found) >= wanted or (working and way.fabric != working[0].fabric):
                 break
             if way.fabric in unusable or any(way.host == other.host for other in working):
                 continue
-            if await self._try_rdma(session, way, found):
+            if await self._try_rdma(session, way._replace(timeout=max(0.1, round(min(way.timeout, left), 1))), found):
                 working.append(way)
             elif way.fabric not in self._usable():
                 unusable.add(way.fabric)
@@ -345,7 +349,9 @@ class Link:
         for channel in [channel for channel in self._data if channel.lost]:
             self._data.remove(channel)
             if channel is not self._control:
-                self.why_not_rdma = f"the {channel.fabric} connection was lost: {channel.tree.client.closed}"
+                self.why_not_rdma = (
+                    f"the {channel.fabric} connection was lost: {channel.why_ended or channel.tree.client.closed}"
+                )
         if not self._data:
             # Data goes on over the channel that is left. The next session tries all of them again.
             assert self._control is not None
@@ -389,15 +395,27 @@ class Link:
         return await self.answered(tree, work)
 
     async def answered(self, tree: Tree, work: Callable[[Tree], Awaitable[T]]) -> T:
-        """Wait for an answer as long as the server may take; a connection without one is at its end."""
+        """Wait for an answer as long as the server may take; a connection without one is at its end.
+
+        So is one for which no memory can be registered: data goes on over another one.
+        """
         try:
             async with asyncio.timeout(self.options.answer_timeout) as limit:
                 return await work(tree)
         except TimeoutError:
             if limit.expired():
-                tree.client.transport.abort("no answer in time")
-                raise ConnectionLost(f"no answer in {self.options.answer_timeout:g} seconds") from None
+                raise self._end(tree, f"no answer in {self.options.answer_timeout:g} seconds") from None
             raise
+        except ProviderError as error:
+            raise self._end(tree, str(error)) from error
+
+    def _end(self, tree: Tree, why: str) -> ConnectionLost:
+        """End a connection that is of no use, and return the error for those who use it."""
+        for channel in self._data:
+            if channel.tree is tree:
+                channel.why_ended = why
+        tree.client.transport.abort(why)
+        return ConnectionLost(why)
 
     async def again(self, work: Callable[[Tree], Awaitable[T]]) -> T:
         """Do something that may be repeated, until it is done or nothing was done for ``patience`` seconds."""

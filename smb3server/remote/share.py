@@ -156,6 +156,10 @@ class Share:
     def _from_share(self, name: str) -> str:
         return names.from_share(name) if self._map_names else name
 
+    def _named(self, path: str) -> contextlib.AbstractContextManager[None]:
+        """Give errors of a block the path; the folder that was connected to has an address only."""
+        return errors.named(path or str(self.address))
+
     async def _handle(
         self,
         path: str,
@@ -193,7 +197,7 @@ class Share:
             await tree.close(file)
             return entries.of_open(file.response, names.split(clean)[1], clean)
 
-        with errors.named(clean):
+        with self._named(clean):
             try:
                 return await self.link.again(look)
             except StatusError as error:
@@ -252,7 +256,7 @@ class Share:
                     await tree.close(folder)
             return found
 
-        with errors.named(path):
+        with self._named(path):
             return await self.link.again(read)
 
     async def listdir(self, path: StrPath = "") -> list[str]:
@@ -309,7 +313,7 @@ class Share:
 
     async def disk_usage(self) -> Usage:
         """Return the size of the share's volume, and what this user may still use of it. [MS-FSCC 2.5.4]"""
-        with errors.named(""):
+        with self._named(""):
             data = await self.link.again(self._volume)
         size = FULL_SIZE.unpack(data)
         unit = size.sectors_per_unit * size.bytes_per_sector
@@ -330,7 +334,7 @@ class Share:
         """Open a file in a binary mode of the built-in ``open``."""
         clean, mode = names.clean(path), normal_mode(mode)
         access, disposition = MODES[mode]
-        with errors.named(clean):
+        with self._named(clean):
             return File(await self._handle(clean, access, disposition, _NO_FOLDER), mode)
 
     async def read_bytes(self, path: StrPath) -> bytes:
@@ -373,7 +377,7 @@ class Share:
         target = Path(local)
         if not exact and target.is_dir():
             target /= names.split(clean)[1]
-        with errors.named(clean):
+        with self._named(clean):
             source = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
         try:
             return await transfers.download(
@@ -433,7 +437,7 @@ class Share:
             clean_target = names.join(clean_target, names.split(clean)[1])
         if other is self and clean.casefold() == clean_target.casefold():
             raise errors.make(errno.EINVAL, clean, reason="source and target are the same file", to=clean_target)
-        with errors.named(clean):
+        with self._named(clean):
             handle = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
         try:
             return await copying.copy(
@@ -448,7 +452,7 @@ class Share:
         """Make a folder; with ``parents`` those above it, too."""
         clean = names.clean(path)
         try:
-            with errors.named(clean):
+            with self._named(clean):
                 await self.link.once(lambda tree: tree.make_directory(self._on_share(clean)))
         except FileExistsError:
             if not exist_ok or not await self.is_dir(clean):
@@ -473,7 +477,7 @@ class Share:
         if not path:
             raise errors.make(errno.EBUSY, str(self.address), reason="it is the folder that was connected to")
         record = DISPOSITION.pack(DispositionInformation(1))
-        with errors.named(path):
+        with self._named(path):
             await self._with_open(
                 path,
                 int(Access.DELETE),
@@ -532,7 +536,7 @@ class Share:
         await self._set_basic(names.clean(path), BasicInformation(attributes=attributes or attr.NORMAL))
 
     async def _set_basic(self, path: str, record: BasicInformation) -> None:
-        with errors.named(path):
+        with self._named(path):
             await self._with_open(
                 path,
                 int(Access.WRITE_ATTRIBUTES | Access.SYNCHRONIZE),
@@ -550,7 +554,7 @@ class Share:
         """
         clean = names.clean(path)
         while True:
-            with errors.named(clean):
+            with self._named(clean):
                 channel = await self.link.ready()
                 tree = channel.tree
                 folder = await self.link.answered(
@@ -558,7 +562,7 @@ class Share:
                 )
             try:
                 while True:
-                    with errors.named(clean):
+                    with self._named(clean):
                         found = await tree.changes(await tree.watch(folder, _WATCHED, recursive))
                     if found is None:
                         yield Change("overflow", clean)
@@ -592,15 +596,15 @@ class _Target:
 
     async def open_part(self, name: str, access: int, disposition: int) -> Handle:
         path = names.join(names.split(self.path)[0], name)
-        with errors.named(self.path):
+        with self.share._named(self.path):
             return await self.share._handle(path, access, disposition, _NO_FOLDER)
 
     async def rename_part(self, part: Handle) -> None:
         """Give the complete file its name. Repeated, it does no harm: the open is that of the file itself."""
         record = encode_rename(RenameInformation(1, 0, self.share._on_share(self.path)))
-        with errors.named(self.path):
+        with self.share._named(self.path):
             await part.do(lambda tree, file: tree.set_info(file, FileInfoClass.RENAME, record))
 
     async def open_complete(self) -> Handle:
-        with errors.named(self.path):
+        with self.share._named(self.path):
             return await self.share._handle(self.path, int(Access.GENERIC_READ), options=_NO_FOLDER)

@@ -31,6 +31,7 @@ from smb3server.rpc.dcerpc import (
     RpcEndpoint,
 )
 from smb3server.rpc.security import AUTH_TRAILER, PROVIDERS, AuthTrailer, Level, SecurityContext, SecurityError
+from smb3server.state.events import Events
 from smbdirect.errors import DecodeError
 
 log = logging.getLogger(__name__)
@@ -116,6 +117,11 @@ class Association(RpcEndpoint):
         self.local_host = ""
         """Address at which the client reached this endpoint."""
         self.peer_host = ""
+        """The client's address, by which failed logons are counted. Empty for a pipe."""
+        self.client = ""
+        """Who the log says the client is, if not ``peer_host``."""
+        self.events = Events()
+        """Is told of failed logons. Set it to the server's own, which counts them."""
         self.flush: Callable[[], None] = lambda: None
         """Called when an answer is ready outside ``feed``."""
         self.on_delay: Callable[[float], None] = lambda seconds: None
@@ -188,7 +194,7 @@ class Association(RpcEndpoint):
         try:
             token = self._step(trailer, body[start + AUTH_TRAILER.size :])
         except SecurityError as error:
-            log.warning("%s: logon of %s by RPC failed: %s", self.peer_host, self._claimed(trailer), error)
+            self._refused(trailer, error)
             self._deny(header, NAK_REASON_NOT_SPECIFIED)
             return
         answer = self._accept(header, body[: start - trailer.pad_length])
@@ -215,13 +221,15 @@ class Association(RpcEndpoint):
         try:
             self._step(trailer, body[start + AUTH_TRAILER.size :])
         except SecurityError as error:
-            log.warning("%s: logon of %s by RPC failed: %s", self.peer_host, self._claimed(trailer), error)
+            self._refused(trailer, error)
             del self._security[trailer.context_id]
 
-    def _claimed(self, trailer: AuthTrailer) -> str:
-        """Return the account that a logon named, proven or not, for the log."""
+    def _refused(self, trailer: AuthTrailer, error: SecurityError) -> None:
+        """Tell the operator of a failed logon."""
         context = self._security.get(trailer.context_id)
-        return (context.claimed if context is not None else "") or "nobody"
+        self.events.rpc_logon_refused(
+            self.client or self.peer_host, context.claimed if context is not None else "", error, error.reason
+        )
 
     def _step(self, trailer: AuthTrailer, token: bytes) -> bytes:
         context = self._security.get(trailer.context_id)

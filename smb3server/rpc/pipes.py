@@ -188,4 +188,5 @@ def open_pipe(request: SessionRequest, name: str) -> RpcPipe:
     association.max_stub = MAX_STUB if long_calls else MAX_SHORT_STUB
     pipe = RpcPipe(association, on_worker)
     association.flush = pipe.wake
+    association.events, association.client = server.events, request.connection.client_name
     return pipe

@@ -218,7 +218,7 @@ class _Users:
 
 
 _Read = Callable[[Any, str], tuple[dict[str, Any], Any]]
-"""Takes what a client sent for the account of a name. Returns changes of fields by their names in ``StoredUser``, and the
+"""Takes what a client sent, and the account's name. Returns changes of fields by their names in ``StoredUser``, and the
 encrypted password if there is one."""
 
 

@@ -15,7 +15,7 @@ from spnego.iov import BufferType
 from smb3server.access.identity import Identity
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.pyspnego import NtlmContext
-from smb3server.wire.status import StatusError
+from smb3server.wire.status import Reason, StatusError
 from smbdirect.codec import Codec
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,11 @@ AUTH_TRAILER = Codec(AuthTrailer)
 
 
 class SecurityError(Exception):
-    """Authentication or verification failed."""
+    """Authentication or verification failed. ``reason``: why a logon is refused, if the acceptor refused it."""
+
+    def __init__(self, text: str, reason: Reason | None = None) -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class SecurityContext:
@@ -99,7 +103,7 @@ class SecurityContext:
         try:
             answer = self._acceptor.step(token)
         except StatusError as error:
-            raise SecurityError(str(error)) from error
+            raise SecurityError(str(error), error.reason) from error
         if self.identity is not None and (self.identity.guest or self.identity.anonymous):
             raise SecurityError("guests have no keys to protect calls with")
         if self.identity is not None:

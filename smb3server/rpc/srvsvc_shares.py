@@ -41,7 +41,7 @@ _STYPE_KIND = 0x000000FF
 UNLIMITED = 0xFFFFFFFF
 MAX_NAME, MAX_REMARK = 80, 48
 _BAD_NAME = re.compile(r'[\x00-\x1f"/\\\[\]:|<>+=;,*?]')
-_NETNAME, _TYPE, _REMARK, _MAX_USES, _PATH, _SECURITY = 1, 3, 4, 6, 8, 501
+_NETNAME, _TYPE, _REMARK, _PATH, _SECURITY = 1, 3, 4, 8, 501
 """SHARE_*_PARMNUM. [MS-SRVS 2.2.2.11]"""
 _ENABLE_CA, _ENCRYPT = 0x4000, 0x8000
 """SHI1005_FLAGS_*, besides those that are flags of a share in SMB2 as well. [MS-SRVS 2.2.4.29]"""
@@ -276,6 +276,8 @@ class Shares:
         if not shares.allows_folder(path):
             raise _WrongError(ERROR_ACCESS_DENIED)
         options: dict[str, object] = {"remark": remark} if remark else {}
+        if _uses(info, prefix):
+            options["max_connections"] = _uses(info, prefix)
         await shares.add(name, path, options, not kind & STYPE_TEMPORARY)
         if security is None:
             return
@@ -325,6 +327,8 @@ class Shares:
             _check_remark(remark)
             if remark != share.remark:
                 options["remark"] = remark
+        if level in (2, 502, 503, 1006) and _uses(info, prefix) != share.max_uses:
+            options["max_connections"] = _uses(info, prefix) or None
         if level == 1005:
             options |= _options_of(int(info[prefix + "flags"]), share)
         security = _descriptor_of(info, prefix) if level in (502, 503, 1501) else None
@@ -397,6 +401,12 @@ class Shares:
 def _name(value: Any) -> str:
     """Return a string argument without its terminator; empty if it was not given."""
     return str(value).split("\0", 1)[0] if isinstance(value, str) else ""
+
+
+def _uses(info: Any, prefix: str) -> int:
+    """Return shi*_max_uses; 0 means any number, as for ``Share.max_uses``."""
+    given = int(info[prefix + "max_uses"])
+    return 0 if given == UNLIMITED else given
 
 
 def _check_remark(remark: str) -> None:

@@ -11,6 +11,7 @@ from typing import cast
 from smb3server.auth.acceptor import Acceptor
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface
+from smb3server.state.events import Events
 from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class RpcConnection(asyncio.Protocol):
         self.association = association = Association(port, listener.interfaces, listener.new_acceptor, listener.groups)
         association.local_host = transport.get_extra_info("sockname")[0]
         association.peer_host = peer
+        association.events = listener.events
         association.max_stub = min(listener.max_stub, MAX_UNKNOWN_STUB)
         association.flush = self.flush
         association.on_delay = self._wait
@@ -165,13 +167,16 @@ class RpcListener:
         max_stub: int = 1 << 16,
         admits: Callable[[str], bool] = lambda host: True,
         unauthenticated: UnauthenticatedPeers | None = None,
+        events: Events | None = None,
     ) -> None:
         """Make an endpoint that does not listen yet.
 
         ``max_stub`` is the maximum size of the stubs of one connection's incomplete requests in bytes; decoding NDR
         takes a second per megabyte. ``admits`` decides whether connections from an address are accepted.
-        ``unauthenticated`` is the table of unauthenticated connections; None means a table of its own.
+        ``unauthenticated`` is the table of unauthenticated connections; None means a table of its own. ``events`` is
+        told of failed logons; None means that they are not counted.
         """
+        self.events = events or Events()
         self.max_stub = max_stub
         self.admits = admits
         self.unauthenticated = (

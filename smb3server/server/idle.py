@@ -9,13 +9,11 @@ client is connected.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection
 
+from smb3server.state.events import Events
 from smb3server.state.objects import Connection, SessionState
 from smb3server.state.sessions import Sessions
-
-log = logging.getLogger(__name__)
 
 LOOKS = 4
 """Sweeps per timeout."""
@@ -24,9 +22,10 @@ LOOKS = 4
 class IdleSweep:
     """The periodic search for idle sessions and connections of one server. It runs while there are connections."""
 
-    def __init__(self, sessions: Sessions, connections: Collection[Connection], timeout: float) -> None:
+    def __init__(self, sessions: Sessions, connections: Collection[Connection], timeout: float, events: Events) -> None:
         """``connections`` is the live collection of the server's connections. ``timeout`` is in seconds; with 0 nothing
         is ever idle."""
+        self._events = events
         self._sessions = sessions
         self._connections = connections
         self._timeout = timeout
@@ -71,7 +70,7 @@ class IdleSweep:
             # A session without a tree connect cannot use messages for anything, so they do not count.
             messages = sum(map(_messages, session.channel_list)) if session.tree_connect_table else -1
             if self._unused(("session", session.session_id), messages, before, now):
-                log.info("%s: session of %s is idle", session.connection.client_name, session.identity)
+                self._events.session_ended(session, session.connection, "idle")
                 connections = list(session.channel_list)
                 self._sessions.remove(session)
                 for connection in connections:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from smb3server.auth.users import UserDatabase
 from smb3server.dispatch.dispatcher import Dispatcher
+from smb3server.dispatch.measuring import Measuring
 from smb3server.dispatch.watchdog import Watchdog
 from smb3server.server.idle import IdleSweep
 from smb3server.settings.server import Settings
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
     from smbdirect.message_transport import MessageTransport
 
 log = logging.getLogger(__name__)
+
+
+class ConnectionWatcher(Protocol):
+    """Looks at connections from their beginning to their end."""
+
+    def accepted(self, connection: Connection) -> None:
+        """See a connection whose messages will be served."""
+        ...
+
+    def ended(self, connection: Connection) -> None:
+        """See a connection for the last time."""
+        ...
 
 
 class Server(ServerState):
@@ -35,9 +48,11 @@ class Server(ServerState):
         """Connections of all listeners, those of RPC included, that have sent something but have no session."""
         self.connection_changed: Callable[[Connection, bool], None] = lambda connection, there: None
         """Cluster only: called with True when a user has logged on over a connection, with False when any ends."""
-        self.watchdog = Watchdog(self.settings.watchdog) if self.settings.watchdog else None
-        """None unless the settings enable it."""
-        self.idle = IdleSweep(self.sessions, self.connection_list, self.settings.idle_session_timeout)
+        self.watcher: ConnectionWatcher | None = None
+        """Is told of connections; None if nobody wants to be."""
+        self.measuring = Measuring(Watchdog(self.settings.watchdog) if self.settings.watchdog else None)
+        """What is measured of requests: nothing, unless somebody asks for it."""
+        self.idle = IdleSweep(self.sessions, self.connection_list, self.settings.idle_session_timeout, self.events)
         self._limit_peers()
 
     def settings_changed(self) -> None:
@@ -61,29 +76,34 @@ class Server(ServerState):
         if self.logged_on < settings.max_connections:
             place = self.unauthenticated.enter(address, lambda: connection.disconnect("too many without a session"))
         if place is None:
-            log.warning("%s: too many connections", address)
+            self.events.connection_refused(transport.peer_address, "too many connections")
             transport.start(lambda message: message.release(), lambda error: None)
             transport.abort("too many connections")
             return
         transport.max_message_size = settings.max_message_before_authentication
-        dispatcher = Dispatcher(self, transport, self, self.watchdog)
+        dispatcher = Dispatcher(self, transport, self, self.measuring)
         connection = dispatcher.connection
         connection.place = place
         self.connection_list.add(connection)
         self.idle.wake()
+        self.events.connection_accepted(connection)
         call_later = connection.loop.call_later
         connection.deadlines = [
             call_later(settings.negotiate_timeout, self._check_progress, connection, False),
             call_later(settings.authentication_timeout, self._check_progress, connection, True),
         ]
         dispatcher.start()
+        if self.watcher is not None:
+            self.watcher.accepted(connection)
 
     def _check_progress(self, connection: Connection, authenticated: bool) -> None:
         """Disconnect a client that has not negotiated, or not logged on (``authenticated``), before its deadline."""
         if connection.closed or connection.is_authenticated:
             return
-        if authenticated or not connection.negotiated:
-            connection.disconnect("no negotiation or logon in time")
+        if not connection.negotiated:
+            connection.disconnect("no negotiation in time")
+        elif authenticated:
+            connection.disconnect("no logon in time")
 
     def connection_authenticated(self, connection: Connection) -> None:
         """Count a connection whose first session has become valid."""
@@ -98,6 +118,8 @@ class Server(ServerState):
             connection.usage.connections -= 1
             connection.usage = None
         self.connection_changed(connection, False)
+        if self.watcher is not None:
+            self.watcher.ended(connection)
         if connection.place is None:
             self.logged_on -= 1
         _leave_unauthenticated(connection)
@@ -130,6 +152,7 @@ class Server(ServerState):
         self.host_changes.close()
         await self.long_work.close()
         for connection in list(self.connection_list):
+            connection.ended_by = connection.ended_by or "server shutdown"
             connection.transport.close("server shutdown")
         while self.connection_list and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)

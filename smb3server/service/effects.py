@@ -103,6 +103,10 @@ SERVER: Mapping[str, Effect] = {
     "accounts": _AT_ONCE,
     "settings": _AT_ONCE,
     "log_level": _AT_ONCE,
+    # The log's and the audit's files are opened again by each reload. Their names stay.
+    "log": _RESTART,
+    "metrics": _RESTART,
+    "traces": _RESTART,
     "users_file": _AT_ONCE,
     # Not settings: what was found while reading.
     "notes": _AT_ONCE,
@@ -166,6 +170,7 @@ SHARE: Mapping[str, Effect] = {
     "keep_inherited_flag": _AT_ONCE,
     "strict_allocate": _AT_ONCE,
     "change_notify": _AT_ONCE,
+    "audit": _AT_ONCE,
 }
 """The fields of ``ShareConfig``."""
 

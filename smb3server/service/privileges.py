@@ -120,7 +120,16 @@ class Privileges:
         except OSError as error:
             raise ConfigError(f"giving up privileges: {error.strerror or error}") from error
         impersonate.reconsider()
+        self._check_python()
         threading.setprofile(self._thread_begins)
+
+    def _check_python(self) -> None:
+        """Note for the operator that modules which are loaded later cannot be read: features would fail one by one."""
+        if not os.access(os.__file__, os.R_OK, effective_ids=True):
+            self._config.notes.append(
+                f"{self._config.run_as or 'this user'} may not read Python in {Path(os.__file__).parent}, so parts of "
+                "the server will not work; remedy: install it where every user may read it"
+            )
 
     def _thread_begins(self, frame: FrameType, event: str, argument: Any) -> None:
         """Reduce the capabilities of a new thread before its own function runs: some are only for the main thread."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from smb3server.access.descriptor import SecurityDescriptor
@@ -13,6 +13,7 @@ from smb3server.server.server import Server
 from smb3server.service.shares import Prepared, adopt, make_share, prepare
 from smb3server.service.stored_opens import StoredOpens
 from smb3server.state import endings
+from smb3server.state.audit import ShareAudit
 from smb3server.state.caller import maximal_access_of
 from smb3server.state.objects import TreeConnect
 from smb3server.state.share import Share
@@ -43,6 +44,8 @@ class RunningShares:
     def __init__(self, server: Server, stored: StoredOpens) -> None:
         self._server = server
         self._stored = stored
+        self.audit_of: Callable[[frozenset[str]], ShareAudit | None] = lambda kinds: None
+        """Returns the audit of a share that records these kinds of events. May raise ``ConfigError``."""
         self.cluster: ClusterShares | None = None
         """None outside a cluster, and until the server has joined it with the shares of its start."""
         self.permissions: Mapping[str, SecurityDescriptor] = {}
@@ -54,7 +57,9 @@ class RunningShares:
 
     def make(self, config: Config, wanted: ShareConfig, notes: list[str]) -> Share:
         """Make a share that is not served yet. Raises ``ConfigError``."""
+        audit = self.audit_of(wanted.audit)
         share = make_share(config, wanted, notes)
+        share.audit = audit
         share.permissions = self.permissions.get(wanted.name.casefold())
         return share
 
@@ -91,7 +96,10 @@ class RunningShares:
         share = self.find(wanted.name)
         if share is None:
             raise ConfigError(f"share {wanted.name}: it is not served")
-        return Change(share, prepare(share, config, wanted, notes))
+        audit = self.audit_of(wanted.audit)
+        prepared = prepare(share, config, wanted, notes)
+        prepared.share.audit = audit
+        return Change(share, prepared)
 
     def change(self, change: Change) -> int:
         """Change a share. End the tree connects that it no longer allows, and return how many."""

@@ -27,6 +27,7 @@ from smb3server.service.client_admin import ClientAdmin
 from smb3server.service.homes import HomeShares
 from smb3server.service.kerberos import realms_of_keytab
 from smb3server.service.listeners import Fabrics
+from smb3server.service.observing import Observing
 from smb3server.service.privileges import Privileges, in_force
 from smb3server.service.reception import Reception
 from smb3server.service.reload import Outcome, Reload
@@ -114,8 +115,8 @@ class Service:
         self.share_admin = server.share_administration = ShareAdmin(self._reload, self.shares)
         self.on_stop: Callable[[], None] = lambda: None
         """Called when the operator asks over the admin socket that the server stops. Set it before ``start``."""
-        self.apply_logging: Callable[[Config], None] = lambda config: None
-        """Called after a reload, to log as configured now."""
+        self.observing = Observing(config, server)
+        self.shares.audit_of = self.observing.audit_of
         self.notes: list[str] = []
         """Notes for the operator: ports other than the usual ones, fabrics that are not served."""
 
@@ -161,6 +162,7 @@ class Service:
             await self._open_page(self.config.web)
         if self._privileges is not None:
             self._privileges.drop_start_privileges()
+        await self.observing.start()
         await self._open_admin()
         if self.config.discovery is not None:
             self._announce(self.config.discovery)
@@ -284,6 +286,7 @@ class Service:
             **process_commands(self.reload, self.on_stop),
             **share_commands(self.share_admin),
             **client_commands(ClientAdmin(self.server)),
+            **self.observing.commands(),
         }
         if self.witness is not None:
             commands |= self.witness.admin_commands()
@@ -315,7 +318,7 @@ class Service:
                         log.error("reload: %s", line)
                     raise
                 self._given = given
-                self.apply_logging(self.config)
+                self.observing.reloaded(self.config)
         outcome.write_log()
         log.info("configuration reloaded")
         return outcome
@@ -355,6 +358,7 @@ class Service:
         if self.cluster is not None:
             await self.cluster.close()
         await self.server.interfaces.stop()
+        await self.observing.close()
         if self._state is not None:
             self._state.release()
             self._state = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 
 from smb3server.auth.administrators import Administrators
@@ -32,8 +33,7 @@ async def start_page(config: WebConfig, server: Server, commands: Callable[[], M
         raise ConfigError(f"[web]: {error}") from error
     except OSError as error:
         await page.stop()
-        # The event loop's own text names the address, but buries it.
-        reason = error.strerror if error.errno is None else str(error)
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise ConfigError(f"[web]: cannot listen on {config.listen} port {config.port}: {reason}") from error
     return page
 

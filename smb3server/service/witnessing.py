@@ -31,6 +31,7 @@ async def start_witness(
         lambda: [entry.address for entry in server.interfaces.interfaces],
         events,
         server.admits,
+        server.events,
     )
     try:
         await witness.start()

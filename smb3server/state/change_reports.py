@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.files import directory_leases
 from smb3server.files.notify import fold
+from smb3server.state import file_events
 from smb3server.wire.change_notify import Action, NotifyFilter
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def report(opened: Open, path: Path, action: int, completion_filter: int, stream
 
 def report_rename(opened: Open, old: Path, new: Path, directory: bool) -> None:
     """Report that ``opened`` was renamed."""
+    if opened.tree.share.audit is not None:
+        file_events.renamed(opened, old, new)
     opened.tree.share.notify.report_rename(old, new, directory)
     entry_changed(opened, old, opened.parent_lease_key)
     if fold(old[:-1]) != fold(new[:-1]):
@@ -52,6 +55,8 @@ def report_write(opened: Open) -> None:
     if opened.wrote:
         return
     opened.wrote = True
+    if opened.tree.share.audit is not None:
+        file_events.written(opened)
     _report_data(opened, closing=False)
     opened.on_close.append(lambda: _report_data(opened, closing=True))
 

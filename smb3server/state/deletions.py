@@ -74,7 +74,7 @@ def is_empty(folder: Handle) -> bool:
     """Return whether a directory has no entries. Raises ``OSError``."""
     entries = folder.scan()
     try:
-        return all(entry.name in (".", "..") for entry in entries)
+        return all(entry.name in (".", "..") for entry in entries) and not folder.has_vetoed()
     finally:
         close = getattr(entries, "close", None)
         if close is not None:

@@ -23,7 +23,8 @@ def end_tree(server: ServerState, tree: TreeConnect) -> None:
     [MS-SMB2 3.3.5.8]"""
     session = tree.session
     # Remove it before its requests are cancelled: this is how CHANGE_NOTIFY distinguishes it from a CANCEL.
-    session.tree_connect_table.pop(tree.tree_id, None)
+    if session.tree_connect_table.pop(tree.tree_id, None) is not None:
+        server.events.tree_disconnected(tree, session.connection)
     for connection in list(session.channel_list):
         connection.host.cancel_requests(session, tree.tree_id)
     for opened in list(session.open_table.values()):
@@ -35,6 +36,7 @@ def end_session(server: ServerState, session: Session) -> None:
     """End a session with all its opens, durable ones included. Its client gets USER_SESSION_DELETED. [MS-SMB2 3.3.4.12]
 
     Its connections stay, because other sessions may use them."""
+    server.events.session_ended(session, session.connection, "ended by the operator or the configuration")
     for tree in list(session.tree_connect_table.values()):
         end_tree(server, tree)
     server.sessions.remove(session)

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from smb3server.files.caching import Lease
-from smb3server.state import change_reports, deletions
+from smb3server.state import change_reports, deletions, file_events
 from smb3server.wire.change_notify import Action, NotifyFilter
 
 if TYPE_CHECKING:
@@ -150,7 +150,11 @@ def _remove(opened: Open, deleter: Deleter[Open] | None, handle: Handle, stream:
     except OSError as error:
         # The directory is not empty, or a program of the host was faster. There is no reply that could carry the error.
         log.info("delete on close: %s", error)
+        if opened.tree.share.audit is not None:
+            file_events.deleted(deleter.opened if deleter is not None else opened, opened.path, error)
         return
+    if opened.tree.share.audit is not None:
+        file_events.deleted(deleter.opened if deleter is not None else opened, path)
     if opened.is_directory:
         opened.tree.share.notify.directory_deleted(path)
     if stream:

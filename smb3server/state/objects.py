@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+MAX_USERS = 8
+"""Most names of users that a connection remembers for the log. A terminal server's connection has one for each user."""
+
+
 class ConnectionHost(Protocol):
     """Runs a connection's requests: what the server's state needs of it."""
 
@@ -118,6 +122,10 @@ class Connection:
         """For tests: treat the peer as one that acknowledges nothing."""
         self.ended_by = ""
         """Why this side ended it; empty if it did not."""
+        self.broke_protocol = False
+        """This side ended it because the peer violated the protocol."""
+        self.users: list[str] = []
+        """The users who have logged on over it, for the log; at most ``MAX_USERS``."""
         self.interfaces_asked = False
         """The client asked for the list of interfaces (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
         self.rdma_interfaces_told = 0
@@ -181,14 +189,19 @@ class Connection:
             timer.cancel()
         self.deadlines.clear()
 
-    def disconnect(self, reason: str) -> None:
+    def note_user(self, name: str) -> None:
+        """Note for the log that a user has logged on over it."""
+        if name not in self.users and len(self.users) < MAX_USERS:
+            self.users.append(name)
+
+    def disconnect(self, reason: str, broke_protocol: bool = False) -> None:
         """Abort the transport, because the peer broke the protocol or the connection is no longer needed.
 
         ``reason``: for the log and for reports."""
         if self.life is not ConnectionLife.CLOSING and self.life is not ConnectionLife.CLOSED:
             self.enter(ConnectionLife.CLOSING)
             self.ended_by = reason
-            log.info("%s: disconnecting: %s", self.client_name, reason)
+            self.broke_protocol = broke_protocol
         self.transport.abort(reason)
 
 

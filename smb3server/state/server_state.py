@@ -21,6 +21,7 @@ from smb3server.process.turns import Turns
 from smb3server.settings.server import Settings
 from smb3server.state.break_notifications import BreakNotifications
 from smb3server.state.ceilings import Ceilings
+from smb3server.state.events import Events
 from smb3server.state.host_changes import HostChanges
 from smb3server.state.opens import OpenTable
 from smb3server.state.ports import AccountKeeper, Fence, Homes, ShareAdministration
@@ -51,9 +52,10 @@ class ServerState:
         """Number of connections with a session."""
         self.stopping = False
         """Whether the server is stopping and reads nothing more from any connection."""
+        self.events = Events()
         self.ceilings = Ceilings(self.settings)
         self.opens = OpenTable(self.has_lost)
-        self.sessions = Sessions(self.settings, self.ceilings, self.opens, self.connection_list)
+        self.sessions = Sessions(self.settings, self.ceilings, self.opens, self.connection_list, self.events)
         self.file_table = FileTable(BreakNotifications(self.sessions.by_id, self.connection_list, self.opens))
         """The open files, with their share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
         self.host_changes = HostChanges(self.file_table)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Collection
 
 from smb3server.access.identity import Identity
 from smb3server.settings.server import Settings
 from smb3server.state.ceilings import Ceilings
+from smb3server.state.events import Events
 from smb3server.state.objects import Connection, Session, SessionState
 from smb3server.state.opens import OpenTable
-from smb3server.wire.status import NtStatus, StatusError
-
-log = logging.getLogger(__name__)
+from smb3server.wire.status import NtStatus, Reason, StatusError
 
 
 class Sessions:
@@ -23,9 +21,15 @@ class Sessions:
     """
 
     def __init__(
-        self, settings: Settings, ceilings: Ceilings, opens: OpenTable, connections: Collection[Connection]
+        self,
+        settings: Settings,
+        ceilings: Ceilings,
+        opens: OpenTable,
+        connections: Collection[Connection],
+        events: Events,
     ) -> None:
         """``connections``: the server's live set."""
+        self._events = events
         self._settings = settings
         self._ceilings = ceilings
         self._opens = opens
@@ -41,7 +45,8 @@ class Sessions:
         settings = self._settings
         in_progress = len(connection.acceptors)
         if in_progress >= settings.max_sessions_in_progress or len(table) >= settings.max_sessions:
-            raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+            why = Reason("too_many", "the connection has too many sessions")
+            raise StatusError(NtStatus.INSUFFICIENT_RESOURCES, reason=why)
         while True:
             # Unpredictable, so that a client cannot guess the id of another session to bind to it or to supersede it.
             # 32 bits: smbtorture's session-id test keeps no more.
@@ -96,7 +101,7 @@ class Sessions:
         if previous is None or previous.identity is None or previous.state is SessionState.IN_PROGRESS:
             return
         if previous.identity.same_user(identity):
-            log.info("session of %s superseded", previous.identity)
+            self._events.session_ended(previous, previous.connection, "superseded by a new session of its client")
             self.remove(previous)
 
     # Ceilings

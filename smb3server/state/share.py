@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_EXECUTE, FILE_GENERIC_READ
 from smb3server.files.notify import NotifyHub
 from smb3server.net.host_lists import EVERYBODY, HostLists
+from smb3server.state.audit import ShareAudit
 
 if TYPE_CHECKING:
     import asyncio
@@ -110,6 +111,8 @@ class Share:
     """The cluster's service that it belongs to. Empty if it is this node's own."""
     placement: Placement | None = None
     """Decides whether it is served here. None means that it always is."""
+    audit: ShareAudit | None = None
+    """What is recorded of its use. None means nothing."""
 
     bytes_read: int = 0
     """Bytes that READs returned through opens that are closed by now. Each open counts its own until then."""

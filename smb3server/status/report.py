@@ -199,7 +199,7 @@ def _handles(server: Server) -> Json:
 
 def _watchdog(server: Server) -> Json | None:
     """Report the requests that blocked all clients; None if the watchdog is off."""
-    watchdog = server.watchdog
+    watchdog = server.measuring.watchdog
     if watchdog is None:
         return None
     return {

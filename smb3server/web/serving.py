@@ -69,7 +69,7 @@ class WebServer:
         runner = self._runner = web.AppRunner(self._page.application(), access_log=None, shutdown_timeout=END)
         await runner.setup()
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, config.listen, config.port, ssl=context)
+        self._server = await loop.create_server(self._accept, sock=_listen(config.listen, config.port), ssl=context)
         port = self._server.sockets[0].getsockname()[1]
         host = f"[{config.listen}]" if ":" in config.listen else config.listen
         self.url = f"http{'s' if context is not None else ''}://{host}:{port}/"
@@ -93,6 +93,16 @@ class WebServer:
         self._page.feed.close()
         if self._runner is not None:
             await self._runner.cleanup()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address. Raises ``OSError``.
+
+    An event loop that is given the address looks it up in threads of its own. They would keep the privileges that the
+    process gives up after its start.
+    """
+    (family, _, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return socket.create_server(address[:2], family=family)
 
 
 class _Refuse(asyncio.Protocol):

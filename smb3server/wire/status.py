@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple
 
 
 class NtStatus(enum.IntEnum):
@@ -146,18 +147,28 @@ class NtStatus(enum.IntEnum):
     SOME_NOT_MAPPED = 0x00000107
 
 
+class Reason(NamedTuple):
+    """Why a request is refused, for the operator. The client is told the status alone."""
+
+    code: str
+    """Names the reason in counters: lower case, with underscores."""
+    text: str
+    """May hold what a peer has chosen: escape it before showing it."""
+
+
 class StatusError(Exception):
     """Ends a command with this status.
 
     ``data`` is the ErrorData of the error response (MS-SMB2 2.2.2). ``error_id`` is the kind of its error context in
-    3.1.1 (2.2.2.1).
+    3.1.1 (2.2.2.1). ``reason`` is for the log.
     """
 
-    def __init__(self, status: int, data: bytes = b"", error_id: int = 0) -> None:
+    def __init__(self, status: int, data: bytes = b"", error_id: int = 0, reason: Reason | None = None) -> None:
         super().__init__(status)
         self.error_id = error_id
         self.status = status
         self.data = data
+        self.reason = reason
 
     def __str__(self) -> str:
         try:

@@ -22,7 +22,7 @@ from smbdirect.core.events import Established, MessageReceived, NegotiationFaile
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.life import Life, change
-from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, PooledBuffer, Traffic
+from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, PooledBuffer, Tap, Traffic
 from smbdirect.providers.base import (
     Capabilities,
     CloseCause,
@@ -33,6 +33,7 @@ from smbdirect.providers.base import (
     Send,
     Status,
 )
+from smbdirect.tapping import Tapped
 from smbdirect.transport.pool import BufferPool, PoolBuffer
 from smbdirect.transport.rdma import Rdma
 from smbdirect.transport.receives import ReceiveBuffer, ReceivePool
@@ -176,6 +177,7 @@ class SmbDirectTransport:
         self._end: BaseException | None = None
         """The argument of ``on_closed``."""
         self._on_message: Callable[[InboundMessage], None] | None = None
+        self._tapped: Tapped[InboundMessage] | None = None
         self._on_closed: Callable[[BaseException | None], None] | None = None
         # The receive side.
         self._trusted = role is Role.ACTIVE
@@ -314,6 +316,18 @@ class SmbDirectTransport:
                 self._pump()
         except ProviderError as error:
             self._terminate(error)
+
+    def tap(self, tap: Tap | None) -> None:
+        """See ``MessageTransport``."""
+        if self._tapped is not None:
+            self._on_message, self._tapped = self._tapped.deliver, None
+            del self.__dict__["send"]
+        if tap is None or self._on_message is None:
+            return
+        self._tapped = Tapped(tap, self._on_message, self.send)
+        self._on_message = self._tapped.on_message
+        # The instance's attribute hides the method.
+        self.__dict__["send"] = self._tapped.send
 
     def is_stalled(self) -> bool:
         return self.life < Life.DEAD and self.endpoint.is_stalled()

@@ -20,9 +20,9 @@ def watched(monkeypatch: pytest.MonkeyPatch, limit: float) -> Iterator[list[Turn
 
     def init(self: Server, *arguments: object, **options: object) -> None:
         make(self, *arguments, **options)  # type: ignore[arg-type]
-        if self.watchdog is None:
-            self.watchdog = Watchdog(limit)
-        self.watchdog.on_slow = slow.append
+        if self.measuring.watchdog is None:
+            self.measuring.watchdog = Watchdog(limit)
+        self.measuring.watchdog.on_slow = slow.append
 
     monkeypatch.setattr(Server, "__init__", init)
     gc.freeze()

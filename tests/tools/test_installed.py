@@ -49,9 +49,10 @@ def test_the_help_names_every_command() -> None:
 
 def test_files_beside_the_modules_are_in_the_wheel() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    patterns = [(package.replace(".", "/"), name) for package, names in settings.items() for name in names]
-    known = {str(path.relative_to(ROOT)) for folder, name in patterns for path in (ROOT / folder).glob(name)}
-    assert all(any((ROOT / folder).glob(name)) for folder, name in patterns)
+    patterns = [(ROOT / package.replace(".", "/"), name) for package, names in settings.items() for name in names]
+    matched = [list(folder.glob(name)) for folder, name in patterns]
+    assert all(matched)
+    known = {str(path.relative_to(ROOT)) for paths in matched for path in paths}
     found = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
     others = {path for path in found if path.suffix not in (".py", ".pyc") and not is_native(path)}
     assert {str(path.relative_to(ROOT)) for path in others} == known

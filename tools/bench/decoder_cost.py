@@ -33,7 +33,7 @@ from smbdirect.codec import Buffer
 from smbdirect.core.connection import Connection, Role
 from smbdirect.core.settings import Settings
 from smbdirect.errors import DecodeError, ProtocolError
-from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, RdmaOperations, Traffic
+from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, RdmaOperations, Tap, Traffic
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.roce.cm import SERVICE_PREFIX, ConnectionManager
 from smbdirect.providers.roce.cm_messages import CMA, REQ, Attribute, CmaHeader, Req, mad_bytes
@@ -97,6 +97,9 @@ class _Transport:
         self, on_message: Callable[[InboundMessage], None], on_closed: Callable[[BaseException | None], None]
     ) -> None:
         self.deliver = on_message
+
+    def tap(self, tap: Tap | None) -> None:
+        """Show nothing."""
 
     def offer_payloads(self, taker: PayloadTaker) -> None:
         """Offer none."""

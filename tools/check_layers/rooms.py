@@ -12,7 +12,8 @@ def _rooms(package: str, *names: str) -> tuple[str, ...]:
 
 
 ROOMS = (
-    *_rooms("smbdirect", "errors", "codec", "life", "native", "tcp_info", "unauthenticated", "message_transport"),
+    *_rooms("smbdirect", "errors", "codec", "life", "native", "tcp_info", "unauthenticated"),
+    *_rooms("smbdirect", "message_transport", "tapping"),
     *_rooms("smbdirect", "core", "providers", "transport"),
     *_rooms("smb3server", "process", "wire", "backends", "crypto", "access", "auth", "net", "settings", "files"),
     *_rooms("smb3server", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),

@@ -15,6 +15,7 @@ from smbdirect.message_transport import (
     PayloadTaker,
     PooledBuffer,
     RdmaOperations,
+    Tap,
     Traffic,
 )
 from smbdirect.transport.pool import BufferPool
@@ -106,6 +107,9 @@ class MemoryTransport:
     def trust(self, max_message_size: int) -> None:
         """Accept longer messages."""
         self.max_message_size = max_message_size
+
+    def tap(self, tap: Tap | None) -> None:
+        """Show nothing."""
 
     def offer_payloads(self, taker: PayloadTaker) -> None:
         """Offer none: every message is in memory."""

@@ -491,6 +491,17 @@ class LocalHandle(Handle):
             return scan.NameSearch(folder, only)
         return scan.FolderSearch(folder, here, above, matches)
 
+    def has_vetoed(self) -> bool:
+        resolver = self._backend.resolver
+        if not resolver.has_vetoes:
+            return False
+        directory, _, _ = self._for_scan()
+        try:
+            with os.scandir(directory) as entries:
+                return any(resolver.excludes(entry.name) and not names.is_private(entry.name) for entry in entries)
+        finally:
+            os.close(directory)
+
     def _for_scan(self) -> tuple[int, FileInfo, FileInfo]:
         """Return a descriptor for reading the directory, and what '.' and '..' show."""
         if self.kind != Kind.DIRECTORY:

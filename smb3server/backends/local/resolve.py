@@ -88,7 +88,7 @@ class Resolver:
 
     def set_names(self, case_sensitive: bool, vetoes: Callable[[str], bool] | None) -> None:
         """Set which names exist for clients."""
-        self._vetoes = vetoes
+        self.has_vetoes = vetoes is not None
         self.excludes = names.is_private if vetoes is None else _excluding(vetoes)
         self.cache.exact = case_sensitive
         self.cache.excludes = self.excludes
@@ -171,7 +171,7 @@ class Resolver:
         """Do ``open_path``. With ``or_folder``, return the folder of the file if the file is missing: then a file whose
         name differs in case may count as missing. Raises PathNotFound if the folder is missing as well."""
         joined = names.plain_on_disk(path)
-        if joined is None or len(joined) >= _MAX_BYTES or not self.openat2 or self._vetoes is not None:
+        if joined is None or len(joined) >= _MAX_BYTES or not self.openat2 or self.has_vetoes:
             return self._look_closer(path, follow, or_folder)
         self.lookups += 1
         paths = (joined, os.path.dirname(joined) or b".") if or_folder else (joined,)

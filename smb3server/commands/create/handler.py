@@ -23,6 +23,7 @@ from smb3server.dispatch.waiting import retry
 from smb3server.files.caching import Lease
 from smb3server.files.notify import fold
 from smb3server.process.long_work import Steps
+from smb3server.state import file_events
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
 from smb3server.state.opens import client_guid_of
@@ -257,6 +258,8 @@ def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
         key = replay.key_of(opener.client_guid, asked)
         if key is not None and replay.is_eligible(opened):
             opens.replays.remember(opened, Replayable(key, fields, answers))
+    if opener.tree.share.audit is not None:
+        file_events.opened(opened)
     fresh = Fresh(opened, opening.info, opening.path_on_disk) if not opening.settled else None
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id, fresh=fresh)
 

@@ -16,7 +16,7 @@ from smb3server.backends.names import split_path, upcase
 from smb3server.commands.info import after_breaks
 from smb3server.dispatch.lookup import handle_of
 from smb3server.files import share_modes
-from smb3server.state import change_reports
+from smb3server.state import change_reports, file_events
 from smb3server.state.caller import caller_of
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
@@ -225,6 +225,8 @@ class Rename(_NameChange):
         self.request.server.opens.store_all(opened, sync=handle.flush)
         if info is not None and self.replace and info.key != handle.key:
             change_reports.notify(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
+            if opened.tree.share.audit is not None:
+                file_events.deleted(opened, target)
         change_reports.report_rename(opened, old, target, opened.is_directory)
 
     def _check_below(self) -> None:
@@ -293,4 +295,6 @@ class Link(_NameChange):
                 return
             self.check_replaceable(target, info)
         handle.link(target, self.replace, self.caller.user)
+        if opened.tree.share.audit is not None:
+            file_events.renamed(opened, handle.path, target, link=True)
         change_reports.report(opened, target, Action.ADDED, NotifyFilter.FILE_NAME)

@@ -17,7 +17,7 @@ from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.stable_storage import after_flush
 from smb3server.files import write_times
-from smb3server.state import change_reports, deletions
+from smb3server.state import change_reports, deletions, file_events
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
@@ -397,6 +397,8 @@ def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data
         after_breaks.break_handles(opened, [file])
         caller, keep = caller_of(opened.session, tree, accounts), tree.share.keep_inherited_flag
         set_security(handle_of(opened), which, memoryview(descriptor), caller, accounts, keep_inherited_flag=keep)
+        if tree.share.audit is not None:
+            file_events.permissions_changed(opened, which)
         report(opened, NotifyFilter.SECURITY, entry=False)
         return done()
 

@@ -12,7 +12,7 @@ from smb3server.tools.conformance.peer import Peer, Received, parse
 from smbdirect.codec import Buffer
 from smbdirect.core.constants import DATA_OFFSET, DataFlags
 from smbdirect.errors import ConnectionLost, DecodeError
-from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, Traffic
+from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, Tap, Traffic
 from smbdirect.providers.base import CloseReason
 from smbdirect.transport.pool import BufferPool, PoolBuffer
 
@@ -94,6 +94,9 @@ class Conversation:
 
     def trust(self, max_message_size: int) -> None:
         """Change nothing: this side gives the server everything from the start."""
+
+    def tap(self, tap: Tap | None) -> None:
+        """Show nothing."""
 
     def offer_payloads(self, taker: PayloadTaker) -> None:
         """Offer none."""

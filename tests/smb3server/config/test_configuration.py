@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from smb3server.config.reader import read_file
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smbdirect import native
 from tools.cluster.certificates import Authority
+from tools.support import own_user
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
 
@@ -61,7 +61,7 @@ def example(tmp_path: Path) -> str:
         .split("```")[0]
         .replace("/srv/data", str(data))
         .replace("/etc/smb3server", str(secrets))
-        .replace("www-data", pwd.getpwuid(os.geteuid()).pw_name)
+        .replace("www-data", own_user.NAME)
     )
 
 

@@ -48,7 +48,7 @@ class Peer:
     def finish(self, request: Request, result: Response | StatusError) -> None:
         self.results.append(result)
 
-    def disconnect(self, reason: str) -> None:
+    def disconnect(self, reason: str, broke_protocol: bool = False) -> None:
         self.ended.append(reason)
 
     @property

@@ -8,15 +8,18 @@ import os
 import shutil
 import zipfile
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from smb3server.client.exposed import ExposedPool
 from smb3server.client.files import Tree
-from smb3server.remote import RemoteError, Share, connect
+from smb3server.remote import RemoteError, Share, connect, fabrics
 from smb3server.remote.sync import connect as connect_sync
 from smb3server.wire.directory_info import ListedEntry
+from smbdirect.errors import ProviderError
 from tests.lab.remote import PASSWORD, Home, home, run
 
 MIB = 1 << 20
@@ -261,6 +264,44 @@ def test_without_rdma_data_goes_on_over_tcp(served: Home, folder: Path) -> None:
     use(served, work, rdma="auto")
 
 
+def test_without_memory_for_rdma_data_goes_on_over_tcp(
+    served: Home, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: ExposedPool, *words: object, **options: object) -> None:
+        raise ProviderError("no memory can be registered")
+
+    async def work(share: Share) -> None:
+        assert share.uses_rdma
+        monkeypatch.setattr(ExposedPool, "take", refuse)
+        data = os.urandom(2 * MIB)
+        await share.write_bytes("a", data)
+        assert await share.read_bytes("a") == data
+        assert "no memory can be registered" in share.why_not_rdma
+
+    use(served, work, rdma="auto")
+
+
+def test_a_server_that_stops_answering_is_left(served: Home, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first READ gets no answer; on a new connection it is repeated."""
+    (folder / "a").write_bytes(b"content")
+    original, silent = Tree.read, [True]
+
+    async def read(self: Tree, *words: Any) -> bytes:
+        if silent and silent.pop():
+            await asyncio.sleep(60)
+        return await original(self, *words)
+
+    async def work(share: Share) -> None:
+        share.link.options = replace(share.link.options, answer_timeout=0.2)
+        monkeypatch.setattr(Tree, "read", read)
+        before = share.link.channels[0].tree.client
+        assert await share.read_bytes("a") == b"content"
+        assert before.closed is not None
+        assert share.link.channels[0].tree.client is not before
+
+    use(served, work)
+
+
 def test_why_not_rdma(served: Home, folder: Path) -> None:
     async def work(share: Share) -> None:
         assert "iwarp at 127.0.0.1 port 1" in share.why_not_rdma
@@ -271,6 +312,54 @@ def test_why_not_rdma(served: Home, folder: Path) -> None:
         use(served, work, rdma="iwarp", rdma_port=1)
     with pytest.raises(OSError, match="no RDMA device"):
         use(served, work, rdma="verbs")
+
+
+def test_attempts_that_nobody_answers_do_not_hold_up(
+    served: Home, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[fabrics.Way] = []
+
+    async def swallowed(self: fabrics.Fabrics, way: fabrics.Way) -> Any:
+        tried.append(way)
+        await asyncio.sleep(way.timeout)
+        self.reasons[way.fabric] = "no answer in time"
+        raise TimeoutError
+
+    def everywhere(*words: object) -> list[fabrics.Way]:
+        return [fabrics.Way("iwarp", f"192.0.2.{number}", 5445, 0.1) for number in range(100)]
+
+    monkeypatch.setattr(fabrics, "PATIENCE", 0.25)
+    monkeypatch.setattr(fabrics.Fabrics, "open", swallowed)
+    monkeypatch.setattr(fabrics, "candidates", everywhere)
+
+    async def work(share: Share) -> None:
+        assert share.why_not_rdma == "no answer in time"
+        assert 1 <= len(tried) <= 4
+        await share.write_bytes("a", b"1")
+
+    use(served, work, rdma="auto")
+
+
+def test_nobody_becomes_a_guest_unasked(tmp_path: Path) -> None:
+    with home(tmp_path, "--guest") as served:
+        where = served.url.replace("u@", "stranger@")
+
+        async def ask(**options: Any) -> list[str]:
+            async with connect(where, rdma="off", **options) as share:
+                return await share.listdir()
+
+        with pytest.raises(PermissionError):
+            run(lambda: ask(password="x"))
+        assert run(lambda: ask(guest=True)) == []
+
+        async def by_rdma() -> None:
+            async with connect(where, guest=True, rdma="auto", rdma_port=served.rdma_port) as share:
+                assert "guests and anonymous users have no key" in share.why_not_rdma
+            async with connect(where, guest=True, rdma="iwarp", rdma_port=served.rdma_port) as share:
+                assert share.transport == "iwarp (RDMA)"
+                await share.write_bytes("a", bytes(100_000))
+
+        run(by_rdma)
 
 
 def test_refused(served: Home) -> None:

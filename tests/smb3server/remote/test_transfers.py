@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from smb3server.client.files import Tree
 from smb3server.remote import Share, Transfer, connect, names
 from smb3server.remote.handle import Handle
 from smb3server.remote.link import MAX_IN_FLIGHT
@@ -294,6 +295,23 @@ def test_copies_between_two_shares(served: Home, folder: Path) -> None:
 
     use(served, work, rdma="iwarp")
     assert (folder / "b").read_bytes() == (folder / "a").read_bytes()
+
+
+def test_more_data_than_was_asked_for_is_refused(
+    served: Home, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a").write_bytes(b"content")
+
+    async def read(self: Tree, *words: object) -> bytes:
+        return b"content and more"
+
+    async def work(share: Share) -> None:
+        monkeypatch.setattr(Tree, "read", read)
+        with pytest.raises(OSError, match="in place of 7"):
+            await share.download("a", tmp_path / "a")
+        assert not (tmp_path / "a").exists()
+
+    use(served, work)
 
 
 def test_names_of_parts_fit(served: Home, folder: Path, tmp_path: Path) -> None:

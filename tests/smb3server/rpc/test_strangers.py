@@ -98,7 +98,7 @@ def test_guesses_at_sessions_count_here(caplog: pytest.LogCaptureFixture) -> Non
         assert token
     assert not guesser.attempt("wrong")
     assert guesser.waits
-    assert any("192.0.2.1: logon of u by RPC failed" in record.getMessage() for record in caplog.records)
+    assert any("RPC logon refused: user u from 192.0.2.1" in entry.getMessage() for entry in caplog.records)
 
 
 def test_a_port_makes_guessers_wait() -> None:

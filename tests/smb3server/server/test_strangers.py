@@ -302,7 +302,7 @@ def test_all_listeners_share_the_tables(tmp_path: object) -> None:
 def test_sessions_that_nobody_uses_end(guest: bool) -> None:
     async def test(harness: Harness) -> None:
         server = harness.server
-        sweep = IdleSweep(server.sessions, server.connection_list, 100.0)
+        sweep = IdleSweep(server.sessions, server.connection_list, 100.0, server.events)
 
         async def client(tree: bool, open_file: bool = False) -> object:
             made = await harness.connect()

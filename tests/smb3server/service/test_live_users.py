@@ -178,7 +178,7 @@ def test_an_empty_password_is_none(tmp_path: Path) -> None:
     for user in ('[[user]]\nname = "u"\npassword = ""\n', f'[[user]]\nname = "u"\nnt_hash = "{nt_hash("").hex()}"\n'):
         with pytest.raises(ConfigError, match="empty"):
             asyncio.run(body(user))
-    with pytest.raises(ConfigError, match="--user u: the password is empty"):
+    with pytest.raises(ConfigError, match=r"--user u: .*empty"):
         asyncio.run(body("", "--user", "u:"))
 
 

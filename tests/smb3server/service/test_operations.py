@@ -122,7 +122,8 @@ def test_debug_logs_are_the_servers_own(tmp_path: Path) -> None:
 
 def test_warnings_of_libraries_are_logged_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     code = (
-        "import logging; from smb3server.cli.serving import _set_up_logging; _set_up_logging('debug');"
+        "import logging; from smb3server.process import log_levels, log_output;"
+        "log_output.start(log_levels.parse('debug'));"
         "import pyroute2; logging.getLogger('pyroute2.x').warning('kept'); logging.getLogger('pyroute2.x').info('not');"
         "logging.getLogger('smb3server.x').debug('own')"
     )

@@ -23,7 +23,7 @@ from smb3server.service.privileges import needed, start_only
 from smb3server.settings.cluster import ServiceConfig, VirtualAddress
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.status import NtStatus
-from tests.lab.served import ROOT, open_up, run, served
+from tests.lab.served import ROOT, Served, open_up, run, served
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="giving up root's rights needs root")
 OWN, ALICE, BOB = "games", "news", "uucp"
@@ -75,6 +75,9 @@ def test_what_is_needed_follows_from_the_configuration() -> None:
     assert needed(config) == ALWAYS | Capability.NET_RAW
     config.rdma = "verbs"
     assert needed(config) == ALWAYS | Capability.IPC_LOCK
+    config.drop_privileges = OWN
+    assert needed(config) == Capability.IPC_LOCK
+    config.drop_privileges = ""
     config.rdma = "auto"
     assert needed(config) == ALWAYS | Capability.IPC_LOCK | Capability.NET_RAW
     config.rdma = "off"
@@ -360,3 +363,30 @@ def test_who_owns_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
         ended = run("--config", str(file), "--listen", "127.0.0.1", "--port", str(server.port))
         assert ended.returncode == 1
         assert f"({server.process.pid})" in ended.stderr or f" {server.process.pid}" in ended.stderr
+
+
+@root_only
+def test_a_server_that_drops_its_privileges_is_one_user(tmp_path: Path) -> None:
+    open_up(tmp_path)
+    share = tmp_path / "share"
+    share.mkdir(mode=0o755)
+    entry = pwd.getpwnam(OWN)
+    os.chown(share, entry.pw_uid, entry.pw_gid)
+    (share / "roots").touch(mode=0o600)
+    options = ("--share", f"data={share}", "--user", "a:longpassword")
+
+    async def body(server: Served) -> None:
+        async with server.tree("a", "longpassword") as tree:
+            await tree.close(await tree.create("new", READ_WRITE, CreateDisposition.CREATE))
+            with pytest.raises(ServerError) as caught:
+                await tree.create("roots", READ_WRITE, CreateDisposition.OPEN)
+            assert caught.value.status == NtStatus.ACCESS_DENIED
+
+    with served(tmp_path, *options, "--drop-privileges") as server:
+        asyncio.run(body(server))
+        for thread in server.threads():
+            assert set(thread["Uid"].split()) == {str(entry.pw_uid)}
+            assert int(thread["CapPrm"], 16) == int(thread["CapBnd"], 16) == 0
+        hidden = not os.stat("/root").st_mode & 0o001 and sys.prefix.startswith("/root")
+        assert not hidden or any("may not read Python" in line for line in server.lines)
+    assert (share / "new").stat().st_uid == entry.pw_uid

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -376,3 +378,47 @@ def test_one_etcd_member_down(tmp_path: Path) -> None:
         run(body)
     finally:
         cluster.stop()
+
+
+def test_a_share_joins_and_leaves_a_service_by_reload(cluster: Cluster, tmp_path: Path) -> None:
+    """Its handles move with the service from then on; other shares of the service are not disturbed."""
+    before = {node.name: node.config.read_text() for node in cluster.nodes.values()}
+
+    def reload(text: str) -> None:
+        for node in cluster.nodes.values():
+            node.config.write_text(before[node.name] + text)
+            found = subprocess.run(
+                [sys.executable, "-m", "smb3server", "reload", "--state", str(tmp_path / node.name)],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            assert found.returncode == 0, found.stderr
+
+    late = (
+        f'[[share]]\nname = "late"\npath = "{cluster.share}"\n{own_user.LINE}'
+        'continuous_availability = true\nservice = "one"\n'
+    )
+
+    async def body() -> None:
+        data = cluster.client()
+        kept = await data.open("kept", share=int(ShareAccess.READ), lease_state=RWH)
+        await asyncio.to_thread(reload, late)
+        share = client([cluster.a, cluster.b], "late")
+        file = await share.open("f", share=int(ShareAccess.READ), lease_state=RWH)
+        await file.write(0, b"on a")
+        await kept.write(0, b"on a")
+        cluster.a.kill()
+        await file.write(4, b" on b")
+        await kept.write(4, b" on b")
+        assert await file.read(0, 9) == b"on a on b"
+        await file.close()
+        await share.close()
+        cluster.a.start()
+        await asyncio.to_thread(reload, "")
+        await kept.write(9, b" still")
+        assert await kept.read(0, 15) == b"on a on b still"
+        await data.close()
+
+    run(body)

@@ -1,0 +1,35 @@
+"""Who did what in a share: records for an auditor, which are not the log.
+
+A share names the kinds of events that are recorded. Records are plain data; where they go is the sink's concern. A
+share without an audit has none of these objects, and pays for one comparison with None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+CONNECT, OPEN, CREATE, WRITE = "connect", "open", "create", "write"
+DELETE, RENAME, PERMISSION, DENIED = "delete", "rename", "permission", "denied"
+KINDS = (CONNECT, OPEN, CREATE, WRITE, DELETE, RENAME, PERMISSION, DENIED)
+
+
+class Sink(Protocol):
+    """Takes records. It must not block."""
+
+    def put(self, record: Mapping[str, object]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShareAudit:
+    """What is recorded of one share, and where."""
+
+    kinds: frozenset[str]
+    sink: Sink
+
+
+def record(share: ShareAudit, kind: str, fields: Mapping[str, object], result: str) -> None:
+    """Record an event if the share's audit includes its kind. ``result``: "success", or the name of a status."""
+    if kind in share.kinds:
+        share.sink.put({"event": kind, **fields, "result": result})

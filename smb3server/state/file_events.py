@@ -1,0 +1,115 @@
+"""What clients do with files, for the audit of their share (``state.audit``) and for the log at the level debug.
+
+Callers look first whether the share has an audit: without one none of these functions is called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smb3server.process.log_lines import printable
+from smb3server.state import audit, events
+from smb3server.wire.create import Access, CreateAction
+from smb3server.wire.header import Command
+from smb3server.wire.status import NtStatus
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import Path
+    from smb3server.state.objects import Connection, Open, TreeConnect
+
+DENIALS = frozenset(
+    (
+        NtStatus.ACCESS_DENIED,
+        NtStatus.PRIVILEGE_NOT_HELD,
+        NtStatus.CANNOT_DELETE,
+        NtStatus.MEDIA_WRITE_PROTECTED,
+        NtStatus.INVALID_OWNER,
+    )
+)
+"""Statuses of requests that the rights of a user do not allow."""
+MAX_PATH = 4096
+"""Characters of a path that are recorded."""
+
+
+def _shown(path: Path, stream: str = "") -> str:
+    name = "/".join(path)
+    return printable(f"{name}:{stream}" if stream else name, MAX_PATH)
+
+
+def _fields(opened: Open, path: Path | None = None) -> events.Fields:
+    stream = opened.file.stream if opened.file is not None else ""
+    return {
+        **events.of_session(opened.session),
+        "share": opened.tree.share.name,
+        "path": _shown(opened.path if path is None else path, stream),
+    }
+
+
+def access_names(mask: int) -> list[str]:
+    """Return the names of the rights in an access mask, and what has no name as a number."""
+    names = [entry.name.lower() for entry in Access if entry.name is not None and mask & entry]
+    rest = mask & ~sum(Access)
+    return [*names, f"0x{rest:08x}"] if rest else names
+
+
+def opened(opened: Open) -> None:
+    """A CREATE has opened or made a file or a folder."""
+    share = opened.tree.share.audit
+    if share is None:
+        return
+    created = opened.create_action == CreateAction.CREATED
+    fields = {
+        **_fields(opened),
+        "folder": opened.is_directory,
+        "access": access_names(opened.granted_access),
+        "action": CreateAction(opened.create_action).name.lower(),
+        "delete_on_close": opened.delete_on_close,
+    }
+    audit.record(share, audit.CREATE if created else audit.OPEN, fields, "success")
+
+
+def written(opened: Open) -> None:
+    """Data is written through an open for the first time."""
+    share = opened.tree.share.audit
+    if share is not None:
+        audit.record(share, audit.WRITE, _fields(opened), "success")
+
+
+def deleted(opened: Open, path: Path, error: OSError | None = None) -> None:
+    """A file or folder was deleted with the close of ``opened``. ``error``: it could not be."""
+    share = opened.tree.share.audit
+    if share is not None:
+        result = "success" if error is None else error.strerror or str(error)
+        audit.record(share, audit.DELETE, {**_fields(opened, path), "folder": opened.is_directory}, result)
+
+
+def renamed(opened: Open, old: Path, new: Path, link: bool = False) -> None:
+    """A file or folder has a new name, or one more (``link``)."""
+    share = opened.tree.share.audit
+    if share is not None:
+        fields = {**_fields(opened, old), "new_path": _shown(new), "link": link}
+        audit.record(share, audit.RENAME, fields, "success")
+
+
+def permissions_changed(opened: Open, parts: int) -> None:
+    """The security descriptor of a file has changed. ``parts``: SECURITY_INFORMATION. [MS-DTYP 2.4.7]"""
+    share = opened.tree.share.audit
+    if share is not None:
+        fields = {**_fields(opened), "security_information": f"0x{parts:08x}"}
+        audit.record(share, audit.PERMISSION, fields, "success")
+
+
+def denied(tree: TreeConnect, connection: Connection, command: int, path: str, status: int, asked: int = 0) -> None:
+    """A request was refused for lack of rights. ``asked``: the access that a CREATE asked for."""
+    share = tree.share.audit
+    if share is None:
+        return
+    fields: events.Fields = {
+        **events.of_session(tree.session, connection),
+        "share": tree.share.name,
+        "path": printable(path, MAX_PATH),
+        "command": Command(command).name.lower(),
+    }
+    if asked:
+        fields["access"] = access_names(asked)
+    audit.record(share, audit.DENIED, fields, events.status_name(status))

@@ -1,0 +1,71 @@
+"""The programs of examples/, as their first lines say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.remote import PASSWORD, Home, home
+from tools.support import own_user
+from tools.support.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "SMB3SERVER_PASSWORD": PASSWORD}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    with home(tmp_path_factory.mktemp("examples")) as found:
+        yield found
+
+
+def run(name: str, *words: str) -> str:
+    command = [sys.executable, str(ROOT / "examples" / name), *words]
+    found = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def test_read_by_rdma(served: Home) -> None:
+    (served.folder / "big.bin").write_bytes(bytes(3 << 20))
+    assert "3145728 bytes in" in run("read_by_rdma.py", f"{served.url}/big.bin")
+
+
+def test_backup(served: Home, tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a").write_bytes(b"1" * 100)
+    assert "d/a: 100 bytes" in run("backup.py", str(tmp_path), served.url)
+    assert run("backup.py", str(tmp_path), served.url) == ""
+    assert (served.folder / "d" / "a").read_bytes() == b"1" * 100
+
+
+def test_table_by_url(served: Home) -> None:
+    (served.folder / "t.csv").write_text("name,size\na,1.5\nb,2\n")
+    # A checkout has no installed entry points: the file system is registered by hand.
+    register = "import fsspec; from smb3server.remote.filesystem import SmbDirectFileSystem as F;"
+    program = f"{register} fsspec.register_implementation('smbd', F, clobber=True); import runpy; "
+    program += f"runpy.run_path({str(ROOT / 'examples' / 'table_by_url.py')!r}, run_name='__main__')"
+    url = served.url.replace("smb:", "smbd:") + "/t.csv"
+    command = [sys.executable, "-c", program, url, "size"]
+    found = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=True)
+    assert found.stdout == "3.5\n"
+
+
+def test_serve_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "hello").write_text("hello")
+    port = free_port()
+    folder = own_user.option("data", tmp_path).removeprefix("data=")
+    command = [sys.executable, str(ROOT / "examples" / "serve_a_folder.py"), folder, str(port), "alice:pw"]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline().startswith("serving at tcp 127.0.0.1")
+            words = [sys.executable, "-m", "smb3server", "client", "ls", f"smb://alice@127.0.0.1:{port}/data"]
+            found = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
+            assert found.stdout == "hello\n", found.stderr
+        finally:
+            process.terminate()
