@@ -269,10 +269,11 @@ class FastLane:
             view[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]
             return False
         window.consume(message_id, cost)
-        if not isinstance(body, tuple):
+        if type(body) is not tuple:
             self.end_row()
             request = self._request(Chain(inbound, view, cipher_session, -1), session, tree, opened, signer)
-            self._settle(request, body, remote, observer, start)
+            if not isinstance(body, tuple):
+                self._settle(request, body, remote, observer, start)
             return True
         if observer is not None:
             observer.answered(command, connection, tree, opened, start)

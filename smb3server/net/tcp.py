@@ -138,6 +138,8 @@ class TcpTransport:
         # The receive side. Invariant: the bytes that were received but not delivered are _receive_view[_start:_end] or
         # the first _large_filled bytes of _large; one of the two is empty.
         self._bytes_received = 0
+        self._retransmissions: int | None = None
+        """Of the whole connection, once it has ended."""
         self._receive_view = memoryview(bytearray())
         self._start = 0
         self._end = 0
@@ -198,7 +200,9 @@ class TcpTransport:
         return {
             "bytes_received": self._bytes_received,
             "bytes_sent": self._sent_position,
-            "retransmissions": tcp_info.retransmissions(self._socket),
+            "retransmissions": (
+                tcp_info.retransmissions(self._socket) if self._retransmissions is None else self._retransmissions
+            ),
         }
 
     @property
@@ -257,6 +261,7 @@ class TcpTransport:
         if self._writing:
             self._loop.remove_writer(self._fd)
             self._writing = False
+        self._retransmissions = tcp_info.retransmissions(self._socket)
         self._socket.close()
         self._allowance.give_back()
         self._queue.clear()

@@ -77,7 +77,6 @@ class LogOutput:
     def __init__(self, path: Path | None = None, form: str = "text") -> None:
         """``path``: the file; None means stderr. ``form``: one of ``FORMATS``. Raises ``OSError``."""
         self.path = path
-        self._closed = False
         self._handler = LimitedHandler(self._open())
         journal = path is None and goes_to_journal(sys.stderr)
         formatter: logging.Formatter = JsonFormatter()
@@ -108,7 +107,7 @@ class LogOutput:
     def reopen(self) -> None:
         """Write further lines to a new file of the same name: the old one was renamed (logrotate). Raises ``OSError``,
         and goes on with the old file."""
-        if self.path is None or self._closed:
+        if self.path is None:
             return
         old = self._handler.setStream(self._open())
         if old is not None:

@@ -131,6 +131,8 @@ class Events:
     def logon_accepted(self, session: Session, connection: Connection, mechanism: str) -> None:
         """A session is valid."""
         self.counts.logons += 1
+        if not _auth.isEnabledFor(logging.INFO):
+            return
         fields = of_session(session, connection)
         guard = _guard(session)
         kind = "guest" if session.is_guest else "anonymous" if session.is_anonymous else "user"
@@ -139,6 +141,8 @@ class Events:
 
     def channel_bound(self, session: Session, connection: Connection) -> None:
         """A session has one more connection."""
+        if not _auth.isEnabledFor(logging.INFO):
+            return
         count = len(session.channel_list)
         fields = of_session(session, connection)
         text = (
@@ -194,7 +198,7 @@ class Events:
 
     def session_ended(self, session: Session, connection: Connection, why: str) -> None:
         """A session has ended while its connection goes on. ``why``: "logoff", or in words who ended it."""
-        if session.identity is None:
+        if session.identity is None or not _auth.isEnabledFor(logging.INFO):
             return
         seconds = time.time() - session.creation_time
         name = "logoff" if why == "logoff" else "session_ended"
@@ -209,8 +213,10 @@ class Events:
     def tree_connected(self, tree: TreeConnect, connection: Connection) -> None:
         """A session uses a share. IPC$, which every client uses, is told at the level debug."""
         share, session = tree.share, tree.session
-        fields = {**of_session(session, connection), "share": share.name, "access": f"0x{tree.maximal_access:08x}"}
         level = logging.INFO if share.backend is not None else logging.DEBUG
+        if share.audit is None and not _files.isEnabledFor(level):
+            return
+        fields = {**of_session(session, connection), "share": share.name, "access": f"0x{tree.maximal_access:08x}"}
         text = f"share {share.name}: {_subject(session)} from {_from(connection)} connected"
         _tell(_files, level, "tree_connect", text, fields)
         if share.audit is not None:
@@ -239,6 +245,8 @@ class Events:
 
     def tree_disconnected(self, tree: TreeConnect, connection: Connection) -> None:
         """A session uses a share no longer."""
+        if not _files.isEnabledFor(logging.DEBUG):
+            return
         fields = {**of_session(tree.session, connection), "share": tree.share.name}
         text = f"share {tree.share.name}: {_subject(tree.session)} from {_from(connection)} disconnected"
         _tell(_files, logging.DEBUG, "tree_disconnect", text, fields)
@@ -247,6 +255,8 @@ class Events:
 
     def connection_accepted(self, connection: Connection) -> None:
         """A client has connected."""
+        if not _net.isEnabledFor(logging.DEBUG):
+            return
         text = f"connection from {_from(connection)}"
         _tell(_net, logging.DEBUG, "connection", text, of_connection(connection))
 
@@ -259,10 +269,15 @@ class Events:
     def connection_ended(self, connection: Connection, error: BaseException | None) -> None:
         """A connection has ended. ``error``: what the transport reports."""
         carried = self._carry(connection)
-        seconds = time.time() - connection.creation_time
         by = "server" if connection.ended_by else "client" if error is None else "network"
-        why = connection.ended_by or (str(error) if error is not None else "closed by the client")
         users = connection.users
+        # Port scanners and health checks come and go without a word.
+        quiet = not users and by == "client"
+        level = logging.WARNING if connection.broke_protocol else logging.DEBUG if quiet else logging.INFO
+        if not _net.isEnabledFor(level):
+            return
+        seconds = time.time() - connection.creation_time
+        why = connection.ended_by or (str(error) if error is not None else "closed by the client")
         who = f"user {', '.join(map(quoted, users))}, " if users else "nobody logged on, "
         text = (
             f"connection ended: {who}{_from(connection)}, {duration(seconds)}, "
@@ -281,9 +296,6 @@ class Events:
             "protocol_error": connection.broke_protocol,
             "reason": printable(why),
         }
-        # Port scanners and health checks come and go without a word.
-        quiet = not users and by == "client"
-        level = logging.WARNING if connection.broke_protocol else logging.DEBUG if quiet else logging.INFO
         _tell(_net, level, "connection_ended", text, fields)
 
     def _carry(self, connection: Connection) -> Carried:

@@ -23,7 +23,7 @@ ROOMS = (
     *_rooms(
         "tools", "support", "flaky", "failover", "cluster", "fuzz", "access_differential", "attacks", "load", "soak"
     ),
-    *_rooms("tools", "bench", "configuration", "torture", "kernel_lab", "web_pictures", "check_layers"),
+    *_rooms("tools", "bench", "configuration", "torture", "kernel_lab", "web_pictures", "pictures", "check_layers"),
     "tests.lab",
     "tests",
 )

@@ -231,8 +231,9 @@ class _Accounts:
     def __init__(self, users: dict[Sid, User]) -> None:
         self._users = users
 
-    def host_user(self, sid: Sid) -> User | None:
-        return self._users.get(sid)
+    def host_users(self, sid: Sid) -> list[User]:
+        user = self._users.get(sid)
+        return [] if user is None else [user]
 
 
 def test_an_account_counts_as_its_user_of_the_host(tmp_path: Path) -> None:
