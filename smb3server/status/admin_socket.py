@@ -247,6 +247,8 @@ def follow(
                 if "progress" not in answer:
                     return answer
                 tell(str(answer["progress"]))
+    except TimeoutError as error:
+        raise TimeoutError(errno.ETIMEDOUT, f"no answer in {timeout:g} s: the server hangs or is stopped") from error
     finally:
         place.close()
 
