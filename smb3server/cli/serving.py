@@ -145,6 +145,7 @@ def start_log(config: Config) -> None:
 def run(options: ServerOptions) -> int:
     """Run the server until a signal, and return the exit status. Raises ``CommandError``."""
     try:
+        # Passwords are asked for once. The file is read anew with each reload.
         command_line = read_options(options)
         config = command_line.read()
         hide_arguments(config.command_line_passwords)
