@@ -9,13 +9,13 @@ import time
 import uuid
 from collections.abc import Callable, Collection
 
+from smb3server import __version__
 from smb3server.discovery.links import Link, choose, link_local_addresses
 from smb3server.discovery.mdns import Mdns
 from smb3server.discovery.wsd import HTTP_PORT, WsDiscovery
 from smb3server.discovery.wsd_messages import TargetService
 from smb3server.net.host import machine_id, port_owners
 from smb3server.net.interfaces import Interface
-from smb3server.process.version import version
 from smb3server.settings.discovery import DiscoveryConfig
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class Announcer:
         if not links:
             return
         identity = uuid.uuid5(uuid.NAMESPACE_URL, f"smb3server:{machine_id()}:{self._name}")
-        target = TargetService(self._name, self._config.workgroup, identity.urn, version(), int(time.time()))
+        target = TargetService(self._name, self._config.workgroup, identity.urn, __version__, int(time.time()))
         wsd = WsDiscovery(target, self._admits)
         try:
             await wsd.start(links)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import metadata
 from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import GCCollector, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from smb3server import __version__
 from smb3server.dispatch.measuring import CLASSES, OTHERS, READS, WRITES
 from smb3server.state.events import Carried, fabric_of, status_name
 from smb3server.status import resources
@@ -71,7 +71,7 @@ class ServerCollector(Collector):
         server = self._server
         info = GaugeMetricFamily("smb3server_info", "Version and fabrics of the server", labels=["version", "rdma"])
         served = sorted({choice.fabric for choice in server.rdma_choices if choice.served})
-        info.add_metric([_version(), ",".join(served) or "off"], 1)
+        info.add_metric([__version__, ",".join(served) or "off"], 1)
         yield info
         yield GaugeMetricFamily(
             "smb3server_start_time_seconds", "Start of the server, in seconds since 1970", server.server_start_time
@@ -217,13 +217,6 @@ def registry(server: Server, lag: LoopLag | None = None, audit: Audit | None = N
 def text(source: CollectorRegistry) -> bytes:
     """Return all metrics in Prometheus' text format."""
     return generate_latest(source)
-
-
-def _version() -> str:
-    try:
-        return metadata.version("smb3server")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _copy(total: Carried) -> Carried:

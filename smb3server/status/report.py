@@ -6,8 +6,6 @@ fields are documented in docs/status.md.
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 import itertools
 import os
 import time
@@ -17,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from smb3server import __version__
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.status import open_files, resources
 from smb3server.status.open_files import MAX_LOCKS, MAX_OPENS
@@ -210,15 +209,6 @@ def _watchdog(server: Server) -> Json | None:
     }
 
 
-@functools.cache
-def version() -> str:
-    """Return the version of this package, or an empty string if it was not installed."""
-    try:
-        return importlib.metadata.version("smb3server")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
 def collect(server: Server, addresses: Iterable[str] = (), files: bool = True) -> Json:
     """Return the whole report. ``addresses`` are listed as the served ones.
 
@@ -233,7 +223,7 @@ def collect(server: Server, addresses: Iterable[str] = (), files: bool = True) -
         "schema": SCHEMA,
         "pid": os.getpid(),
         "server": {
-            "version": version(),
+            "version": __version__,
             "name": server.settings.server_name,
             "guid": str(uuid.UUID(bytes_le=server.server_guid)),
             "since": server.server_start_time,

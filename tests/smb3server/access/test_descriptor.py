@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from impacket.ldap import ldaptypes
 
@@ -65,6 +65,7 @@ descriptors = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(descriptors)
 def test_round_trip(descriptor: SecurityDescriptor) -> None:
     packed = descriptor.pack()
@@ -74,6 +75,7 @@ def test_round_trip(descriptor: SecurityDescriptor) -> None:
     assert again.pack() == packed
 
 
+@settings(deadline=None)
 @given(sids)
 def test_sid_text(sid: Sid) -> None:
     assert Sid.parse(str(sid)) == sid
@@ -81,6 +83,7 @@ def test_sid_text(sid: Sid) -> None:
     assert len(sid.pack()) == sid.size
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_garbage(data: bytes) -> None:
     with contextlib.suppress(ValueError):
@@ -91,6 +94,7 @@ def test_garbage(data: bytes) -> None:
         Sid.unpack(data)
 
 
+@settings(deadline=None)
 @given(descriptors, st.data())
 def test_damaged(descriptor: SecurityDescriptor, data: st.DataObject) -> None:
     packed = bytearray(descriptor.pack())
@@ -101,6 +105,7 @@ def test_damaged(descriptor: SecurityDescriptor, data: st.DataObject) -> None:
         sd.unpack(packed[: data.draw(st.integers(0, len(packed)))])
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30) | st.from_regex(r"S-1-[0-9a-fx]{1,5}(-[0-9]{1,11}){0,17}", fullmatch=True))
 def test_sid_text_garbage(text: str) -> None:
     with contextlib.suppress(ValueError):
@@ -184,6 +189,7 @@ def test_conditions_never_allow() -> None:
     assert granted_access(described(denied, allow(ALICE, 3)), TOKEN) == 0
 
 
+@settings(deadline=None)
 @given(descriptors, st.integers(0, (1 << 32) - 1))
 def test_granted_is_what_was_asked(descriptor: SecurityDescriptor, desired: int) -> None:
     maximal = granted_access(descriptor, TOKEN)
@@ -266,6 +272,7 @@ def test_default_creator_and_protected() -> None:
     assert null.control & Control.DACL_PRESENT
 
 
+@settings(deadline=None)
 @given(descriptors, st.none() | descriptors, st.booleans(), st.booleans())
 def test_inheritance_of_anything(
     parent: SecurityDescriptor, creator: SecurityDescriptor | None, container: bool, automatic: bool
