@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
-import os
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +12,7 @@ import click
 
 from smb3server.cli.exits import EXIT_USAGE, CommandError
 from smb3server.cli.findings import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN
+from smb3server.cli.password_input import logon_password
 
 if TYPE_CHECKING:
     from smb3server.cli.doctor_patient import Target
@@ -28,7 +26,9 @@ _TARGET = re.compile(
 
 @click.command()
 @click.argument("target", required=False, metavar="[//HOST[:PORT]/SHARE]")
-@click.option("--user", metavar="NAME[:PASSWORD]", help="Log on as; the password may be in PASSWD, or is asked for.")
+@click.option(
+    "--user", metavar="NAME[:PASSWORD]", help="Log on as; the password may be in SMB3SERVER_PASSWORD, or is asked for."
+)
 @click.option("--fabrics", metavar="NAMES", help="Fabrics to try, with commas. Default: all.")
 @click.option(
     "--rdma-port",
@@ -98,9 +98,7 @@ def _target(text: str, user: str | None, fabrics: str | None, rdma_port: int | N
         raise CommandError(f"unknown fabric {unknown[0]}; there are {', '.join(FABRICS)}", EXIT_USAGE)
     name, separator, password = (user or "guest").partition(":")
     if not separator:
-        password = os.environ.get("PASSWD") or ""
-        if not password and user and sys.stdin.isatty():
-            password = getpass.getpass(f"password of {name}: ")
+        password = logon_password(name) if user else ""
     return Target(
         matched["host"].strip("[]"),
         int(matched["port"] or SMB_PORT),

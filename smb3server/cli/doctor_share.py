@@ -122,7 +122,9 @@ async def _logged_on(patient: Patient, client: Client) -> None:
     try:
         session = await client.log_on(target.user, target.password)
     except TROUBLE as error:
-        remedy = "check name and password" if target.password else "give --user NAME:PASSWORD"
+        remedy = "check name and password"
+        if not target.password:
+            remedy = "give the password: type it when asked, or put it into the variable SMB3SERVER_PASSWORD"
         if isinstance(error, StatusError):
             remedy = _LOGON_REMEDIES.get(error.status, remedy)
         result.add(Verdict.PROBLEM, "logon", f"{target.user}: {describe(error)}", remedy)

@@ -1,7 +1,8 @@
-"""New passwords for commands: from a file, stdin, systemd, the environment, the terminal, or by chance."""
+"""Passwords for commands: new ones, and those to log on with."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,21 @@ no_password_argument = click.argument(
     "password", nargs=-1, expose_value=False, callback=refuse_argument, metavar="", type=click.UNPROCESSED
 )
 """Catches a password after the name, to say why it is refused."""
+
+
+def logon_password(name: str) -> str:
+    """Return the password to log on with: from the environment or the terminal; empty if neither has one.
+
+    PASSWD is the variable of Samba's clients.
+    """
+    import getpass
+
+    from smb3server.config.passwords import PASSWORD_VARIABLE
+
+    for variable in (PASSWORD_VARIABLE, "PASSWD"):
+        if variable in os.environ:
+            return os.environ[variable]
+    return getpass.getpass(f"password of {name}: ") if sys.stdin.isatty() else ""
 
 
 def new_password(name: str, source: PasswordSource) -> str:

@@ -25,7 +25,7 @@ def _service_options(function: _Decorated) -> _Decorated:
                 "--user",
                 default="",
                 metavar="[DOMAIN\\]NAME[:PASSWORD]",
-                help="Log on as. The password may be in PASSWD, or is asked for.",
+                help="Log on as. The password may be in SMB3SERVER_PASSWORD, or is asked for.",
             ),
             click.option("--port", type=int, metavar="PORT", help="Of the service. Default: ask the endpoint mapper."),
             click.option(

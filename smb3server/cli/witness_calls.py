@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import socket
-import sys
 from dataclasses import dataclass
 from typing import Any
 
+from smb3server.cli.password_input import logon_password
 from witness.client import Registered, WitnessClient, WitnessClientError, choose_witness
 from witness.ndr import V1, InterfaceInfo, InterfaceState
 
@@ -43,9 +41,7 @@ def _connect(service: Service, host: str) -> WitnessClient:
     name, separator, password = service.user.partition(":")
     domain, backslash, user = name.rpartition("\\")
     if not separator:
-        password = os.environ.get("PASSWD", "")
-        if not password and sys.stdin.isatty():
-            password = getpass.getpass(f"password of {name}: ")
+        password = logon_password(name)
     return WitnessClient(
         host,
         user,

@@ -105,25 +105,25 @@ class Observer:
         """Note that a request was answered in the turn in which its work began."""
         path = opened.path if opened is not None else ()
         if self._watchdog is not None:
-            self._watchdog.finished(command, connection.client_name, path, start)
+            self._watchdog.finished(command, connection.client_name, lambda: path, start)
         self._note(command, connection, tree, path, start[0], status)
 
     def ran(self, request: Request, result: Response | StatusError | Pending, start: Start) -> None:
         """Note that the work on a request has ended for this turn."""
         command, connection = request.header.command, request.connection
-        path = _path(request)
         if self._watchdog is not None:
-            self._watchdog.finished(command, connection.client_name, path, start)
+            self._watchdog.finished(command, connection.client_name, lambda: _path(request), start)
         if isinstance(result, Pending):
             self._waiting[result] = start[0]
         else:
+            path = _path(request) if self._log else ()
             self._note(command, connection, request.tree, path, start[0], result.status)
 
     def finished(self, request: Request, status: int) -> None:
         """Note that a request which had to wait is answered."""
         began = self._waiting.pop(request.pending, None) if request.pending is not None else None
         if began is not None:
-            path = _path(request)
+            path = _path(request) if self._log else ()
             self._note(request.header.command, request.connection, request.tree, path, began, status)
 
     def _note(

@@ -50,9 +50,11 @@ class Watchdog:
         self._logged = 0
         self._minute = 0.0
 
-    def finished(self, command: int, client: str, path: Sequence[str], start: tuple[float, float]) -> None:
-        """Note the end of the work on a command. ``start`` has the values of ``time.monotonic`` and
-        ``time.thread_time`` at its beginning."""
+    def finished(
+        self, command: int, client: str, path: Callable[[], Sequence[str]], start: tuple[float, float]
+    ) -> None:
+        """Note the end of the work on a command. ``path`` is called if it took too long. ``start`` has the values of
+        ``time.monotonic`` and ``time.thread_time`` at its beginning."""
         began, processor = start
         seconds = time.monotonic() - began
         if seconds < self.limit:
@@ -63,7 +65,7 @@ class Watchdog:
             time.thread_time() - processor,
             Command(command).name if command in Command.__members__.values() else str(command),
             client,
-            "/".join(path),
+            "/".join(path()),
         )
         self.count += 1
         self.turns.append(turn)

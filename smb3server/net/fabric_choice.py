@@ -44,7 +44,9 @@ class Choice(NamedTuple):
         where = f" on {self.host}" if self.host else ""
         if self.served:
             numbers = " and ".join(str(port) for port in self.ports)
-            return f"{self.fabric}{where}, port {numbers}: {self.reason}"
+            # A firewall sees RoCEv2 as one UDP port; the numbers are in the connection requests inside.
+            below = f"UDP {ROCE_UDP_PORT}, " if self.fabric == "roce" else ""
+            return f"{self.fabric}{where}, {below}port {numbers}: {self.reason}"
         return f"{self.fabric} not served{where}: {self.reason}" + (f"; remedy: {self.remedy}" if self.remedy else "")
 
     def failed(self, reason: str, remedy: str = "", taken: bool = False) -> Choice:

@@ -48,8 +48,10 @@ def _check(path: Path, found: os.stat_result, owners: Collection[int]) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise SecretFileError(f"{path}: not a regular file")
     if found.st_uid not in (0, os.geteuid(), *owners):
+        # Of a server that runs as a user of its own, root may have asked.
+        also = f", or run this as its owner (sudo -u '#{found.st_uid}')" if os.geteuid() == 0 else ""
         raise SecretFileError(
-            f"{path} belongs to another user, uid {found.st_uid}; remedy: chown {os.geteuid()} {path}"
+            f"{path} belongs to another user, uid {found.st_uid}; remedy: chown {os.geteuid()} {path}{also}"
         )
     mode = stat.S_IMODE(found.st_mode)
     if mode & _OTHERS or (mode & _GROUP_READS and found.st_gid not in {os.getegid(), *os.getgroups()}):

@@ -62,7 +62,7 @@ def _check(line: str) -> None:
     words = _command_first(_words(line))
     while isinstance(command, click.Group):
         if command is not TREE:
-            _, words, _ = command.make_parser(context).parse_args(words)
+            _, words, _ = command.make_parser(context).parse_args(list(words))
         if not words or words[0] in _HELP:
             return
         _, found, words = command.resolve_command(context, words)
@@ -78,7 +78,7 @@ def _check(line: str) -> None:
                 raise click.NoSuchOption(word, ctx=context)
         return
     try:
-        given, _, _ = command.make_parser(context).parse_args([word for word in words if word != "..."])
+        given, _, _ = command.make_parser(context).parse_args(list(words))
     except click.BadOptionUsage as error:
         # A page may name an option without its value: `bench --fabrics`.
         if words[-1] != error.option_name:

@@ -98,6 +98,11 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_have_no_marks_of_a_merge(page: Path) -> None:
+    assert not re.search(r"^(<{7}|={7}|>{7})( |$)", page.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_a_page_names_exist(page: Path) -> None:
     for named in re.findall(rf"`((?:{'|'.join(map(re.escape, PACKAGES))})/[^`\s]*)`", page.read_text()):
         path = named.partition("::")[0].rstrip("/")

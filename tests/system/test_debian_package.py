@@ -134,7 +134,8 @@ def test_the_life_of_the_package(debian: Path, package: Path, newer: Path, tmp_p
         assert (debian / "usr/share" / part).is_file()
 
     # The configuration as it comes is right, and shares nothing.
-    assert json.loads(inside(debian, "smb3server", "check", "--json", *CONFIGURED))["ok"]
+    server = ["setpriv", "--reuid=smb3server", "--regid=smb3server", "--init-groups", "smb3server"]
+    assert json.loads(inside(debian, *server, "check", "--json", *CONFIGURED))["ok"]
     with started(debian):
         assert json.loads(inside(debian, "smb3server", "share", "list", "--json")) == []
 

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from smb3server.process import output
 from tools.pictures.scene import PASSWORD, ROOT, STAGED, enter, set_up, shell
 from tools.pictures.svg import film, still
 
@@ -66,4 +67,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

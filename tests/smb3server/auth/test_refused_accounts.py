@@ -37,7 +37,7 @@ def status_of_logon(account: Account, password: str, guesses: Guesses | None = N
     ("account", "expected"),
     [
         (PLAIN, 0),
-        (replace(PLAIN, expires=int(time.time()) + 60), 0),
+        (replace(PLAIN, expires=int(time.time()) + 86_400), 0),
         (DISABLED, NtStatus.ACCOUNT_DISABLED),
         (EXPIRED, NtStatus.ACCOUNT_EXPIRED),
         (MUST_CHANGE, NtStatus.PASSWORD_MUST_CHANGE),

@@ -17,6 +17,7 @@ from smb3server.cli.doctor_patient import Answer, Result, Target
 from smb3server.cli.doctor_share import consult
 from smb3server.cli.findings import Verdict
 from smb3server.cli.main import main as cli_main
+from smb3server.cli.password_input import logon_password
 from smb3server.client import RemoteFile, Tree
 from smb3server.net.fabric_choice import Machine
 from smb3server.net.host import ROCE_UDP_PORT, SMB_DIRECT_PORT, SMB_PORT, PortOwner
@@ -246,7 +247,7 @@ def test_questions_that_cannot_be_answered(tmp_path: Path) -> None:
         assert logon.remedy == "check name and password"
         result = await asked(acted, "data", "u", "")
         (logon,) = [finding for finding in result.findings if finding.subject == "logon"]
-        assert "give --user NAME:PASSWORD" in logon.remedy
+        assert "put it into the variable SMB3SERVER_PASSWORD" in logon.remedy
         result = await asked(acted, "missing")
         assert result.answer is Answer.UNKNOWN
         assert "share missing cannot be used: STATUS_BAD_NETWORK_NAME" in result.verdict
@@ -324,3 +325,10 @@ def test_exit_statuses_are_documented(capsys: pytest.CaptureFixture[str]) -> Non
     assert "Exit status: 0 if RDMA is used (without a target: served, or can be), 1 if not, 2 if that could not" in said
     page = (Path(__file__).parents[3] / "docs" / "rdma-used.md").read_text()
     assert "0 if RDMA is used" in " ".join(page.split())
+
+
+def test_the_password_comes_from_the_variable_that_all_commands_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PASSWD", "of Samba")
+    assert logon_password("alice") == "of Samba"
+    monkeypatch.setenv("SMB3SERVER_PASSWORD", "of all")
+    assert logon_password("alice") == "of all"

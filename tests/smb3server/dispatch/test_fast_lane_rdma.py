@@ -285,7 +285,9 @@ async def run(steps: Sequence[Step], protection: str) -> list[Any]:
             content = bytes(range(251)) * 1200
             (root / "share" / "file").write_bytes(content[:FILE_SIZE])
             sign, encrypt = protection == "signed", protection == "encrypted"
-            async with made.session(rdma=True, sign=sign, encrypt=encrypt, offer=WITHOUT_TRANSFORMS) as session:
+            async with made.session(rdma=True, encrypt=encrypt, offer=WITHOUT_TRANSFORMS) as session:
+                # Signed by choice: a session that must sign moves no unsigned data by RDMA.
+                session.sign = sign
                 tree = await session.tree_connect("share")
                 play = Play(made, session, tree, await tree.create("file", READ_WRITE))
                 made.fabric.faults.delay_turns = 2

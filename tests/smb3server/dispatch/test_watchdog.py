@@ -37,7 +37,7 @@ def test_a_slow_command_is_named(
         async with running(settings) as harness:
             client = await harness.connect()
             await client.login()
-            watchdog = harness.server.watchdog
+            watchdog = harness.server.measuring.watchdog
             assert watchdog is not None
             before = watchdog.count
             monkeypatch.setitem(HANDLERS, Command.ECHO, slow)
@@ -66,16 +66,13 @@ def test_it_is_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def test() -> None:
         server = Server()
-        assert server.watchdog is None
+        assert server.measuring.watchdog is None
         assert report.collect(server)["server"]["watchdog"] is None
 
     asyncio.run(test())
 
 
 def test_what_is_fast_is_not_remembered() -> None:
-    class Nothing:
-        pass
-
     watchdog = Watchdog(10.0)
-    watchdog.finished(Nothing(), time.monotonic(), time.thread_time())  # type: ignore[arg-type]
+    watchdog.finished(Command.ECHO, "192.0.2.1", tuple, (time.monotonic(), time.thread_time()))
     assert (watchdog.count, watchdog.worst) == (0, None)

@@ -220,3 +220,10 @@ def test_rdma_option(text: str) -> None:
 def test_rdma_option_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_rdma(text)
+
+
+def test_the_line_of_rocev2_names_the_port_that_a_firewall_sees() -> None:
+    assert str(Choice("roce", "192.0.2.1", (5445, 445), "asked for")) == (
+        "roce on 192.0.2.1, UDP 4791, port 5445 and 445: asked for"
+    )
+    assert str(Choice("iwarp", "192.0.2.1", (5445,), "asked for")) == "iwarp on 192.0.2.1, port 5445: asked for"
