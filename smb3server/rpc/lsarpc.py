@@ -160,6 +160,16 @@ class _Service:
         answer["ErrorCode"] = 0
         return answer
 
+    def enumerate_nothing(self, request: Any, answer: Any, pointer: str) -> Any:
+        """Serve LsarEnumeratePrivileges and LsarEnumerateTrustedDomains: there are neither privileges that an account
+        could be given, nor trusted domains. [MS-LSAD 3.1.4.7.8, 3.1.4.8.1]"""
+        self.handles.find(request["PolicyHandle"])
+        answer["EnumerationContext"] = request["EnumerationContext"]
+        answer["EnumerationBuffer"]["Entries"] = 0
+        answer["EnumerationBuffer"][pointer] = NULL
+        answer["ErrorCode"] = NtStatus.NO_MORE_ENTRIES
+        return answer
+
     # SIDs to names
 
     def _names(self, request: Any, answer: Any, entry_type: Any, extended: bool) -> Any:
@@ -275,8 +285,20 @@ def interface(accounts: Accounts, session: Session) -> Interface:
         VERSION,
         {
             0: operation(lsad.LsarClose, service.close),
+            2: operation(
+                lsad.LsarEnumeratePrivileges,
+                lambda request: service.enumerate_nothing(
+                    request, lsad.LsarEnumeratePrivilegesResponse(), "Privileges"
+                ),
+            ),
             6: operation(Unread, service.open_policy),
             7: operation(lsad.LsarQueryInformationPolicy, service.query_policy),
+            13: operation(
+                lsad.LsarEnumerateTrustedDomains,
+                lambda request: service.enumerate_nothing(
+                    request, lsad.LsarEnumerateTrustedDomainsResponse(), "Information"
+                ),
+            ),
             14: operation(lsat.LsarLookupNames, service.lookup_names),
             15: operation(lsat.LsarLookupSids, service.lookup_sids),
             44: operation(Unread, service.open_policy2),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 from impacket.dcerpc.v5 import samr
@@ -11,12 +10,12 @@ from impacket.dcerpc.v5.dtypes import NULL, RPC_UNICODE_STRING
 from impacket.dcerpc.v5.ndr import NDRCALL
 
 from smb3server.auth.accounts import BUILTIN, Use
-from smb3server.rpc import samr_aliases, samr_passwords, samr_users
+from smb3server.rpc import samr_aliases, samr_domains, samr_passwords, samr_users
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.handles import NULL_HANDLE
 from smb3server.rpc.lsarpc import rpc_sid, sid_of, string_of
 from smb3server.rpc.ndr import operation, wire_uuid
-from smb3server.rpc.samr_context import Context, DomainObject, ServerObject, UserObject, put_time
+from smb3server.rpc.samr_context import Context, DomainObject, ServerObject, UserObject
 from smb3server.state.objects import Session
 from smb3server.state.server_state import ServerState
 from smb3server.wire.status import NtStatus
@@ -26,10 +25,18 @@ VERSION = 1
 MAX_LOOKUPS = 1000
 _NO_SUCH_DOMAIN = 0xC00000DF
 _SOME_NOT_MAPPED, _NONE_MAPPED = 0x00000107, 0xC0000073
-_PRIMARY = 3
-"""DomainServerRolePrimary. [MS-SAMR 2.2.3.18]"""
-NEVER = -(1 << 63)
-"""A duration without end. [MS-SAMR 2.2.2.2]"""
+_ENABLED_GROUP = 7
+"""SE_GROUP_MANDATORY, _ENABLED_BY_DEFAULT, _ENABLED. [MS-SAMR 2.2.1.10]"""
+
+
+_DISPLAYED = {
+    1: ("UserInformation", Use.USER, samr.SAMPR_DOMAIN_DISPLAY_USER),
+    2: ("MachineInformation", None, samr.SAMPR_DOMAIN_DISPLAY_MACHINE),
+    3: ("GroupInformation", Use.GROUP, samr.SAMPR_DOMAIN_DISPLAY_GROUP),
+    4: ("OemUserInformation", Use.USER, samr.SAMPR_DOMAIN_DISPLAY_OEM_USER),
+    5: ("OemGroupInformation", Use.GROUP, samr.SAMPR_DOMAIN_DISPLAY_OEM_GROUP),
+}
+"""Field, kind and type of the entries of SAMPR_DISPLAY_INFO_BUFFER, by level. [MS-SAMR 2.2.8.13]"""
 
 
 class _CloseHandle(NDRCALL):  # type: ignore[misc]
@@ -191,59 +198,6 @@ class _Service:
 
     # Rules for passwords
 
-    def query_domain(self, request: Any, answer: Any) -> Any:
-        """Serve SamrQueryInformationDomain and SamrQueryInformationDomain2: rules for passwords (1), general (2), time
-        of logoff (3), comment (4), name (5), role (7), lock-out (12). [MS-SAMR 3.1.5.5.1]"""
-        self._context.handles.find(request["DomainHandle"], DomainObject)
-        level = int(request["DomainInformationClass"])
-        fill = self._domain_levels().get(level)
-        if fill is None:
-            answer["Buffer"] = NULL
-            answer["ErrorCode"] = NtStatus.INVALID_INFO_CLASS
-            return answer
-        answer["Buffer"]["tag"] = level
-        fill(answer["Buffer"])
-        answer["ErrorCode"] = 0
-        return answer
-
-    def _domain_levels(self) -> dict[int, Callable[[Any], None]]:
-        return {
-            1: self._fill_password_rules,
-            2: self._fill_general,
-            3: lambda info: put_time(info["Logoff"]["ForceLogoff"], NEVER),
-            4: lambda info: info["Oem"].__setitem__("OemInformation", self._context.server.settings.comment),
-            5: lambda info: info["Name"].__setitem__("DomainName", self._context.accounts.domain),
-            7: lambda info: info["Role"].__setitem__("DomainServerRole", _PRIMARY),
-            12: self._fill_lockout,
-        }
-
-    def _fill_password_rules(self, info: Any) -> None:
-        rules = info["Password"]
-        rules["MinPasswordLength"] = self._context.server.settings.min_password_length
-        rules["PasswordHistoryLength"] = 1
-        rules["PasswordProperties"] = 0
-        put_time(rules["MaxPasswordAge"], NEVER)
-        put_time(rules["MinPasswordAge"], 0)
-
-    def _fill_general(self, info: Any) -> None:
-        general, accounts = info["General"], self._context.accounts
-        put_time(general["ForceLogoff"], NEVER)
-        general["OemInformation"] = self._context.server.settings.comment
-        general["DomainName"], general["ReplicaSourceNodeName"] = accounts.domain, ""
-        put_time(general["DomainModifiedCount"], 1)
-        general["DomainServerState"], general["DomainServerRole"] = 1, _PRIMARY
-        general["UasCompatibilityRequired"] = 0
-        kinds = [use for _, _, use in self._context.entries(DomainObject(accounts.domain_sid))]
-        general["UserCount"], general["GroupCount"] = kinds.count(Use.USER), kinds.count(Use.GROUP)
-        general["AliasCount"] = kinds.count(Use.ALIAS)
-
-    def _fill_lockout(self, info: Any) -> None:
-        settings, part = self._context.server.settings, info["Lockout"]
-        part["LockoutThreshold"] = settings.lockout_failures
-        for name in ("LockoutDuration", "LockoutObservationWindow"):
-            # Durations are negative, in units of 100 ns.
-            part[name] = -int(settings.lockout_time * 10_000_000)
-
     def password_information(self, request: Any, answer: Any) -> Any:
         """Serve SamrGetDomainPasswordInformation and SamrGetUserDomainPasswordInformation. Anybody may ask: who cannot
         log on needs them for a new password. [MS-SAMR 3.1.5.13.1, 3.1.5.13.4]"""
@@ -257,34 +211,43 @@ class _Service:
     # Lists as tables
 
     def display(self, request: Any, answer: Any) -> Any:
-        """Serve SamrQueryDisplayInformation, 2 and 3: accounts (level 1); there are no machines and no groups (2 to 5).
-        [MS-SAMR 3.1.5.3.1]"""
+        """Serve SamrQueryDisplayInformation, 2 and 3: accounts (levels 1 and 4) and groups (3 and 5); no account is a
+        machine's (2). [MS-SAMR 3.1.5.3.1]"""
         domain: DomainObject = self._context.handles.find(request["DomainHandle"], DomainObject)
         level, first = int(request["DisplayInformationClass"]), int(request["Index"])
-        names = {1: "UserInformation", 2: "MachineInformation", 3: "GroupInformation", 4: "OemUserInformation",
-                 5: "OemGroupInformation"}  # fmt: skip
         answer["TotalAvailable"] = answer["TotalReturned"] = 0
-        if level not in names:
+        if level not in _DISPLAYED:
             answer["Buffer"]["tag"] = 1
             answer["Buffer"]["UserInformation"]["EntriesRead"] = 0
             answer["ErrorCode"] = NtStatus.INVALID_INFO_CLASS
             return answer
+        name, use, entry_type = _DISPLAYED[level]
+        every = [entry for entry in self._context.entries(domain) if entry[2] is use]
+        found = every[first : first + MAX_LOOKUPS]
         answer["Buffer"]["tag"] = level
-        part = answer["Buffer"][names[level]]
-        listed = level == 1 and domain.sid == self._context.accounts.domain_sid
-        found = list(self._context.accounts.users())[first : first + MAX_LOOKUPS] if listed else []
+        part = answer["Buffer"][name]
         part["EntriesRead"] = len(found)
         part["Buffer"] = []
-        for index, (rid, account) in enumerate(found, first + 1):
-            entry = samr.SAMPR_DOMAIN_DISPLAY_USER()
-            entry["Index"], entry["Rid"], entry["AccountControl"] = index, rid, samr_users.control_of(account)
-            entry["AccountName"], entry["AdminComment"] = account.name, account.comment
-            entry["FullName"] = account.full_name
+        for index, (rid, own, _) in enumerate(found, first + 1):
+            entry = entry_type()
+            entry["Index"] = index
+            self._display(entry, rid, own)
             part["Buffer"].append(entry)
         answer["TotalAvailable"] = answer["TotalReturned"] = len(found)
-        more = listed and first + len(found) < len(self._context.server.users)
-        answer["ErrorCode"] = NtStatus.MORE_ENTRIES if more else 0
+        answer["ErrorCode"] = NtStatus.MORE_ENTRIES if first + len(found) < len(every) else 0
         return answer
+
+    def _display(self, entry: Any, rid: int, name: str) -> None:
+        if "OemAccountName" in entry.fields:
+            entry["OemAccountName"] = name
+            return
+        entry["Rid"], entry["AccountName"], entry["AdminComment"] = rid, name, ""
+        account = self._context.server.users.find(name) if "FullName" in entry.fields else None
+        if account is None:
+            entry["AccountControl"] = _ENABLED_GROUP
+        else:
+            entry["AccountControl"] = samr_users.control_of(account)
+            entry["AdminComment"], entry["FullName"] = account.comment, account.full_name
 
 
 def _outcome(found: list[Any]) -> int:
@@ -304,10 +267,6 @@ def interface(server: ServerState, session: Session) -> Interface:
         5: operation(samr.SamrLookupDomainInSamServer, service.lookup_domain),
         6: operation(samr.SamrEnumerateDomainsInSamServer, service.enumerate_domains),
         7: operation(samr.SamrOpenDomain, service.open_domain),
-        8: operation(
-            samr.SamrQueryInformationDomain,
-            lambda request: service.query_domain(request, samr.SamrQueryInformationDomainResponse()),
-        ),
         11: operation(samr.SamrEnumerateGroupsInDomain, service.enumerate_groups),
         13: operation(samr.SamrEnumerateUsersInDomain, service.enumerate_users),
         15: operation(samr.SamrEnumerateAliasesInDomain, service.enumerate_aliases),
@@ -320,10 +279,6 @@ def interface(server: ServerState, session: Session) -> Interface:
         44: operation(
             samr.SamrGetUserDomainPasswordInformation,
             lambda request: service.password_information(request, samr.SamrGetUserDomainPasswordInformationResponse()),
-        ),
-        46: operation(
-            samr.SamrQueryInformationDomain2,
-            lambda request: service.query_domain(request, samr.SamrQueryInformationDomain2Response()),
         ),
         48: operation(
             samr.SamrQueryDisplayInformation2,
@@ -342,5 +297,6 @@ def interface(server: ServerState, session: Session) -> Interface:
         64: operation(samr.SamrConnect5, service.connect5),
         65: operation(samr.SamrRidToSid, service.rid_to_sid),
     }
-    others = (samr_users.operations(context), samr_aliases.operations(context), samr_passwords.operations(context))
-    return Interface(UUID, VERSION, dict(itertools.chain(own.items(), *(part.items() for part in others))))
+    parts = (samr_domains, samr_users, samr_aliases, samr_passwords)
+    others = (part.operations(context).items() for part in parts)
+    return Interface(UUID, VERSION, dict(itertools.chain(own.items(), *others)))

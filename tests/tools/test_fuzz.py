@@ -7,6 +7,8 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,13 +16,34 @@ import pytest
 from smb3server.client.messages import Reply
 from smb3server.wire.header import HEADER, Header
 from smb3server.wire.status import NtStatus
-from tools.fuzz import smb
+from tools.fuzz import smb, watch
 from tools.fuzz.__main__ import fuzz
 from tools.fuzz.client import FuzzClient
 from tools.fuzz.mutation import mutate
 from tools.fuzz.watch import Failed, Watch, watched
+from tools.support.innocent import Innocent
 
 SEED = 20
+
+
+@pytest.fixture(autouse=True)
+def clients_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The fuzzer closes the connections of its innocent clients."""
+    made: list[Innocent] = []
+    closed: list[Innocent] = []
+
+    class Noted(Innocent):
+        def __init__(self, port: int) -> None:
+            super().__init__(port)
+            made.append(self)
+
+        def close(self) -> None:
+            super().close()
+            closed.append(self)
+
+    monkeypatch.setattr(watch, "Innocent", Noted)
+    yield
+    assert set(closed) == set(made)
 
 
 @pytest.mark.parametrize("kind", ["signed", "encrypted", "twochannels", "rdma", "rpc"])
@@ -71,27 +94,29 @@ class _Log:
         return self.memory
 
 
+def watching(log: _Log, share: Path) -> closing[Watch]:
+    return closing(Watch(log, share))  # type: ignore[arg-type]
+
+
 def test_what_must_not_be_is_found(tmp_path: Path) -> None:
     """A traceback, an error line, an INTERNAL_ERROR, memory, a client that is not answered."""
     with watched() as real:
         log = _Log(real.server.port)
-        watch = Watch(log, tmp_path)  # type: ignore[arg-type]
-        log.text = "2026-01-01 INFO smb3server: all is well\n"
-        watch.look()
-        log.text += "Traceback (most recent call last):\n"
-        with pytest.raises(Failed, match="traceback"):
-            watch.look()
-        watch = Watch(log, tmp_path)  # type: ignore[arg-type]
+        with watching(log, tmp_path) as seen:
+            log.text = "2026-01-01 INFO smb3server: all is well\n"
+            seen.look()
+            log.text += "Traceback (most recent call last):\n"
+            with pytest.raises(Failed, match="traceback"):
+                seen.look()
         log.text = "2026-01-01 ERROR smb3server: something\n"
-        with pytest.raises(Failed, match="in the log"):
-            watch.look()
-        watch = Watch(log, tmp_path)  # type: ignore[arg-type]
+        with watching(log, tmp_path) as seen, pytest.raises(Failed, match="in the log"):
+            seen.look()
         log.text, log.memory = "", 1 << 40
-        with pytest.raises(Failed, match="holds"):
-            watch.look()
+        with watching(log, tmp_path) as seen, pytest.raises(Failed, match="holds"):
+            seen.look()
         log.memory, log.port = 0, 1
-        with pytest.raises(Failed, match="innocent"):
-            Watch(log, tmp_path).look()  # type: ignore[arg-type]
+        with watching(log, tmp_path) as seen, pytest.raises(Failed, match="innocent"):
+            seen.look()
 
 
 async def _one(answer: int) -> list[int]:

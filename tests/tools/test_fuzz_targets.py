@@ -16,7 +16,7 @@ from smb3server.wire.negotiate import Dialect
 from tools.fuzz import framed, in_memory, target
 from tools.fuzz.minimise import minimise
 from tools.fuzz.target import Finding, Target
-from tools.fuzz.targets import load, names, server_connections
+from tools.fuzz.targets import load, names, rpc_calls, server_connections
 
 REGRESSIONS = Path(__file__).parent / "regressions"
 """Inputs that showed a fault once, by target. Their names say which."""
@@ -114,6 +114,18 @@ def test_scripts_are_answered(mode: int, monkeypatch: pytest.MonkeyPatch) -> Non
         target.judge(subject, data)
     assert statuses[0] > 60
     assert len(statuses) > 5
+
+
+def test_answers_of_rpc_operations_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those given at once, and those that take their time."""
+    monkeypatch.setattr(rpc_calls, "MOST_OUTPUT", 0)
+    kinds = set()
+    for data in rpc_calls.TARGET.seeds():
+        try:
+            target.judge(rpc_calls.TARGET, data)
+        except Finding as finding:
+            kinds.add(finding.kind)
+    assert kinds == {"Wrong", "logged Wrong"}
 
 
 def test_inputs_become_as_small_as_they_can() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+from collections.abc import Callable
 from ipaddress import ip_address
 
 from smb3server.access.identity import Identity
@@ -20,6 +23,8 @@ from witness.interface import WitnessInterface
 from witness.registrations import Registrations
 
 PASSWORD = "pw"
+_TURNS = 4
+"""Turns of the event loop for one input. Nothing here waits for longer, as no work is done on other threads."""
 
 
 def users() -> UserDatabase:
@@ -39,13 +44,12 @@ class Services:
     """All interfaces, for a client of a server in memory. Each call of ``association`` is a connection of its own."""
 
     def __init__(self) -> None:
-        loop = VirtualLoop()
+        self._loop = loop = VirtualLoop()
+        atexit.register(loop.close)
         self._world = loop.run_until_complete(self._make(loop))
         self._server = self._world.server
         loop.run_until_complete(self._world.client(USER, (Dialect.SMB_3_1_1,)))
         (self._session,) = self._server.sessions.by_id.values()
-        # Nothing runs any longer: calls are made directly.
-        loop.close()
         self._witnessing = WitnessInterface(cluster(), Registrations(cluster()), clock=lambda: 1.0)
         self._mapper = EndpointMapper()
         self._groups = AssociationGroups()
@@ -53,6 +57,16 @@ class Services:
     @staticmethod
     async def _make(loop: VirtualLoop) -> World:
         return World(loop)
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Make a call on the event loop, and let operations that take their time go on for some turns."""
+        self._loop.run_until_complete(self._run(call))
+
+    @staticmethod
+    async def _run(call: Callable[[], None]) -> None:
+        call()
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
 
     def association(self) -> Association:
         """Return a new association with all interfaces."""

@@ -105,12 +105,18 @@ class Watch:
                 self._innocent = Innocent(self.server.port)
             self._innocent.echo()
         except (OSError, Lost) as error:
-            self._innocent = None
+            self.close()
             raise Failed(f"the innocent client: {error!r}") from error
         took = time.monotonic() - begun
         self.slowest = max(self.slowest, took)
         if took > SLOWEST_ECHO:
             raise Failed(f"the innocent client waited {took:.1f} s")
+
+    def close(self) -> None:
+        """End the innocent client's connection."""
+        if self._innocent is not None:
+            self._innocent.close()
+            self._innocent = None
 
     def _make_room(self) -> None:
         """Empty the share when it is almost full: a full disk would hide faults behind its check."""
@@ -162,6 +168,6 @@ def watched(rdma: str = "iwarp", server_options: str = "") -> Iterator[Watch]:
         for name, password in (*LOGINS, (USER, PASSWORD)):
             config += f'[[user]]\nname = "{name}"\npassword = "{password}"\n'
         server = stack.enter_context(server_process.running(folder, config))
-        watch = Watch(server, share)
+        watch = stack.enter_context(contextlib.closing(Watch(server, share)))
         watch.begin()
         yield watch

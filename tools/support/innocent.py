@@ -45,7 +45,11 @@ class Innocent:
         self._buffer = bytearray()
         self._message_id = 0
         self._session_id = 0
-        self._log_on(user, password)
+        try:
+            self._log_on(user, password)
+        except (OSError, Lost):
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the connection."""
@@ -128,16 +132,15 @@ def watch(port: int, pid: int) -> Seen:
     seen = Seen()
     times = []
     try:
-        client = Innocent(port, timeout=120)
-        print("ready", flush=True)
-        while not select.select([sys.stdin], [], [], _PAUSE)[0]:
-            before, begun = processor_time(pid), time.monotonic()
-            client.echo()
-            took, worked = time.monotonic() - begun, processor_time(pid) - before
-            times.append(took)
-            seen.slowest = max(seen.slowest, took)
-            seen.most_processor = max(seen.most_processor, worked / 1e9)
-        client.close()
+        with contextlib.closing(Innocent(port, timeout=120)) as client:
+            print("ready", flush=True)
+            while not select.select([sys.stdin], [], [], _PAUSE)[0]:
+                before, begun = processor_time(pid), time.monotonic()
+                client.echo()
+                took, worked = time.monotonic() - begun, processor_time(pid) - before
+                times.append(took)
+                seen.slowest = max(seen.slowest, took)
+                seen.most_processor = max(seen.most_processor, worked / 1e9)
     except (OSError, Lost) as error:
         seen.lost = repr(error)
     seen.echoes = len(times)

@@ -43,6 +43,7 @@ _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 _SECTION_HEADER, _INTERFACE, _SIMPLE, _ENHANCED, _OBSOLETE = 0x0A0D0D0A, 1, 3, 6, 2
 _SECTION_MAGIC = struct.pack("<I", _SECTION_HEADER)
 _OPTION_TIME_RESOLUTION, _OPTION_TIME_OFFSET = 9, 14
+_STEP = 1 << 20
 _MAX_RECORD = 64 << 20
 """Bytes of a record beyond which its length is taken for damage: no link has such frames."""
 
@@ -115,7 +116,11 @@ class Frames:
 
     def _read(self, size: int) -> bytes:
         """Return ``size`` bytes, or fewer at the end of the file."""
-        return self._stream.read(size)
+        # A file object allocates what it is asked for before it reads. A damaged file may ask for much and have little.
+        data = self._stream.read(min(size, _STEP))
+        while len(data) < size and (more := self._stream.read(min(size - len(data), _STEP))):
+            data += more
+        return data
 
     def _whole(self, size: int, what: str) -> bytes:
         """Return ``size`` bytes, or nothing if the file has fewer; only in front of a record is that no loss."""

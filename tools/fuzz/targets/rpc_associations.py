@@ -16,6 +16,10 @@ NDR = bytes.fromhex("045d888aeb1cc9119fe808002b10486002000000")
 
 
 def _run(data: bytes) -> None:
+    SERVICES.run(lambda: _feed(data))
+
+
+def _feed(data: bytes) -> None:
     association = SERVICES.association()
     try:
         for body in framed.split(data):

@@ -26,10 +26,23 @@ def _run(data: bytes) -> None:
     if not data:
         return
     operations = _operations()
-    answer = operations[data[0] % len(operations)](data[1:])
-    if isinstance(answer, Deferred):
-        answer.abandon()
-    elif len(answer) > MOST_OUTPUT:
+    operation, later = operations[data[0] % len(operations)], list[Deferred]()
+
+    def call() -> None:
+        answer = operation(data[1:])
+        if isinstance(answer, Deferred):
+            answer.wait(_check)
+            later.append(answer)
+        else:
+            _check(answer)
+
+    SERVICES.run(call)
+    for deferred in later:
+        deferred.abandon()
+
+
+def _check(answer: bytes | Fault) -> None:
+    if not isinstance(answer, Fault) and len(answer) > MOST_OUTPUT:
         raise Wrong(f"an answer of {len(answer)} bytes")
 
 
