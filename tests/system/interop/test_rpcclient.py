@@ -26,7 +26,7 @@ ANSWERS = {
     "netshareenumall 502": r"path:\s+C:\\.*share",
     "netsharegetinfo share 1005": "flags: 0x",
     "netfileenum 3": r"\\PIPE\\srvsvc",
-    'netsessenum "" "" 1': "Received 1 entries",
+    "netsessenum": "Received 1 entries",
     "lsaquery": "Domain Name: WORKGROUP",
     "lsaquery 5": r"Domain Sid: S-1-5-21-",
     "lsaquery 12": "Domain NetBios Name: WORKGROUP",
