@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,18 +27,16 @@ pytestmark = [
 ]
 
 IMAGE, BASE_IMAGE = "localhost/smb3server", "localhost/debian"
-OF_THIS_MACHINE = (
-    "/etc/pip.conf",
-    "/etc/xdg/pip",
-    "/root/.config/pip",
-    "/opt/pypi",
-    "/opt/pypi-more",
-    "/opt/wheels",
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/apt/apt.conf.d/99artifact-registry",
-)
-"""Where packages come from on this machine, if it has any of these."""
 PATIENCE = 60.0
+
+
+def of_this_machine() -> list[str]:
+    """Return what says where packages come from on this machine, and the folders there that pip takes them from."""
+    configured = run(sys.executable, "-m", "pip", "config", "list")
+    folders = [path for path in re.findall(r"(?:file://)?(/[\w./-]+)", configured) if Path(path).is_dir()]
+    files = ["/etc/pip.conf", "/etc/xdg/pip", "/root/.config/pip", "/etc/ssl/certs/ca-certificates.crt"]
+    found = [*files, *folders, *map(str, Path("/etc/apt/apt.conf.d").glob("*"))]
+    return [path for path in found if Path(path).exists()]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     run("cp", "-a", f"{clean_debian()}/.", mounted)
     run(*tool, "umount", empty)
     run(*tool, "commit", "-q", "--rm", empty, BASE_IMAGE)
-    volumes = [word for path in OF_THIS_MACHINE if Path(path).exists() for word in ("-v", f"{path}:{path}:ro")]
+    volumes = [word for path in of_this_machine() for word in ("-v", f"{path}:{path}:ro")]
     options = ["--isolation", "chroot", "--network", "host", "--format", "docker", *volumes]
     run(*tool, "build", *options, "--build-arg", f"BASE={BASE_IMAGE}", "-f", "dist/Containerfile", "-t", IMAGE, ".")
     yield tool
