@@ -10,6 +10,8 @@ from smb3server.cli.running_server import find_socket
 
 TIMEOUT = 60.0
 """Seconds without any answer. Opening directories on a slow disk takes some."""
+SIGN_OF_LIFE_TIMEOUT = 5.0
+"""Seconds for the answer to ``ping``, which waits for no disk."""
 
 
 def ask_server(
@@ -20,10 +22,11 @@ def ask_server(
     Raises ``CommandError``, with the server's own words if it refuses.
     """
     from smb3server.process.log_lines import printable_tree
-    from smb3server.status.admin_socket import follow
+    from smb3server.status.admin_socket import ask, follow
 
     path = find_socket(state, socket, config)
     try:
+        ask(path, "ping", SIGN_OF_LIFE_TIMEOUT)
         answer = follow(path, command, lambda text: print(f"{text} ...", flush=True), TIMEOUT, **arguments)
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -94,7 +94,7 @@ def find_store(file: Path | None, config: Path | None, state: Path | None) -> St
         return Store(default_users_file(state))
     usual = ROOTS_FOLDER / "smb3server.toml"
     usual_config = usual if os.access(usual, os.R_OK) else None
-    running = {answer["file"] for _, answer in _ask_all("users") if answer.get("file")}
+    running = {answer["file"] for _, answer in _ask_all("users")[0] if answer.get("file")}
     if len(running) == 1:
         return Store(Path(running.pop()), usual_config)
     if running:
@@ -117,21 +117,29 @@ def _document(path: Path) -> dict[str, object]:
         raise CommandError(str(error), EXIT_USAGE) from error
 
 
-def _ask_all(command: str, near: Path | None = None, **arguments: str) -> list[tuple[Path, dict[str, Any]]]:
-    """Ask all servers that this user may ask, and the one whose state directory has the file ``near``."""
+def _ask_all(
+    command: str, near: Path | None = None, **arguments: str
+) -> tuple[list[tuple[Path, dict[str, Any]]], list[Path]]:
+    """Ask all servers that this user may ask, and the one whose state directory has the file ``near``.
+
+    Return the answers, and the sockets of those that hang.
+    """
     from smb3server.status.admin_socket import SOCKET_NAME, ask, running
 
     sockets = running()
     if near is not None and (near.parent / SOCKET_NAME).exists():
         sockets.append(near.parent / SOCKET_NAME)
     answers: dict[Path, dict[str, Any]] = {}
+    silent: list[Path] = []
     for socket in {path.resolve() for path in sockets}:
         try:
             answers[socket] = ask(socket, command, _ANSWER_TIMEOUT, **arguments)
+        except TimeoutError:
+            silent.append(socket)
         except (OSError, ValueError):
             # It is ending, or belongs to another user.
             continue
-    return list(answers.items())
+    return list(answers.items()), silent
 
 
 def tell_servers(path: Path) -> None:
@@ -140,7 +148,8 @@ def tell_servers(path: Path) -> None:
     """
     file = str(path.absolute())
     told = False
-    for socket, answer in _ask_all("reload_users", path, file=file):
+    answers, silent = _ask_all("reload_users", path, file=file)
+    for socket, answer in answers:
         if not answer.get("uses_file"):
             continue
         if error := answer.get("error"):
@@ -149,6 +158,12 @@ def tell_servers(path: Path) -> None:
         ended = int(answer.get("sessions_ended", 0))
         sessions = f"; {ended} session{'s' if ended != 1 else ''} ended" if ended else ""
         click.echo(f"the running server has the change{sessions}")
+    if silent and not told:
+        raise CommandError(
+            f"{file} is changed, but the server at {silent[0]} does not answer; it hangs or is stopped: `smb3server "
+            f"reload --socket {silent[0]}` makes it read the file when it answers again",
+            EXIT_FAILED,
+        )
     if not told:
         click.echo(f"no running server uses {file}; one that does reads it when it starts")
 

@@ -228,7 +228,7 @@ class Copier:
                 continue
             if key(name) in taken:
                 reason = f"{taken[key(name)]} has the same name in another case"
-                self._failed(source.show(item.path), errors.make(errno.EEXIST, None, reason=reason))
+                self._failed(source.show(item.path), errors.make(errno.EEXIST, item.path, reason=reason))
                 continue
             taken[key(name)] = name
             old = known.pop(key(name), None)
@@ -264,7 +264,7 @@ class Copier:
             return True
         if not self.options.delete:
             reason = f"a {old.kind.value} has the name of a {wanted.value}; --delete removes it"
-            self._failed(target.show(old.path), errors.make(errno.EEXIST, None, reason=reason))
+            self._failed(target.show(old.path), errors.make(errno.EEXIST, item.path, reason=reason))
             return False
         return await self._do("remove", target, old, partial(target.remove, old))
 

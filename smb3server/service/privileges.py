@@ -7,6 +7,7 @@ the start needs. It changes only the main thread.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -24,7 +25,7 @@ from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.process import capabilities, sandbox
 from smb3server.process.capabilities import NO_CAPABILITY, Capability, Sets
-from smb3server.status.admin_socket import ROOTS_RUNTIME_DIRECTORY, RUNTIME_VARIABLE
+from smb3server.status.admin_socket import RUNTIME_VARIABLE, runtime_directory_of
 from smbdirect.providers.verbs import thread as verbs_thread
 
 log = logging.getLogger(__name__)
@@ -173,16 +174,25 @@ class Privileges:
 
     def _hand_over_places(self, entry: pwd.struct_passwd) -> None:
         """Create the directories that the user could not create, and make the user their owner."""
-        places = [ROOTS_RUNTIME_DIRECTORY] if self._config.state is None else [self._config.state]
-        for place in places:
-            if not place.exists():
-                place.mkdir(mode=0o700, parents=True)
-                os.chown(place, entry.pw_uid, entry.pw_gid)
-            elif place.stat().st_uid != entry.pw_uid:
-                raise ConfigError(
-                    f"run_as: {place} does not belong to {entry.pw_name}; remedy: chown -R {entry.pw_name}: {place}"
-                )
-        os.environ[RUNTIME_VARIABLE] = str(ROOTS_RUNTIME_DIRECTORY)
+        runtime = runtime_directory_of(entry.pw_name)
+        if self._config.state is None:
+            self._hand_over(runtime, entry)
+        else:
+            self._hand_over(self._config.state, entry)
+            # Only the link to the socket lies there: AdminSocket.announce tells if there is none.
+            with contextlib.suppress(OSError):
+                self._hand_over(runtime, entry)
+        os.environ[RUNTIME_VARIABLE] = str(runtime)
+
+    def _hand_over(self, place: Path, entry: pwd.struct_passwd) -> None:
+        if not place.exists():
+            place.mkdir(mode=0o700, parents=True)
+            os.chown(place, entry.pw_uid, entry.pw_gid)
+        elif place.stat().st_uid != entry.pw_uid:
+            option = "--drop-privileges" if self._config.drop_privileges else "run_as"
+            raise ConfigError(
+                f"{option}: {place} does not belong to {entry.pw_name}; remedy: chown -R {entry.pw_name}: {place}"
+            )
 
 
 def _keep(wanted: Capability) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 
@@ -52,7 +53,19 @@ class StateDirectory:
 def _guid(file: Path) -> uuid.UUID:
     """Read the ServerGuid, which stays the same over restarts; make it in the first run. [MS-SMB2 3.3.1.5]"""
     if file.exists():
-        return uuid.UUID(file.read_text().strip())
+        try:
+            return uuid.UUID(file.read_text().strip())
+        except ValueError as error:
+            raise ValueError(
+                f"{file.name} is damaged; remedy: take it from a backup. If there is none, remove it: permissions that "
+                "name users of this server name nobody then"
+            ) from error
     guid = uuid.uuid4()
-    file.write_text(f"{guid}\n")
+    # A full disk or a killed server leaves no empty file, with which the server would not start.
+    new = file.with_suffix(".new")
+    with new.open("w") as opened:
+        opened.write(f"{guid}\n")
+        opened.flush()
+        os.fsync(opened.fileno())
+    new.rename(file)
     return guid

@@ -50,6 +50,14 @@ def runtime_directory() -> Path:
     return Path(base) / "smb3server" if base else Path(f"/tmp/smb3server-{os.geteuid()}")
 
 
+def runtime_directory_of(user: str) -> Path:
+    """Return the directory for sockets of servers that root started and that became ``user``.
+
+    It lies beside root's own, so that root and several users can have servers at once.
+    """
+    return ROOTS_RUNTIME_DIRECTORY.with_name(f"{ROOTS_RUNTIME_DIRECTORY.name}-{user}")
+
+
 def socket_path(state: Path | None) -> Path:
     """Return the path of the socket: in the state directory, or in the runtime directory and named after
     the process.
@@ -247,6 +255,10 @@ def follow(
                 if "progress" not in answer:
                     return answer
                 tell(str(answer["progress"]))
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise type(error)(error.errno, "no server runs there") from error
+    except TimeoutError as error:
+        raise TimeoutError(errno.ETIMEDOUT, f"no answer in {timeout:g} s: the server hangs or is stopped") from error
     finally:
         place.close()
 
@@ -267,9 +279,18 @@ def _line(sock: socket.socket, rest: bytes) -> tuple[bytes, bytes]:
 
 
 def running(directory: Path | None = None) -> list[Path]:
-    """Return the sockets in the runtime directory whose servers answer."""
-    found: list[Path] = []
+    """Return the sockets in the runtime directory whose servers answer; for root also those of users whom its servers
+    became.
+    """
     folder = directory or runtime_directory()
+    folders = [folder]
+    if folder == ROOTS_RUNTIME_DIRECTORY:
+        folders += sorted(folder.parent.glob(runtime_directory_of("*").name))
+    return [path for each in folders for path in _running_in(each)]
+
+
+def _running_in(folder: Path) -> list[Path]:
+    found: list[Path] = []
     if folder.is_dir() and _is_shared(folder.parent) and not _is_own(folder):
         log.warning("%s belongs to another user; answers from there are not trusted", folder)
         return found

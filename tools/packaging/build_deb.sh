@@ -5,6 +5,8 @@
 set -eu
 cd "$(dirname "$0")/../.."
 umask 022
+# pip would take packages there for installed.
+unset PYTHONPATH PYTHONHOME
 out=${1:-build/deb}
 python=/usr/bin/python3
 extras=${EXTRAS:-$($python - <<'EOF'

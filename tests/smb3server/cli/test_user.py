@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import socket
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from smb3server.auth.password_rules import EMPTY_HASH
 from smb3server.auth.users import nt_hash
 from smb3server.auth.users_file import StoredUser, parse_time, read_users
+from smb3server.cli import ask_server, users_store
 from smb3server.cli.tree import TREE
 from smb3server.config.arguments import parse_arguments
 
@@ -211,3 +213,17 @@ def test_users_of_samba_are_imported(file: Path) -> None:
     assert games is not None and games.changed == 0x6B0342B0 and games.nt_hash != EMPTY_HASH
     assert games.unix_user == "games"
     assert "not a line of smbpasswd" in run(file, "import", "-", text="alice:secret\n", status=2)
+
+
+def test_a_server_that_hangs_is_named_and_not_waited_for(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users_store, "_ANSWER_TIMEOUT", 0.1)
+    monkeypatch.setattr(ask_server, "SIGN_OF_LIFE_TIMEOUT", 0.1)
+    path = file.parent / "admin.sock"
+    with socket.socket(socket.AF_UNIX) as stopped:
+        stopped.bind(str(path))
+        stopped.listen()
+        complaint = add(file, "alice", status=1)
+        assert "is changed, but the server at" in complaint and "does not answer" in complaint
+        assert only(file).name == "alice"
+        result = CliRunner().invoke(TREE, ["share", "list", "--socket", str(path)])
+        assert result.exit_code == 3 and "no answer in 0.1 s: the server hangs or is stopped" in result.output

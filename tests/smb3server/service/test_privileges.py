@@ -19,8 +19,9 @@ from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.config.reader import read_file
 from smb3server.process.capabilities import Capability, names
-from smb3server.service.privileges import needed, start_only
+from smb3server.service.privileges import Privileges, needed, start_only
 from smb3server.settings.cluster import ServiceConfig, VirtualAddress
+from smb3server.status import admin_socket
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.status import NtStatus
 from tests.lab.served import ROOT, Served, open_up, run, served
@@ -390,3 +391,26 @@ def test_a_server_that_drops_its_privileges_is_one_user(tmp_path: Path) -> None:
         hidden = not os.stat("/root").st_mode & 0o001 and sys.prefix.startswith("/root")
         assert not hidden or any("may not read Python" in line for line in server.lines)
     assert (share / "new").stat().st_uid == entry.pw_uid
+
+
+@root_only
+def test_root_and_users_have_servers_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roots = tmp_path / "smb3server"
+    roots.mkdir()
+    monkeypatch.setattr(admin_socket, "ROOTS_RUNTIME_DIRECTORY", roots)
+    monkeypatch.setenv(admin_socket.RUNTIME_VARIABLE, "")
+    for user in (OWN, ALICE):
+        entry = pwd.getpwnam(user)
+        Privileges(Config())._hand_over_places(entry)
+        place = tmp_path / f"smb3server-{user}"
+        assert place.stat().st_uid == entry.pw_uid
+        assert os.environ[admin_socket.RUNTIME_VARIABLE] == str(place)
+
+    async def scene() -> None:
+        os.chown(place, 0, 0)
+        admin = admin_socket.AdminSocket(place / "1.sock", {"ping": lambda request: {"pid": 1}})
+        await admin.start()
+        assert await asyncio.to_thread(admin_socket.running) == [admin.path]
+        await admin.close()
+
+    asyncio.run(scene())

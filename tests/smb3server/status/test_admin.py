@@ -172,7 +172,7 @@ def test_output_that_nobody_reads_any_more(tmp_path: Path) -> None:
 
 def test_status_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli_main(["status", "--state", str(tmp_path)]) == EXIT_NO_SERVER
-    assert "No such file" in capsys.readouterr().err
+    assert "no server runs there" in capsys.readouterr().err
 
 
 def test_amounts_and_durations() -> None:
