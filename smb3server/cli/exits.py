@@ -53,6 +53,11 @@ def program(context: click.Context | None = None) -> str:
 def usage_text(error: click.UsageError) -> str:
     """Return one line for wrong usage, which says where to read more."""
     name = program(error.ctx)
+    if error.ctx is not None and isinstance(error, click.exceptions.NoArgsIsHelpError):
+        # Click's text is the whole help.
+        group = error.ctx.command
+        known = group.list_commands(error.ctx) if isinstance(group, click.Group) else []
+        return f"{name}: which command? {', '.join(known)}; see {name} --help"
     text = error.format_message().rstrip(".")
     # Click begins its texts with a capital letter.
     text = text[:1].lower() + text[1:] if text[1:2].islower() else text

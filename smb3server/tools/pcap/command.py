@@ -99,7 +99,8 @@ def run(files: Sequence[str], options: Options) -> int:
         except BrokenPipeError:
             raise  # Nobody reads the output any more: that is no fault of the file.
         except (CaptureError, OSError) as error:
-            print(f"{name}: {error}", file=sys.stderr)
+            text = error.strerror if isinstance(error, OSError) and error.strerror else error
+            print(f"smb3server pcap: {name}: {text}", file=sys.stderr)
             status = EXIT_UNREADABLE
             continue
         if not clean:

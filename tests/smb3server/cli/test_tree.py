@@ -86,6 +86,8 @@ def test_options_before_the_command_are_its_own(tmp_path: Path, capsys: pytest.C
         ("status --jsn", "smb3server status: no such option '--jsn'"),
         ("cluster drian n", "did you mean"),
         ("pcap", "smb3server pcap: no file is given; see smb3server pcap --help\n"),
+        ("session", "smb3server session: which command? close, list; see smb3server session --help\n"),
+        ("pcap none.pcap", "smb3server pcap: none.pcap: no such file or directory\n"),
         ("--frobnicate", "smb3server: no such option '--frobnicate'"),
     ],
 )
