@@ -98,8 +98,10 @@ class LogOutput:
         log_levels.apply(levels)
 
     def close(self) -> None:
-        """Report what was suppressed, and close the file. ``reopen`` does nothing from then on."""
-        self._closed = True
+        """Report what was suppressed, and close the file."""
+        global _current  # noqa: PLW0603
+        if _current is self:
+            _current = None
         self._handler.close()
         if self.path is not None:
             self._handler.stream.close()

@@ -33,7 +33,9 @@ PATIENCE = 60.0
 def of_this_machine() -> list[str]:
     """Return what says where packages come from on this machine, and the folders there that pip takes them from."""
     configured = run(sys.executable, "-m", "pip", "config", "list")
-    folders = [path for path in re.findall(r"(?:file://)?(/[\w./-]+)", configured) if Path(path).is_dir()]
+    folders = [path for path in re.findall(r"='(/[\w./-]+)", configured) if Path(path).is_dir()]
+    # An index has its files beside its pages.
+    folders += [str(Path(path).parent) for path in re.findall(r"file://(/[\w./-]+)", configured)]
     files = ["/etc/pip.conf", "/etc/xdg/pip", "/root/.config/pip", "/etc/ssl/certs/ca-certificates.crt"]
     found = [*files, *folders, *map(str, Path("/etc/apt/apt.conf.d").glob("*"))]
     return [path for path in found if Path(path).exists()]

@@ -313,7 +313,7 @@ class OpensWatched:
     def _note(self, event: str, path: object) -> None:
         # The list of interfaces is read again every ten seconds, and the process looks at its own threads, whoever asks
         # for what.
-        if self.active and not str(path).startswith(("/sys/class/net/", "/proc/self/task")):
+        if self.active and not str(path).startswith(("/sys/class/net/",)):
             self.seen.append(f"{event} {path!r}")
 
 
