@@ -389,11 +389,10 @@ def _settle(block: _Block, is_homes: bool) -> None:
     if not values["read_only"]:
         # Everybody writes: the list adds nobody.
         values.pop("write_list", None)
-    for name in values.get("write_list", ()):  # type: ignore[attr-defined]
-        readers = values.get("read_list")
-        if isinstance(readers, list) and name in readers:
-            # Samba lets the write list win.
-            readers.remove(name)
+    writers, readers = values.get("write_list"), values.get("read_list")
+    if isinstance(writers, list) and isinstance(readers, list):
+        # Samba lets the write list win.
+        readers[:] = [name for name in readers if name not in writers]
     if "hosts_allow" in values and "hosts_deny" in values:
         # In Samba the first list wins, and who is on neither gets in. Here the second one would win.
         denied = values.pop("hosts_deny")

@@ -21,18 +21,12 @@ from fsspec.tests.abstract import (
 )
 
 from smb3server.remote.filesystem import SmbDirectFileSystem
-from tests.lab.remote import PASSWORD, USER, Home, home
+from tests.lab.remote import PASSWORD, USER, Home
 
 # fsspec's classes have fixtures of this kind.
 pytestmark = pytest.mark.filterwarnings("ignore:Class-scoped fixtures defined as instance methods")
 # Tests run in a checkout, whose entry points are not installed.
 fsspec.register_implementation("smbd", SmbDirectFileSystem, clobber=True)
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    with home(tmp_path_factory.mktemp("fsspec")) as found:
-        yield found
 
 
 def url(served: Home, path: str) -> str:

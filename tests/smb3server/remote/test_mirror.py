@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,7 @@ from smb3server.remote.mirror import Event, Options, Totals, copy_all, same_time
 from smb3server.remote.places import LocalPlace, Place, SharePlace
 from smb3server.remote.transfers import Progress
 from smb3server.wire import attributes as attr
-from tests.lab.remote import PASSWORD, Home, home, run
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    with home(tmp_path_factory.mktemp("mirror")) as found:
-        yield found
-
-
-@pytest.fixture
-def folder(served: Home) -> Iterator[Path]:
-    found = served.folder / "test"
-    found.mkdir()
-    yield found
-    shutil.rmtree(found)
+from tests.lab.remote import PASSWORD, Home, run
 
 
 class Ears:

@@ -7,7 +7,7 @@ import io
 import os
 import shutil
 import zipfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,21 +24,6 @@ from tests.lab.remote import PASSWORD, Home, home, run
 
 MIB = 1 << 20
 FABRICS = ("off", "iwarp", "auto")
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    with home(tmp_path_factory.mktemp("share")) as found:
-        yield found
-
-
-@pytest.fixture
-def folder(served: Home, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A folder of the share for one test."""
-    found = served.folder / "test"
-    found.mkdir()
-    yield found
-    shutil.rmtree(found)
 
 
 def use(served: Home, work: Callable[[Share], Awaitable[None]], **options: Any) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import shutil
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,24 +16,10 @@ from smb3server.client.files import Tree
 from smb3server.remote import Share, Transfer, connect, names
 from smb3server.remote.handle import Handle
 from smb3server.remote.link import MAX_IN_FLIGHT
-from tests.lab.remote import PASSWORD, Home, home, run
+from tests.lab.remote import PASSWORD, Home, run
 
 MIB = 1 << 20
 GIB = 1 << 30
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    with home(tmp_path_factory.mktemp("transfers")) as found:
-        yield found
-
-
-@pytest.fixture
-def folder(served: Home) -> Iterator[Path]:
-    found = served.folder / "test"
-    found.mkdir()
-    yield found
-    shutil.rmtree(found)
 
 
 def use(served: Home, work: Callable[[Share], Awaitable[None]], **options: Any) -> None:
