@@ -201,3 +201,4 @@ class TcpListener:
         self._socket.close()
         for sock in list(self._silent):
             self._drop(sock)
+        self._pipe.close()
