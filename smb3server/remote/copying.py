@@ -7,7 +7,7 @@ import errno
 import time
 
 from smb3server.remote import errors
-from smb3server.remote.handle import Handle
+from smb3server.remote.handle import Handle, LostWritesError
 from smb3server.remote.link import PIECE
 from smb3server.remote.transfers import (
     Progress,
@@ -52,7 +52,7 @@ async def copy(source: Handle, target: Target, *, progress: Progress | None, res
     try:
         by_server = source.link is target.link and await _by_server(source, part, start, size, progress)
         if not by_server:
-            await write_part(part, source.pieces(start, size), start, size, progress)
+            await write_part(part, source.pieces, start, size, progress)
         if await source.size() != size:
             raise changed(source.path)
         kept = BasicInformation(
@@ -62,20 +62,33 @@ async def copy(source: Handle, target: Target, *, progress: Progress | None, res
         )
         await complete(target, part, kept)
     finally:
-        await part.close()
+        await part.abandon()
     if verify:
         await _compare(source, target, size)
     return Transfer(size, start, time.monotonic() - began, by_server)
 
 
 async def _by_server(source: Handle, part: Handle, start: int, size: int, progress: Progress | None) -> bool:
-    """Let the server copy; return False, with nothing lost, if it cannot. [MS-SMB2 3.2.4.20.2]"""
+    """Let the server copy, and write it to its disk; return False, with nothing lost, if it cannot.
+    [MS-SMB2 3.2.4.20.2]
+    """
+    while True:
+        try:
+            return await _copy_all(source, part, start, size, progress)
+        except LostWritesError:
+            part.go_back()
+            start = 0
+
+
+async def _copy_all(source: Handle, part: Handle, start: int, size: int, progress: Progress | None) -> bool:
     at = start
     key = b""
     while at < size:
         try:
             key = key or await _resume_key(source)
             count = await _copy_chunks(part, key, at, size)
+        except LostWritesError:
+            raise
         except errors.RemoteError as error:
             if error.status == NtStatus.OBJECT_NAME_NOT_FOUND and key:
                 # The key was that of a session that is lost.
@@ -91,6 +104,7 @@ async def _by_server(source: Handle, part: Handle, start: int, size: int, progre
             progress(at, size)
     if part.file.size > size or not size:
         await part.set_size(size)
+    await part.flush()
     return True
 
 
