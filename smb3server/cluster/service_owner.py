@@ -20,6 +20,7 @@ from smb3server.cluster import address as addresses
 from smb3server.cluster.lease_keeper import boottime
 from smb3server.cluster.membership import Membership
 from smb3server.cluster.peers import PeerRecord, peer_of
+from smb3server.cluster.share_permissions import SharePermissions
 from smb3server.cluster.tickle import end_connections
 from smb3server.cluster.view import decode
 from smb3server.persistence.journal import Domain, Persistence
@@ -31,6 +32,7 @@ from smb3server.wire.share_redirect import share_redirect
 from smb3server.wire.status import NtStatus, Reason, StatusError
 
 if TYPE_CHECKING:
+    from smb3server.access.descriptor import SecurityDescriptor
     from smb3server.state.objects import Connection
     from smb3server.state.server_state import ServerState
     from smb3server.state.share import Share
@@ -78,6 +80,7 @@ class ServiceOwner:
         self._store = store
         self._membership = membership
         self._state_prefix = f"{state_prefix}{config.name}/"
+        self._permissions = SharePermissions(store, self._state_prefix)
         self._version = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._addresses_lock = threading.Lock()
@@ -129,12 +132,14 @@ class ServiceOwner:
 
     async def _begin(self, lease: int) -> None:
         """Restore opens, add addresses and begin to serve. Raises ``StoreError`` or ``OSError``."""
-        conditions = (Condition(self.owner_key, self._version),)
+        conditions = self._conditions
         domain = Domain(self._store, self._state_prefix, conditions, self.lose)
         wanted = [share for share in self.shares if share.continuous_availability]
         self._domain = domain
         self._persistence.serve(domain, wanted)
         self._persistence.reclaim(domain)
+        # Before the opens, whose owners may have lost their rights.
+        await self._permissions.load(self.shares, conditions)
         self.restored = await restore(self._server, domain, wanted) if wanted else 0
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
@@ -208,9 +213,22 @@ class ServiceOwner:
         self.shares.append(share)
         share.placement = self
         domain = self._domain
+        if domain is not None:
+            await self._permissions.load([share], self._conditions)
         if domain is not None and share.continuous_availability:
             self._persistence.serve(domain, [share])
             self.restored += await restore(self._server, domain, [share], all_shares=False)
+
+    async def permit(self, share: Share, permissions: SecurityDescriptor | None) -> None:
+        """Store the permissions of a share for all nodes. Raises ``StoreError``, also if another node serves it."""
+        if not self.owned:
+            raise StoreError(f"service {self.name} is served by another node: set the permissions there")
+        await self._permissions.keep(share, permissions, self._conditions)
+
+    @property
+    def _conditions(self) -> tuple[Condition, ...]:
+        """Return what holds in the store as long as this node owns the service."""
+        return (Condition(self.owner_key, self._version),)
 
     def remove_share(self, share: Share) -> None:
         """Forget a share that is no longer served. Its opens are closed."""
