@@ -48,6 +48,8 @@ class MetricsPort:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
+        # So ``drain`` waits until the system has all of the answer.
+        writer.transport.set_write_buffer_limits(0)
         try:
             async with asyncio.timeout(PATIENCE):
                 if len(self._writers) > MAX_CLIENTS:
@@ -58,6 +60,8 @@ class MetricsPort:
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             log.debug("metrics: %s", error)
+            # A client that does not read would hold the rest of the answer, and the connection, for ever.
+            writer.transport.abort()
         finally:
             self._writers.discard(writer)
             writer.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -161,6 +163,35 @@ def test_the_port_answers_get_alone(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not port._writers
         finally:
             await port.close()
+
+    asyncio.run(run())
+
+
+def test_a_client_that_does_not_read_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_port, "PATIENCE", 0.2)
+    size = 16 << 20
+
+    async def run() -> None:
+        port = MetricsPort(lambda: bytes(size))
+        await port.start("127.0.0.1", 0)
+        loop = asyncio.get_running_loop()
+        with socket.socket() as slow:
+            slow.setblocking(False)
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await loop.sock_connect(slow, port.address)
+            await loop.sock_sendall(slow, b"GET /metrics HTTP/1.1\r\n\r\n")
+            async with asyncio.timeout(20):
+                while not port._writers:
+                    await asyncio.sleep(0.01)
+                while port._writers:
+                    await asyncio.sleep(0.01)
+                # What the system has taken may still come, but the server keeps nothing back for later.
+                received = 0
+                with contextlib.suppress(ConnectionResetError):
+                    while data := await loop.sock_recv(slow, 1 << 20):
+                        received += len(data)
+        assert received < size
+        await port.close()
 
     asyncio.run(run())
 
