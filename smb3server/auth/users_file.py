@@ -15,9 +15,11 @@ the new content. Writers exclude each other by a lock on a file beside it, becau
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -28,6 +30,7 @@ from urllib.parse import quote, unquote
 
 from smb3server.auth.password_rules import EMPTY_HASH
 from smb3server.auth.users import parse_hash
+from smb3server.process.own_files import replace_file
 from smb3server.process.secret_files import SecretFileError, read_secret
 
 VERSION = 1
@@ -224,7 +227,7 @@ def change_users(path: Path, change: Callable[[Users], None], owners: Collection
             before = users.pack()
             change(users)
             if users.pack() != before or not path.exists():
-                _replace(path, users.pack().encode())
+                replace_file(path, users.pack().encode(), lambda new: _belongs_like(new, path))
     except OSError as error:
         raise UsersFileError(f"{error.filename or path}: {error.strerror}") from error
 
@@ -242,28 +245,6 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Replace a file so that it has the old or the new content at any time, and keep its owner and mode. Raises
-    ``OSError``."""
-    new = f"{path}.new"
-    # A writer that was killed may have left one. The lock says that nobody writes it now.
-    Path(new).unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        _belongs_like(descriptor, path)
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(content)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.rename(new, path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def _belongs_like(descriptor: int, path: Path) -> None:
     """Give a new file the owner and mode of ``path``, or if that does not exist the owner of its folder.
 
@@ -275,6 +256,9 @@ def _belongs_like(descriptor: int, path: Path) -> None:
     except FileNotFoundError:
         model, mode = os.stat(path.parent), 0o600
     own = os.fstat(descriptor)
+    if own.st_nlink != 1 or not stat.S_ISREG(own.st_mode):
+        # Whoever may write to the folder may have linked a file of somebody else there.
+        raise PermissionError(errno.EACCES, "it is another file, too; remedy: remove it", f"{path}.lock")
     if (own.st_uid, own.st_gid) != (model.st_uid, model.st_gid):
         # Only root may give files away. Another user keeps a file that it may write anyway.
         with contextlib.suppress(PermissionError):

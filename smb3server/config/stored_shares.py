@@ -15,7 +15,6 @@ The server writes it anew with each change. A file that was edited by hand is re
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from smb3server.config import toml
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.reader import read_share
+from smb3server.process.own_files import replace_file
 
 FILE_NAME = "shares.toml"
 _HEADER = '# Written by smb3server: change it with "smb3server share".\n'
@@ -71,18 +71,7 @@ def write(path: Path, stored: StoredShares) -> None:
     """Replace the file: whoever reads it, after a crash at any time, finds the old or the new content.
 
     Raises ``OSError``."""
-    new = path.with_suffix(".new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with open(descriptor, "w") as file:
-        file.write(text_of(stored))
-        file.flush()
-        os.fsync(descriptor)
-    os.rename(new, path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_file(path, text_of(stored).encode())
 
 
 def text_of(stored: StoredShares) -> str:

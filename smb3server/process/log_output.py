@@ -12,6 +12,7 @@ from typing import TextIO
 from smb3server.process import log_levels
 from smb3server.process.log_levels import Levels
 from smb3server.process.log_lines import FORMAT, LimitedHandler, LineFormatter, event_of, printable
+from smb3server.process.own_files import check_planted_file
 from smb3server.process.words import timestamp
 
 FORMATS = ("text", "json")
@@ -22,8 +23,17 @@ _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), 
 
 
 def open_append(path: Path) -> int:
-    """Open a file for appending, and make it if there is none: readable by its owner and group. Raises ``OSError``."""
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+    """Open a file for appending, and make it if there is none: readable by its owner and group.
+
+    Raises ``OSError``, also for a file of another user in a folder where everybody may make files.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+    try:
+        check_planted_file(descriptor, path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class JsonFormatter(logging.Formatter):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import cast
 
 from smb3server.auth.acceptor import Acceptor
+from smb3server.net.door import Door
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface
 from smb3server.state.events import Events
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 AUTHENTICATION_TIMEOUT = 30.0
 """Seconds from connecting to the end of the authentication. A connection that never authenticates ends after this
 time."""
+BACKLOG = 1024
 MAX_UNAUTHENTICATED = 4096
 """Unauthenticated connections of an endpoint that has its own table of them."""
 MAX_UNAUTHENTICATED_PER_ADDRESS = 128
@@ -41,7 +43,7 @@ class RpcConnection(asyncio.Protocol):
         self.association: Association | None = None
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._place: UnauthenticatedPeer | None = None
+        self.place: UnauthenticatedPeer | None = None
         """Its entry in the table of unauthenticated peers, until it has authenticated."""
         self._delay: asyncio.TimerHandle | None = None
         """Timer until a delayed logon may be verified."""
@@ -51,12 +53,9 @@ class RpcConnection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         listener = self.listener
         peer = transport.get_extra_info("peername")[0]
-        if not listener.admits(peer):
-            transport.abort()
-            return
         if len(listener.connections) < listener.max_connections:
-            self._place = listener.unauthenticated.enter(peer, transport.abort)
-        if self._place is None:
+            self.place = listener.unauthenticated.enter(peer, transport.abort)
+        if self.place is None:
             log.warning("%s: too many RPC connections", peer)
             transport.abort()
             return
@@ -85,9 +84,9 @@ class RpcConnection(asyncio.Protocol):
             self._after_input(self.association)
 
     def _after_input(self, association: Association) -> None:
-        if self._place is not None and association.authenticated:
-            self._place.leave()
-            self._place = None
+        if self.place is not None and association.authenticated:
+            self.place.leave()
+            self.place = None
             association.max_stub = self.listener.max_stub
         self.flush()
 
@@ -135,9 +134,9 @@ class RpcConnection(asyncio.Protocol):
         if self._delay is not None:
             self._delay.cancel()
         self._transport = None
-        if self._place is not None:
-            self._place.leave()
-            self._place = None
+        if self.place is not None:
+            self.place.leave()
+            self.place = None
         if self.association is not None:
             self.association.close()
             self.association = None
@@ -189,32 +188,44 @@ class RpcListener:
         self.max_connections = max_connections
         self.groups = AssociationGroups()
         self.connections: set[RpcConnection] = set()
-        self._servers: list[asyncio.Server] = []
+        self._doors: list[Door] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        """Connections that have no protocol yet."""
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Listen on an additional address, and return it. Port 0 means any free port. Raises ``OSError``."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        handle = socket.socket(family, socket.SOCK_STREAM)
+        handle = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             handle.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 handle.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             handle.bind((host, port))
-            loop = asyncio.get_running_loop()
-            server = await loop.create_server(lambda: RpcConnection(self), sock=handle, backlog=1024)
+            handle.listen(BACKLOG)
         except OSError:
             handle.close()
             raise
-        self._servers.append(server)
+        self._doors.append(Door(handle, self.admits, self._enter))
         address = handle.getsockname()
         return address[0], address[1]
 
+    def _enter(self, sock: socket.socket, address: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._open(sock, address))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, sock: socket.socket, address: str) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: RpcConnection(self), sock)
+        except OSError as error:
+            log.debug("%s: no RPC connection: %s", address, error)
+            sock.close()
+
     async def close(self) -> None:
         """Stop listening and close every connection."""
-        for server in self._servers:
-            server.close()
+        for door in self._doors:
+            door.close()
+        self._doors.clear()
+        await asyncio.gather(*self._opening)
         for connection in list(self.connections):
             connection.close()
-        for server in self._servers:
-            await server.wait_closed()
-        self._servers.clear()

@@ -148,7 +148,7 @@ class Fabrics:
 
     async def _listen(self, name: str, host: str, port: int) -> SmbDirectListener:
         provider = self._providers[name]
-        provider.share_table(self._reception.silent_peers)
+        provider.share_table(self._reception.silent_peers, self._reception.admits)
         listener = await listen(
             provider,
             host,

@@ -72,7 +72,7 @@ class Observing:
         if settings is not None:
             self._begin_metrics()
             if settings.port:
-                await self._listen(settings.listen, settings.port)
+                self._listen(settings.listen, settings.port)
         for given in self._config.traces:
             try:
                 client = trace.parse_client(given.client)
@@ -94,12 +94,12 @@ class Observing:
             self._registry = registry(self._server, self._lag, audit)
         return self._registry
 
-    async def _listen(self, host: str, port: int) -> None:
+    def _listen(self, host: str, port: int) -> None:
         from smb3server.status.metrics_port import MetricsPort
 
-        made = MetricsPort(self._metrics)
+        made = MetricsPort(self._metrics, self._server.admits)
         try:
-            await made.start(host, port)
+            made.start(host, port)
         except OSError as error:
             raise ConfigError(f"[metrics]: cannot listen on {host} port {port}: {error.strerror}") from error
         self.port = made

@@ -25,6 +25,7 @@ from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.process import capabilities, sandbox
 from smb3server.process.capabilities import NO_CAPABILITY, Capability, Sets
+from smb3server.process.own_files import open_folder
 from smb3server.status.admin_socket import RUNTIME_VARIABLE, runtime_directory_of
 from smbdirect.providers.verbs import thread as verbs_thread
 
@@ -185,10 +186,20 @@ class Privileges:
         os.environ[RUNTIME_VARIABLE] = str(runtime)
 
     def _hand_over(self, place: Path, entry: pwd.struct_passwd) -> None:
-        if not place.exists():
+        try:
             place.mkdir(mode=0o700, parents=True)
-            os.chown(place, entry.pw_uid, entry.pw_gid)
-        elif place.stat().st_uid != entry.pw_uid:
+        except FileExistsError:
+            made = False
+        else:
+            made = True
+        descriptor = open_folder(place)
+        try:
+            if made:
+                os.chown(f"/proc/self/fd/{descriptor}", entry.pw_uid, entry.pw_gid)
+            owner = os.fstat(descriptor).st_uid
+        finally:
+            os.close(descriptor)
+        if owner != entry.pw_uid:
             option = "--drop-privileges" if self._config.drop_privileges else "run_as"
             raise ConfigError(
                 f"{option}: {place} does not belong to {entry.pw_name}; remedy: chown -R {entry.pw_name}: {place}"

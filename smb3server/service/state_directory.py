@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from pathlib import Path
 
 from smb3server.config.error import ConfigError
 from smb3server.persistence.sqlite import SqliteStore
 from smb3server.persistence.store import Store, StoreError
+from smb3server.process.own_files import check_planted_folder, replace_file
 from smb3server.process.state_lock import StateLock
 
 _GUID_FILE = "server-guid"
@@ -23,6 +23,7 @@ class StateDirectory:
         self._path = path
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_planted_folder(path)
             self._lock = StateLock(path)
         except BlockingIOError as error:
             raise ConfigError(f"state directory {path}: {error.strerror}") from error
@@ -62,10 +63,5 @@ def _guid(file: Path) -> uuid.UUID:
             ) from error
     guid = uuid.uuid4()
     # A full disk or a killed server leaves no empty file, with which the server would not start.
-    new = file.with_suffix(".new")
-    with new.open("w") as opened:
-        opened.write(f"{guid}\n")
-        opened.flush()
-        os.fsync(opened.fileno())
-    new.rename(file)
+    replace_file(file, f"{guid}\n".encode())
     return guid

@@ -8,16 +8,18 @@ carry any number of requests, and gets their answers one after the other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import logging
 import os
 import socket
-import stat
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
+
+from smb3server.process.own_files import check_folder, is_shared, open_folder
 
 log = logging.getLogger(__name__)
 
@@ -73,30 +75,29 @@ class _Place:
     """A directory, opened so that paths in it fit sun_path (108 bytes) however deep it is."""
 
     def __init__(self, path: Path) -> None:
-        # In a directory that all users can write to, a name may be a link to anywhere.
-        flags = os.O_NOFOLLOW if _is_shared(path.parent.parent) else 0
-        self.descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | flags)
-        self.name = f"/proc/self/fd/{self.descriptor}/{path.name}"
+        """``path``: a socket in the directory. Raises ``OSError``."""
+        self.descriptor = open_folder(path.parent)
+        self.folder = f"/proc/self/fd/{self.descriptor}"
+        self.name = f"{self.folder}/{path.name}"
 
     def check_owner(self) -> None:
         """Raise ``PermissionError`` unless this user owns the directory and no one else may change it."""
-        status = os.fstat(self.descriptor)
-        if status.st_uid != os.geteuid():
-            raise PermissionError(errno.EACCES, "directory belongs to another user")
-        if status.st_mode & 0o022:
-            raise PermissionError(errno.EACCES, "others may write to its directory")
+        check_folder(self.descriptor)
+
+    def check_server(self, sock: socket.socket) -> None:
+        """Raise ``PermissionError`` unless the program that listens is that of the directory's owner: a name in it may
+        be a link to anywhere.
+        """
+        _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if user != os.fstat(self.descriptor).st_uid:
+            raise PermissionError(errno.EACCES, "the program that listens there is not of the directory's owner")
+
+    def sockets(self) -> list[str]:
+        """Return the names of sockets, and of links to them."""
+        return sorted(name for name in os.listdir(self.folder) if name.endswith(".sock"))
 
     def close(self) -> None:
         os.close(self.descriptor)
-
-
-def _is_own(directory: Path) -> bool:
-    status = os.lstat(directory)
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-
-
-def _is_shared(directory: Path) -> bool:
-    return bool(os.stat(directory).st_mode & stat.S_ISVTX)
 
 
 class AdminSocket:
@@ -108,7 +109,9 @@ class AdminSocket:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._inode = 0
-        self._pointer: Path | None = None
+        self._pointer = ""
+        """The link's name in ``_runtime``, if there is one."""
+        self._runtime: _Place | None = None
 
     async def start(self) -> None:
         """Listen. Raises ``OSError``; EADDRINUSE if another server uses the path."""
@@ -141,16 +144,20 @@ class AdminSocket:
         if self.path.parent == directory:
             return
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.stat(directory).st_uid != os.geteuid():
-            raise PermissionError(errno.EACCES, "directory belongs to another user", str(directory))
-        # Remove links of servers that were killed. A process has few sockets of this kind; inodes distinguish them.
-        for left in directory.glob("*.sock"):
-            if left.is_symlink() and not left.exists():
-                left.unlink(missing_ok=True)
-        pointer = directory / f"{os.getpid()}-{self._inode}.sock"
-        pointer.unlink(missing_ok=True)
-        pointer.symlink_to(self.path.absolute())
-        self._pointer = pointer
+        # A process has few sockets of this kind; inodes distinguish them.
+        pointer = f"{os.getpid()}-{self._inode}.sock"
+        place = _Place(directory / pointer)
+        try:
+            place.check_owner()
+            # Remove links of servers that were killed.
+            for name in place.sockets():
+                if name == pointer or not os.path.exists(f"{place.folder}/{name}"):
+                    os.unlink(name, dir_fd=place.descriptor)
+            os.symlink(self.path.absolute(), pointer, dir_fd=place.descriptor)
+        except OSError as error:
+            place.close()
+            raise OSError(error.errno, error.strerror, str(directory)) from error
+        self._runtime, self._pointer = place, pointer
 
     @staticmethod
     def _remove_stale(name: str) -> None:
@@ -215,9 +222,11 @@ class AdminSocket:
         self._server.close()
         for writer in list(self._writers):
             writer.close()
-        if self._pointer is not None:
-            self._pointer.unlink(missing_ok=True)
-            self._pointer = None
+        if self._runtime is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._pointer, dir_fd=self._runtime.descriptor)
+            self._runtime.close()
+            self._runtime = None
         try:
             if os.stat(self.path).st_ino == self._inode:
                 self.path.unlink()
@@ -245,6 +254,7 @@ def follow(
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(timeout)
             sock.connect(place.name)
+            place.check_server(sock)
             sock.sendall(json.dumps({**arguments, "command": command}).encode() + b"\n")
             rest = b""
             while True:
@@ -291,10 +301,24 @@ def running(directory: Path | None = None) -> list[Path]:
 
 def _running_in(folder: Path) -> list[Path]:
     found: list[Path] = []
-    if folder.is_dir() and _is_shared(folder.parent) and not _is_own(folder):
-        log.warning("%s belongs to another user; answers from there are not trusted", folder)
+    try:
+        place = _Place(folder / SOCKET_NAME)
+    except FileNotFoundError:
         return found
-    for path in sorted(folder.glob("*.sock")) if folder.is_dir() else ():
+    except OSError as error:
+        log.warning("%s: %s; servers are not looked for there", folder, error.strerror)
+        return found
+    try:
+        # Root asks servers of all users.
+        if os.geteuid() != 0 or is_shared(folder.parent):
+            place.check_owner()
+        names = place.sockets()
+    except OSError as error:
+        log.warning("%s: %s; answers from there are not trusted", folder, error.strerror)
+        return found
+    finally:
+        place.close()
+    for path in (folder / name for name in names):
         try:
             ask(path, "ping", 1.0)
         except (OSError, ValueError):

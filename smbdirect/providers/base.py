@@ -320,9 +320,10 @@ class Provider(Protocol):
         """Return None if the fabric can be used on this machine, else why not and what to do."""
         ...
 
-    def share_table(self, unauthenticated: UnauthenticatedPeers) -> None:
-        """Count peers that are setting up a connection in ``unauthenticated``, together with those of other listeners.
-        Do nothing if such a peer needs no resources or is counted in another way."""
+    def share_table(self, unauthenticated: UnauthenticatedPeers, admits: Callable[[str], bool]) -> None:
+        """Count peers that are setting up a connection in ``unauthenticated``, together with those of other listeners,
+        and close connections from addresses that ``admits`` refuses before anything is read from them. Do nothing if
+        such a peer needs no resources or is counted in another way: its request is refused."""
         return
 
     def adopt(self, sock: socket.socket, on_request: OnRequest) -> None:

@@ -2,7 +2,8 @@
 
 Each case starts a server and reports the innocent client's slowest ECHO, both in elapsed time and in the server's
 processor time, the server's memory, and the growth of its log. Exit status 1 means that a limit was exceeded, or that
-an attack achieved something forbidden. As root it runs in its own network namespace; without root RoCE is left out.
+an attack achieved something forbidden. As root it runs in its own network namespace; without root the cases that need
+one are left out.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import sys
 import time
 
 from smb3server.process import output
-from tools.attacks import accounts, lab, rights, roce, strangers
+from tools.attacks import accounts, doors, lab, rights, roce, strangers
 from tools.attacks.lab import CASES, Case
 
-MODULES = (strangers, accounts, rights, roce)
+MODULES = (strangers, doors, accounts, rights, roce)
 """Modules that register the cases when they are imported."""
 _NAMESPACE = "TOOLS_ATTACKS_NAMESPACE"
 
@@ -32,11 +33,11 @@ def _arguments() -> argparse.Namespace:
 
 def possible(chosen: Case) -> bool:
     """Return whether the case can run here."""
-    return "roce" not in chosen.config or os.geteuid() == 0
+    return not chosen.alone or os.geteuid() == 0
 
 
 def _in_own_namespace() -> int:
-    """Run this command again in a network namespace of its own: a host has only one UDP port for RoCE."""
+    """Run this command again in a network namespace of its own: some ports of a host cannot be chosen."""
     alone = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     command = [*alone, sys.executable, "-m", "tools.attacks", *sys.argv[1:]]
     return subprocess.run(command, env={**os.environ, _NAMESPACE: "1"}, check=False).returncode

@@ -13,12 +13,15 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Template
 
 from smb3server.client import Client, open_tcp
 from smb3server.client.files import Tree
 from smbdirect.message_transport import MessageTransport
+from tools.cluster.certificates import Authority
 from tools.support import memory_file_system, server_process
 from tools.support.innocent import PASSWORD, USER
+from tools.support.ports import free_port
 from tools.support.server_process import ServerProcess
 
 MOST_PROCESSOR = 0.05
@@ -42,6 +45,8 @@ class Target:
     share: Path
     """Folder of the share "data"."""
     seconds: float = SECONDS
+    doors: dict[str, int] = field(default_factory=dict)
+    """TCP ports of the sections, by the names that stand for them there."""
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _clients: list[Client] = field(default_factory=list)
@@ -100,21 +105,29 @@ class Case:
     config: str = ""
     """Lines for the section [server]."""
     wrapper: tuple[str, ...] = ()
-    small_folder: bool = True
+    sections: str = ""
+    """Further sections. ``$FOLDER`` stands for the folder of the configuration, ``$`` and capitals for a free port."""
+    alone: bool = False
+    """Whether it needs a network namespace of its own: its ports cannot be chosen."""
 
 
 CASES: dict[str, Case] = {}
 
 
 def case(
-    *, prepare: Attack | None = None, config: str = "", wrapper: tuple[str, ...] = ()
+    *,
+    prepare: Attack | None = None,
+    config: str = "",
+    wrapper: tuple[str, ...] = (),
+    sections: str = "",
+    alone: bool = False,
 ) -> Callable[[Attack], Attack]:
-    """Register an attack under its function's name. The function's docstring describes it."""
+    """Register an attack under its function's name. The function's docstring describes it. See ``Case``."""
 
     def register(attack: Attack) -> Attack:
         name = attack.__name__
         says = " ".join((attack.__doc__ or "").split())
-        CASES[name] = Case(name, attack, says, prepare, config, wrapper)
+        CASES[name] = Case(name, attack, says, prepare, config, wrapper, sections, alone)
         return attack
 
     return register
@@ -232,5 +245,10 @@ def _target(chosen: Case, seconds: float) -> Iterator[Target]:
             config += f'[[user]]\nname = "{user}"\npassword = "{given}"\n'
             config += f'unix_user = "{host_user}"\n' if root and host_user else ""
         config += "[witness]\nendpoint_mapper_port = 0\n"
+        sections = Template(chosen.sections)
+        doors = {name: free_port() for name in sections.get_identifiers() if name != "FOLDER"}
+        if "certificate" in chosen.sections:
+            Authority(folder).named("page")
+        config += sections.substitute({"FOLDER": folder, **doors})
         server = stack.enter_context(server_process.running(folder, config, wrapper=chosen.wrapper))
-        yield Target(server, share, seconds)
+        yield Target(server, share, seconds, doors)

@@ -81,7 +81,7 @@ async def _service_port(target: Target) -> int:
     raise RuntimeError("the server answers no REQ")
 
 
-@case(config=_CONFIG)
+@case(config=_CONFIG, alone=True)
 async def reflection(target: Target) -> None:
     """Send one REQ and never answer: the server must not send more bytes than it received."""
     port = await _service_port(target)
@@ -96,7 +96,7 @@ async def reflection(target: Target) -> None:
         target.fail(f"a datagram of {sent} bytes brings {received} to its source")
 
 
-@case(config=_CONFIG)
+@case(config=_CONFIG, alone=True)
 async def half_open_roce(target: Target) -> None:
     """Send hundreds of REQs from eight addresses that never answer: another address must still get an answer."""
     port = await _service_port(target)
@@ -115,7 +115,7 @@ async def half_open_roce(target: Target) -> None:
         source.close()
 
 
-@case(config=_CONFIG)
+@case(config=_CONFIG, alone=True)
 async def silent_queue_pairs(target: Target) -> None:
     """Establish thousands of connections that then send nothing."""
     port = await _service_port(target)

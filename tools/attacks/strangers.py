@@ -63,7 +63,7 @@ async def nested_tokens(target: Target) -> None:
     await _repeat(target, nested)
 
 
-async def _newcomer(target: Target) -> None:
+async def newcomer(target: Target) -> None:
     """Check that a client from an address that took no part in the attack can log on."""
 
     def try_it() -> str:
@@ -80,14 +80,15 @@ async def _newcomer(target: Target) -> None:
         target.fail(f"a newcomer does not get in: {error}")
 
 
-def _many_descriptors() -> None:
+def many_descriptors() -> None:
+    """Let this process have many connections."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 20000), most))
 
 
 async def _crowd(target: Target, count: int, addresses: int, first: bytes) -> list[Stranger]:
     """Open many connections that send the same bytes and then nothing."""
-    _many_descriptors()
+    many_descriptors()
     found = []
     for index in range(count):
         try:
@@ -106,7 +107,7 @@ async def idle_strangers(target: Target) -> None:
     """
     crowd = await _crowd(target, 4608, 9, raw.negotiate())
     await asyncio.sleep(0.5)
-    await _newcomer(target)
+    await newcomer(target)
     for one in crowd:
         one.close()
 
@@ -114,7 +115,7 @@ async def idle_strangers(target: Target) -> None:
 @case()
 async def half_open_iwarp(target: Target) -> None:
     """Open 1,024 iWARP connections that send one byte of the MPA request: an SMB Direct client must still get in."""
-    _many_descriptors()
+    many_descriptors()
     port = target.server.ports["iwarp"]
     crowd = []
     for _ in range(1024):
@@ -150,7 +151,7 @@ async def unfinished_messages(target: Target) -> None:
             honest.close()
     except (*_GONE, TimeoutError) as error:
         target.fail(f"a logon with a large token is not answered: {error!r}")
-    await _newcomer(target)
+    await newcomer(target)
     for one in crowd:
         one.close()
 
@@ -206,7 +207,7 @@ async def guessing(target: Target) -> None:
     if soonest and soonest - begun < _SOON:
         target.fail(f"after {answered} wrong passwords the next is looked at within {soonest - begun:.3f} s")
     target.note(f"the right password was found after {soonest - begun:.1f} s" if soonest else "it was not found")
-    await _newcomer(target)
+    await newcomer(target)
 
 
 def _right_password(port: int) -> float:

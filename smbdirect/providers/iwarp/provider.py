@@ -227,7 +227,7 @@ class IwarpListener:
     def _readable(self) -> None:
         for _ in range(64):
             try:
-                sock, _address = self._sock.accept()
+                sock, address = self._sock.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -237,7 +237,10 @@ class IwarpListener:
                     self._resume_timer = self._loop.call_later(_ACCEPT_PAUSE, self._resume)
                     return
                 continue  # that connection ended in the backlog
-            self._provider.adopt(sock, self._on_request)
+            if self._provider.admits(address[0]):
+                self._provider.adopt(sock, self._on_request)
+            else:
+                sock.close()
 
     def _resume(self) -> None:
         self._loop.add_reader(self._sock, self._readable)
@@ -264,6 +267,8 @@ class IwarpProvider(Provider):
         self.handshakes: set[_Handshake] = set()
         self.unauthenticated = UnauthenticatedPeers(MAX_HANDSHAKES)
         """Peers with an incomplete MPA request."""
+        self.admits: Callable[[str], bool] = lambda host: True
+        """Whether an address may connect at all."""
         self._large_fpdus = large_fpdus
         self._peer_to_peer = peer_to_peer
         self._revision = revision
@@ -271,9 +276,10 @@ class IwarpProvider(Provider):
 
     adopts_sockets = True
 
-    def share_table(self, unauthenticated: UnauthenticatedPeers) -> None:
+    def share_table(self, unauthenticated: UnauthenticatedPeers, admits: Callable[[str], bool]) -> None:
         """See ``base.Provider.share_table``. Peers with an incomplete MPA request are counted."""
         self.unauthenticated = unauthenticated
+        self.admits = admits
 
     def available(self) -> str | None:
         """Return None: iWARP needs only TCP."""

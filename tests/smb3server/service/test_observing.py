@@ -182,7 +182,7 @@ def _on_any_port(body: Callable[[Service, Path], Awaitable[None]]) -> Callable[[
 
     async def with_port(service: Service, socket: Path) -> None:
         assert service.observing.port is None
-        await service.observing._listen("127.0.0.1", 0)
+        service.observing._listen("127.0.0.1", 0)
         await body(service, socket)
 
     return with_port

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -145,7 +147,7 @@ def test_the_port_answers_get_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def run() -> None:
         port = MetricsPort(lambda: b"a 1\n")
-        await port.start("127.0.0.1", 0)
+        port.start("127.0.0.1", 0)
         try:
             answer = await ask(port, b"GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n")
             assert answer.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4")
@@ -158,9 +160,63 @@ def test_the_port_answers_get_alone(monkeypatch: pytest.MonkeyPatch) -> None:
             # Neither endless heads nor silence hold a connection.
             assert await ask(port, b"GET " + b"x" * 20_000) == b""
             assert await ask(port, b"GET") == b""
-            assert not port._writers
+            assert not port.connections
         finally:
             await port.close()
+
+    asyncio.run(run())
+
+
+def test_a_client_that_does_not_read_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_port, "PATIENCE", 0.2)
+    size = 16 << 20
+
+    async def run() -> None:
+        port = MetricsPort(lambda: bytes(size))
+        port.start("127.0.0.1", 0)
+        loop = asyncio.get_running_loop()
+        with socket.socket() as slow:
+            slow.setblocking(False)
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await loop.sock_connect(slow, port.address)
+            await loop.sock_sendall(slow, b"GET /metrics HTTP/1.1\r\n\r\n")
+            async with asyncio.timeout(20):
+                while not port.connections:
+                    await asyncio.sleep(0.01)
+                while port.connections:
+                    await asyncio.sleep(0.01)
+                # What the system has taken may still come, but the server keeps nothing back for later.
+                received = 0
+                with contextlib.suppress(ConnectionResetError):
+                    while data := await loop.sock_recv(slow, 1 << 20):
+                        received += len(data)
+        assert received < size
+        await port.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("address", "is_here"), [("127.9.9.9", True), ("::1", True), ("192.0.2.1", False), ("fe80::1%eth0", False)]
+)
+def test_this_machine_may_always_ask(address: str, is_here: bool) -> None:
+    assert metrics_port.is_this_machine(address) is is_here
+
+
+def test_one_address_does_not_keep_others_out() -> None:
+    async def run() -> None:
+        port = MetricsPort(lambda: b"a 1\n", lambda host: False)
+        port.start("127.0.0.1", 0)
+        crowd = [await asyncio.open_connection(*port.address) for _ in range(40)]
+        await asyncio.sleep(0.1)
+        assert port.connections == metrics_port.MAX_CLIENTS_PER_ADDRESS
+        reader, writer = await asyncio.open_connection(*port.address, local_addr=("127.0.0.77", 0))
+        writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert (await reader.read()).endswith(b"ok\n")
+        for _, stream in (*crowd, (reader, writer)):
+            stream.transport.abort()
+        await port.close()
+        assert port.connections == 0
 
     asyncio.run(run())
 

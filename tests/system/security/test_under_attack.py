@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 
-from tools.attacks import accounts, lab, rights, strangers
+from tools.attacks import accounts, doors, lab, rights, strangers
 from tools.attacks.lab import CASES, MOST_LOG, MOST_PROCESSOR, MOST_RESIDENT, Verdict
 
-MODULES = (strangers, accounts, rights)
-"""Whose import registers the cases. RoCE's need a network namespace: ``python -m tools.attacks`` makes one."""
+MODULES = (strangers, doors, accounts, rights)
+"""Whose import registers the cases. Some need a network namespace: ``python -m tools.attacks`` makes one."""
 QUICK = ("which_accounts_exist", "stolen_ids", "escapes", "forged_log_lines")
 """Cases that take about a second each."""
 
@@ -25,9 +25,9 @@ def _run(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name, found in CASES.items() if "roce" not in found.config])
+@pytest.mark.parametrize("name", [name for name, found in CASES.items() if not found.alone])
 def test_the_innocent_are_served_and_nothing_is_taken(name: str) -> None:
-    """Every case of ``python -m tools.attacks`` but RoCE's, against the limits of ``tools.attacks.lab``."""
+    """Every case of ``python -m tools.attacks`` that may run beside others, against the limits of its ``lab``."""
     _run(name)
 
 
