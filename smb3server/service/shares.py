@@ -17,7 +17,8 @@ from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.values import split_folder
 from smb3server.service import stand_in
-from smb3server.state.recycling import Recycling
+from smb3server.state.recycling import USER as RECYCLING_USER
+from smb3server.state.recycling import Recycling, problem
 from smb3server.state.share import Share, ShareCapabilities, ShareFlags
 
 
@@ -41,7 +42,7 @@ def make_share(config: Config, share: ShareConfig, notes: list[str], backend: Lo
     """
     # What can fail comes before the store is opened.
     default_user = _default_user(share, config.accounts, notes)
-    return Share(
+    made = Share(
         share.name,
         backend=_backend(config, share) if backend is None else backend,
         path=str(share.path),
@@ -71,6 +72,8 @@ def make_share(config: Config, share: ShareConfig, notes: list[str], backend: Lo
         hides=hidden_name_test(share.hide_files, share.hide_dot_files),
         flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
     )
+    _make_recycle_folder(made, notes)
+    return made
 
 
 class Prepared(NamedTuple):
@@ -129,8 +132,24 @@ def _umask() -> int:
 def _recycling(share: ShareConfig) -> Recycling | None:
     if not share.recycle:
         return None
-    excludes = name_test(share.recycle_exclude)
-    return Recycling(split_folder(share.recycle_folder), excludes, share.recycle_max_size)
+    folder = split_folder(share.recycle_folder)
+    if not any(RECYCLING_USER in entry for entry in folder):
+        # What one user has deleted is not for the others.
+        folder = (*folder, RECYCLING_USER)
+    return Recycling(folder, name_test(share.recycle_exclude), share.recycle_max_size)
+
+
+def _make_recycle_folder(share: Share, notes: list[str]) -> None:
+    """Make the recycle folder before a client could make it for others."""
+    if share.recycling is None or share.backend is None or share.read_only or share.service:
+        return
+    try:
+        share.recycling.make(share.backend)
+    except OSError as error:
+        notes.append(
+            f"share {share.name}: {problem(error)}; clients cannot delete files there; remedy: make {share.path} "
+            "writable for this server, or set recycle = false"
+        )
 
 
 def _backend(config: Config, share: ShareConfig) -> LocalBackend:

@@ -17,6 +17,7 @@ from smb3server.backends.base import (
     FileInfo,
     FileKey,
     Handle,
+    KeptFolder,
     Kind,
     OpenedFile,
     OpenRequest,
@@ -26,7 +27,7 @@ from smb3server.backends.base import (
     User,
     VolumeInfo,
 )
-from smb3server.backends.local import syscalls
+from smb3server.backends.local import kept_folders, syscalls
 from smb3server.backends.local.file_ids import FileIds
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.local.impersonate import ActAs, LookAs
@@ -538,6 +539,10 @@ class LocalBackend(Backend):
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def keep_folder(self, path: Path, wanted: KeptFolder) -> bytes:
+        self.check_writable()
+        return kept_folders.keep(self.resolver, self.store, path, wanted)
 
     def volume(self) -> VolumeInfo:
         found = os.fstatvfs(self._root)
