@@ -14,10 +14,10 @@ import sys
 import time
 
 from smb3server.process import output
-from tools.attacks import accounts, lab, rights, roce, strangers
+from tools.attacks import accounts, bounds, lab, rights, roce, strangers
 from tools.attacks.lab import CASES, Case
 
-MODULES = (strangers, accounts, rights, roce)
+MODULES = (strangers, accounts, bounds, rights, roce)
 """Modules that register the cases when they are imported."""
 _NAMESPACE = "TOOLS_ATTACKS_NAMESPACE"
 
