@@ -64,9 +64,10 @@ async def _waiting_locks(target: Target) -> list[Any]:
     waiting: list[Any] = [tree]
     for _ in range(10):
         other = await target.log_on("carol")
-        other.client.credits_wanted = 512
+        client: Any = other.client
+        client.credits_wanted = 512
         for _ in range(4):
-            await other.client.echo()
+            await client.echo()
         file = await other.create("locks", _READ_WRITE, _OPEN)
         waiting += [asyncio.ensure_future(other.lock(file, [LockElement(0, 10, 0x2)])) for _ in range(200)]
     await asyncio.sleep(1)

@@ -138,6 +138,11 @@ class LocalBackend(Backend):
         self.supports_reflink = not self.read_only and root.clones_ranges()
         self.supports_compression = not self.read_only and root.compresses()
 
+    @property
+    def root_key(self) -> tuple[int, int]:
+        """Device and inode number of the root."""
+        return self._share_root.identity
+
     def is_available(self) -> bool:
         """Return whether the root exists. If another directory has the share's path now, new opens go there; present
         opens stay in the old one."""
