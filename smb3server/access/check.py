@@ -8,6 +8,12 @@ from smb3server.access.descriptor import OWNER_RIGHTS, Ace, AceFlag, AceType, Se
 from smb3server.access.masks import FILE_ALL_ACCESS, map_generic
 from smb3server.wire.create import Access
 
+GRANTING = frozenset((int(AceType.ALLOWED), int(AceType.ALLOWED_OBJECT)))
+"""Types of entries that allow."""
+DENYING = frozenset(
+    map(int, (AceType.DENIED, AceType.DENIED_OBJECT, AceType.DENIED_CALLBACK, AceType.DENIED_CALLBACK_OBJECT))
+)
+"""Types of entries that deny."""
 _OWNER_IMPLIED = int(Access.READ_CONTROL | Access.WRITE_DAC)
 
 
@@ -45,13 +51,8 @@ def granted_access(descriptor: SecurityDescriptor, token: Token) -> int:
         kind = ace.type
         if not _applies(ace, token, is_owner):
             continue
-        if kind in (AceType.ALLOWED, AceType.ALLOWED_OBJECT):
+        if kind in GRANTING:
             granted |= map_generic(ace.mask) & ~denied
-        elif kind in (
-            AceType.DENIED,
-            AceType.DENIED_OBJECT,
-            AceType.DENIED_CALLBACK,
-            AceType.DENIED_CALLBACK_OBJECT,
-        ):
+        elif kind in DENYING:
             denied |= map_generic(ace.mask) & ~granted
     return int(granted) & FILE_ALL_ACCESS

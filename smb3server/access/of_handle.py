@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.access import decide, tokens
 from smb3server.access.caller import Caller
-from smb3server.access.descriptor import AceFlag, AceType, Acl, Control, SecurityDescriptor, Sid, unpack
+from smb3server.access.descriptor import Ace, AceFlag, AceType, Acl, Control, SecurityDescriptor, Sid, unpack
 from smb3server.access.masks import map_generic
-from smb3server.access.posix import gid_of, group_sid, to_mode, to_posix_acl, uid_of, user_sid
+from smb3server.access.posix import Members, gid_of, group_sid, to_mode, to_posix_acl, uid_of, user_sid
 from smb3server.backends.base import Kind, User
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus, StatusError
@@ -107,11 +108,12 @@ def _specific(acl: Acl | None) -> Acl | None:
     """Replace generic rights by file rights in the entries that apply to the file itself. [MS-DTYP 2.5.3.4.7]"""
     if acl is None:
         return None
-    return acl._replace(
-        aces=tuple(
-            ace if ace.flags & AceFlag.INHERIT_ONLY else ace._replace(mask=map_generic(ace.mask)) for ace in acl.aces
-        )
-    )
+    return acl._replace(aces=tuple(map(_specific_ace, acl.aces)))
+
+
+def _specific_ace(ace: Ace) -> Ace:
+    mask = ace.mask if ace.flags & AceFlag.INHERIT_ONLY else map_generic(ace.mask)
+    return ace if mask == ace.mask else ace._replace(mask=mask)
 
 
 class HostUsers(Protocol):
@@ -173,7 +175,11 @@ def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: 
     user = caller.user
     if user is None:
         return
-    descriptor = _with_host_users(descriptor, accounts)
+    members = _host_members(accounts)
+    if descriptor.owner is not None:
+        users = members(descriptor.owner)
+        # A group may own a file. The host knows no such owner.
+        descriptor = descriptor._replace(owner=users[0] if len(users) == 1 else descriptor.owner)
     info = handle.info()
     uid = uid_of(descriptor.owner) if which & SecurityInformation.OWNER and descriptor.owner is not None else None
     gid = gid_of(descriptor.group) if which & SecurityInformation.GROUP and descriptor.group is not None else None
@@ -187,28 +193,18 @@ def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: 
         seen = _as_the_host_sees(descriptor, handle.info(), user.shared)
         least = _least_mode(handle.kind) if user.shared else 0
         with contextlib.suppress(PermissionError):
-            handle.set_permissions(None, None, to_mode(seen) | least, to_posix_acl(seen, least))
+            handle.set_permissions(None, None, to_mode(seen, members) | least, to_posix_acl(seen, least, members))
 
 
-def _with_host_users(descriptor: SecurityDescriptor, accounts: HostUsers) -> SecurityDescriptor:
-    """Replace the SID of each account that has a user of the host by S-1-22-1-uid: the kernel knows only those.
+def _host_members(accounts: HostUsers) -> Members:
+    """Return a function from the SID of an account that has a user of the host to S-1-22-1-uid: the kernel knows only
+    those. A group is its present members that have such users. Each SID is looked up once."""
 
-    An entry for a group becomes one for each of its present members that has such a user.
-    """
+    @functools.cache
+    def members(sid: Sid) -> Sequence[Sid]:
+        return [user_sid(user.uid) for user in accounts.host_users(sid)] or [sid]
 
-    def on_host(sid: Sid | None) -> Sequence[Sid | None]:
-        return [user_sid(user.uid) for user in accounts.host_users(sid)] or [sid] if sid is not None else [None]
-
-    if descriptor.owner is not None:
-        users = on_host(descriptor.owner)
-        # A group may own a file. The host knows no such owner.
-        descriptor = descriptor._replace(owner=users[0] if len(users) == 1 else descriptor.owner)
-    if descriptor.dacl is None:
-        return descriptor
-    aces = tuple(
-        ace._replace(sid=sid) for ace in descriptor.dacl.aces for sid in (on_host(ace.sid) if ace.sid else [ace.sid])
-    )
-    return descriptor._replace(dacl=descriptor.dacl._replace(aces=aces))
+    return members
 
 
 def _as_the_host_sees(descriptor: SecurityDescriptor, info: FileInfo, shared: bool) -> SecurityDescriptor:

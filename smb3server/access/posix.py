@@ -16,7 +16,8 @@ WRITE_ATTRIBUTES, WRITE_EA, DELETE. If the mode gives a class less than a wider 
 difference.
 
 DACL to POSIX ACL: each user and group of the host that the DACL names gets an entry of its own. Its bits are computed
-like those of the three classes, from the rights that its token would be granted. The mask limits none of them.
+like those of the three classes, from the rights that its token would be granted. The mask limits none of them. A DACL
+that names more than ``MAX_NAMED`` becomes a mode alone.
 
 DACL to mode: each class gets the bits that its members' tokens would be granted: r for FILE_READ_DATA, w for
 FILE_WRITE_DATA and FILE_APPEND_DATA together, x for FILE_EXECUTE. Mode to DACL to mode gives the same mode.
@@ -25,10 +26,28 @@ FILE_WRITE_DATA and FILE_APPEND_DATA together, x for FILE_EXECUTE. Mode to DACL 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 
-from smb3server.access.check import Token, granted_access
-from smb3server.access.descriptor import EVERYONE, LOCAL_SYSTEM, Ace, Acl, Control, SecurityDescriptor, Sid, allow, deny
-from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_EXECUTE, FILE_GENERIC_READ, FILE_GENERIC_WRITE
+from smb3server.access.check import DENYING, GRANTING, Token, granted_access
+from smb3server.access.descriptor import (
+    EVERYONE,
+    LOCAL_SYSTEM,
+    Ace,
+    AceFlag,
+    Acl,
+    Control,
+    SecurityDescriptor,
+    Sid,
+    allow,
+    deny,
+)
+from smb3server.access.masks import (
+    FILE_ALL_ACCESS,
+    FILE_GENERIC_EXECUTE,
+    FILE_GENERIC_READ,
+    FILE_GENERIC_WRITE,
+    map_generic,
+)
 from smb3server.wire.create import Access
 
 _UNIX_AUTHORITY = 22
@@ -77,6 +96,7 @@ def _rights(bits: int, directory: bool) -> int:
     return int(mask)
 
 
+_COUNTING = GRANTING | DENYING
 _READ_WRITE_EXECUTE = int(Access.READ_DATA | Access.WRITE_DATA | Access.APPEND_DATA | Access.EXECUTE)
 
 
@@ -121,20 +141,46 @@ def default_descriptor(
     return SecurityDescriptor(account or user, group, Acl(tuple(aces)), None, int(control))
 
 
-def to_mode(descriptor: SecurityDescriptor) -> int:
-    """Return the nine permission bits that come closest to the DACL."""
+Members = Callable[[Sid], Sequence[Sid]]
+"""Returns the users and groups of the host that a SID stands for, or the SID itself."""
+
+
+def _itself(sid: Sid) -> Sequence[Sid]:
+    return (sid,)
+
+
+def to_mode(descriptor: SecurityDescriptor, members: Members = _itself) -> int:
+    """Return the nine permission bits that come closest to the DACL. ``members`` resolves SIDs that the kernel does not
+    know."""
     mode = 0
     owner, group = descriptor.owner or _NOBODY, descriptor.group or _NOBODY
+    descriptor = _for_owner(descriptor, owner, members)
     for sids in ({owner, group, EVERYONE}, {group, EVERYONE}, {EVERYONE}):
         mode = mode << 3 | _bits(descriptor, owner, sids)
     return mode
+
+
+def _for_owner(descriptor: SecurityDescriptor, owner: Sid, members: Members) -> SecurityDescriptor:
+    """Return the descriptor with the entries for groups that the owner is in as entries for the owner."""
+    dacl = descriptor.dacl
+    if dacl is None:
+        return descriptor
+    others = {ace.sid for ace in dacl.aces if ace.sid is not None and ace.sid != owner}
+    owners = {sid for sid in others if owner in members(sid)}
+    if not owners:
+        return descriptor
+    aces = tuple(ace._replace(sid=owner) if ace.sid in owners else ace for ace in dacl.aces)
+    return descriptor._replace(dacl=dacl._replace(aces=aces))
 
 
 _NOBODY = Sid(_UNIX_AUTHORITY, (0,))
 
 
 def _bits(descriptor: SecurityDescriptor, owner: Sid, sids: set[Sid]) -> int:
-    granted = granted_access(descriptor, Token(owner, frozenset(sids), descriptor.group or _NOBODY))
+    return _bits_of(granted_access(descriptor, Token(owner, frozenset(sids), descriptor.group or _NOBODY)))
+
+
+def _bits_of(granted: int) -> int:
     bits = 4 if granted & Access.READ_DATA else 0
     if granted & Access.WRITE_DATA and granted & Access.APPEND_DATA:
         bits |= 2
@@ -147,22 +193,76 @@ _USER_OBJ, _NAMED_USER, _GROUP_OBJ, _NAMED_GROUP, _MASK, _OTHER = 0x01, 0x02, 0x
 _UNDEFINED = 0xFFFFFFFF
 
 
-def to_posix_acl(descriptor: SecurityDescriptor, at_least: int = 0) -> bytes | None:
-    """Return system.posix_acl_access in the kernel's format, or None if the mode is enough. [acl(5)]
+MAX_NAMED = 128
+"""Users and groups of the host that a POSIX ACL names. File systems have room for a few hundred, so a DACL that names
+more leaves them what the mode gives them on the host."""
 
-    ``at_least`` has mode bits that are set whatever the DACL says.
-    """
+
+class _Decided:
+    """Which rights the entries of a DACL, in their order, have decided for somebody. [MS-DTYP 2.5.3.2]"""
+
+    __slots__ = ("decided", "granted")
+
+    def __init__(self) -> None:
+        self.decided = 0
+        self.granted = 0
+
+    def add(self, mask: int, allows: bool, earlier: int = 0) -> None:
+        """Add an entry. It decides nothing that is decided, or was by another (``earlier``)."""
+        new = mask & ~self.decided & ~earlier
+        self.decided |= new
+        if allows:
+            self.granted |= new
+
+
+def _named(descriptor: SecurityDescriptor, members: Members) -> dict[tuple[int, int], int] | None:
+    """Return the permission bits of the users and groups of the host that a DACL names, in one pass over it. None: it
+    names too many."""
     aces = descriptor.dacl.aces if descriptor.dacl is not None else ()
-    named: dict[tuple[int, int], int] = {}
-    for sid in {ace.sid for ace in aces if ace.sid is not None} - {descriptor.owner, descriptor.group}:
-        uid, gid = uid_of(sid), gid_of(sid)
-        if uid is not None:
-            named[_NAMED_USER, uid] = _bits(descriptor, sid, {sid, EVERYONE})
-        elif gid is not None:
-            named[_NAMED_GROUP, gid] = _bits(descriptor, sid, {sid, EVERYONE})
+    known: dict[Sid, list[_Decided]] = {}
+    of_host: dict[tuple[int, int], _Decided] = {}
+    everyone = _Decided()
+
+    def on_host(sid: Sid) -> list[_Decided]:
+        keys = []
+        for member in members(sid):
+            uid, gid = uid_of(member), gid_of(member)
+            if member not in (descriptor.owner, descriptor.group) and (uid is not None or gid is not None):
+                keys.append((_NAMED_USER, uid) if uid is not None else (_NAMED_GROUP, gid or 0))
+        return [of_host.setdefault(key, _Decided()) for key in keys]
+
+    for ace in aces:
+        if (
+            ace.sid is None
+            or ace.flags & AceFlag.INHERIT_ONLY
+            or (ace.type not in GRANTING and ace.type not in DENYING)
+        ):
+            continue
+        mask, allows = map_generic(ace.mask) & _READ_WRITE_EXECUTE, ace.type in GRANTING
+        if ace.sid == EVERYONE:
+            everyone.add(mask, allows)
+            continue
+        found = known.get(ace.sid)
+        if found is None:
+            found = known[ace.sid] = on_host(ace.sid)
+            if len(of_host) > MAX_NAMED:
+                return None
+        for one in found:
+            one.add(mask, allows, everyone.decided)
+    return {key: _bits_of(one.granted | everyone.granted & ~one.decided) for key, one in of_host.items()}
+
+
+def to_posix_acl(descriptor: SecurityDescriptor, at_least: int = 0, members: Members = _itself) -> bytes | None:
+    """Return system.posix_acl_access in the kernel's format, or None if the mode is enough, or more than ``MAX_NAMED``
+    users and groups are named. [acl(5)]
+
+    ``at_least`` has mode bits that are set whatever the DACL says. ``members`` resolves SIDs that the kernel does not
+    know.
+    """
+    named = _named(descriptor, members)
     if not named:
         return None
-    mode = to_mode(descriptor) | at_least
+    mode = to_mode(descriptor, members) | at_least
     group = mode >> 3 & 7
     mask = group
     for bits in named.values():

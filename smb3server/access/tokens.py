@@ -127,30 +127,40 @@ def new_descriptor(
     anything, the mode decides: the result is then None, or a descriptor with an owner only, if several accounts share
     the owner's user of the host. Raises ``ValueError`` if ``creator`` is malformed.
     """
-    above = None
-    if parent is not None:
-        try:
-            above = unpack(parent)
-        except ValueError:
-            above = None
-    given: SecurityDescriptor | None = unpack(creator) if creator is not None else None
-    if given is None and (above is None or not passes_on(above)):
+    if creator is None and parent is not None:
+        return _inherited(parent, directory, token, user is None or user.shared)
+    above = _KNOWN.find(parent).parsed if parent is not None else None
+    if creator is None:
         return _owner_alone(token.user) if user is None or user.shared else None
-    default = None
-    if given is not None:
-        acting = user or User(os.geteuid(), os.getegid())
-        default = default_descriptor(0o755 if directory else 0o744, acting.uid, acting.gid, directory).dacl
+    acting = user or User(os.geteuid(), os.getegid())
     made = create_descriptor(
         above,
-        given,
+        unpack(creator),
         is_container=directory,
         token=token,
-        default_dacl=default,
-        # Windows marks inherited ACEs only if the parent's descriptor has the mark (AUTO_INHERITED) itself.
-        auto_inherit=above is not None and bool(above.control & Control.DACL_AUTO_INHERITED),
+        default_dacl=default_descriptor(0o755 if directory else 0o744, acting.uid, acting.gid, directory).dacl,
+        auto_inherit=_inherits(above),
     )
-    if given is None and made.dacl is None and made.sacl is None:
-        return _owner_alone(token.user) if user is None or user.shared else None
+    return made.pack()
+
+
+def _inherits(above: SecurityDescriptor | None) -> bool:
+    """Return whether inherited ACEs are marked. Windows marks them only if the folder's descriptor has the mark
+    (AUTO_INHERITED) itself."""
+    return above is not None and bool(above.control & Control.DACL_AUTO_INHERITED)
+
+
+@functools.lru_cache(maxsize=64)
+def _inherited(parent: bytes, directory: bool, token: Token, shared: bool) -> bytes | None:
+    """Return ``new_descriptor`` of a file whose creator gives no descriptor. Many files are made in one folder."""
+    above = _KNOWN.find(parent).parsed
+    if above is None or not passes_on(above):
+        return _owner_alone(token.user) if shared else None
+    made = create_descriptor(
+        above, None, is_container=directory, token=token, default_dacl=None, auto_inherit=_inherits(above)
+    )
+    if made.dacl is None and made.sacl is None:
+        return _owner_alone(token.user) if shared else None
     return made.pack()
 
 

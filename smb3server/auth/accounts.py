@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from smb3server.access.descriptor import ANONYMOUS, AUTHENTICATED_USERS, Sid
+from smb3server.access.identity import HOST_GROUP
 from smb3server.auth.groups import Groups
 from smb3server.backends.base import User
 
@@ -120,6 +121,41 @@ def _builtin(number: int) -> Sid:
     return Sid(_NT, (32, number))
 
 
+class _Index:
+    """The accounts and groups of one moment, by what look-ups ask for: a client may ask for thousands at once."""
+
+    def __init__(self, users: UserDatabase, groups: Groups) -> None:
+        self._users = users
+        self.accounts = sorted(users, key=lambda account: account.name.casefold())
+        """Ordered by name."""
+        self.by_rid = {rid(account.name): account for account in reversed(self.accounts)}
+        self.by_uid: dict[int, Account] = {}
+        self._by_gid: dict[int, list[Account]] = {}
+        for account in self.accounts:
+            if account.user is not None:
+                self.by_uid.setdefault(account.user.uid, account)
+                for gid in {account.user.gid, *account.user.groups}:
+                    self._by_gid.setdefault(gid, []).append(account)
+        self._groups = groups
+        self.groups = {group_rid(name): name for name in groups}
+        self._members: dict[str, list[Account]] = {}
+
+    def members(self, group: str) -> list[Account]:
+        """Return the members of a group that have accounts, ordered by name."""
+        known = self._members.get(group)
+        if known is None:
+            names = self._groups.members(group)
+            found: dict[str, Account] = {}
+            for entry in names:
+                gid = entry.removeprefix(HOST_GROUP)
+                named = self._users.find(entry)
+                for account in self._by_gid.get(int(gid), ()) if gid != entry else (named,) if named else ():
+                    if account.identity.is_on(names):
+                        found[account.name.casefold()] = account
+            known = self._members[group] = [found[name] for name in sorted(found)]
+        return known
+
+
 class Accounts:
     """Look-ups of the accounts of one server. Later changes of ``users`` are seen."""
 
@@ -137,6 +173,8 @@ class Accounts:
         self.domain_seed = domain_seed
         """12 bytes from which the SID of the domain is made."""
         self.guests_may_ask = guests_may_ask
+        self._indexed: tuple[int, Groups, _Index] | None = None
+        """What the latest index was made from, and the index."""
         self._principals: dict[Sid, Identity] = {}
         """Principals without an account that have logged on, the latest last."""
 
@@ -189,7 +227,14 @@ class Accounts:
         group = self._group(number)
         if group is not None:
             return [account.user for account in self._members(group) if account.user is not None]
-        return [account.user for account in self._users if account.user is not None and rid(account.name) == number]
+        account = self._index().by_rid.get(number)
+        return [account.user] if account is not None and account.user is not None else []
+
+    def _index(self) -> _Index:
+        version, groups, known = self._users.version, self.groups, self._indexed
+        if known is None or known[0] != version or known[1] is not groups:
+            known = self._indexed = (version, groups, _Index(self._users, groups))
+        return known[2]
 
     # Groups
 
@@ -228,11 +273,10 @@ class Accounts:
         return [] if known is not None and known.use is Use.ALIAS else None
 
     def _members(self, group: str) -> list[Account]:
-        names = self.groups.members(group)
-        return [account for _, account in self.users() if account.identity.is_on(names)]
+        return self._index().members(group)
 
     def _group(self, number: int) -> str | None:
-        return next((name for name in self.groups if group_rid(name) == number), None)
+        return self._index().groups.get(number)
 
     def _rid_of(self, sid: Sid) -> int | None:
         """Return the RID of a SID of this domain."""
@@ -241,7 +285,7 @@ class Accounts:
 
     def users(self) -> Iterator[tuple[int, Account]]:
         """Iterate over RIDs and accounts, ordered by name."""
-        for account in sorted(self._users, key=lambda account: account.name.casefold()):
+        for account in self._index().accounts:
             yield rid(account.name), account
 
     def by_sid(self, sid: Sid) -> Known | None:
@@ -261,7 +305,8 @@ class Accounts:
             group = self._group(subs[4])
             if group is not None:
                 return Known(sid, Use.ALIAS, self.domain, group)
-            return next((self._known(account, sid) for number, account in self.users() if number == subs[4]), None)
+            account = self._index().by_rid.get(subs[4])
+            return self._known(account, sid) if account is not None else None
         if sid in self._principals:
             identity = self._principals[sid]
             return Known(sid, Use.USER, identity.domain, identity.name)
@@ -297,9 +342,9 @@ class Accounts:
 
     def _unix(self, sid: Sid, kind: int, number: int) -> Known | None:
         if kind == 1:
-            for account in self._users:
-                if account.user is not None and account.user.uid == number:
-                    return self._known(account, sid)
+            account = self._index().by_uid.get(number)
+            if account is not None:
+                return self._known(account, sid)
             with contextlib.suppress(KeyError, OverflowError):
                 return Known(sid, Use.USER, UNIX_USER, pwd.getpwuid(number).pw_name)
         elif kind == 2:

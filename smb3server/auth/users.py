@@ -76,6 +76,8 @@ class UserDatabase:
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
+        self.version = 0
+        """Another number after each change."""
 
     def __len__(self) -> int:
         return len(self._accounts)
@@ -83,11 +85,13 @@ class UserDatabase:
     def add(self, account: Account) -> None:
         """Add an account, or replace the account of the same name."""
         self._accounts[account.name.casefold()] = account
+        self.version += 1
 
     def replace(self, accounts: Iterable[Account]) -> None:
         """Have these accounts and no others from now on. Threads that look something up see all of the change, or
         nothing of it."""
         self._accounts = {account.name.casefold(): account for account in accounts}
+        self.version += 1
 
     def __iter__(self) -> Iterator[Account]:
         return iter(self._accounts.values())

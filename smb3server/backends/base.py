@@ -457,6 +457,18 @@ class Remembered(ABC):
         """Open the file as ``Backend.open`` would by its name. Raises ``FileNotFoundError`` if it is gone."""
 
 
+class KeptFolder(NamedTuple):
+    """A folder that the server makes in its own name. (``Backend.keep_folder``)"""
+
+    descriptor: bytes | None
+    """The security descriptor that it gets. None: it must be there, and keeps its own."""
+    mode: int
+    accepts: Callable[[bytes | None], bool]
+    """Returns whether the stored descriptor of a present folder shows that it was made for this purpose."""
+    user: User | None = None
+    """To whom it belongs on the host. None means the server."""
+
+
 class Backend(ABC):
     """The store of one share."""
 
@@ -540,6 +552,13 @@ class Backend(ABC):
             except OSError:
                 return None
         return None
+
+    def keep_folder(self, path: Path, wanted: KeptFolder) -> bytes:
+        """Make a folder in the name of the server, or take the present one. Return its security descriptor.
+
+        A folder that is there gets mode and descriptor anew. No symlink is followed, and the last component is not
+        looked up in another case. Raises ``OSError``: PermissionError for a folder that somebody else has made."""
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     @abstractmethod
     def volume(self) -> VolumeInfo:

@@ -33,6 +33,8 @@ def bench(address: str, size: int, as_json: bool, **options: Any) -> int:
         import os
         import secrets
 
+        from smb3server.wire.attributes import TEMPORARY
+
         where = address_of(address)
         began = time.monotonic()
         share = await shares.at(where)
@@ -44,6 +46,8 @@ def bench(address: str, size: int, as_json: bool, **options: Any) -> int:
         figures: dict[str, float] = {}
         try:
             async with await share.open(name, "xb") as file:
+                # A share's recycle folder does not keep such a file.
+                await share.set_attributes(name, TEMPORARY)
                 began = time.monotonic()
                 for at in range(0, amount, len(block)):
                     await file.write(memoryview(block)[: amount - at])

@@ -118,7 +118,7 @@ async def _move(tree: Tree) -> Moved:
 async def _both_ways(tree: Tree) -> Moved:
     name = f".smb3server-doctor-{secrets.token_hex(8)}.tmp"
     options = int(CreateOptions.DELETE_ON_CLOSE | CreateOptions.NON_DIRECTORY_FILE)
-    file = await tree.create(name, READ_WRITE, CreateDisposition.CREATE, options, share=0)
+    file = await tree.create(name, READ_WRITE, CreateDisposition.CREATE, options, 0, attr.TEMPORARY)
     data = os.urandom(AMOUNT)
     meter = _Meter(tree)
     try:

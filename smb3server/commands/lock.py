@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from smb3server.dispatch.lookup import find_open, handle_of
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.waiting import answer
@@ -74,8 +76,7 @@ def _store(
         if opened.file is None or opened.handle is None:
             return
         opened.lock_sequences.pop(_sequence_index(request, opened, body), None)
-        for element in taken:
-            _give_back(opened, opened.file, element)
+        _give_back(opened, opened.file, taken)
         for lock in released:
             # Another open may hold the range by now: then the client has lost its lock by this failure.
             kind = _EXCLUSIVE if lock.exclusive else _SHARED
@@ -127,10 +128,10 @@ def _unlock(opened: Open, file: File[Open], elements: list[LockElement], release
             lock = file.locks.release(opened, element.offset, element.length, grant=False)
             if lock is None:
                 raise StatusError(NtStatus.RANGE_NOT_LOCKED)
-            _release_on_host(opened, file, element)
             released.append(lock)
     finally:
         if released:
+            _release_on_host(opened, file, released)
             file.locks.grant_waiters()
 
 
@@ -160,8 +161,7 @@ def _lock(
             else:
                 return _wait(request, body, opened, file, element)
     except (StatusError, OSError):
-        for element in reversed(taken):
-            _give_back(opened, file, element)
+        _give_back(opened, file, taken)
         raise
     return None
 
@@ -190,10 +190,10 @@ def _take_from_host(opened: Open, file: File[Open], element: LockElement) -> boo
     try:
         taken = host_locks.take(_on_host(opened), element.offset, element.length, bool(element.flags & _EXCLUSIVE))
     except OSError:
-        _give_back(opened, file, element)
+        _give_back(opened, file, [element])
         raise
     if not taken:
-        _give_back(opened, file, element)
+        _give_back(opened, file, [element])
     return taken
 
 
@@ -202,15 +202,21 @@ def _on_host(opened: Open) -> int | None:
     return opened.descriptor if opened.tree.share.posix_locks else None
 
 
-def _release_on_host(opened: Open, file: File[Open], element: LockElement) -> None:
+def _release_on_host(opened: Open, file: File[Open], ranges: Sequence[Lock[Open] | LockElement]) -> None:
     descriptor = _on_host(opened)
     if descriptor is not None:
-        host_locks.release(descriptor, file.locks.locks_of(opened), element.offset, element.length)
+        host_locks.release(descriptor, file.locks.locks_of(opened), [(entry.offset, entry.length) for entry in ranges])
 
 
-def _give_back(opened: Open, file: File[Open], element: LockElement) -> None:
-    file.locks.release_newest(opened, element.offset, element.length, bool(element.flags & _EXCLUSIVE))
-    _release_on_host(opened, file, element)
+def _give_back(opened: Open, file: File[Open], taken: Sequence[LockElement]) -> None:
+    """Release what a request has taken, whose later part has failed."""
+    for element in reversed(taken):
+        exclusive = bool(element.flags & _EXCLUSIVE)
+        file.locks.release_newest(opened, element.offset, element.length, exclusive, grant=False)
+    try:
+        _release_on_host(opened, file, taken)
+    finally:
+        file.locks.grant_waiters()
 
 
 def _wait(request: TreeRequest, body: LockRequest, opened: Open, file: File[Open], element: LockElement) -> Pending:
@@ -231,13 +237,17 @@ def _wait(request: TreeRequest, body: LockRequest, opened: Open, file: File[Open
             file.locks.wait(opened, element.offset, element.length, exclusive, lambda: answer(pending, granted), closed)
         ]
 
+    def look() -> None:
+        for waiter in waiting:
+            file.locks.retry(waiter)
+
     def again() -> None:
         """Try again, because there is no notification when a program of the host unlocks a range."""
         if opened.handle is None:
             closed()
         elif not pending.done:
             queue()
-            file.locks.grant_waiters()
+            look()
 
     def closed() -> None:
         pending.fail(StatusError(NtStatus.RANGE_NOT_LOCKED))
@@ -255,5 +265,5 @@ def _wait(request: TreeRequest, body: LockRequest, opened: Open, file: File[Open
     waiting: list[Waiter[Open]] = []
     queue()
     if opened.tree.share.posix_locks:
-        request.connection.loop.call_later(_HOST_POLL, file.locks.grant_waiters)
+        request.connection.loop.call_later(_HOST_POLL, look)
     return pending

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from shlex import quote
 
+from smb3server.backends.local.impersonate import may_act
 from smb3server.config.error import Problem, Problems, label
 from smb3server.config.model import Config, ShareConfig
 from smb3server.net.host import rdma_devices
-from smb3server.process import capabilities
+from smb3server.process import capabilities, folder_ways
 from smb3server.process.capabilities import Capability
 from smb3server.settings import store_access
 
@@ -23,7 +26,15 @@ _FIRST_FREE_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 def advise(config: Config, problems: Problems) -> list[Problem]:
     """Return the warnings for a configuration, in the order of its file. ``problems`` has the places of settings."""
     advice = _Advice(config, problems)
-    for find in (advice.files, advice.shares, advice.users, advice.guests, advice.network, advice.cluster):
+    for find in (
+        advice.files,
+        advice.shares,
+        advice.acting,
+        advice.users,
+        advice.guests,
+        advice.network,
+        advice.cluster,
+    ):
         for owner, key, text in find():
             advice.found.append(Problem(text, label(owner, key), problems.place(owner, key)))
     notes = [Problem(note) for note in config.notes]
@@ -71,6 +82,33 @@ class _Advice:
                 yield owner, "force_user", "every user of the share acts as root: they can read and change all files"
             if share.continuous_availability and not share.service and self._config.cluster.url:
                 yield owner, "continuous_availability", "without a service the share does not move to another node"
+
+    def acting(self) -> Iterator[Finding]:
+        """Shares where users without a user of the host of their own can do less than is meant."""
+        if self._config.drop_privileges or not may_act():
+            return
+        for share in self._config.shares:
+            owner, without = (
+                f"share {share.name}",
+                any(account.user is None and share.admits(account) for account in self._config.accounts),
+            )
+            try:
+                way = folder_ways.follow(os.fspath(share.path))
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    yield owner, "path", f"{error.filename} is {error.strerror}; the share is not served"
+                continue
+            found, stranger = os.fstat(way.descriptor), way.stranger(os.fstat(way.descriptor).st_uid)
+            way.close()
+            if share.force_user is not None or not (share.guest or without):
+                continue
+            acting = "users without unix_user act as nobody there"
+            if stranger and found.st_uid:
+                remedy = "remedy: take away that right, or set force_user"
+                yield owner, "path", f"{stranger}, who could put another folder in its place: {acting}; {remedy}"
+            elif not share.never_written and not found.st_uid and not found.st_mode & stat.S_IWOTH:
+                remedy = f"remedy: chown nobody {quote(str(share.path))}, or set force_user, or the users' unix_user"
+                yield owner, "path", f"belongs to root: {acting}, who may not write; {remedy}"
 
     def users(self) -> Iterator[Finding]:
         """Users who may do everything."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import struct
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from smb3server.wire.attributes import MAX_OFFSET
@@ -49,13 +50,24 @@ def take(descriptor: int | None, offset: int, length: int, exclusive: bool) -> b
     return _set(descriptor, fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK, offset, length)
 
 
-def release(descriptor: int | None, kept: Iterable[Lock[Owner]], offset: int, length: int) -> None:
-    """Unlock a range on the host after its lock was removed from the server's table.
+def release(descriptor: int | None, kept: Iterable[Lock[Owner]], ranges: Iterable[tuple[int, int]]) -> None:
+    """Unlock ranges (offset and length) on the host after their locks were removed from the server's table.
 
-    ``kept`` are the other locks of the open. They are taken again, because POSIX unlocks where they overlap the range.
-    Raises ``OSError``."""
+    ``kept`` are the other locks of the open. Those that overlap the ranges are taken again, because POSIX unlocks them,
+    too. Raises ``OSError``."""
     if descriptor is None:
         return
-    _set(descriptor, fcntl.F_UNLCK, offset, length)
+    begins: list[int] = []
+    ends: list[int] = []
+    for offset, length in sorted(ranges):
+        _set(descriptor, fcntl.F_UNLCK, offset, length)
+        if ends and offset <= ends[-1]:
+            ends[-1] = max(ends[-1], offset + length)
+        else:
+            begins.append(offset)
+            ends.append(offset + length)
     for lock in sorted(kept, key=lambda lock: lock.exclusive):
-        _set(descriptor, fcntl.F_WRLCK if lock.exclusive else fcntl.F_RDLCK, lock.offset, lock.length)
+        # The first of the unlocked parts that ends behind the lock's offset.
+        part = bisect_right(ends, lock.offset)
+        if part < len(begins) and begins[part] < lock.offset + lock.length:
+            _set(descriptor, fcntl.F_WRLCK if lock.exclusive else fcntl.F_RDLCK, lock.offset, lock.length)

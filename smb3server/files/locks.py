@@ -10,6 +10,8 @@ from typing import Generic, TypeVar
 from smb3server.files.range_index import RangeIndex
 
 MAX_OFFSET = (1 << 64) - 1
+AT_ONCE = 256
+"""Waiting requests that are looked at in one turn."""
 _Exact = tuple[int, int, bool]
 """(offset, length, exclusive)."""
 
@@ -35,6 +37,8 @@ class Waiter(Generic[Owner]):
     cancelled."""
 
     lock: Lock[Owner]
+    number: int
+    """Requests that began to wait earlier have lower numbers."""
     on_granted: Callable[[], None]
     """Called when the lock is held."""
     on_closed: Callable[[], None]
@@ -52,7 +56,20 @@ class LockTable(Generic[Owner]):
     ``if table.locks`` is the cheap test of the data path for "no locks at all". A malicious client may hold very many
     locks, so only operations on all locks of one owner iterate over locks."""
 
-    __slots__ = ("_by_owner", "_call_soon", "_count", "_exclusive", "_granted", "_shared", "locks", "waiters")
+    __slots__ = (
+        "_by_owner",
+        "_call_soon",
+        "_count",
+        "_exclusive",
+        "_freed",
+        "_granted",
+        "_number",
+        "_shared",
+        "_wanted",
+        "_waiting",
+        "locks",
+        "waiters",
+    )
 
     def __init__(
         self,
@@ -66,8 +83,14 @@ class LockTable(Generic[Owner]):
         self.locks: dict[Lock[Owner], None] = {}
         """In the order in which they were taken. Only this class changes it."""
         # Invariant: a lock of locks is in exactly one of _exclusive and _shared, and in _by_owner.
-        self.waiters: list[Waiter[Owner]] = []
-        """Requests whose lock is not held yet, oldest first."""
+        self.waiters: dict[Lock[Owner], Waiter[Owner]] = {}
+        """Requests whose lock is not held yet, oldest first. Only this class changes it."""
+        # Invariant: a lock of waiters is in _wanted, and in _waiting under its owner.
+        self._wanted: RangeIndex[Lock[Owner]] = RangeIndex()
+        self._waiting: dict[Owner, dict[Lock[Owner], None]] = {}
+        self._number = 0
+        self._freed: list[Lock[Owner]] = []
+        """Locks that were released, and whose ranges somebody may wait for."""
         self._granted: dict[Waiter[Owner], None] = {}
         """Requests that hold their lock and have not been notified yet. None of them is in ``waiters``."""
         self._exclusive: RangeIndex[Lock[Owner]] = RangeIndex()
@@ -96,6 +119,8 @@ class LockTable(Generic[Owner]):
         del self.locks[lock]
         (self._exclusive if exclusive else self._shared).remove(lock)
         self._count(owner, -1)
+        if self.waiters:
+            self._freed.append(lock)
         return lock
 
     def conflicts(self, owner: Owner, offset: int, length: int, exclusive: bool) -> bool:
@@ -124,16 +149,28 @@ class LockTable(Generic[Owner]):
         on_closed: Callable[[], None],
     ) -> Waiter[Owner]:
         """Queue a lock that could not be taken now. ``cancel`` withdraws it."""
-        waiter = Waiter(Lock(owner, offset, length, exclusive), on_granted, on_closed)
-        self.waiters.append(waiter)
+        self._number += 1
+        waiter = Waiter(Lock(owner, offset, length, exclusive), self._number, on_granted, on_closed)
+        self.waiters[waiter.lock] = waiter
+        self._wanted.add(waiter.lock)
+        self._waiting.setdefault(owner, {})[waiter.lock] = None
         return waiter
+
+    def _forget(self, lock: Lock[Owner]) -> Waiter[Owner]:
+        """Remove a waiting request."""
+        self._wanted.remove(lock)
+        waiting = self._waiting[lock.owner]
+        del waiting[lock]
+        if not waiting:
+            del self._waiting[lock.owner]
+        return self.waiters.pop(lock)
 
     def cancel(self, waiter: Waiter[Owner]) -> bool:
         """Withdraw a waiting request. Return False if it has already been notified.
 
         On True it does not hold the lock, and no callback will be called."""
-        if waiter in self.waiters:
-            self.waiters.remove(waiter)
+        if waiter.lock in self.waiters:
+            self._forget(waiter.lock)
             return True
         if waiter in self._granted:
             del self._granted[waiter]
@@ -158,8 +195,7 @@ class LockTable(Generic[Owner]):
 
     def count_of(self, owner: Owner) -> int:
         """Return the number of locks that ``owner`` holds or waits for."""
-        waiting = sum(waiter.lock.owner is owner for waiter in self.waiters)
-        return waiting + sum(len(same) for same in self._by_owner.get(owner, {}).values())
+        return len(self._waiting.get(owner, ())) + sum(len(same) for same in self._by_owner.get(owner, {}).values())
 
     def release(self, owner: Owner, offset: int, length: int, grant: bool = True) -> Lock[Owner] | None:
         """Release and return one lock of exactly this range, or return None. An exclusive lock is released first.
@@ -170,18 +206,17 @@ class LockTable(Generic[Owner]):
             self.grant_waiters()
         return released
 
-    def release_newest(self, owner: Owner, offset: int, length: int, exclusive: bool) -> None:
-        """Undo an ``acquire`` of a request that failed later."""
+    def release_newest(self, owner: Owner, offset: int, length: int, exclusive: bool, grant: bool = True) -> None:
+        """Undo an ``acquire`` of a request that failed later. ``grant``: as for ``release``."""
         self._remove(owner, offset, length, exclusive)
-        self.grant_waiters()
+        if grant:
+            self.grant_waiters()
 
     def release_owner(self, owner: Owner) -> None:
         """Release all locks of an open that is closed, and end its waiting requests with ``on_closed``."""
         if not (self.locks or self.waiters or self._granted):
             return
-        gone = [waiter for waiter in self.waiters if waiter.lock.owner is owner]
-        if gone:
-            self.waiters = [waiter for waiter in self.waiters if waiter.lock.owner is not owner]
+        gone = [self._forget(lock) for lock in list(self._waiting.get(owner, ()))]
         for waiter in [waiter for waiter in self._granted if waiter.lock.owner is owner]:
             del self._granted[waiter]
             gone.append(waiter)
@@ -193,22 +228,37 @@ class LockTable(Generic[Owner]):
         self._count(owner, -len(locks))
         for waiter in gone:
             self._call_soon(waiter.on_closed)
-        if locks:
+        if locks and self.waiters:
+            self._freed += locks
             self.grant_waiters()
 
     def grant_waiters(self) -> None:
-        """Grant the waiting locks that no longer conflict. They are held on return; their requests are notified in a
-        later turn."""
-        waiting: list[Waiter[Owner]] = []
-        for waiter in self.waiters:
-            lock = waiter.lock
-            if self.conflicts(lock.owner, lock.offset, lock.length, lock.exclusive):
-                waiting.append(waiter)
-            else:
+        """Grant the waiting locks that no longer conflict, oldest first, where locks were released.
+
+        They are held on return, except for those beyond the first ``AT_ONCE`` that come in later turns. Their requests
+        are notified in a later turn."""
+        freed, self._freed = self._freed, []
+        found: dict[Lock[Owner], None] = {}
+        for lock in freed:
+            if len(found) == len(self.waiters):
+                break
+            found.update(dict.fromkeys(self._wanted.overlapping(lock.offset, lock.length)))
+        self._grant(sorted(found, key=lambda lock: self.waiters[lock].number))
+
+    def retry(self, waiter: Waiter[Owner]) -> None:
+        """Grant a waiting lock if it no longer conflicts, whether or not a lock was released."""
+        if waiter.lock in self.waiters:
+            self._grant([waiter.lock])
+
+    def _grant(self, candidates: list[Lock[Owner]]) -> None:
+        for lock in candidates[:AT_ONCE]:
+            if lock in self.waiters and not self.conflicts(lock.owner, lock.offset, lock.length, lock.exclusive):
+                waiter = self._forget(lock)
                 self.add(lock)
                 self._granted[waiter] = None
                 self._call_soon(partial(self._notify_granted, waiter))
-        self.waiters = waiting
+        if len(candidates) > AT_ONCE:
+            self._call_soon(partial(self._grant, candidates[AT_ONCE:]))
 
     def _notify_granted(self, waiter: Waiter[Owner]) -> None:
         """Notify a granted request. The owner may have given the lock up meanwhile by ``cancel`` or by an unlock."""

@@ -53,6 +53,9 @@ class _Chunk(Generic[T]):
             for entry in self.ranges
         )
 
+    def overlapping(self, first: int, last: int) -> list[T]:
+        return [entry for entry in self.ranges if entry.offset <= last and entry.offset + entry.length > first]
+
 
 class RangeIndex(Generic[T]):
     """An index of ranges, initially empty."""
@@ -130,3 +133,14 @@ class RangeIndex(Generic[T]):
             if chunk.overlaps(offset, last, excluded):
                 return True
         return False
+
+    def overlapping(self, offset: int, length: int) -> list[T]:
+        """Return the ranges that overlap the given one, as ``overlapped`` has it."""
+        last = offset + length - 1
+        found: list[T] = []
+        for first, chunk in zip(self._firsts, self._chunks, strict=True):
+            if first[0] > last:
+                break
+            if chunk.end >= offset:
+                found += chunk.overlapping(offset, last)
+        return found

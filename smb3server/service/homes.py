@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from smb3server.backends.local.impersonate import may_act
 from smb3server.config.checks import check_folder
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
@@ -34,6 +35,15 @@ class HomeShares:
         self._config = config
         self._make = make
 
+    def _was_named(self, user: str) -> bool:
+        """Return whether somebody on this machine has named the account: in the configuration, or by its unix_user.
+
+        Administrators by SMB may make accounts of any name, and would act as whoever has the home. A server that acts as
+        nobody else has no such users.
+        """
+        account = self._server.users.find(user)
+        return account is not None and (not account.stored or account.user is not None or not may_act())
+
     def find(self, name: str, identity: Identity | None) -> Share | None:
         """Return the home share of a user with an account, if ``name`` is the user's name.
 
@@ -44,6 +54,14 @@ class HomeShares:
             return None
         user = identity.name
         if name.casefold() != user.casefold() or "/" in user or user.startswith("."):
+            return None
+        if not self._was_named(user):
+            log.warning(
+                "home of %s: not served, as an account without unix_user may have been made from afar; remedy: "
+                "smb3server user set %s --unix-user NAME",
+                user,
+                user,
+            )
             return None
         path = Path(str(homes.path).replace(USER, user))
         # The template's users may be fewer than all.

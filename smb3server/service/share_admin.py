@@ -21,6 +21,7 @@ from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.stored_shares import StoredShares, Table
 from smb3server.persistence.store import StoreError
+from smb3server.process import folder_ways
 from smb3server.service.reload import Outcome, Reload
 from smb3server.service.running_shares import RunningShares
 from smb3server.state.ports import ShareChangeError, ShareProblem
@@ -43,6 +44,19 @@ def _put(table: dict[str, SecurityDescriptor], key: str, value: SecurityDescript
         table.pop(key, None)
     else:
         table[key] = value
+
+
+def _resolved(name: str, path: str) -> str:
+    """Return the path of a folder without symbolic links, so that nobody can lead it elsewhere later. Raises
+    ``ShareChangeError`` for a link that somebody else than root may have made."""
+    try:
+        way = folder_ways.follow(path)
+    except OSError as error:
+        raise ShareChangeError(ShareProblem.NO_FOLDER, f"share {name}: {error.filename}: {error.strerror}") from error
+    try:
+        return way.path()
+    finally:
+        way.close()
 
 
 class ShareAdmin:
@@ -111,6 +125,7 @@ class ShareAdmin:
                 raise ShareChangeError(ShareProblem.NO_FOLDER, f"share {name}: {path!r} is not an absolute path")
             if not os.path.isdir(path):
                 raise ShareChangeError(ShareProblem.NO_FOLDER, f"share {name}: {path} is not a directory")
+            path = _resolved(name, path)
             with _invalid():
                 table = stored_shares.from_options(name, path, options)
             await self._apply(name, table)

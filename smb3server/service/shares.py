@@ -12,12 +12,14 @@ from typing import NamedTuple
 from smb3server.auth.users import Account
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
+from smb3server.backends.local.impersonate import may_act
 from smb3server.commands.info.presentation import hidden_name_test, name_test
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.values import split_folder
 from smb3server.service import stand_in
-from smb3server.state.recycling import Recycling
+from smb3server.state.recycling import USER as RECYCLING_USER
+from smb3server.state.recycling import Recycling, problem
 from smb3server.state.share import Share, ShareCapabilities, ShareFlags
 
 
@@ -40,10 +42,11 @@ def make_share(config: Config, share: ShareConfig, notes: list[str], backend: Lo
     Notes for the operator are added to ``notes``. Raises ``ConfigError``.
     """
     # What can fail comes before the store is opened.
-    default_user = _default_user(share, config.accounts, notes)
-    return Share(
+    default_user, folder = _default_user(share, config.accounts, notes)
+    backend = _the_same(share, folder, _backend(config, share) if backend is None else backend, backend is None)
+    made = Share(
         share.name,
-        backend=_backend(config, share) if backend is None else backend,
+        backend=backend,
         path=str(share.path),
         remark=share.remark,
         read_only=share.never_written,
@@ -71,6 +74,8 @@ def make_share(config: Config, share: ShareConfig, notes: list[str], backend: Lo
         hides=hidden_name_test(share.hide_files, share.hide_dot_files),
         flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
     )
+    _make_recycle_folder(made, notes)
+    return made
 
 
 class Prepared(NamedTuple):
@@ -129,8 +134,24 @@ def _umask() -> int:
 def _recycling(share: ShareConfig) -> Recycling | None:
     if not share.recycle:
         return None
-    excludes = name_test(share.recycle_exclude)
-    return Recycling(split_folder(share.recycle_folder), excludes, share.recycle_max_size)
+    folder = split_folder(share.recycle_folder)
+    if not any(RECYCLING_USER in entry for entry in folder):
+        # What one user has deleted is not for the others.
+        folder = (*folder, RECYCLING_USER)
+    return Recycling(folder, name_test(share.recycle_exclude), share.recycle_max_size)
+
+
+def _make_recycle_folder(share: Share, notes: list[str]) -> None:
+    """Make the recycle folder before a client could make it for others."""
+    if share.recycling is None or share.backend is None or share.read_only or share.service:
+        return
+    try:
+        share.recycling.make(share.backend)
+    except OSError as error:
+        notes.append(
+            f"share {share.name}: {problem(error)}; clients cannot delete files there; remedy: make {share.path} "
+            "writable for this server, or set recycle = false"
+        )
 
 
 def _backend(config: Config, share: ShareConfig) -> LocalBackend:
@@ -138,6 +159,17 @@ def _backend(config: Config, share: ShareConfig) -> LocalBackend:
         return LocalBackend(share.path, _options(config, share))
     except OSError as error:
         raise ConfigError(f"share {share.name}: {error}") from error
+
+
+def _the_same(share: ShareConfig, folder: tuple[int, int] | None, backend: LocalBackend, new: bool) -> LocalBackend:
+    """Return a share's store if it has the folder whose owner was looked at, and not one that took its place.
+
+    Raises ``ConfigError``. A store that is ``new`` is then closed."""
+    if folder is None or (backend.is_available() and backend.root_key == folder):
+        return backend
+    if new:
+        backend.close()
+    raise ConfigError(f"share {share.name}: {share.path} was replaced while it was opened; remedy: try again")
 
 
 def _sidecar(state: Path | None, share: ShareConfig) -> str | None:
@@ -155,34 +187,54 @@ def _sidecar(state: Path | None, share: ShareConfig) -> str | None:
     return str(folder / share.name)
 
 
-def _default_user(share: ShareConfig, accounts: Sequence[Account], notes: list[str]) -> User | None:
+def _default_user(
+    share: ShareConfig, accounts: Sequence[Account], notes: list[str]
+) -> tuple[User | None, tuple[int, int] | None]:
     """Choose the user that guests, and users without a user of the host, act as; None means the server's own.
 
-    Root is chosen only if the configuration names it.
+    Root is chosen only if the configuration names it. Return also the folder that was looked at, by device and inode
+    number.
     """
-    if os.geteuid() != 0:
-        return None
-    if share.force_user is not None:
+    if share.force_user is not None and may_act():
         if share.force_user.uid == 0:
             notes.append(f"share {share.name}: force_user is root, so every user of the share may do everything in it")
-        return None
+        return None, None
     try:
-        user = stand_in.find(share.path)
-        lacking = stand_in.lacks(share.path, user, share.never_written)
+        found = stand_in.look(share.path, share.never_written)
     except OSError as error:
-        raise ConfigError(f"share {share.name}: {share.path}: {error.strerror}") from error
-    allowed = [account for account in accounts if share.admits(account)]
-    if not (share.guest or any(account.user is None for account in allowed)):
-        return user
-    name = stand_in.name_of(user)
+        raise ConfigError(f"share {share.name}: {error.filename or share.path}: {error.strerror}") from error
+    user, lacking = (found.user, found.lacks) if may_act() else (None, _lacking(share))
+    if share.guest or any(account.user is None for account in accounts if share.admits(account)):
+        name = stand_in.name_of_uid(user.uid if user is not None else os.geteuid())
+        notes += _who_acts(share, name, lacking, found.stranger if user is not None else "", user is None)
+    return user, found.key
+
+
+def _lacking(share: ShareConfig) -> str:
+    """Return the access to the folder of a share that the server itself lacks."""
+    descriptor = os.open(share.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return stand_in.lacks(descriptor, None, share.never_written)
+    finally:
+        os.close(descriptor)
+
+
+def _who_acts(share: ShareConfig, name: str, lacking: str, stranger: str, own: bool) -> list[str]:
+    """Return a note that says who acts in a share for users without one of their own, and what is wrong with that."""
+    if own and not lacking:
+        # There is nobody else whom they could act as.
+        return []
     note = f"share {share.name}: guests and users without unix_user act as {name}"
+    if stranger:
+        note += f", not as the owner of the folder, because {stranger}, who could put another folder in its place"
     if lacking:
-        note += (
-            f", who may not {lacking} there; remedy: chown {name} {quote(str(share.path))}, or set the share's "
-            "force_user, or the users' unix_user"
+        folder = quote(str(share.path))
+        note += f", who may not {lacking} there; remedy: chown {name} {folder}" + (
+            "" if own else ", or set the share's force_user, or the users' unix_user"
         )
-    notes.append(note)
-    return user
+    elif stranger:
+        note += "; remedy: take away that right, or set the share's force_user"
+    return [note]
 
 
 def _capabilities(config: Config, share: ShareConfig) -> int:

@@ -1,4 +1,4 @@
-"""The user of the host that guests, and users without one of their own, act as if the server runs as root."""
+"""The user of the host that guests, and users without one of their own, act as if the server may act as users."""
 
 from __future__ import annotations
 
@@ -6,22 +6,47 @@ import grp
 import os
 import pwd
 from pathlib import Path
+from typing import NamedTuple
 
 from smb3server.backends.base import User
 from smb3server.backends.local.impersonate import ActAs
+from smb3server.process import folder_ways
 
 _NOBODY, _NOGROUP = "nobody", "nogroup"
 _OVERFLOW_ID = 65534
 """User id of nobody and group id of nogroup on hosts whose databases lack them."""
 
 
-def find(folder: Path) -> User:
-    """Return the owner of ``folder`` with the primary group alone; ``nobody`` if the owner is root. Raises
-    ``OSError``.
+class Found(NamedTuple):
+    """A folder, and who acts in it."""
+
+    key: tuple[int, int]
+    """Device and inode number of the folder."""
+    user: User
+    lacks: str
+    """The access to the folder that the user lacks: ``"read"``, ``"write"`` or ""."""
+    stranger: str
+    """Why it is not the owner of the folder: who could put another folder in its place. "" if nobody could."""
+
+
+def look(folder: Path, read_only: bool) -> Found:
+    """Find the owner of ``folder`` with the primary group alone; ``nobody`` if the owner is root, or if somebody else
+    could have chosen whose folder this is. Raises ``OSError``.
+
+    Only the folder itself counts for what the user lacks: the server opens the path to it with its own rights.
     """
-    uid = folder.stat().st_uid
-    if uid == 0:
-        return _nobody()
+    way = folder_ways.follow(os.fspath(folder))
+    try:
+        stat = os.fstat(way.descriptor)
+        stranger = way.stranger(stat.st_uid) if stat.st_uid != 0 else ""
+        user = _nobody() if stat.st_uid == 0 or stranger else _owner(stat.st_uid)
+        lacking = lacks(way.descriptor, user, read_only)
+        return Found((stat.st_dev, stat.st_ino), user, lacking, stranger)
+    finally:
+        way.close()
+
+
+def _owner(uid: int) -> User:
     try:
         gid = pwd.getpwuid(uid).pw_gid
     except KeyError:
@@ -46,24 +71,22 @@ def _nogroup() -> int:
 
 def name_of(user: User) -> str:
     """Return the user's name as the host's commands accept it."""
+    return name_of_uid(user.uid)
+
+
+def name_of_uid(uid: int) -> str:
+    """Return the name of a user of the host, or the number of one without a name."""
     try:
-        return pwd.getpwuid(user.uid).pw_name
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return str(user.uid)
+        return str(uid)
 
 
-def lacks(folder: Path, user: User, read_only: bool) -> str:
-    """Return the access to ``folder`` that ``user`` lacks: ``"read"``, ``"write"`` or "".
-
-    Only the folder itself counts: the server opens the path to it with its own rights. Raises ``OSError``.
-    """
-    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with ActAs(user):
-            if not os.access(".", os.R_OK | os.X_OK, dir_fd=descriptor, effective_ids=True):
-                return "read"
-            if not read_only and not os.access(".", os.W_OK | os.X_OK, dir_fd=descriptor, effective_ids=True):
-                return "write"
-    finally:
-        os.close(descriptor)
+def lacks(folder: int, user: User | None, read_only: bool) -> str:
+    """Return the access to an open folder that ``user`` lacks, as ``Found.lacks``. None means the server's own user."""
+    with ActAs(user):
+        if not os.access(".", os.R_OK | os.X_OK, dir_fd=folder, effective_ids=True):
+            return "read"
+        if not read_only and not os.access(".", os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
+            return "write"
     return ""

@@ -7,15 +7,38 @@ names do not count, and can still be made. (``File.link_deletions``)
 
 from __future__ import annotations
 
+import errno
+import logging
 from typing import TYPE_CHECKING
 
-from smb3server.backends.base import Kind
+from smb3server.backends.base import FolderNotRead, Kind
 from smb3server.files.notify import fold
+from smb3server.state.recycling import problem
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
+    from smb3server.access.caller import Caller
     from smb3server.backends.base import Backend, Handle, Path
     from smb3server.files.file import Deleter, File
-    from smb3server.state.objects import Open
+    from smb3server.state.objects import Open, TreeConnect
+
+log = logging.getLogger(__name__)
+_NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+
+def prepare_to_keep(tree: TreeConnect, handle: Handle, caller: Caller) -> None:
+    """Make ready to keep a file whose deletion is asked for. Raises ``StatusError``: CANNOT_DELETE or DISK_FULL if its
+    share has a recycle folder and the file could not be moved there."""
+    share = tree.share
+    if share.recycling is None or share.backend is None:
+        return
+    try:
+        share.recycling.prepare(share.backend, handle, tree.session.identity, caller)
+    except FolderNotRead:
+        raise
+    except OSError as error:
+        log.warning("share %s: a deletion is refused, as the file cannot be kept: %s", share.name, problem(error))
+        raise StatusError(NtStatus.DISK_FULL if error.errno in _NO_SPACE else NtStatus.CANNOT_DELETE) from error
 
 
 def mark(opened: Open, posix: bool = False) -> None:

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from smb3server.files.caching import Lease
-from smb3server.state import change_reports, deletions, file_events
+from smb3server.state import change_reports, deletions, file_events, recycling
 from smb3server.wire.change_notify import Action, NotifyFilter
 
 if TYPE_CHECKING:
@@ -124,27 +124,28 @@ def _remove_last(file: File[Open], opened: Open, handle: Handle) -> None:
     file.release_deleter()
 
 
-def _recycle(opened: Open, handle: Handle) -> Path | None:
-    """Move a file to the recycle folder of its share, if it has one. Return the new path, or None if it did not move.
+def _recycle(asked: Open, handle: Handle) -> Path | None:
+    """Move a file to the recycle folder of its share, if it has one. Return the new path, or None if it is not to be
+    kept. Raises ``OSError`` if it cannot be moved: it stays.
 
-    What cannot be moved is deleted all the same: that is what its user has asked for, and was promised.
-    """
-    tree = opened.tree
+    ``asked``: the open that requested the deletion."""
+    tree = asked.tree
     share = tree.share
     if share.recycling is None or share.backend is None:
         return None
     try:
-        return share.recycling.keep(share.backend, handle, tree.session.identity, tree.user)
+        caller = tree.caller[1] if tree.caller is not None else None
+        return share.recycling.keep(share.backend, handle, tree.session.identity, tree.user, caller)
     except OSError as error:
-        log.warning("share %s: not moved to the recycle folder, but deleted: %s", share.name, error)
-        return None
+        log.warning("share %s: a file was not deleted, as it cannot be kept: %s", share.name, recycling.problem(error))
+        raise
 
 
 def _remove(opened: Open, deleter: Deleter[Open] | None, handle: Handle, stream: str) -> None:
     """Delete what ``handle`` names, at the close of ``opened``, and report it. Errors are logged."""
     try:
         path = handle.path
-        kept = None if stream else _recycle(opened, handle)
+        kept = None if stream else _recycle(deleter.opened if deleter is not None else opened, handle)
         if kept is None:
             handle.unlink()
     except OSError as error:

@@ -1,26 +1,64 @@
-"""A share's recycle folder: deleted files are moved there instead of being removed."""
+"""A share's recycle folder: deleted files are moved there instead of being removed.
+
+The recycle folder belongs to the server, and the folder of each user in it to that user alone. Both are made before a
+deletion is promised: what cannot be kept is not deleted.
+"""
 
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from smb3server.backends.base import Disposition, Kind, OpenRequest
+from smb3server.access.descriptor import EVERYONE, LOCAL_SYSTEM, Acl, Control, SecurityDescriptor, Sid, allow, unpack
+from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_EXECUTE, FILE_GENERIC_READ
+from smb3server.backends.base import Disposition, KeptFolder, Kind, OpenRequest
+from smb3server.wire import attributes as attr
 
 if TYPE_CHECKING:
+    from smb3server.access.caller import Caller
     from smb3server.access.identity import Identity
     from smb3server.backends.base import Backend, Handle, Path, User
-
-log = logging.getLogger(__name__)
 
 USER = "{user}"
 """Stands for the name of the user who deletes, in the path of the folder."""
 _TRIES = 1000
 """Names that are tried for a file that was deleted before."""
-_PRIVATE_MODE = 0o700
+_SHARED_MODE, _PRIVATE_MODE = 0o755, 0o700
+_INHERITED = 3
+"""OBJECT_INHERIT and CONTAINER_INHERIT."""
+
+
+def _descriptor(owner: Sid, *aces: tuple[Sid, int, int]) -> bytes:
+    dacl = Acl(tuple(allow(sid, mask, flags) for sid, mask, flags in (*aces, (LOCAL_SYSTEM, FILE_ALL_ACCESS, 0))))
+    return SecurityDescriptor(owner, None, dacl, None, int(Control.DACL_PROTECTED)).pack()
+
+
+_FOR_ALL = _descriptor(LOCAL_SYSTEM, (EVERYONE, int(FILE_GENERIC_READ | FILE_GENERIC_EXECUTE), 0))
+"""Of the folder that has those of the users: they may find their own there, and add nothing."""
+
+
+def _owned_by(owner: Sid) -> Callable[[bytes | None], bool]:
+    """Return a test for descriptors that ``owner`` owns. Folders without one were made by the server, too: those that
+    clients make have an owner, or belong to another user of the host."""
+
+    def accepts(stored: bytes | None) -> bool:
+        try:
+            return stored is None or unpack(stored).owner in (None, owner)
+        except ValueError:
+            return False
+
+    return accepts
+
+
+def _private_folder(caller: Caller) -> KeptFolder:
+    owner = caller.token.user
+    descriptor = _descriptor(owner, (owner, FILE_ALL_ACCESS, _INHERITED))
+    return KeptFolder(descriptor, _PRIVATE_MODE, _owned_by(owner), caller.user)
+
+
+_SERVERS = KeptFolder(_FOR_ALL, _SHARED_MODE, _owned_by(LOCAL_SYSTEM))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +72,65 @@ class Recycling:
     max_size: int = 0
     """Bytes. Larger files are removed at once. 0 means that size does not matter."""
 
-    def keep(self, backend: Backend, handle: Handle, identity: Identity | None, user: User | None) -> Path | None:
+    def make(self, backend: Backend) -> None:
+        """Make the folder that has those of the users. Raises ``OSError``."""
+        for length in range(1, len(self.folder)):
+            if USER in self.folder[length - 1]:
+                return
+            backend.keep_folder(self.folder[:length], _SERVERS)
+
+    def prepare(self, backend: Backend, handle: Handle, identity: Identity | None, caller: Caller) -> None:
+        """Make the folder of a user who asks for a deletion, if the file is to be kept. Raises ``OSError``."""
+        if self._concerns(handle):
+            top, _ = self._top(backend, identity, _private_folder(caller))
+            if backend.stat(top).key.volume != handle.key.volume:
+                raise OSError(errno.EXDEV, "the file is on another file system, mounted below the share", top[-1])
+
+    def _top(self, backend: Backend, identity: Identity | None, last: KeptFolder) -> tuple[Path, bytes]:
+        """Make or find a user's folder. Return its path and its descriptor. Raises ``OSError``."""
+        path = tuple(entry.replace(USER, _name_of(identity)) for entry in self.folder)
+        for length in range(1, len(path)):
+            backend.keep_folder(path[:length], _SERVERS)
+        return path, backend.keep_folder(path, last)
+
+    def keep(
+        self, backend: Backend, handle: Handle, identity: Identity | None, user: User | None, caller: Caller | None
+    ) -> Path | None:
         """Move a file that is being deleted to the recycle folder, under the path that it had.
 
-        ``identity`` and ``user`` say who deletes it. Return its new path, or None if it is not to be kept. Raises
-        ``OSError`` if it cannot be moved.
+        ``identity``, ``user`` and ``caller`` say who asked for the deletion. Return the file's new path, or None if it
+        is not to be kept. Raises ``OSError`` if it cannot be moved.
         """
-        path = handle.path
-        if handle.stream or handle.kind is not Kind.FILE or self._is_inside(path):
-            return None
-        if self.excludes is not None and self.excludes(path[-1]):
+        if not self._concerns(handle):
             return None
         info = handle.info()
         if info.link_count > 1 or (self.max_size and info.end_of_file > self.max_size):
             return None
-        top = tuple(entry.replace(USER, _name_of(identity)) for entry in self.folder)
-        _make_folders(backend, top, user)
-        _make_folders(backend, (*top, *path[:-1]), user, done=len(top))
+        if info.attributes & attr.TEMPORARY:
+            return None
+        path = handle.path
+        # An open that was restored has no caller. Its folder was made when the deletion was asked for.
+        there = KeptFolder(None, _PRIVATE_MODE, lambda stored: True, user)
+        folder = _private_folder(caller) if caller is not None else there
+        top, private = self._top(backend, identity, folder)
+        for length in range(1, len(path)):
+            request = OpenRequest((*top, *path[:length]), disposition=Disposition.OPEN_IF, directory=True, user=user)
+            request.security_descriptor = private or None
+            backend.open(request).close()
         return _move(handle, (*top, *path), user)
+
+    def _concerns(self, handle: Handle) -> bool:
+        """Return whether a file is of the kind that is kept, as far as its name says it."""
+        if handle.stream or handle.kind is not Kind.FILE:
+            return False
+        path = handle.path
+        return not self._is_inside(path) and not (self.excludes is not None and self.excludes(path[-1]))
+
+    def holds(self, path: Path) -> bool:
+        """Return whether a folder is one of those that the server makes for all: clients may not move it away, and put
+        their own in its place."""
+        fixed = [entry.casefold() for entry in self.folder if USER not in entry]
+        return bool(path) and [entry.casefold() for entry in path] == fixed[: len(path)]
 
     def _is_inside(self, path: Path) -> bool:
         """Return whether a path leads into the recycle folder: what is deleted there is gone."""
@@ -66,21 +145,9 @@ def _name_of(identity: Identity | None) -> str:
     return name.replace("/", "_").replace("\\", "_").strip(". ") or "nobody"
 
 
-def _make_folders(backend: Backend, path: Path, user: User | None, done: int = 0) -> None:
-    """Make the missing folders of a path below the first ``done`` ones."""
-    for length in range(done + 1, len(path) + 1):
-        # The server makes the recycle folder itself, because users may not write to each other's. The last part of it
-        # belongs to the user alone. What is in there the user makes.
-        maker = user if done else None
-        request = OpenRequest(path[:length], disposition=Disposition.OPEN_IF, directory=True, user=maker)
-        # A user could lead the server elsewhere by a symlink.
-        request.open_reparse_point = maker is None
-        folder = backend.open(request)
-        try:
-            if folder.created and not done and user is not None and length == len(path):
-                folder.set_permissions(user.uid, user.gid, _PRIVATE_MODE)
-        finally:
-            folder.close()
+def problem(error: OSError) -> str:
+    """Return what is wrong with a recycle folder, for the operator."""
+    return f"recycle folder {error.filename or ''}: {error.strerror or error}"
 
 
 def _move(handle: Handle, target: Path, user: User | None) -> Path:

@@ -109,8 +109,7 @@ def locks(server: Server) -> Iterator[Json]:
         seen.add(id(file))
         for lock in file.locks.locks:
             yield _lock(lock.owner, lock.offset, lock.length, lock.exclusive, waiting=False)
-        for waiter in file.locks.waiters:
-            wanted = waiter.lock
+        for wanted in file.locks.waiters:
             yield _lock(wanted.owner, wanted.offset, wanted.length, wanted.exclusive, waiting=True)
 
 

@@ -35,6 +35,10 @@ class Served:
         place = Path(f"/proc/{self.process.pid}") / (f"task/{thread}" if thread else "")
         return dict(line.split(":\t", 1) for line in (place / "status").read_text().splitlines())
 
+    def log(self) -> str:
+        """What the server has written to its log."""
+        return (self.state.parent / "log").read_text()
+
     def threads(self) -> list[dict[str, str]]:
         return [self.status(task.name) for task in Path(f"/proc/{self.process.pid}/task").iterdir()]
 

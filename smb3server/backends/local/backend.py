@@ -17,6 +17,7 @@ from smb3server.backends.base import (
     FileInfo,
     FileKey,
     Handle,
+    KeptFolder,
     Kind,
     OpenedFile,
     OpenRequest,
@@ -26,7 +27,7 @@ from smb3server.backends.base import (
     User,
     VolumeInfo,
 )
-from smb3server.backends.local import syscalls
+from smb3server.backends.local import kept_folders, syscalls
 from smb3server.backends.local.file_ids import FileIds
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.local.impersonate import ActAs, LookAs
@@ -136,6 +137,11 @@ class LocalBackend(Backend):
         self.max_file_size = NTFS_MAX_FILE_SIZE if small else Backend.max_file_size
         self.supports_reflink = not self.read_only and root.clones_ranges()
         self.supports_compression = not self.read_only and root.compresses()
+
+    @property
+    def root_key(self) -> tuple[int, int]:
+        """Device and inode number of the root."""
+        return self._share_root.identity
 
     def is_available(self) -> bool:
         """Return whether the root exists. If another directory has the share's path now, new opens go there; present
@@ -538,6 +544,10 @@ class LocalBackend(Backend):
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def keep_folder(self, path: Path, wanted: KeptFolder) -> bytes:
+        self.check_writable()
+        return kept_folders.keep(self.resolver, self.store, path, wanted)
 
     def volume(self) -> VolumeInfo:
         found = os.fstatvfs(self._root)

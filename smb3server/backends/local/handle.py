@@ -43,6 +43,8 @@ _Change = Callable[[Metadata], None]
 
 _EA_HEADER = struct.Struct("<BH")
 _POSIX_ACL = "system.posix_acl_access"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.E2BIG, errno.ERANGE, errno.ENOMEM)
+"""Errors of file systems that cannot keep an ACL of this size."""
 _SPECIAL_BITS = 0o7000
 """Set-user-id, set-group-id, sticky. On a folder they control who may delete, and which group new files get."""
 _CHANGE_SLACK = 10_000_000
@@ -399,11 +401,21 @@ class LocalHandle(Handle):
                 else:
                     os.removexattr(self._ref, _POSIX_ACL)
             except OSError as error:
-                # A file system without ACLs has only the mode.
-                if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
+                # A file system without ACLs has only the mode, and one without room for this one, too.
+                if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP, *_NO_ROOM):
                     raise
+                if acl is not None:
+                    self._remove_acl()
+                acl = None
             if acl is None:
                 os.chmod(self._ref, mode & 0o777 | kept)
+
+    def _remove_acl(self) -> None:
+        try:
+            os.removexattr(self._ref, _POSIX_ACL)
+        except OSError as error:
+            if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
+                raise
 
     def reparse_point(self) -> bytes | None:
         if self.kind == Kind.SYMLINK:

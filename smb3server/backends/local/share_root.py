@@ -8,8 +8,13 @@ import logging
 import os
 
 from smb3server.backends.local import file_io, kept_attributes, syscalls
+from smb3server.process import folder_ways
 
 log = logging.getLogger(__name__)
+
+
+class _NotFollowedError(OSError):
+    """The path leads to another folder than before, by a way that is not followed."""
 
 
 class Found(enum.Enum):
@@ -22,15 +27,16 @@ class Found(enum.Enum):
 
 
 class ShareRoot:
-    """The root directory of a share.
+    """The root directory of a share. Nobody but root and this server may have led the path to it by a symbolic link.
 
     ``descriptor`` (O_PATH) keeps its number when another directory replaces the root, so that other objects may store
     the number."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        self.descriptor = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._identity = self._identify()
+        self.descriptor = folder_ways.follow(self.path).descriptor
+        self.identity = self._identify()
+        """Device and inode number."""
         # Whether the missing directory was logged. It is logged once.
         self._gone = False
 
@@ -42,10 +48,10 @@ class ShareRoot:
         """Return what the path leads to now. ``ANOTHER`` is returned once: then ``descriptor`` is the new directory."""
         try:
             stat = os.stat(self.path)
-            found = Found.SAME if (stat.st_dev, stat.st_ino) == self._identity else Found.ANOTHER
+            found = Found.SAME if (stat.st_dev, stat.st_ino) == self.identity else Found.ANOTHER
             if found is Found.ANOTHER:
                 self._go_along()
-        except (FileNotFoundError, NotADirectoryError) as error:
+        except (FileNotFoundError, NotADirectoryError, _NotFollowedError) as error:
             if not self._gone:
                 log.warning(
                     "share's directory %s: %s; no client can connect until it is back", self.path, error.strerror
@@ -60,12 +66,15 @@ class ShareRoot:
         return found
 
     def _go_along(self) -> None:
-        fresh = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.dup2(fresh, self.descriptor, inheritable=False)
+            way = folder_ways.follow(self.path)
+        except OSError as error:
+            raise _NotFollowedError(error.errno, error.strerror) from error
+        try:
+            os.dup2(way.descriptor, self.descriptor, inheritable=False)
         finally:
-            os.close(fresh)
-        self._identity = self._identify()
+            way.close()
+        self.identity = self._identify()
         log.warning("share's directory %s was replaced by another one: new opens go to that one", self.path)
 
     def close(self) -> None:

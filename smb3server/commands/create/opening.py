@@ -426,10 +426,17 @@ class Opening:
             if not self._may_add:
                 # It existed at the moment when the rights of its folder would have been checked.
                 raise _DeletedMeanwhileError
-            return decide.grant_new_file(self.wanted, self._maximal, found.info.attributes)
+            granted = decide.grant_new_file(self.wanted, self._maximal, found.info.attributes)
+            if self.wanted.deletes:
+                self._prepare_deletion(handle)
+            return granted
         if self._base_pending(handle):
             raise StatusError(NtStatus.DELETE_PENDING)
         return decide.grant_new_stream(self.wanted, self._maximal, self._attributes_of(handle, found.info))
+
+    def _prepare_deletion(self, handle: Handle) -> None:
+        """Refuse an open that will delete the file at its close, if the file has to be kept and cannot be."""
+        deletions.prepare_to_keep(self.opener.tree, handle, self.opener.caller)
 
     def _settle_new(self, handle: Handle, info: FileInfo) -> None:
         """Apply the descriptor of a new file to the host's rights, and remove an inherited compression if that was
@@ -460,6 +467,7 @@ class Opening:
         granted = decide.grant_existing(wanted, self._maximal, attributes)
         if wanted.deletes:
             handle.check_unlink()
+            self._prepare_deletion(handle)
         if file.opens and self.opener.dialect >= _SMB_3_0 and any(map(held_for_owner, file.opens)):
             # 3.3.5.9: no client could be asked to release it.
             raise StatusError(NtStatus.FILE_NOT_AVAILABLE)

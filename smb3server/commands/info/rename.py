@@ -212,6 +212,9 @@ class Rename(_NameChange):
             raise StatusError(NtStatus.ACCESS_DENIED)
         if old == target:
             return
+        recycling = opened.tree.share.recycling
+        if recycling is not None and recycling.holds(old):
+            raise StatusError(NtStatus.ACCESS_DENIED)
         self.check_folder(target)
         file = opened.file
         if file is not None:

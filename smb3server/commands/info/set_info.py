@@ -198,6 +198,8 @@ def _set_disposition(request: TreeRequest, opened: Open, delete: bool, flags: in
 
     def mark() -> Response:
         check_deletable(opened, bool(flags & DispositionFlags.IGNORE_READONLY_ATTRIBUTE))
+        caller = caller_of(opened.session, opened.tree, request.server.accounts)
+        deletions.prepare_to_keep(opened.tree, handle_of(opened), caller)
         after_breaks.break_handles(opened, [file])
         before = deletions.of_open(opened)
         deletions.mark(opened, bool(flags & DispositionFlags.POSIX_SEMANTICS))
@@ -231,6 +233,9 @@ def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
     the share, DIRECTORY_NOT_EMPTY. Raises ``OSError``."""
     handle = handle_of(opened)
     if not handle.path and not handle.stream:
+        raise StatusError(NtStatus.CANNOT_DELETE)
+    recycling = opened.tree.share.recycling
+    if recycling is not None and opened.is_directory and recycling.holds(handle.path):
         raise StatusError(NtStatus.CANNOT_DELETE)
     if not ignore_readonly and handle.info().attributes & attr.READONLY:
         raise StatusError(NtStatus.CANNOT_DELETE)

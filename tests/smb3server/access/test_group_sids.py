@@ -51,6 +51,29 @@ def test_names_sids_and_members_agree() -> None:
     assert everybody is not None and everybody.use is Use.GROUP and everybody.sid.sub_authorities[-1] == 513
 
 
+def test_look_ups_see_accounts_that_come_and_go() -> None:
+    """They go by an index, as a client may ask for thousands of SIDs at once."""
+    database = UserDatabase()
+    found = Accounts(database, "FILES", bytes(range(12)), guests_may_ask=False)
+    alice, own = found.account_sid("alice"), Sid(22, (1, 7))
+    assert found.by_sid(alice) is None and found.host_users(alice) == []
+    database.add(Account("alice", nt_hash("pw"), User(7, 7)))
+    for sid in (alice, own):
+        known = found.by_sid(sid)
+        assert known is not None and known.name == "alice"
+    assert found.host_users(alice) == [User(7, 7)]
+    database.replace([Account("alice", nt_hash("pw"), User(8, 8)), Account("bob", nt_hash("pw"))])
+    assert found.host_users(alice) == [User(8, 8)]
+    assert [account.name for _, account in found.users()] == ["alice", "bob"]
+
+
+def test_members_by_a_group_of_the_host() -> None:
+    found = accounts(
+        {"Staff": ["@@root", "bob"]}, [], alice=User(7, 7, (0,)), bob=None, carol=User(9, 0), dave=User(5, 5)
+    )
+    assert found.members(found.group_sid("staff")) == [found.account_sid(name) for name in ("alice", "bob", "carol")]
+
+
 @pytest.mark.parametrize("kind", ["group", "admins"])
 def test_permissions_may_name_groups(tmp_path: Path, kind: str) -> None:
     (tmp_path / "data").mkdir()

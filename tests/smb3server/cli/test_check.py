@@ -27,6 +27,7 @@ nt_hash = "878d8014606cda29677a44efa1353fc7"
 
 def write(tmp_path: Path, text: str) -> Path:
     (tmp_path / "data").mkdir(exist_ok=True)
+    (tmp_path / "data").chmod(0o777)
     file = tmp_path / "smb.toml"
     file.touch(0o600)
     file.write_text(text.replace("{folder}", str(tmp_path / "data")))
@@ -190,12 +191,35 @@ def test_an_empty_password(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_paths_count_from_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "home" / "data"
     folder.mkdir(parents=True)
+    folder.chmod(0o777)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     file = write(tmp_path, GOOD.replace("{folder}", "home/data"))
     monkeypatch.chdir("/")
     assert main(["check", "--config", str(file)]) == 0
     file.write_text(file.read_text().replace("home/data", "~/data"))
     assert main(["check", "--config", str(file), "--strict"]) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a server that is not root acts as nobody else")
+def test_who_acts_in_a_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For users without a user of their own: not as the owner, if others could choose whose folder it is."""
+    file = write(tmp_path, GOOD)
+    (tmp_path / "data").chmod(0o755)
+    assert main(["check", "--config", str(file)]) == 0
+    assert "belongs to root: users without unix_user act as nobody there, who may not write; remedy: chown nobody" in (
+        capsys.readouterr().err
+    )
+    os.chown(tmp_path / "data", 5, 60)
+    tmp_path.chmod(0o777)
+    assert main(["check", "--config", str(file)]) == 0
+    assert "may be written by everybody, who could put another folder in its place" in capsys.readouterr().err
+    (tmp_path / "data").rename(tmp_path / "there")
+    (tmp_path / "data").symlink_to("there")
+    assert main(["check", "--config", str(file)]) == 0
+    assert "a symbolic link in a folder that may be written by everybody" in capsys.readouterr().err
+    tmp_path.chmod(0o1777)
+    assert main(["check", "--config", str(file)]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_the_file_of_the_service(

@@ -3,13 +3,14 @@
 import random
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smb3server.files import range_index
-from smb3server.files.locks import MAX_OFFSET, Lock, LockTable, valid_range
+from smb3server.files import locks, range_index
+from smb3server.files.locks import MAX_OFFSET, Lock, LockTable, Waiter, valid_range
 from smb3server.files.range_index import RangeIndex
 
 A, B, C = object(), object(), object()
@@ -123,7 +124,7 @@ def test_waiters_are_granted_in_order_and_end_with_their_owner() -> None:
     run_all(soon)
     assert events == ["first", "second closed"]
     assert not table.locks
-    assert table.waiters == []
+    assert not table.waiters
 
 
 def test_cancelled_waiter_is_never_granted() -> None:
@@ -197,6 +198,71 @@ def test_index_agrees_with_looking_at_all(chunk: int, spread: int, seed: int, mo
         offset, length, but = chance.randrange(spread), chance.choice((0, 1, 3, 20, 500)), chance.choice((A, B, None))
         expected = any(lock.owner is not but and overlaps(offset, length, lock.offset, lock.length) for lock in held)
         assert index.overlapped(offset, length, but) is expected
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_waiters_agree_with_looking_at_all(seed: int) -> None:
+    """Those that could be granted are granted, oldest first: none stays for whom nothing is in the way."""
+    chance = random.Random(seed)
+    soon: list[Callable[[], None]] = []
+    table = LockTable(soon.append)
+    waiting: list[Waiter] = []
+
+    def range_() -> tuple[int, int, bool]:
+        return chance.randrange(30), chance.choice((0, 1, 2, 9)), chance.random() < 0.5
+
+    for _ in range(600):
+        owner, (offset, length, exclusive) = chance.choice((A, B, C)), range_()
+        match chance.randrange(5):
+            case 0:
+                table.acquire(owner, offset, length, exclusive)
+            case 1 if table.conflicts(owner, offset, length, exclusive):
+                waiting.append(table.wait(owner, offset, length, exclusive, lambda: None, lambda: None))
+            case 2 if waiting:
+                table.cancel(waiting.pop(chance.randrange(len(waiting))))
+            case 3 if table.locks:
+                for lock in chance.sample(list(table.locks), min(3, len(table.locks))):
+                    table.release_newest(lock.owner, lock.offset, lock.length, lock.exclusive, grant=False)
+                table.grant_waiters()
+            case 4 if chance.random() < 0.1:
+                table.release_owner(owner)
+        for wanted in table.waiters:
+            assert table.conflicts(wanted.owner, wanted.offset, wanted.length, wanted.exclusive)
+        for each in (A, B, C):
+            held, waits = table.locks_of(each), [lock for lock in table.waiters if lock.owner is each]
+            assert table.count_of(each) == len(held) + len(waits)
+    run_all(soon)
+
+
+def test_only_waiters_in_the_way_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many locks one request gives back, and however many requests wait elsewhere."""
+    looks = 0
+    conflicts = LockTable.conflicts
+
+    def counting(self: LockTable, *arguments: Any) -> bool:
+        nonlocal looks
+        looks += 1
+        return conflicts(self, *arguments)
+
+    soon: list[Callable[[], None]] = []
+    table = LockTable(soon.append)
+    table.acquire(A, 0, 10, True)
+    for _ in range(2000):
+        table.wait(B, 0, 10, True, lambda: None, lambda: None)
+    for number in range(255):
+        table.acquire(C, 1000 + number, 1, True)
+    monkeypatch.setattr(LockTable, "conflicts", counting)
+    for number in range(255):
+        table.release_newest(C, 1000 + number, 1, True, grant=False)
+    table.grant_waiters()
+    assert looks == 0
+    table.release(A, 0, 10)
+    assert looks <= locks.AT_ONCE
+    assert len(table.locks) == 1
+    while soon:
+        before = looks
+        soon.pop(0)()
+        assert looks - before <= locks.AT_ONCE
 
 
 @pytest.mark.parametrize("stacked", [False, True])

@@ -13,7 +13,9 @@ import pytest
 from smb3server.config.arguments import parse_arguments, parse_share
 from smb3server.config.error import ConfigError
 from smb3server.service import stand_in
+from smb3server.state.ports import ShareChangeError
 from smb3server.wire.status import NtStatus
+from tests.lab.served import open_up, served
 from tests.lab.serving import (
     READ,
     WRITE,
@@ -90,7 +92,7 @@ def test_supplementary_groups_of_the_folders_owner_are_not_lent(tmp_path: Path) 
         os.chown(tmp_path, rich.pw_uid, rich.pw_gid)
     else:
         os.chown(tmp_path, PLAIN, PLAIN)
-    assert stand_in.find(tmp_path).groups == ()
+    assert stand_in.look(tmp_path, False).user.groups == ()
 
 
 def test_an_account_with_a_unix_user_keeps_it(tmp_path: Path) -> None:
@@ -123,6 +125,126 @@ def test_the_start_says_who_acts_and_what_to_do_where_that_user_cannot_write(tmp
     assert notes["looked-at"].endswith("act as nobody")
     assert "force_user is root" in notes["forced"]
     assert "his" not in notes
+
+
+GAMES, NEWS = pwd.getpwnam("games").pw_uid, pwd.getpwnam("news").pw_uid
+
+
+def victims_folder(place: Path) -> Path:
+    """Make the folder of a user of the host, with a file that is his alone."""
+    place.mkdir(mode=0o700)
+    (place / "secret").write_text("his alone")
+    (place / "secret").chmod(0o600)
+    for path in (place, place / "secret"):
+        os.chown(path, GAMES, GAMES)
+    return place
+
+
+def tops_folder(tmp_path: Path, mode: int = 0o755) -> Path:
+    """Make a folder of another user of the host."""
+    for place in (tmp_path, tmp_path.parent):
+        place.chmod(0o755)
+    top = tmp_path / "top"
+    top.mkdir()
+    os.chown(top, NEWS, NEWS)
+    top.chmod(mode)
+    return top
+
+
+@pytest.mark.parametrize(
+    ("uid", "mode"), [(NEWS, 0o755), (0, 0o777), (0, 0o775), (0, 0o1777), (0, 0o755), (GAMES, 0o755)]
+)
+def test_who_could_swap_the_folder_does_not_choose_as_whom_others_act(tmp_path: Path, uid: int, mode: int) -> None:
+    """As sshd has it for keys: every folder above belongs to root or the owner, and nobody else may write there."""
+    top = tops_folder(tmp_path)
+    folder = victims_folder(top / "sub")
+    os.chown(top, uid, NEWS)
+    top.chmod(mode)
+    safe = uid in (0, GAMES) and mode in (0o755, 0o1777)
+
+    async def body() -> None:
+        async with serving(tmp_path, CONFIG + share(folder)) as service, tree_of(service, "carol", "data") as tree:
+            assert await status_of_open(tree, "secret", READ) == (0 if safe else NtStatus.ACCESS_DENIED)
+            (note,) = [note for note in service.notes if note.startswith("share data: guests and users")]
+            assert ("not as the owner of the folder, because" in note) is not safe
+
+    asyncio.run(body())
+
+
+def test_a_link_that_others_made_is_not_followed(tmp_path: Path) -> None:
+    top, home = tops_folder(tmp_path), victims_folder(tmp_path / "home")
+    (top / "sub").symlink_to(home)
+
+    async def body() -> None:
+        async with serving(tmp_path, CONFIG + share(top / "sub")):
+            raise AssertionError("it is served")
+
+    with pytest.raises(ConfigError, match="a symbolic link in a folder that may be written by news; remedy: name the"):
+        asyncio.run(body())
+    # Nor if it is only on the way, or was made by root in a folder of others.
+    (top / "way").symlink_to(tmp_path)
+    for path in (top / "way" / "home", top / "sub"):
+        with pytest.raises(OSError, match="symbolic link"):
+            stand_in.look(path, False)
+    os.chown(top, 0, 0)
+    assert stand_in.look(top / "sub", False).user.uid == GAMES
+
+
+def test_a_folder_that_is_swapped_while_the_server_runs(tmp_path: Path) -> None:
+    top, home = tops_folder(tmp_path), victims_folder(tmp_path / "home")
+    (top / "sub").mkdir(mode=0o777)
+
+    async def body() -> None:
+        async with serving(tmp_path, CONFIG + share(top / "sub")) as service, session_of(service, "carol") as session:
+            assert await status_of_connect(session, "data") == 0
+            (top / "sub").rename(top / "away")
+            (top / "sub").symlink_to(home)
+            assert await status_of_connect(session, "data") == NtStatus.BAD_NETWORK_NAME
+            (top / "sub").unlink()
+            (top / "away").rename(top / "sub")
+            assert await status_of_connect(session, "data") == 0
+
+    asyncio.run(body())
+
+
+def test_a_share_of_run_time_keeps_the_folder_that_it_was_given(tmp_path: Path) -> None:
+    """Without links, and not by those of others."""
+    top, home = tops_folder(tmp_path), victims_folder(tmp_path / "home")
+    (top / "sub").symlink_to(home)
+    (tmp_path / "link").symlink_to(home)
+
+    async def body() -> None:
+        state = tmp_path / "state"
+        async with serving(tmp_path, CONFIG + share(folder_of(tmp_path, PLAIN)), "--state", str(state)) as service:
+            with pytest.raises(ShareChangeError, match="symbolic link"):
+                await service.share_admin.add("sub", str(top / "sub"), {}, lasting=True)
+            await service.share_admin.add("home", str(tmp_path / "link"), {}, lasting=True)
+            assert [entry["path"] for entry in service.share_admin.report()][-1] == str(home)
+
+    asyncio.run(body())
+    assert str(home) in next((tmp_path / "state").glob("shares*")).read_text()
+
+
+def test_an_unprivileged_server_that_may_act_does(tmp_path: Path) -> None:
+    """As the packaged unit runs."""
+    folder, state = folder_of(tmp_path, GAMES), tmp_path / "state"
+    state.mkdir()
+    os.chown(state, NOBODY, NOBODY)
+    open_up(tmp_path)
+    file = tmp_path / "unit.toml"
+    file.touch(0o600)
+    file.write_text(CONFIG.replace("guest = true", 'run_as = "nobody"') + share(folder))
+
+    async def body() -> None:
+        with served(tmp_path, "--config", str(file)) as server:
+            assert "share data: guests and users without unix_user act as games" in server.log() + "\n".join(
+                server.lines
+            )
+            async with server.tree("carol") as tree:
+                await make(tree, "made")
+
+    asyncio.run(body())
+    assert (folder / "made").stat().st_uid == GAMES
 
 
 def test_force_user_root_is_the_administrators_word(tmp_path: Path) -> None:

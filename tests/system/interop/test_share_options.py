@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.served import Served, served
+from tests.lab.served import Served, open_up, served
 
 pytestmark = [
     pytest.mark.interop,
@@ -134,15 +134,50 @@ def test_recycle(tmp_path: Path) -> None:
         assert not (folder / ".recycle/alice/sub/Copy #1 of file").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="folders of several users of the host")
-def test_a_recycle_folder_that_leads_elsewhere(tmp_path: Path) -> None:
-    """The server does not follow a symlink that a user made. The file is deleted, as its user was promised."""
+def test_what_cannot_be_kept_is_not_deleted(tmp_path: Path) -> None:
+    """The server does not follow a symlink that a user made. smbclient is told, and the log says what to do."""
     with sharing(tmp_path, "recycle = true") as (server, folder):
         (folder / "locked").mkdir(mode=0o755)
+        (folder / ".recycle").rmdir()
         (folder / ".recycle").symlink_to("locked")
-        smbclient(server, "put /etc/hostname file; del file")
+        said = smbclient(server, "put /etc/hostname file; del file; put /etc/hostname x; rm x")
+        assert said.count("NT_STATUS_CANNOT_DELETE") == 2
         assert os.listdir(folder / "locked") == []
-        assert not (folder / "file").exists()
+        assert (folder / "file").exists()
+        assert "a deletion is refused, as the file cannot be kept: recycle folder .recycle: " in server.log()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="folders of several users of the host")
+def test_recycle_without_the_rights_of_root(tmp_path: Path) -> None:
+    """As the packaged unit runs: an unprivileged user who may act as others, and who may not write to their folders."""
+    (tmp_path / "share").mkdir()
+    (tmp_path / "state").mkdir()
+    shutil.chown(tmp_path / "share", "games", "games")
+    shutil.chown(tmp_path / "state", "nobody")
+    (tmp_path / "share").chmod(0o2775)
+    open_up(tmp_path)
+    (tmp_path / "smb.toml").touch(0o600)
+    (tmp_path / "smb.toml").write_text(
+        '[server]\nrun_as = "nobody"\n[[share]]\nname = "data"\npath = "share"\nrecycle = true\n'
+        '[[user]]\nname = "alice"\npassword = "pw"\nunix_user = "games"\n'
+    )
+    with served(tmp_path, "--config", str(tmp_path / "smb.toml")) as server:
+        assert "NT_STATUS" not in smbclient(server, "put /etc/hostname a.txt; rm a.txt")
+        kept = tmp_path / "share/.recycle/alice/a.txt"
+        assert kept.read_bytes() == Path("/etc/hostname").read_bytes()
+        assert kept.parent.owner() == "games"
+        assert kept.parent.parent.owner() == "nobody"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the owner of the folder is not the server")
+def test_a_start_without_a_recycle_folder_says_so(tmp_path: Path) -> None:
+    (tmp_path / "share").mkdir()
+    (tmp_path / "share" / ".recycle").mkdir()
+    shutil.chown(tmp_path / "share" / ".recycle", "games")
+    with sharing(tmp_path, "recycle = true") as (server, _):
+        said = "\n".join(server.lines) + server.log()
+        assert "share data: recycle folder .recycle: made by somebody else (uid 5)" in said
+        assert "set recycle = false" in said
 
 
 def test_homes(tmp_path: Path) -> None:

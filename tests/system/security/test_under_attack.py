@@ -7,12 +7,12 @@ import shutil
 
 import pytest
 
-from tools.attacks import accounts, doors, lab, rights, strangers
+from tools.attacks import accounts, bounds, doors, lab, rights, strangers
 from tools.attacks.lab import CASES, MOST_LOG, MOST_PROCESSOR, MOST_RESIDENT, Verdict
 
-MODULES = (strangers, doors, accounts, rights)
+MODULES = (strangers, doors, accounts, bounds, rights)
 """Whose import registers the cases. Some need a network namespace: ``python -m tools.attacks`` makes one."""
-QUICK = ("which_accounts_exist", "stolen_ids", "escapes", "forged_log_lines")
+QUICK = ("which_accounts_exist", "stolen_ids", "escapes", "forged_log_lines", "large_descriptors", "locks_given_back")
 """Cases that take about a second each."""
 
 
