@@ -185,6 +185,11 @@ class ServerState:
         If so, requests that waited here must not touch its files."""
         return share.placement is not None and self.fence is not None and self.fence.expired()
 
+    def loss_of(self, share: Share) -> Callable[[], bool] | None:
+        """Return what tells a worker thread whether another node may be serving the share by now. None: that cannot
+        be."""
+        return self.fence.passed if share.placement is not None and self.fence is not None else None
+
     # Connections
 
     def admits(self, host: str) -> bool:
