@@ -62,8 +62,9 @@ class MustWait(Exception):
 Attempt = Callable[[], Response | Awaitable[Response | None]]
 """Returns the response, or an awaitable that returns it. If the awaitable returns None, another attempt is made.
 
-Every attempt but the first asks the fence before. An attempt that cannot succeed yet raises ``MustWait``, ``FolderNotRead`` or, if a program of the host has a lease
-(fcntl(2), F_SETLEASE), ``BlockingIOError``. Such an attempt must not leave changes behind."""
+An attempt that cannot succeed yet raises ``MustWait``, ``FolderNotRead`` or, if a program of the host has a lease
+(fcntl(2), F_SETLEASE), ``BlockingIOError``. Such an attempt must not leave changes behind. The fence is asked before
+every attempt but the first."""
 Begin = Callable[[Pending], Callable[[], None]]
 """Called when the request has to wait. Returns a function to be called when the wait is over, before the reply."""
 

@@ -148,12 +148,22 @@ def test_data_that_is_read_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert rdma is not None
         memory = bytearray(65536)
         region = rdma.register(memoryview(memory), writable=True)
+        (connection,) = node.service.server.connection_list
+        there = connection.transport.rdma
+        assert there is not None
+        write_to_peer = there.write_to_peer
+        sent: list[object] = []
+
+        def send(buffers: object, views: object, done: object) -> None:
+            sent.append(buffers)
+            write_to_peer(buffers, views, done)  # type: ignore[arg-type]
 
         def slow(opened: object, view: object, offset: int) -> int:
             if lost:
                 node.fence.deadline = 0.0
             return -1
 
+        monkeypatch.setattr(there, "write_to_peer", send)
         monkeypatch.setattr(read, "_read_cached", slow)
         monkeypatch.setitem(SHORT_FORMS, int(Command.READ), SHORT_FORMS[int(Command.ECHO)])
         reading = tree.read_into(file, 0, region.descriptors, len(memory), invalidate=False)
@@ -163,6 +173,7 @@ def test_data_that_is_read_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         else:
             assert await reading == len(memory)
         assert memory == (bytes(65536) if lost else b"A" * 65536)
+        assert bool(sent) is not lost
         tree.client.transport.abort("done")
         await node.settled()
         await node.service.stop()
