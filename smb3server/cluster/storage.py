@@ -109,11 +109,10 @@ class StorageWatch:
 
         self._running, self._began = future, boottime()
         threading.Thread(target=run, name="storage", daemon=True).start()
-        try:
-            async with asyncio.timeout(self._limit):
-                return await asyncio.shield(future)
-        except TimeoutError:
-            raise StorageHangs(self._silence()) from None
+        await asyncio.wait([future], timeout=self._limit)
+        if not future.done():
+            raise StorageHangs(self._silence())
+        return future.result()
 
     def _silence(self) -> str:
         return f"a file system of service {self._service} has not answered for more than {self._limit:g} s"
