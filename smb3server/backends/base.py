@@ -469,6 +469,32 @@ class KeptFolder(NamedTuple):
     """To whom it belongs on the host. None means the server."""
 
 
+class Storage(Protocol):
+    """Shows whether the file system of a store is there, and works. All methods may block, and raise ``OSError``."""
+
+    @property
+    def root(self) -> str:
+        """The path of the store."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """The path of the file with the mark."""
+        ...
+
+    def read(self) -> str | None:
+        """Return the random mark by which the file system is known; None if there is none."""
+        ...
+
+    def make(self) -> str:
+        """Return the mark; write one to stable storage if there is none."""
+        ...
+
+    def try_writing(self, name: str) -> None:
+        """Write something to stable storage, as a test. ``name`` tells apart those who do so."""
+        ...
+
+
 class Backend(ABC):
     """The store of one share."""
 
@@ -494,6 +520,14 @@ class Backend(ABC):
     def is_available(self) -> bool:
         """Return whether the store exists. If its directory is gone, no client can connect."""
         return True
+
+    def storage(self) -> Storage | None:
+        """Return what shows whether the store's file system is there. None: it always is."""
+        return None
+
+    def expect(self, mark: str) -> None:
+        """Do not go along when another directory gets the store's path, unless that has this mark (``Storage``)."""
+        return
 
     @abstractmethod
     def open(self, request: OpenRequest) -> Handle:

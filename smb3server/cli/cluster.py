@@ -149,6 +149,18 @@ def move(before: _Store, /, service: str, node: str, timeout: float, **store: An
     print(_administer(before, store, lambda admin: admin.move(service, node, timeout)))
 
 
+@command.command()
+@click.argument("node")
+@_store_options
+@click.pass_obj
+def fenced(before: _Store, /, node: str, **store: Any) -> None:
+    """Say that a silent node is off, or cut off from the storage, when fence_command cannot.
+
+    Its services are taken over then. If it is not off, data may be lost.
+    """
+    print(_administer(before, store, lambda admin: admin.fenced(node)))
+
+
 @command.command("move-client")
 @click.argument("client")
 @click.argument("node")

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from smb3server.cli.cluster_status import describe
 from smb3server.cluster.freshness import stamped
-from smb3server.cluster.view import View, answers_prefix, coordination_prefix, read_view
+from smb3server.cluster.view import View, answers_prefix, coordination_prefix, decode, read_view
 from smb3server.persistence.seal import new_secret
 from smb3server.persistence.sealed_store import SealedStore
 from smb3server.persistence.store import Condition, ConditionFailed, Delete, LeaseLost, Put
@@ -138,6 +138,23 @@ class Admin:
             return f"{node} was not draining"
         await self.store.commit([Delete(f"{self.prefix}draining/{node}")])
         return f"{node} may serve again"
+
+    async def fenced(self, node: str) -> str:
+        """Note that a node is fenced, by the word of the administrator; return a sentence with the result."""
+        view = await self.view()
+        services = sorted(name for name, last in view.last.items() if last == node)
+        if not services:
+            raise AdminError(f"no service waits for node {node} to be fenced")
+        if node in view.nodes:
+            raise AdminError(f"node {node} is up: stop its server, or cut it off from the storage, first")
+        for service in services:
+            key = f"{self.prefix}services/{service}/last"
+            entry = await self.store.get(key)
+            if entry is None or decode(entry.value).get("node") != node:
+                continue
+            with contextlib.suppress(ConditionFailed):
+                await self.store.commit([Delete(key)], [Condition(key, entry.version)])
+        return f"{node} counts as fenced: other nodes may take {', '.join(services)}"
 
     async def move(self, service: str, node: str, timeout: float) -> str:
         """Move a service and wait up to ``timeout`` seconds; return a sentence with the result."""

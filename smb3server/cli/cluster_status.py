@@ -32,6 +32,11 @@ def describe(
             "addresses": info.get("addresses", []),
             "lease_left": time_left.get(node),
             "cannot_tickle": str(info.get("cannot_tickle") or ""),
+            "storage_missing": {
+                service: problem
+                for service in sorted(view.services())
+                if (problem := view.lacks_storage(node, service))
+            },
             "answers": None if reports is None else node in reports,
         }
         for node, info in sorted(view.nodes.items())
@@ -49,6 +54,8 @@ def describe(
                 "since": since,
                 "seconds": max(0.0, now - since) if isinstance(since, int | float) else None,
                 "target": view.targets.get(name),
+                "fencing": view.fencing.get(name),
+                "last": view.last.get(name),
                 "clients": report.get("clients"),
                 "opens": report.get("opens"),
             }
@@ -66,6 +73,8 @@ def _node_state(node: Mapping[str, Any]) -> str:
 def _service_state(service: Mapping[str, Any]) -> str:
     if service["node"] is None:
         return "[red]on no node[/red]"
+    if service["fencing"] is not None:
+        return f"[red]fencing {_text(service['fencing'].get('node'))}[/red]"
     if not service["serving"]:
         return "[yellow]being taken over[/yellow]"
     if service["target"] not in (None, service["node"]):
@@ -118,6 +127,21 @@ def show(status: Mapping[str, Any], console: Console | None = None) -> None:
             console.print(
                 f"[yellow]{escape(node['name'])}[/yellow]: it cannot notify clients that only wait when it takes "
                 f"over from a silent node ({escape(node['cannot_tickle'])})"
+            )
+        for service, problem in node["storage_missing"].items():
+            console.print(
+                f"[red]{escape(node['name'])}[/red]: storage missing, so it cannot have {escape(service)}: "
+                f"{escape(problem)}",
+                soft_wrap=True,
+            )
+    for service in status["services"]:
+        fencing = service["fencing"] or {}
+        if fencing.get("problem"):
+            node = _text(fencing.get("node"))
+            console.print(
+                f"[red]{escape(service['name'])}[/red]: node {node} cannot be fenced: {_text(fencing['problem'])}; "
+                f"remedy, if it is certainly off: smb3server cluster fenced {node}",
+                soft_wrap=True,
             )
     if not status["nodes"]:
         console.print("No node is up.")

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from smb3server.cli.exits import EXIT_USAGE, CommandError
 from smb3server.config.arguments import read_options
@@ -21,6 +22,9 @@ from smb3server.service.privileges import Privileges
 from smb3server.service.service import Service
 from smb3server.status import mount_commands
 from smbdirect.errors import ProviderError
+
+if TYPE_CHECKING:
+    from smb3server.cluster.fencer import Fencer
 
 log = logging.getLogger(__name__)
 
@@ -68,17 +72,22 @@ def terminal_is_gone(had: bool) -> bool:
 
 
 async def serve(
-    config: Config, privileges: Privileges, manager: ServiceManager, read: Callable[[], Config] | None = None
+    config: Config,
+    privileges: Privileges,
+    manager: ServiceManager,
+    read: Callable[[], Config] | None = None,
+    fencer: Fencer | None = None,
 ) -> int:
     """Run until SIGTERM, SIGINT or the end of the terminal, and return the exit status.
 
-    SIGHUP reads the configuration again by ``read``. Raises ``CommandError`` if it cannot start.
+    SIGHUP reads the configuration again by ``read``. ``fencer`` is that of a cluster's node, if it has one. Raises
+    ``CommandError`` if it cannot start.
     """
     try:
         sockets = passed_sockets()
     except ValueError as error:
         raise CommandError(str(error), EXIT_USAGE) from error
-    service = Service(config, privileges, read, sockets, manager)
+    service = Service(config, privileges, read, sockets, manager, fencer)
     if config.command_line_passwords:
         service.notes.append(
             "a password was on the command line, where other users of this host may have seen it; --user NAME asks for "
@@ -142,6 +151,16 @@ def start_log(config: Config) -> None:
         raise ConfigError(f"log_file {config.log.file}: {error.strerror}") from error
 
 
+def _fencer(config: Config) -> Fencer | None:
+    """Start the helper that fences silent nodes, if this is a node of a cluster with a ``fence_command``."""
+    cluster = config.cluster
+    if not cluster.url or not cluster.fence_command:
+        return None
+    from smb3server.cluster.fencer import Fencer
+
+    return Fencer(cluster.fence_command, cluster.fence_timeout)
+
+
 def run(options: ServerOptions) -> int:
     """Run the server until a signal, and return the exit status. Raises ``CommandError``."""
     try:
@@ -151,6 +170,8 @@ def run(options: ServerOptions) -> int:
         hide_arguments(config.command_line_passwords)
         for path in config.secret_files:
             read_text(path)
+        # Before the privileges are gone that its command may need.
+        fencer = _fencer(config)
         privileges = Privileges(config)
         privileges.restrict()
         start_log(config)
@@ -161,5 +182,5 @@ def run(options: ServerOptions) -> int:
         # uvloop is optional, and exists on Linux with CPython only.
         import uvloop
     except ImportError:
-        return asyncio.run(serve(config, privileges, manager, command_line.read))
-    return int(uvloop.run(serve(config, privileges, manager, command_line.read)))
+        return asyncio.run(serve(config, privileges, manager, command_line.read, fencer))
+    return int(uvloop.run(serve(config, privileges, manager, command_line.read, fencer)))

@@ -16,6 +16,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from smb3server.cluster import storage
+from smb3server.cluster.fencer import Fencer
 from smb3server.cluster.freshness import INTERVAL, Freshness, stamped
 from smb3server.cluster.lease_keeper import boottime
 from smb3server.cluster.membership import Membership
@@ -76,18 +78,29 @@ class Cluster:
         config: ClusterConfig,
         info: Callable[[], dict[str, Any]],
         refused: Collection[str] = (),
+        fencer: Fencer | None = None,
     ) -> None:
         """``persistence``: stores the opens of ``server``. ``info``: returns what this node publishes about itself, as
-        JSON. ``refused``: keys of the store whose records are ignored, for reports."""
+        JSON. ``refused``: keys of the store whose records are ignored, for reports. ``fencer``: None if nobody can
+        fence a node that fell silent."""
         self._refused = refused
+        self._info = info
         self.config = config
         self.node = config.node
         self.prefix = coordination_prefix(config.name)
         self.view = View(self.prefix)
-        self.membership = Membership(store, self.prefix, config.node, info, config.ttl, config.max_stall)
+        self.membership = Membership(store, self.prefix, config.node, self._describe, config.ttl, config.max_stall)
         self.services = {
             entry.name: ServiceOwner(
-                server, persistence, store, self.prefix, f"{config.name}/state/", self.membership, entry
+                server,
+                persistence,
+                store,
+                self.prefix,
+                f"{config.name}/state/",
+                self.membership,
+                entry,
+                config.storage_timeout,
+                fencer,
             )
             for entry in config.services
         }
@@ -140,6 +153,7 @@ class Cluster:
             asyncio.ensure_future(self._watch()),
             asyncio.ensure_future(self._decide()),
             asyncio.ensure_future(self._keep_time()),
+            *(asyncio.ensure_future(self._watch_storage(service)) for service in self.services.values()),
         ]
 
     async def stop(self) -> None:
@@ -184,7 +198,24 @@ class Cluster:
         for service in self.services.values():
             service.connection_changed(connection, there)
 
+    def _describe(self) -> dict[str, Any]:
+        missing = {
+            service.name: service.storage.problem
+            for service in self.services.values()
+            if service.storage.looked and service.storage.problem is not None
+        }
+        return {**self._info(), "storage_missing": missing}
+
     # Seeing
+
+    async def _watch_storage(self, service: ServiceOwner) -> None:
+        """Look at the file systems of a service again and again. Others are told of changes."""
+        while True:
+            service.storage.marks = self.view.marks.get(service.name, {})
+            if await service.storage.look():
+                self.membership.refresh()
+                self._wake.set()
+            await asyncio.sleep(storage.INTERVAL)
 
     async def _watch(self) -> None:
         """Apply the store's changes to the view. Read everything first, and again when changes may have been missed."""
@@ -291,6 +322,8 @@ class Cluster:
             return None
         if service.owned:
             self._unowned_since.pop(service.name, None)
+            if service.storage.problem is not None:
+                return service.leave_storage
             best = next(iter(self.candidates(service.config)), self.node)
             wanted = self.view.targets.get(service.name)
             must_go = self.node in self.view.draining or (wanted == best and wanted != self.node)
@@ -302,6 +335,8 @@ class Cluster:
             # We stopped serving this service because its state can no longer be written. Release ownership as well, so
             # that another node can take it.
             return service.give_up if self.view.owners[service.name] == self.node else None
+        if service.may_sign_off(self.view.last.get(service.name)):
+            return service.sign_off
         order = self.candidates(service.config)
         known, since = self._unowned_since.get(service.name, ([], 0.0))
         if known != order:
@@ -332,13 +367,19 @@ class Cluster:
 
     def candidates(self, config: ServiceConfig) -> list[str]:
         """Return the living nodes that may have the service, best first."""
-        alive = [node for node in self.view.nodes if node not in self.view.draining]
+        alive = [node for node in self.view.nodes if node not in self.view.draining and self._has_storage(node, config)]
         order = [node for node in config.nodes if node in alive] if config.nodes else sorted(alive)
         target = self.view.targets.get(config.name)
         if target in order:
             order.remove(target)
             order.insert(0, target)
         return order
+
+    def _has_storage(self, node: str, config: ServiceConfig) -> bool:
+        """Return whether a node can reach the file systems of a service."""
+        if node == self.node:
+            return self.services[config.name].storage.problem is None
+        return not self.view.lacks_storage(node, config.name)
 
     def patience(self, config: ServiceConfig, order: list[str]) -> float:
         """Return the seconds for which this node leaves a free service to others.

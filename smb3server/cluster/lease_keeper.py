@@ -51,6 +51,10 @@ class Fence:
         self.asked_at = now = boottime()
         return now >= self.deadline
 
+    def passed(self) -> bool:
+        """Return whether the deadline has passed, on any thread. This is no sign of life of the event loop."""
+        return boottime() >= self.deadline
+
 
 def margin_of(ttl: float) -> float:
     """Return how many seconds before the end of a lease its holder stops. ``ttl``: seconds."""

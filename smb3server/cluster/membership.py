@@ -165,6 +165,10 @@ class Membership:
         if keeper is not None:
             await asyncio.to_thread(keeper.join)
 
+    def addresses(self) -> list[str]:
+        """Return the node's own addresses, as it publishes them."""
+        return [str(entry) for entry in self._info().get("addresses", ())]
+
     def _encoded(self, lease: int) -> bytes:
         return json.dumps({**self._info(), "lease": lease}).encode()
 

@@ -3,6 +3,10 @@
 A service consists of shares, their virtual addresses and the stored state of their opens. Its owner is the node that
 has put the owner key into the store, bound to the lease of its membership. Every write of state is conditional on that
 key's version, so a node that is no longer the owner cannot change any state.
+
+The lease shows that the last owner must have stopped. It does not show that it has: a machine that was paused may
+finish a write that it had begun. So a node that takes a service from one that fell silent has that one fenced first
+(``fencer``), and a node that gives a service up in good order says so.
 """
 
 from __future__ import annotations
@@ -17,29 +21,35 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from smb3server.cluster import address as addresses
+from smb3server.cluster.fencer import Fencer
 from smb3server.cluster.lease_keeper import boottime
 from smb3server.cluster.membership import Membership
 from smb3server.cluster.peers import PeerRecord, peer_of
 from smb3server.cluster.share_permissions import SharePermissions
+from smb3server.cluster.storage import StorageWatch
 from smb3server.cluster.tickle import end_connections
 from smb3server.cluster.view import decode
 from smb3server.persistence.journal import Domain, Persistence
 from smb3server.persistence.restore import restore
+from smb3server.persistence.storage import StorageMissing, check, key_of
 from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store, StoreError
-from smb3server.settings.cluster import ServiceConfig
+from smb3server.settings.cluster import DEFAULT_STORAGE_TIMEOUT, ServiceConfig
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.share_redirect import share_redirect
 from smb3server.wire.status import NtStatus, Reason, StatusError
 
 if TYPE_CHECKING:
     from smb3server.access.descriptor import SecurityDescriptor
-    from smb3server.state.objects import Connection
+    from smb3server.state.objects import Connection, Open
     from smb3server.state.server_state import ServerState
     from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
 
 _DRAIN_TIMEOUT = 3.0
+_WORKERS_POLL = 0.02
+FENCE_PAUSE = 5.0
+"""Seconds between two attempts to fence a node."""
 _REDIRECT_TO_OWNER = 0x0002
 """SMB2_TREE_CONNECT_FLAG_REDIRECT_TO_OWNER. [MS-SMB2 2.2.9]"""
 _ANNOUNCEMENTS = (0.0, 0.5, 2.0)
@@ -58,13 +68,28 @@ class ServiceOwner:
         state_prefix: str,
         membership: Membership,
         config: ServiceConfig,
+        storage_timeout: float = DEFAULT_STORAGE_TIMEOUT,
+        fencer: Fencer | None = None,
     ) -> None:
-        """``prefix``: of the keys for coordination (``view``). ``state_prefix``: of the state of all services."""
+        """``prefix``: of the keys for coordination (``view``). ``state_prefix``: of the state of all services.
+        ``storage_timeout``: seconds, as in ``StorageWatch``. ``fencer``: None if nobody can fence a silent node."""
         self.config = config
         self.name = config.name
         self.owner_key = f"{prefix}services/{config.name}/owner"
         self._serving_key = f"{prefix}services/{config.name}/serving"
+        self._last_key = f"{prefix}services/{config.name}/last"
+        self._fencing_key = f"{prefix}services/{config.name}/fencing"
+        self._marks_prefix = f"{prefix}services/{config.name}/storage/"
         self.shares: list[Share] = []
+        self.storage = StorageWatch(config.name, membership.node, self.shares, storage_timeout)
+        self._fencer = fencer
+        self._has_begun = False
+        """Whether this node has begun to use the service's files in the present ownership: ``last`` names it."""
+        self._left: list[Open] = []
+        """Abandoned opens whose files a worker thread may still be using."""
+        self.unsettled = False
+        """Whether this node let go of the service while its file systems did not answer. What it wrote may still be on
+        its way."""
         # Invariant: while ``owned``, ``_domain`` is not None.
         self.owned = False
         """Whether this node serves the service."""
@@ -126,21 +151,29 @@ class ServiceOwner:
             log.error("service %s cannot be taken over: %s", self.name, error)
             self._stop()
             await asyncio.to_thread(self._remove_addresses)
-            await self._give_up_ownership()
+            await self._give_up_ownership(await self._workers_have_ended())
+            if isinstance(error, StorageMissing):
+                await self.storage.look()
             return False
         return self.owned
 
     async def _begin(self, lease: int) -> None:
-        """Restore opens, add addresses and begin to serve. Raises ``StoreError`` or ``OSError``."""
+        """Fence the last owner, restore opens, add addresses and begin to serve. Raises ``StoreError``, ``OSError``."""
         conditions = self._conditions
+        self._has_begun = False
+        await self._succeed(lease, conditions)
+        fresh = await self._check_storage(self.shares, conditions)
         domain = Domain(self._store, self._state_prefix, conditions, self.lose)
         wanted = [share for share in self.shares if share.continuous_availability]
         self._domain = domain
+        for share in self.shares:
+            share.lost = False
         self._persistence.serve(domain, wanted)
         self._persistence.reclaim(domain)
         # Before the opens, whose owners may have lost their rights.
         await self._permissions.load(self.shares, conditions)
-        self.restored = await restore(self._server, domain, wanted) if wanted else 0
+        is_there = partial(self._is_there, fresh)
+        self.restored = await restore(self._server, domain, wanted, is_there=is_there) if wanted else 0
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
         if self.config.addresses:
@@ -164,6 +197,113 @@ class ServiceOwner:
             # The neighbours know the new address by now, and clients that reconnect at once are served.
             addresses_here = [entry.address for entry in self.config.addresses]
             self._telling = asyncio.ensure_future(end_connections(self.name, self._peers, addresses_here))
+
+    async def _succeed(self, lease: int, conditions: Sequence[Condition]) -> None:
+        """Make sure that the last owner writes no more, and become it. Raises ``StoreError``."""
+        entry = await self._store.get(self._last_key)
+        last = decode(entry.value) if entry is not None else {}
+        node = str(last.get("node") or "")
+        if entry is not None and node not in ("", self._membership.node):
+            await self._fence(node, str(last.get("address") or ""), entry.version, lease, conditions)
+        mine = {"node": self._membership.node, "address": next(iter(self._membership.addresses()), "")}
+        await self._store.commit(
+            [Put(self._last_key, json.dumps(mine).encode()), Delete(self._fencing_key)], conditions
+        )
+        self._has_begun = True
+        self.unsettled = False
+
+    async def _fence(self, node: str, address: str, version: int, lease: int, conditions: Sequence[Condition]) -> None:
+        """Have a silent node fenced. Return when it is, or when the administrator says so. Raises ``StoreError``.
+
+        ``version``: of the record that names the node."""
+        if self._fencer is None:
+            log.warning(
+                "service %s: node %s had it and fell silent. Without fence_command nothing prevents that it finishes "
+                "a write that it had begun, if it was only paused",
+                self.name,
+                node,
+            )
+            return
+        values = {"node": node, "address": address, "service": self.name}
+        said, since = None, round(time.time())
+        problem = ""
+        while True:
+            state = {"node": node, "since": since, "problem": problem}
+            await self._store.commit([Put(self._fencing_key, json.dumps(state).encode(), lease)], conditions)
+            if not problem:
+                log.warning("service %s: node %s fell silent, and is being fenced", self.name, node)
+            problem = await self._fencer.fence(values, self._membership.fence.deadline)
+            self._check_membership(lease)
+            if not problem:
+                log.warning("service %s: node %s is fenced", self.name, node)
+                return
+            if problem != said:
+                said = problem
+                log.error(
+                    "service %s is not taken over, because fence_command failed for node %s: %s; it is tried again; "
+                    "remedy, if the node is certainly off: smb3server cluster fenced %s",
+                    self.name,
+                    node,
+                    problem,
+                    node,
+                )
+            ends = boottime() + FENCE_PAUSE
+            while boottime() < ends:
+                await asyncio.sleep(0.5)
+                self._check_membership(lease)
+                entry = await self._store.get(self._last_key)
+                if entry is None or entry.version != version:
+                    log.warning("service %s: the administrator says that node %s is fenced", self.name, node)
+                    return
+
+    def _check_membership(self, lease: int) -> None:
+        """Raise ``StoreError`` if this node is no longer the member that it was."""
+        if self._membership.lease != lease or self._membership.fence.expired():
+            raise StoreError("the membership ended meanwhile")
+
+    # The file systems
+
+    async def _check_storage(self, shares: Sequence[Share], conditions: Sequence[Condition]) -> set[str]:
+        """Check that the file systems of the shares are there and work, and let each share use the one that is there.
+
+        Mark those that have no mark yet. Return their ``key_of``. Raises ``StorageMissing`` and ``StoreError``."""
+        entries = await self._store.scan(self._marks_prefix)
+        known = {entry.key.removeprefix(self._marks_prefix): str(decode(entry.value).get("mark")) for entry in entries}
+        node = self._membership.node
+
+        def look() -> dict[str, str]:
+            found: dict[str, str] = {}
+            for share in shares:
+                key = key_of(share)
+                check(share, known.get(key), node)
+                storage = share.backend.storage() if share.backend is not None else None
+                if key in known or share.backend is None or storage is None:
+                    continue
+                mark = storage.read() if share.backend.read_only else storage.make()
+                if mark is not None:
+                    found[key] = mark
+            return found
+
+        made = await self.storage.call(look)
+        if made:
+            puts = [Put(self._marks_prefix + key, json.dumps({"mark": mark}).encode()) for key, mark in made.items()]
+            await self._store.commit(puts, conditions)
+            log.info("service %s: the file systems of %s have a mark", self.name, ", ".join(sorted(made)))
+        self.storage.marks = {**known, **made}
+        for share in shares:
+            mark = self.storage.marks.get(key_of(share))
+            if share.backend is None or mark is None:
+                continue
+            share.backend.expect(mark)
+            if not share.backend.is_available():
+                raise StorageMissing(f"share {share.name}: {share.path} was replaced meanwhile")
+        return set(made)
+
+    async def _is_there(self, fresh: set[str], share: Share) -> bool:
+        """Return whether a file that is missing in a share was certainly deleted. Raises ``StorageMissing`` if the file
+        system is not there. ``fresh``: ``key_of`` shares that have their mark since a moment ago."""
+        await self.storage.call(partial(check, share, self.storage.marks.get(key_of(share)), self._membership.node))
+        return key_of(share) not in fresh
 
     def connection_changed(self, connection: Connection, there: bool) -> None:
         """Record a connection that a user has logged on to, or remove it when it has ended (``there`` is False)."""
@@ -213,11 +353,17 @@ class ServiceOwner:
         self.shares.append(share)
         share.placement = self
         domain = self._domain
-        if domain is not None:
-            await self._permissions.load([share], self._conditions)
-        if domain is not None and share.continuous_availability:
-            self._persistence.serve(domain, [share])
-            self.restored += await restore(self._server, domain, [share], all_shares=False)
+        if domain is None:
+            return
+        await self._permissions.load([share], domain.conditions)
+        try:
+            fresh = await self._check_storage([share], domain.conditions)
+            if share.continuous_availability:
+                self._persistence.serve(domain, [share])
+                is_there = partial(self._is_there, fresh)
+                self.restored += await restore(self._server, domain, [share], all_shares=False, is_there=is_there)
+        except StorageMissing as error:
+            raise StoreError(str(error)) from error
 
     async def permit(self, share: Share, permissions: SecurityDescriptor | None) -> None:
         """Store the permissions of a share for all nodes. Raises ``StoreError``, also if another node serves it."""
@@ -252,10 +398,63 @@ class ServiceOwner:
                 log.warning("service %s: state not stored in %.0f s", self.name, _DRAIN_TIMEOUT)
             self._stop()
             await asyncio.to_thread(self._remove_addresses)
-            await self._give_up_ownership()
+            await self._give_up_ownership(await self._workers_have_ended())
         finally:
             self.busy = False
         log.info("service %s is released", self.name)
+
+    async def leave_storage(self) -> None:
+        """Release the service because of ``storage.problem``.
+
+        If its file systems hang, nothing here waits for them before another node may take it, and that node has to have
+        this one fenced."""
+        log.error("service %s is given up: %s", self.name, self.storage.problem)
+        if not self.storage.hangs:
+            await self.release()
+            return
+        if self.busy or not self.owned:
+            return
+        self.busy = True
+        try:
+            self.owned = False
+            self.unsettled = True
+            self._part()
+            await asyncio.to_thread(self._remove_addresses)
+            await self._give_up_ownership(False)
+            # Closing files may wait for the file system.
+            self._abandon()
+        finally:
+            self.busy = False
+        log.warning("service %s is released", self.name)
+
+    async def _workers_have_ended(self) -> bool:
+        """Wait until no worker thread uses a file of the service any longer. Return False if that takes too long."""
+        ends = boottime() + _DRAIN_TIMEOUT
+        while self._works() and boottime() < ends:
+            await asyncio.sleep(_WORKERS_POLL)
+        return not self._works()
+
+    def _works(self) -> bool:
+        self._left = [opened for opened in self._left if opened.in_flight]
+        return bool(self._left)
+
+    def may_sign_off(self, last: str | None) -> bool:
+        """Return whether ``last``, the node that had the service last, is this one and has nothing to do with it any
+        more, so that it need not be fenced."""
+        done = self._domain is None and not self.owned and not self.busy and not self.unsettled
+        return last == self._membership.node and done and not self._works()
+
+    async def sign_off(self) -> None:
+        """Say that this node need not be fenced before another one takes the service, which nobody owns."""
+        try:
+            entry = await self._store.get(self._last_key)
+            if entry is not None and decode(entry.value).get("node") == self._membership.node:
+                conditions = [Condition(self.owner_key, ABSENT), Condition(self._last_key, entry.version)]
+                await self._store.commit([Delete(self._last_key)], conditions)
+        except ConditionFailed:
+            log.debug("service %s has an owner meanwhile", self.name)
+        except StoreError as error:
+            log.warning("service %s: %s", self.name, error)
 
     async def give_up(self) -> None:
         """Release the ownership of a service that is this node's in the store, although this node does not serve it.
@@ -269,17 +468,19 @@ class ServiceOwner:
             if entry is not None and decode(entry.value).get("node") == self._membership.node:
                 log.warning("service %s: its ownership was left over", self.name)
                 self._version = entry.version
-                await self._give_up_ownership()
+                await self._give_up_ownership(not self.unsettled and await self._workers_have_ended())
         except StoreError as error:
             log.warning("service %s: %s", self.name, error)
         finally:
             self.busy = False
 
-    async def _give_up_ownership(self) -> None:
+    async def _give_up_ownership(self, in_good_order: bool) -> None:
+        """Let other nodes take the service. ``in_good_order``: without fencing this node, if it has begun to serve."""
+        gone = [Delete(self._serving_key), Delete(self._fencing_key), Delete(self.owner_key)]
+        if in_good_order and self._has_begun:
+            gone.append(Delete(self._last_key))
         try:
-            await self._store.commit(
-                [Delete(self._serving_key), Delete(self.owner_key)], [Condition(self.owner_key, self._version)]
-            )
+            await self._store.commit(gone, [Condition(self.owner_key, self._version)])
         except StoreError as error:
             # The key is deleted with the lease, or ``give_up`` tries again.
             log.warning("service %s: %s", self.name, error)
@@ -316,7 +517,14 @@ class ServiceOwner:
 
     def _stop(self) -> None:
         """Disconnect the service's clients, abandon its opens and end its domain."""
+        self._part()
+        self._abandon()
+
+    def _part(self) -> None:
+        """Disconnect the service's clients. Nothing is done for them any longer."""
         self.owned = False
+        for share in self.shares:
+            share.lost = True
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -329,9 +537,15 @@ class ServiceOwner:
         server = self._server
         for connection in [entry for entry in server.connection_list if self._concerns(entry)]:
             connection.disconnect(f"service {self.name} moves")
+
+    def _abandon(self) -> None:
+        """Abandon the service's opens and end its domain."""
+        server = self._server
         mine = set(map(id, self.shares))
         for opened in list(server.opens.by_id.values()):
             if id(opened.tree.share) in mine:
+                if opened.in_flight:
+                    self._left.append(opened)
                 server.opens.abandon(opened)
         domain, self._domain = self._domain, None
         if domain is not None:

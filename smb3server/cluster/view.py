@@ -6,6 +6,10 @@ Keys below ``NAME/c/``:
 - ``nodes/NODE``: a living node. Bound to its lease.
 - ``services/SERVICE/owner``: the node that may write the service's state. Bound to its lease.
 - ``services/SERVICE/serving``: the node at which clients can reach the service. Bound to its lease.
+- ``services/SERVICE/last``: the node that had the service last, until it has given it up in good order. It is fenced
+  before any other node takes the service.
+- ``services/SERVICE/fencing``: the node that the owner is fencing. Bound to the owner's lease.
+- ``services/SERVICE/storage/SHARE``: the mark of a share's file system (``storage``).
 - ``services/SERVICE/target``, ``draining/NODE``: requests of the administrator.
 - ``events/...``: events for all nodes.
 
@@ -92,6 +96,13 @@ class View:
         """By service: ``node``, and ``since`` when (Unix time)."""
         self.targets: dict[str, str] = {}
         """By service: the node that the administrator requests for it."""
+        self.last: dict[str, str] = {}
+        """By service: the node that had it last and did not give it up, or that has it."""
+        self.fencing: dict[str, dict[str, Any]] = {}
+        """By service: ``node`` that is being fenced before the service is taken over, ``since`` when (Unix time), and
+        why that failed so far (``problem``)."""
+        self.marks: dict[str, dict[str, str]] = {}
+        """By service: the marks of its shares' file systems, by ``storage.key_of``."""
         self.draining: set[str] = set()
         """Nodes that shall have no service."""
 
@@ -115,6 +126,7 @@ class View:
                     self.targets.pop(service, None)
                 else:
                     self.targets[service] = str(value.get("node"))
+            self._note(service, what, None if gone else value)
         elif kind == "events" and not gone:
             return _told(value)
         return None
@@ -146,6 +158,28 @@ class View:
             self.serving[service] = value
         after = self.served_by(service)
         return ServiceEvent(service, after) if before != after else None
+
+    def _note(self, service: str, what: str, value: dict[str, Any] | None) -> None:
+        """Apply a change that causes no event."""
+        kind, _, share = what.partition("/")
+        if kind == "last":
+            self.last.pop(service, None)
+            if value is not None:
+                self.last[service] = str(value.get("node"))
+        elif kind == "fencing":
+            self.fencing.pop(service, None)
+            if value is not None:
+                self.fencing[service] = value
+        elif kind == "storage":
+            marks = self.marks.setdefault(service, {})
+            marks.pop(share, None)
+            if value is not None:
+                marks[share] = str(value.get("mark"))
+
+    def lacks_storage(self, node: str, service: str) -> str:
+        """Return why a node cannot reach the file systems of a service; empty if it can, as far as it has said."""
+        missing = self.nodes.get(node, {}).get("storage_missing")
+        return str(missing.get(service) or "") if isinstance(missing, dict) else ""
 
     def services(self) -> set[str]:
         """Return all services, with or without an owner."""

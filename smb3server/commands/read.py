@@ -210,6 +210,7 @@ class FileRead:
                 if pending.done:
                     buffer.release()
                     return
+                self.request.check_fence()
                 remote.rdma.write_to_peer(remote.buffers, [data], lambda error: buffer.release())
             except Exception as error:
                 buffer.release()
@@ -246,6 +247,7 @@ class FileRead:
             pending.on_cancel = None
             if self.opened.handle is None:
                 raise StatusError(NtStatus.FILE_CLOSED)
+            self.request.check_fence()
             result = self.run()
         except Exception as error:
             fail(pending, error, self.remote)
@@ -282,6 +284,7 @@ class FileRead:
             if pending.done:
                 buffer.release()
                 return
+            self.request.check_fence()
             response = self._reply(buffer, count)
         except Exception as error:
             buffer.release()

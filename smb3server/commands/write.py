@@ -237,8 +237,7 @@ class PeerWrite:
         """Store the fetched data after the checks are repeated. Meanwhile locks may have been taken, the open may have
         been closed, or the share may have been lost."""
         opened, body = self._opened, self._body
-        if self._request.server.has_lost(opened.tree.share):
-            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+        self._request.check_fence()
         _check(opened, body.offset, body.remaining_bytes)
         result = _store(self._request, body, opened, self._buffer.view, self._remote)
         if isinstance(result, Response):

@@ -139,7 +139,15 @@ def build_cluster(section: schema.Cluster) -> ClusterConfig:
         section.unauthenticated_store,
     )
     return ClusterConfig(
-        section.etcd or "", section.node or "", section.name, section.ttl, section.max_stall or 0.0, access
+        section.etcd or "",
+        section.node or "",
+        section.name,
+        section.ttl,
+        section.max_stall or 0.0,
+        access,
+        section.fence_command,
+        section.fence_timeout,
+        section.storage_timeout,
     )
 
 

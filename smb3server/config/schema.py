@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, field
 
 from smb3server.auth.password_rules import MAX_LENGTH
-from smb3server.settings.cluster import DEFAULT_NAME, DEFAULT_TTL
+from smb3server.settings.cluster import DEFAULT_FENCE_TIMEOUT, DEFAULT_NAME, DEFAULT_STORAGE_TIMEOUT, DEFAULT_TTL
 from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.observing import MetricsSettings
 from smb3server.settings.server import Settings
@@ -50,6 +50,7 @@ Fraction = Annotated[float, Meta(ge=0, le=1)]
 Seconds = Annotated[float, Meta(ge=0)]
 Ttl = Annotated[float, Meta(ge=2, le=60)]
 Stall = Annotated[float, Meta(ge=0, le=600)]
+Wait = Annotated[float, Meta(ge=1, le=600)]
 ReadSize = Annotated[int, Meta(ge=0, le=LARGEST_IO)]
 IoSize = Annotated[int, Meta(ge=SMALLEST_IO, le=LARGEST_IO)]
 MessageSize = Annotated[int, Meta(ge=SMALLEST_MESSAGE, le=LARGEST_MESSAGE)]
@@ -676,6 +677,26 @@ class Cluster(Section):
             unset="3 × `ttl`",
         ),
     ] = None
+    fence_command: Annotated[
+        list[str],
+        about(
+            "program with arguments, without a shell, that makes sure that a node which fell silent writes no more. It "
+            "runs before the node's services are taken over, which waits until it returns 0. `{node}`, `{address}` and "
+            "`{service}` are replaced ([high-availability.md](high-availability.md#fencing-a-silent-node))",
+            example=["/usr/local/sbin/fence-node", "{node}"],
+            unset="none",
+        ),
+    ] = field(default_factory=list)
+    fence_timeout: Annotated[Wait, about("seconds that `fence_command` may take; after that it is run again")] = (
+        DEFAULT_FENCE_TIMEOUT
+    )
+    storage_timeout: Annotated[
+        Wait,
+        about(
+            "seconds after which a share's file system that does not answer counts as missing, so that its service "
+            "moves"
+        ),
+    ] = DEFAULT_STORAGE_TIMEOUT
     ca: Annotated[
         str | None,
         about(

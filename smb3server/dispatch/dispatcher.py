@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.crypto.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
@@ -91,7 +92,7 @@ class Dispatcher:
         self.handlers: Mapping[int, Handler] = HANDLERS
         """The handlers of the connection's commands, by command."""
         self.requests = PendingRequests(server.settings, self.connection.loop, self._send_interim)
-        self.parking = Parking(server, self.connection, self._go_on)
+        self.parking = Parking(server, self.connection, partial(self._go_on, waited=True))
         self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, self.requests, measuring)
 
     def start(self) -> None:
@@ -176,19 +177,28 @@ class Dispatcher:
 
     # Running
 
-    def _go_on(self, chain: Chain) -> None:
-        """Run the chain. Disconnect if it violates the protocol."""
+    def _go_on(self, chain: Chain, waited: bool = False) -> None:
+        """Run the chain. Disconnect if it violates the protocol. ``waited``: it was parked, maybe before its first
+        command."""
         try:
-            self._advance(chain)
+            self._advance(chain, waited)
         except Disconnect as reason:
             chain.end()
             self.connection.disconnect(str(reason), broke_protocol=True)
 
-    def _advance(self, chain: Chain) -> None:
+    def _advance(self, chain: Chain, waited: bool) -> None:
         """Run the commands of the chain until one pends, none is left, or the chain has to wait: until its client has
-        taken replies, or until other chains have had their turn."""
+        taken replies, or until other chains have had their turn.
+
+        The fence is asked before each command. ``receive`` has done so before the first, unless the chain has
+        ``waited``."""
         turn_ends = 0.0
+        server, connection = self.server, self.connection
         while chain.offset >= 0:
+            if (waited or chain.offset) and server.fence is not None and server.is_fenced(connection):
+                chain.end()
+                connection.disconnect("this node is fenced")
+                return
             if chain.offset:
                 if self._must_drain(chain):
                     self.parking.park(chain)

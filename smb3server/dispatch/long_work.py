@@ -35,15 +35,15 @@ async def on_worker(request: Request, opened: Open, steps: Steps) -> None:
                 opened.on_close.remove(job.stop)
 
         opened.begin_io()
-        job = server.long_work.add(identity.owner if identity is not None else "", steps, ended)
+        owner = identity.owner if identity is not None else ""
+        job = server.long_work.add(owner, steps, ended, server.loss_of(opened.tree.share))
         opened.on_close.append(job.stop)
         return stop
 
     await waiting.over(begin)
     if opened.handle is None:
         raise StatusError(NtStatus.FILE_CLOSED)
-    if server.has_lost(opened.tree.share):
-        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    request.check_fence()
 
 
 def run_steps(request: Request, opened: Open, steps: Steps, finish: Callable[[], Response]) -> Pending:

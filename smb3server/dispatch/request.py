@@ -197,6 +197,16 @@ class Request:
         """The command after its SMB2 header."""
         return self.message[64:]
 
+    def check_fence(self) -> None:
+        """Raise ``StatusError``, NETWORK_NAME_DELETED, if another node may be serving the share or the address by now.
+
+        Call it whenever the request goes on after a wait, before it does or sends anything."""
+        server = self.host.server
+        if server.fence is None:
+            return
+        if server.is_fenced(self.connection) or (self.tree is not None and server.has_lost(self.tree.share)):
+            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+
     def pend(self, interim: Interim = Interim.DELAYED, on_cancel: Callable[[], None] | None = None) -> Pending:
         """Make this request asynchronous. Its handler calls this and returns the result.
 

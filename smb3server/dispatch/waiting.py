@@ -63,7 +63,8 @@ Attempt = Callable[[], Response | Awaitable[Response | None]]
 """Returns the response, or an awaitable that returns it. If the awaitable returns None, another attempt is made.
 
 An attempt that cannot succeed yet raises ``MustWait``, ``FolderNotRead`` or, if a program of the host has a lease
-(fcntl(2), F_SETLEASE), ``BlockingIOError``. Such an attempt must not leave changes behind."""
+(fcntl(2), F_SETLEASE), ``BlockingIOError``. Such an attempt must not leave changes behind. The fence is asked before
+every attempt but the first."""
 Begin = Callable[[Pending], Callable[[], None]]
 """Called when the request has to wait. Returns a function to be called when the wait is over, before the reply."""
 
@@ -176,12 +177,14 @@ def _report(reading: Reading, error: Exception | None) -> None:
 
 def answer(pending: Pending, work: Callable[[], Response | None]) -> None:
     """Complete a request with the result of ``work``, or fail it with its exception. Do nothing if the request is done.
+    ``work`` is not called if another node may be serving the share by now.
 
     If ``work`` returns None the request stays pending.
     """
     if pending.done:
         return
     try:
+        pending.request.check_fence()
         response = work()
     except Exception as error:
         fail(pending, error)
@@ -273,6 +276,7 @@ class _Waiting:
         if self.pending.done or self._attempt is None:
             return
         try:
+            self._request.check_fence()
             result = self._attempt()
         except (MustWait, BlockingIOError) as blocked:
             self.wait_for(blocked)

@@ -14,7 +14,7 @@ import asyncio
 import errno
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -51,22 +51,45 @@ _TURN = 0.05
 lease. Their turns may be long if clients connect already, so the number of turns is kept small."""
 
 
-async def restore(server: ServerState, domain: Domain, shares: Iterable[Share], all_shares: bool = True) -> int:
+IsThere = Callable[["Share"], Awaitable[bool]]
+"""Returns whether the file system of a share is the one on which its opens were made, so that a file which is missing
+there was deleted. Raises ``OSError`` if it is not there at all."""
+
+
+async def restore(
+    server: ServerState, domain: Domain, shares: Iterable[Share], all_shares: bool = True, *, is_there: IsThere
+) -> int:
     """Restore all opens of a domain that are on ``shares``. Return how many were restored.
 
     ``shares`` have no opens yet. ``all_shares``: whether the domain has no others, so that records of others are worth
     a warning.
 
-    Remove the records of opens that cannot be restored, for instance because the file no longer exists. Records that
-    are not understood stay. Raises ``StoreError``, also if there are not enough resources for all opens."""
+    Remove the records of opens that cannot be restored: those of users who no longer have the right, and those of files
+    that no longer exist, but the latter only if ``is_there`` says so after they were not found. Records that are not
+    understood stay. Raises ``StoreError``, also if there are not enough resources for all opens, and what ``is_there``
+    raises."""
     records = await domain.store.scan(opens_prefix(domain.prefix))
+    missing: dict[Share, list[str]] = {}
     with collector.paused():
-        return await _restore_all(server, domain, shares, records, all_shares)
+        restored = await _restore_all(server, domain, shares, records, all_shares, missing)
+    for share, keys in missing.items():
+        if await is_there(share):
+            for key in keys:
+                await _remove(domain, key)
+        else:
+            log.warning("share %s: %d opens whose files are missing are not forgotten", share.name, len(keys))
+    return restored
 
 
 async def _restore_all(
-    server: ServerState, domain: Domain, shares: Iterable[Share], records: Sequence[Entry], all_shares: bool
+    server: ServerState,
+    domain: Domain,
+    shares: Iterable[Share],
+    records: Sequence[Entry],
+    all_shares: bool,
+    missing: dict[Share, list[str]],
 ) -> int:
+    """Restore the opens of ``records``. Add the keys of those whose files are missing to ``missing``."""
     by_name = {share.name.casefold(): share for share in shares}
     owners = _Owners(server)
     restored = 0
@@ -90,7 +113,7 @@ async def _restore_all(
             restored += restore_open(server, owners, share, share.backend, record)
         except (FileNotFoundError, NotADirectoryError) as error:
             log.info("open of %s is not restored: %s", "/".join(record.path), error)
-            await _remove(domain, entry.key)
+            missing.setdefault(share, []).append(entry.key)
         except PermissionError as error:
             log.warning("open of %r by %r is not restored: %s", "/".join(record.path), str(record.identity), error)
             await _remove(domain, entry.key)

@@ -36,13 +36,14 @@ def _executor() -> ThreadPoolExecutor:
 class Job:
     """One piece of work, waiting or running."""
 
-    __slots__ = ("_done", "_steps", "_stopped", "owner")
+    __slots__ = ("_done", "_is_lost", "_steps", "_stopped", "owner")
 
-    def __init__(self, owner: str, steps: Steps, done: Done) -> None:
+    def __init__(self, owner: str, steps: Steps, done: Done, is_lost: Callable[[], bool] | None) -> None:
         self.owner = owner
         self._steps = steps
         self._done = done
         self._stopped = False
+        self._is_lost = is_lost
 
     def stop(self) -> None:
         """End the job after its present step; the steps that were done are not undone. Any thread may call this."""
@@ -50,10 +51,12 @@ class Job:
 
     def run(self) -> Exception | None:
         """Take the steps, on a worker thread. Return the exception that ended them, or None."""
+        steps, is_lost = self._steps, self._is_lost
         try:
-            for _ in self._steps:
-                if self._stopped:
-                    break
+            while not (self._stopped or (is_lost is not None and is_lost())):
+                next(steps)
+        except StopIteration:
+            return None
         except Exception as error:
             return error
         finally:
@@ -89,10 +92,12 @@ class LongWork:
         self._watchers: list[tuple[set[Job], Callable[[], None]]] = []
         """Invariant: no set is empty. Its jobs wait or run."""
 
-    def add(self, owner: str, steps: Steps, done: Done) -> Job:
+    def add(self, owner: str, steps: Steps, done: Done, is_lost: Callable[[], bool] | None = None) -> Job:
         """Take the steps on a worker thread, then call ``done`` on the event loop with the exception that they raised,
-        or None. ``owner`` is the user whose turn it takes."""
-        job = Job(owner, steps, done)
+        or None. ``owner`` is the user whose turn it takes.
+
+        ``is_lost`` is called on the thread before each step. Once it returns True, no further step is taken."""
+        job = Job(owner, steps, done, is_lost)
         self._waiting.setdefault(owner, deque()).append(job)
         self._hand_out()
         return job

@@ -4,12 +4,14 @@ a cluster.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from typing import Any
 
 from smb3server.cluster import tickle
 from smb3server.cluster.cluster import Cluster
+from smb3server.cluster.fencer import Fencer
 from smb3server.cluster.witness_source import WitnessSource
 from smb3server.persistence.cluster_store import open_store
 from smb3server.persistence.journal import Persistence
@@ -27,7 +29,11 @@ class ClusterNode:
     ``start`` it once the server listens, ``stop`` it before the server, and ``close`` its store last.
     """
 
-    def __init__(self, server: Server, persistence: Persistence, config: ClusterConfig) -> None:
+    def __init__(
+        self, server: Server, persistence: Persistence, config: ClusterConfig, fencer: Fencer | None = None
+    ) -> None:
+        """``fencer``: runs ``fence_command``. None: it is started here, if there is such a command. ``close`` ends it
+        either way."""
         self._server = server
         self._config = config
         self._cannot_tickle = tickle.why_not()
@@ -42,7 +48,12 @@ class ClusterNode:
         for warning in self.warnings:
             log.warning("%s", warning)
         self._store: SealedStore = open_store(config.url, config.name, config.access)
-        self.cluster = Cluster(server, persistence, self._store, config, self._describe, self._store.refused)
+        self._fencer = fencer
+        if fencer is None and config.fence_command:
+            self._fencer = Fencer(config.fence_command, config.fence_timeout)
+        self.cluster = Cluster(
+            server, persistence, self._store, config, self._describe, self._store.refused, self._fencer
+        )
         self.events = WitnessSource(self.cluster, server.settings.server_name)
 
     def _describe(self) -> dict[str, Any]:
@@ -57,5 +68,7 @@ class ClusterNode:
         }
 
     async def close(self) -> None:
-        """Close the store."""
+        """Close the store, and end the helper that fences."""
         await self._store.close()
+        if self._fencer is not None:
+            await asyncio.to_thread(self._fencer.close)

@@ -45,6 +45,7 @@ from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
 
 if TYPE_CHECKING:
+    from smb3server.cluster.fencer import Fencer
     from smb3server.discovery.announcer import Announcer
     from smb3server.service.clustering import ClusterNode
     from smb3server.web.serving import WebServer
@@ -67,14 +68,17 @@ class Service:
         read: Callable[[], Config] | None = None,
         sockets: Sequence[socket.socket] = (),
         manager: ServiceManager | None = None,
+        fencer: Fencer | None = None,
     ) -> None:
         """Prepare the server.
 
         ``privileges`` are those of the process; None leaves them unchanged. ``read`` reads the configuration again, on
         a worker thread; None means that it never changes. ``sockets`` are TCP sockets of the service manager, which
-        listen already. ``manager`` is told of reloads; None means that nobody is.
+        listen already. ``manager`` is told of reloads; None means that nobody is. ``fencer`` fences other nodes of a
+        cluster; it was started before the process gave up its privileges.
         """
         self.manager = manager or ServiceManager()
+        self._fencer = fencer
         self._privileges = privileges
         self._read = read
         self._given = config
@@ -226,7 +230,7 @@ class Service:
             from smb3server.service.clustering import ClusterNode
         except ImportError as error:
             raise ConfigError(f"--cluster needs {error.name}: install smb3server[cluster]") from error
-        self.cluster = ClusterNode(self.server, self.stored.journal(), self.config.cluster)
+        self.cluster = ClusterNode(self.server, self.stored.journal(), self.config.cluster, self._fencer)
         self.shares.cluster = self.cluster.cluster
         self.notes += self.cluster.warnings
 

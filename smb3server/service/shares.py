@@ -32,7 +32,7 @@ def warn_of_roots(accounts: Iterable[Account]) -> list[str]:
     ]
 
 
-_OWN = frozenset(["backend", "notify", "permissions", "stores_opens", "placement"])
+_OWN = frozenset(["backend", "notify", "permissions", "stores_opens", "placement", "lost"])
 """Fields of a share that belong to the object: ``adopt`` leaves them as they are."""
 
 

@@ -13,6 +13,9 @@ DEFAULT_NAME = "smb3server"
 DEFAULT_TTL = 4.0
 """Seconds until the services of a dead node move."""
 
+DEFAULT_FENCE_TIMEOUT = 30.0
+DEFAULT_STORAGE_TIMEOUT = 10.0
+
 
 class VirtualAddress(NamedTuple):
     """An IP address that moves with its service, and the network interface that gets it on a node."""
@@ -84,4 +87,10 @@ class ClusterConfig:
     max_stall: float = 0.0
     """Seconds for which the event loop may be blocked. 0 means a multiple of the ttl, see ``Membership``."""
     access: StoreAccess = field(default_factory=StoreAccess)
+    fence_command: list[str] = field(default_factory=list)
+    """Program and arguments that make sure that a silent node writes no more. Empty means that there is none."""
+    fence_timeout: float = DEFAULT_FENCE_TIMEOUT
+    """Seconds that ``fence_command`` may take."""
+    storage_timeout: float = DEFAULT_STORAGE_TIMEOUT
+    """Seconds after which a file system that does not answer counts as missing."""
     services: list[ServiceConfig] = field(default_factory=list)

@@ -32,7 +32,7 @@ class OpenTable:
 
     def __init__(self, has_lost: Callable[[Share], bool]) -> None:
         """``has_lost``: returns whether another node may be serving a share by now."""
-        self._has_lost = has_lost
+        self.has_lost = has_lost
         # Invariant: an open is in ``by_id`` from ``add`` or ``restore`` to ``close``. It is in its session's table as
         # well, unless its client is away. Every other table here has only opens of ``by_id``.
         self.by_id: dict[int, Open] = {}
@@ -162,7 +162,7 @@ class OpenTable:
             opened.usage.opens -= 1
             opened.usage.reserved -= opened.reserved
             opened.usage.away.pop(opened, None)
-        lost = self._has_lost(share)
+        lost = self.has_lost(share)
         if lost:
             self._leave_to_others(opened)
         if opened.durable is not None:

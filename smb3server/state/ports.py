@@ -77,7 +77,11 @@ class Fence(Protocol):
     """Shows whether another node of a cluster may have taken over."""
 
     def expired(self) -> bool:
-        """Return True when this node must no longer answer any client."""
+        """Return True when this node must no longer answer any client. To be called on the event loop only."""
+        ...
+
+    def passed(self) -> bool:
+        """Return what ``expired`` does, on any thread."""
         ...
 
 

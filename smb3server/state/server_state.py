@@ -183,7 +183,15 @@ class ServerState:
         """Return whether another node may be serving the share by now.
 
         If so, requests that waited here must not touch its files."""
-        return share.placement is not None and self.fence is not None and self.fence.expired()
+        return share.lost or (share.placement is not None and self.fence is not None and self.fence.expired())
+
+    def loss_of(self, share: Share) -> Callable[[], bool] | None:
+        """Return what tells a worker thread whether another node may be serving the share by now. None: that cannot
+        be."""
+        fence = self.fence
+        if share.placement is None or fence is None:
+            return None
+        return lambda: share.lost or fence.passed()
 
     # Connections
 

@@ -111,6 +111,8 @@ class Share:
     """The cluster's service that it belongs to. Empty if it is this node's own."""
     placement: Placement | None = None
     """Decides whether it is served here. None means that it always is."""
+    lost: bool = False
+    """Whether this node of a cluster no longer serves it: another one may have taken it over."""
     audit: ShareAudit | None = None
     """What is recorded of its use. None means nothing."""
 

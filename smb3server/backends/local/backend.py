@@ -45,6 +45,7 @@ from smb3server.backends.local.own_changes import OwnChanges
 from smb3server.backends.local.resolve import Resolver
 from smb3server.backends.local.share_root import Found, ShareRoot
 from smb3server.backends.local.sidecar import SideCar
+from smb3server.backends.local.storage_mark import StorageMark
 from smb3server.backends.local.streams import StreamStore
 from smb3server.backends.local.syscalls import FileId, Statx
 from smb3server.backends.local.watch import CREATE, Watcher
@@ -152,6 +153,14 @@ class LocalBackend(Backend):
             self.file_ids.close()
             self._ask_root()
         return found is not Found.NOTHING
+
+    def storage(self) -> StorageMark:
+        """See ``Backend``."""
+        return StorageMark(self._share_root.path)
+
+    def expect(self, mark: str) -> None:
+        """See ``Backend``."""
+        self._share_root.mark = mark
 
     def _make_sidecar(self, directory: str | None) -> SideCar:
         if directory is None:

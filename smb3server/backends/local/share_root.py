@@ -8,6 +8,7 @@ import logging
 import os
 
 from smb3server.backends.local import file_io, kept_attributes, syscalls
+from smb3server.backends.local.storage_mark import read_mark
 from smb3server.process import folder_ways
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,9 @@ class ShareRoot:
         """Device and inode number."""
         # Whether the missing directory was logged. It is logged once.
         self._gone = False
+        self.mark: str | None = None
+        """The mark of its file system (``storage_mark``). A directory without it does not replace the root. None: any
+        directory does."""
 
     def _identify(self) -> tuple[int, int]:
         stat = os.fstat(self.descriptor)
@@ -49,8 +53,8 @@ class ShareRoot:
         try:
             stat = os.stat(self.path)
             found = Found.SAME if (stat.st_dev, stat.st_ino) == self.identity else Found.ANOTHER
-            if found is Found.ANOTHER:
-                self._go_along()
+            if found is Found.ANOTHER and not self._go_along():
+                return Found.NOTHING
         except (FileNotFoundError, NotADirectoryError, _NotFollowedError) as error:
             if not self._gone:
                 log.warning(
@@ -65,17 +69,28 @@ class ShareRoot:
         self._gone = False
         return found
 
-    def _go_along(self) -> None:
+    def _go_along(self) -> bool:
+        """Replace the root by the directory that has its path now. Return False if that lacks the mark."""
         try:
             way = folder_ways.follow(self.path)
         except OSError as error:
             raise _NotFollowedError(error.errno, error.strerror) from error
         try:
+            if self.mark is not None and read_mark(way.descriptor) != self.mark:
+                if not self._gone:
+                    log.error(
+                        "share's directory %s was replaced by one without the share's storage mark: no client can "
+                        "connect; remedy: mount the share's file system there",
+                        self.path,
+                    )
+                self._gone = True
+                return False
             os.dup2(way.descriptor, self.descriptor, inheritable=False)
         finally:
             way.close()
         self.identity = self._identify()
         log.warning("share's directory %s was replaced by another one: new opens go to that one", self.path)
+        return True
 
     def close(self) -> None:
         """Close the descriptor. Calling it again does nothing."""

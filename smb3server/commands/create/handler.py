@@ -161,8 +161,6 @@ def _close_same_application(opening: Opening, app_instance_id: bytes) -> None:
 
 def _attempt(request: TreeRequest, server: ServerState, opening: Opening) -> Response | Coroutine[Any, Any, Response]:
     """Open the file and return the response. Raises the errors of ``Opening.attempt``."""
-    if server.has_lost(opening.opener.tree.share):
-        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     return _conclude(request, server, opening, opening.attempt())
 
 

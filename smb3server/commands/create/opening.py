@@ -146,7 +146,11 @@ class Opening:
         return opened
 
     def undo_creation(self, handle: Handle) -> None:
-        """Remove what ``handle`` created, including a file that was made for its stream. Raises ``OSError``."""
+        """Remove what ``handle`` created, including a file that was made for its stream. Raises ``OSError``.
+
+        Do nothing if another node may be serving the share by now: its clients may have opened and written the file."""
+        if self.opens.has_lost(self.opener.tree.share):
+            return
         if handle.created:
             handle.unlink()
         if not (handle.stream and handle.file_created):

@@ -81,6 +81,7 @@ async def _write(
     exchange: bool = False,
 ) -> Response:
     async with pipe.turn:
+        request.check_fence()
         if not pipe.begin():
             raise StatusError(NtStatus.FILE_CLOSED)
         identity = opened.session.identity

@@ -39,9 +39,7 @@ def change(request: TreeRequest, opened: Open, attempt: Callable[[], Response | 
     one (smb2.compound_async.rename_last)."""
 
     def checked() -> Response | Awaitable[None]:
-        # Both may have come about during the wait.
-        if request.server.has_lost(opened.tree.share):
-            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+        # It may have come about during the wait.
         if opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
         return attempt()

@@ -11,10 +11,15 @@ from smb3server.client.connection import Client
 from smb3server.client.files import READ_WRITE, Tree
 from smb3server.client.transports import open_rdma
 from smb3server.cluster.lease_keeper import Fence, boottime
+from smb3server.commands import read
+from smb3server.commands.create.opening import Opening
 from smb3server.config.arguments import parse_arguments
+from smb3server.dispatch.fast_lane import SHORT_FORMS
 from smb3server.service.service import Service
 from smb3server.state.share import Share
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
+from smb3server.wire.header import Command
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost
 from smbdirect.providers.iwarp import IwarpProvider
 from tests.lab.rdma_writes import ask_write_by_rdma
@@ -104,6 +109,73 @@ def test_data_that_arrives_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert not node.fence.deadline
         await node.settled()
         assert (node.share / "f").read_bytes() == b"A" * 65536
+        await node.service.stop()
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+
+
+def test_a_file_whose_open_fails_too_late_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CREATE made a file, and fails only after the deadline: another node's clients may have written it by then."""
+
+    async def body() -> None:
+        node = Node(tmp_path)
+        tree = await node.start()
+
+        def late(opening: Opening, handle: object, found: object) -> None:
+            node.fence.deadline = 0.0
+            raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+
+        monkeypatch.setattr(Opening, "_open", late)
+        with pytest.raises(ConnectionLost):
+            await tree.create("f", READ_WRITE, CreateDisposition.CREATE)
+        await node.settled()
+        assert (node.share / "f").exists()
+        await node.service.stop()
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["served here", "lost"])
+def test_data_that_is_read_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
+    """A worker reads for a READ whose data goes by RDMA."""
+
+    async def body() -> None:
+        node = Node(tmp_path)
+        tree = await node.start()
+        file = await tree.create("f", READ_WRITE, CreateDisposition.CREATE)
+        await tree.write(file, 0, b"A" * 65536)
+        rdma = tree.client.transport.rdma
+        assert rdma is not None
+        memory = bytearray(65536)
+        region = rdma.register(memoryview(memory), writable=True)
+        (connection,) = node.service.server.connection_list
+        there = connection.transport.rdma
+        assert there is not None
+        write_to_peer = there.write_to_peer
+        sent: list[object] = []
+
+        def send(buffers: object, views: object, done: object) -> None:
+            sent.append(buffers)
+            write_to_peer(buffers, views, done)  # type: ignore[arg-type]
+
+        def slow(opened: object, view: object, offset: int) -> int:
+            if lost:
+                node.fence.deadline = 0.0
+            return -1
+
+        monkeypatch.setattr(there, "write_to_peer", send)
+        monkeypatch.setattr(read, "_read_cached", slow)
+        monkeypatch.setitem(SHORT_FORMS, int(Command.READ), SHORT_FORMS[int(Command.ECHO)])
+        reading = tree.read_into(file, 0, region.descriptors, len(memory), invalidate=False)
+        if lost:
+            with pytest.raises(ConnectionLost):
+                await reading
+        else:
+            assert await reading == len(memory)
+        assert memory == (bytes(65536) if lost else b"A" * 65536)
+        assert bool(sent) is not lost
+        tree.client.transport.abort("done")
+        await node.settled()
         await node.service.stop()
 
     asyncio.run(asyncio.wait_for(body(), 30))

@@ -32,6 +32,7 @@ def test_who_leaves_a_free_service_to_whom(monkeypatch: pytest.MonkeyPatch) -> N
             ClusterConfig("", "b", services=[config]),
             dict,
         )
+        found.services["files"].storage.problem = None
 
         def change(key: str, value: bytes | None = b"{}") -> float:
             found.view.apply(Change(found.prefix + key, value, 1))

@@ -42,6 +42,7 @@ class Peer:
         self.loop = asyncio.get_running_loop()
         self.server = self
         self.long_work = LongWork()
+        self.fence = None
         self.results: list[Response | StatusError] = []
         self.ended: list[str] = []
 

@@ -74,11 +74,16 @@ class Setup:
         self.persistence.serve(domain, [self.share])
         try:
             await store.commit([Put(key_of("", ID), json.dumps(record).encode())])
-            count = await restore(self.server, domain, [self.share])
+            count = await restore(self.server, domain, [self.share], is_there=is_there)
             assert (await store.get(key_of("", ID)) is not None) == bool(count)
         finally:
             await store.close()
         return self.server.opens.by_id.get(ID)
+
+
+async def is_there(share: Share) -> bool:
+    """The file system is never missing in these tests."""
+    return True
 
 
 def run(tmp_path: Path, body: Callable[[Setup], Awaitable[None]]) -> None:
@@ -217,7 +222,7 @@ def test_opens_of_one_user_share_what_says_so(tmp_path: Path) -> None:
         puts = [Put(key_of("", record["id"]), json.dumps(record).encode()) for record in records[1:]]
         setup.persistence.serve(Domain(store, ""), [setup.share])
         await store.commit([*puts, Put(key_of("", ID + 3), json.dumps(setup.record("f", id=ID + 3)).encode())])
-        assert await restore(setup.server, Domain(store, ""), [setup.share]) == 2
+        assert await restore(setup.server, Domain(store, ""), [setup.share], is_there=is_there) == 2
         await store.close()
         first, second = (setup.server.opens.by_id[ID + number] for number in (1, 3))
         assert first.session is second.session and first.tree is second.tree
