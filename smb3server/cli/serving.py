@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 def commands(service: Service) -> list[str]:
     """Return commands that reach the first share, ready to copy."""
     config = service.config
-    if not config.shares:
+    share = next((entry for entry in config.shares if service.shares.find(entry.name)), None)
+    if share is None:
         return []
-    share = config.shares[0]
     interfaces = service.server.interfaces.interfaces
     addresses = [str(entry.address) for entry in interfaces if not entry.loopback]
     # A cluster's share is served at its service's address, by the node that currently has the service.
@@ -56,7 +56,8 @@ def _describe(service: Service) -> str:
     """Return what the service manager shows of a running server."""
     server = service.server
     counts = (("share", server.share_list), ("session", server.sessions.by_id), ("connection", server.connection_list))
-    return ", ".join(f"{len(table)} {name}{'' if len(table) == 1 else 's'}" for name, table in counts)
+    text = ", ".join(f"{len(table)} {name}{'' if len(table) == 1 else 's'}" for name, table in counts)
+    return "; ".join([text, *(f"share {name} is down: {why}" for name, why in service.shares.down.items())])
 
 
 def terminal_is_gone(had: bool) -> bool:
@@ -107,8 +108,10 @@ async def serve(
         manager.failed(str(error))
         await service.stop()
         raise CommandError(str(error)) from error
+    down = service.shares.down
     for share in service.config.shares:
-        print(f"share {share.name}: {share.path}{' (read-only)' if share.read_only else ''}")
+        why = f"down: {down[share.name]}" if share.name in down else share.path
+        print(f"share {share.name}: {why}{' (read-only)' if share.read_only else ''}")
     for choice in service.fabrics.choices:
         print(f"rdma: {choice}")
     for note in service.notes:
@@ -117,7 +120,8 @@ async def serve(
         print(line)
     collector.freeze()
     print("ready", ", ".join(service.addresses()), flush=True)
-    manager.ready(f"serves {', '.join(service.addresses())}")
+    lacking = "".join(f"; share {name} is down: {why}" for name, why in down.items())
+    manager.ready(f"serves {', '.join(service.addresses())}{lacking}")
     manager.keep_informed(lambda: _describe(service))
     await stop.wait()
     manager.stopping()

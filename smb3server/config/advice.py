@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from smb3server.config.checks import FolderDownError, check_folder
 from smb3server.config.error import Problem, Problems, label
 from smb3server.config.model import Config, ShareConfig
 from smb3server.net.host import rdma_devices
@@ -56,6 +57,10 @@ class _Advice:
         real = [(share, Path(os.path.realpath(share.path))) for share in self._config.shares]
         for share, path in real:
             owner = f"share {share.name}"
+            try:
+                check_folder(share.path, share.require_mount)
+            except FolderDownError as error:
+                yield owner, "path", f"{error}: the share stays down until that changes; the others are served"
             if path == Path("/"):
                 yield owner, "path", "the whole machine is shared, with the system's own files"
             elif path.parent == Path("/") and path.name in _OWN_FOLDERS:

@@ -34,8 +34,14 @@ def check(config: Config) -> None:
 def find(config: Config, problems: Problems) -> None:
     """Check the whole configuration, and note what is wrong in ``problems``."""
     for share in config.shares:
-        with problems.of(f"share {share.name}", "path"):
-            check_folder(share.path)
+        owner = f"share {share.name}"
+        with problems.of(owner, "path"):
+            try:
+                check_folder(share.path, share.require_mount)
+            except FolderDownError:
+                # Who types a path is there to mend it. A node without a service's folder must not take the service.
+                if share.service or problems.place(owner).option:
+                    raise
     _check_protection(config, problems)
     _check_limits(config, problems)
     _check_logons(config, problems)
@@ -66,16 +72,26 @@ def check_use(config: Config, file: Path | None, problems: Problems) -> None:
         )
 
 
-def check_folder(path: Path) -> None:
-    """Check the folder of a share. Raises ``ConfigError``."""
+class FolderDownError(ConfigError):
+    """A share's folder cannot be used for the time being: a disk may not be there yet."""
+
+
+def check_folder(path: Path, require_mount: bool = False) -> None:
+    """Check the folder of a share. Raises ``ConfigError``, or ``FolderDownError`` if this may change by itself."""
     try:
         found = path.is_dir()
+        exists = found or path.exists()
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        kind = FolderDownError if isinstance(error, OSError) else ConfigError
+        raise kind(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    if exists and not found:
+        raise ConfigError(f"{path} is not a directory")
     if not found:
-        raise ConfigError(f"{path} {'is not a directory' if path.exists() else 'does not exist'}")
+        raise FolderDownError(f"{path} does not exist")
+    if require_mount and not os.path.ismount(path):
+        raise FolderDownError(f"nothing is mounted on {path}, and require_mount is set")
     if not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
-        raise ConfigError(f"this server, which runs as uid {os.geteuid()}, may not read {path}")
+        raise FolderDownError(f"this server, which runs as uid {os.geteuid()}, may not read {path}")
 
 
 def _check_protection(config: Config, problems: Problems) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from smb3server.config import effective, stored_shares
 from smb3server.config.advice import advise
 from smb3server.config.arguments import read_options
+from smb3server.config.checks import check_folder
 from smb3server.config.error import ConfigError, Problem, Problems
 from smb3server.config.model import Config
 from smb3server.config.options import ServerOptions
@@ -91,6 +92,10 @@ def _look_at_run_time(config: Config, found: Examination) -> None:
         except ConfigError as error:
             found.warnings += [entry._replace(text=f"{entry.text}: not served") for entry in error.problems]
             continue
+        try:
+            check_folder(share.path, share.require_mount)
+        except ConfigError as error:
+            found.warnings.append(Problem(f"{error}: not served", f"{where}: path"))
         found.run_time[share.name] = str(share.path)
         if key in given:
             found.warnings.append(Problem("added at run time, too: the configuration decides about it", where))

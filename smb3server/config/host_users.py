@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 from collections.abc import Iterable, Iterator, Sequence
@@ -72,10 +73,9 @@ def _owner(shares: Sequence[ShareConfig]) -> str:
     """Return the name of the user who owns the folders of all shares. Raises ``ConfigError``."""
     owners: dict[int, str] = {}
     for share in shares:
-        try:
+        # A share whose folder is not there has no say.
+        with contextlib.suppress(OSError):
             owners.setdefault(os.stat(share.path).st_uid, share.name)
-        except OSError as error:
-            raise ConfigError(f"share {share.name}: {share.path}: {error.strerror}") from error
     if len(owners) != 1:
         raise ConfigError(
             f"the folders of the shares have {'different owners' if owners else 'no owner'}; name one user: "

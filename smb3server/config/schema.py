@@ -601,6 +601,12 @@ class Share(ShareOptions):
 
     name: Annotated[str, about("at most 80 characters", example="data")]
     path: Annotated[str, about("a directory", example="/srv/data", is_path=True)]
+    require_mount: Annotated[
+        bool,
+        about(
+            "the share is down unless a file system is mounted on `path` itself: an empty mount point is never served"
+        ),
+    ] = False
 
 
 class Homes(ShareOptions):

@@ -31,7 +31,7 @@ from smb3server.service.observing import Observing
 from smb3server.service.privileges import Privileges, in_force
 from smb3server.service.reception import Reception
 from smb3server.service.reload import Outcome, Reload
-from smb3server.service.running_shares import RunningShares
+from smb3server.service.running_shares import RunningShares, folders_down
 from smb3server.service.share_admin import ShareAdmin
 from smb3server.service.shares import warn_of_roots
 from smb3server.service.state_directory import StateDirectory
@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 MAX_DESCRIPTORS = 1 << 17
 DESCRIPTORS_PER_OPEN = 2
 """Descriptors reserved for one open. A directory that is being listed uses one more."""
+LOOK_FOR_FOLDERS = 3.0
+"""Seconds between two looks for the folders of the shares."""
 
 
 class Service:
@@ -107,6 +109,8 @@ class Service:
         self._commands: dict[str, Command] = {}
         """Those of the admin socket."""
         self._state: StateDirectory | None = None
+        self._looking: asyncio.Task[None] | None = None
+        """Looks for folders of shares that are down."""
         self._descriptors: int | None = None
         """Descriptors that the process may have; None means any number."""
         self.users = LiveUsers(server, config)
@@ -141,8 +145,10 @@ class Service:
         self.notes += self.config.notes
         self.server.account_keeper = UsersFileKeeper(self.users, asyncio.get_running_loop())
         self.notes += warn_of_roots(self.server.users)
-        for share in self.config.shares:
-            self.server.add_share(self.shares.make(self.config, share, self.notes))
+        for wanted in self.config.shares:
+            share = self.shares.try_make(self.config, wanted, self.notes)
+            if share is not None:
+                self.server.add_share(share)
         await self._restore_opens()
         await self.server.interfaces.start()
         if self.config.cluster.url:
@@ -164,6 +170,7 @@ class Service:
             self._privileges.drop_start_privileges()
         await self.observing.start()
         await self._open_admin()
+        self._looking = asyncio.create_task(self._look_for_folders())
         if self.config.discovery is not None:
             self._announce(self.config.discovery)
 
@@ -218,7 +225,7 @@ class Service:
         shares = self.server.share_list.values()
         wanted = [share for share in shares if share.continuous_availability and not share.service]
         if wanted:
-            await self.stored.serve(wanted, all_shares=True)
+            await self.stored.serve(wanted, all_shares=not self.shares.down)
 
     def _join_cluster(self) -> None:
         try:
@@ -323,10 +330,19 @@ class Service:
         log.info("configuration reloaded")
         return outcome
 
+    async def _look_for_folders(self) -> None:
+        """See which shares lack their folder, and serve those that are down as soon as it is there."""
+        while True:
+            await asyncio.sleep(LOOK_FOR_FOLDERS)
+            # On a thread: a file system that does not answer must not hold up anybody.
+            down = await asyncio.to_thread(folders_down, self.config.shares)
+            async with self.share_admin.lock:
+                await self._reload.bring_up(down)
+
     def _report(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the report. ``"files": false`` leaves out opens and locks."""
         files = request.get("files", True) is not False
-        return {**collect(self.server, self.addresses(), files), "process": in_force()}
+        return {**collect(self.server, self.addresses(), files), "down": self.shares.down, "process": in_force()}
 
     def addresses(self) -> list[str]:
         """Return the addresses served, as in ``tcp 0.0.0.0:445`` and ``iwarp 0.0.0.0:5445``."""
@@ -338,6 +354,9 @@ class Service:
 
     async def stop(self) -> None:
         """Stop listening, finish requests in flight, close opens and connections."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
         if self.admin is not None:
             await self.admin.close()
         if self.web is not None:

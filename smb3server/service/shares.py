@@ -13,6 +13,7 @@ from smb3server.auth.users import Account
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.commands.info.presentation import hidden_name_test, name_test
+from smb3server.config.checks import FolderDownError
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.values import split_folder
@@ -109,6 +110,7 @@ def _options(config: Config, share: ShareConfig) -> LocalOptions:
         or (share.create_mask, share.directory_mask) != (None, None),
         case_sensitive=share.case_sensitive,
         vetoes=name_test(share.veto_files),
+        require_mount=share.require_mount,
     )
 
 
@@ -137,7 +139,7 @@ def _backend(config: Config, share: ShareConfig) -> LocalBackend:
     try:
         return LocalBackend(share.path, _options(config, share))
     except OSError as error:
-        raise ConfigError(f"share {share.name}: {error}") from error
+        raise FolderDownError(f"share {share.name}: {error}") from error
 
 
 def _sidecar(state: Path | None, share: ShareConfig) -> str | None:
@@ -170,7 +172,7 @@ def _default_user(share: ShareConfig, accounts: Sequence[Account], notes: list[s
         user = stand_in.find(share.path)
         lacking = stand_in.lacks(share.path, user, share.never_written)
     except OSError as error:
-        raise ConfigError(f"share {share.name}: {share.path}: {error.strerror}") from error
+        raise FolderDownError(f"share {share.name}: {share.path}: {error.strerror}") from error
     allowed = [account for account in accounts if share.admits(account)]
     if not (share.guest or any(account.user is None for account in allowed)):
         return user

@@ -103,7 +103,7 @@ def test_every_option_is_documented() -> None:
         ("[[share]]\nname = 'a'", "1:1: share a: path is needed"),
         ("[[share]]\nname = 'a/b'\npath = '/'", "is not a valid share name"),
         ("[[share]]\nname = 'IPC$'\npath = '/'", "the name IPC$ is reserved"),
-        ("[[share]]\nname = 'a'\npath = '/nowhere/at/all'", "3:1: share a: path: /nowhere/at/all does not exist"),
+        ("[[share]]\nname = 'a'\npath = '/etc/passwd'", "3:1: share a: path: /etc/passwd is not a directory"),
         ("[[user]]\nname = 'a'", "one of password, nt_hash and password_file"),
         ("[[user]]\nname = 'a'\npassword = 'b'\npassword_file = 'c'", "one of password, nt_hash and password_file"),
         ("[[user]]\nname = 'a'\nnt_hash = 'c'", "32 hexadecimal digits"),
