@@ -7,9 +7,10 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from smb3server.config.checks import FolderDownError, check_folder
-from smb3server.config.error import Problem, Problems, label
+from smb3server.config.checks import FolderDownError, FolderForbiddenError, check_folder
+from smb3server.config.error import ConfigError, Problem, Problems, label
 from smb3server.config.model import Config, ShareConfig
+from smb3server.config.service_user import lacks_rights
 from smb3server.net.host import rdma_devices
 from smb3server.process import capabilities
 from smb3server.process.capabilities import Capability
@@ -60,7 +61,12 @@ class _Advice:
             try:
                 check_folder(share.path, share.require_mount)
             except FolderDownError as error:
-                yield owner, "path", f"{error}: the share stays down until that changes; the others are served"
+                if isinstance(error, FolderForbiddenError) and lacks_rights():
+                    yield owner, "path", f"who runs this may not read {share.path}; the unit's server may"
+                else:
+                    yield owner, "path", f"{error}: the share stays down until that changes; the others are served"
+            except ConfigError:
+                continue  # It is a mistake, and named as one.
             if path == Path("/"):
                 yield owner, "path", "the whole machine is shared, with the system's own files"
             elif path.parent == Path("/") and path.name in _OWN_FOLDERS:
@@ -110,7 +116,8 @@ class _Advice:
                 yield (
                     owner,
                     key,
-                    f"this user may not open port {port}; remedy: AmbientCapabilities=CAP_NET_BIND_SERVICE",
+                    f"this user may not open port {port} (the unit's server may); remedy: "
+                    "AmbientCapabilities=CAP_NET_BIND_SERVICE",
                 )
         if "verbs" in config.rdma.split(",") and not rdma_devices():
             yield _SERVER, "rdma", "verbs: this machine has no RDMA device; smb3server doctor says what it has"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from smb3server.config import effective, stored_shares
+from smb3server.config import effective, service_user, stored_shares
 from smb3server.config.advice import advise
 from smb3server.config.arguments import read_options
 from smb3server.config.checks import check_folder
@@ -14,6 +14,7 @@ from smb3server.config.model import Config
 from smb3server.config.options import ServerOptions
 from smb3server.config.passwords import read_text
 from smb3server.config.schema import Document
+from smb3server.config.service_user import lacks_rights
 
 
 @dataclass(slots=True)
@@ -22,6 +23,10 @@ class Examination:
 
     document: Document | None = None
     """None if the file could not be read at all."""
+    config: Config | None = None
+    """None if there are mistakes."""
+    as_user: str = ""
+    """Name of the user whose rights were judged. Empty means those of this process."""
     problems: list[Problem] = field(default_factory=list)
     """With any of these the server does not start."""
     warnings: list[Problem] = field(default_factory=list)
@@ -41,6 +46,7 @@ class Examination:
         values = effective.as_data(self.document) if self.document is not None else None
         found = {
             "ok": not self.problems,
+            "as_user": self.as_user or None,
             "problems": list(map(_as_data, self.problems)),
             "warnings": list(map(_as_data, self.warnings)),
             "values": values,
@@ -61,19 +67,26 @@ def _as_data(problem: Problem) -> dict[str, object]:
     }
 
 
-def examine(options: ServerOptions) -> Examination:
-    """Read and check the configuration that a command line means."""
+def examine(options: ServerOptions, as_user: str = "") -> Examination:
+    """Read and check the configuration that a command line means, as the user whom the server runs as.
+
+    ``as_user`` names this user. Empty: for root the owner of the state directory, else of the users file.
+    """
     found = Examination()
-    problems = Problems()
+    problems = Problems(lacks_rights())
     try:
         command_line = read_options(options)
-        found.document = command_line.document(problems)
-        config = command_line.build(found.document, problems)
-        for path in config.secret_files:
-            read_text(path)
-        problems.finish()
-        found.warnings = advise(config, problems)
-        _look_at_run_time(config, found)
+        found.as_user = as_user or service_user.find(command_line.document(Problems()))
+        with service_user.judging_as(found.as_user):
+            found.document = command_line.document(problems)
+            config = command_line.build(found.document, problems)
+            for path in config.secret_files:
+                with problems.of(str(path), ""):
+                    read_text(path)
+            problems.finish()
+            found.config = config
+            found.warnings = advise(config, problems)
+            _look_at_run_time(config, found)
     except ConfigError as error:
         found.problems = list(error.problems)
     return found

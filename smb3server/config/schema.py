@@ -192,7 +192,7 @@ class Server(Section):
         about(
             "file with the accounts that `smb3server user` and clients change, beside the `[[user]]` sections "
             "([users.md](users.md))",
-            example="/etc/smb3server/users",
+            example="/var/lib/smb3server/users",
             unset="`users` in `state`; without a state directory `/etc/smb3server/users` (root) or "
             "`~/.config/smb3server/users`",
             is_path=True,

@@ -61,6 +61,8 @@ def example(tmp_path: Path) -> str:
         .split("```")[0]
         .replace("/srv/data", str(data))
         .replace("/etc/smb3server", str(secrets))
+        .replace("/var/log/smb3server", str(data))
+        .replace("/var/lib/smb3server/users", str(secrets / "users"))
         .replace("www-data", own_user.NAME)
     )
 
