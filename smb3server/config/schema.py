@@ -214,8 +214,8 @@ class Server(Section):
     keytab: Annotated[
         str | None,
         about(
-            "Kerberos keytab with a key for `cifs/HOST@REALM`; needs the extra `smb3server[kerberos]`; without it "
-            "NTLM only",
+            "Kerberos keytab with a key for `cifs/HOST@REALM`; needs the part `kerberos` "
+            "([install.md](install.md#optional-parts)); without a keytab NTLM only",
             example="/etc/krb5.keytab",
             unset="none",
             is_path=True,

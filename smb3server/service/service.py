@@ -19,6 +19,7 @@ from smb3server.config.model import Config
 from smb3server.config.values import check_address
 from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
+from smb3server.process import parts
 from smb3server.process.service_manager import ServiceManager
 from smb3server.server.server import Server
 from smb3server.service.account_keeper import UsersFileKeeper
@@ -232,7 +233,7 @@ class Service:
             # aiohttp is an extra, and a server without a cluster starts faster without these modules.
             from smb3server.service.clustering import ClusterNode
         except ImportError as error:
-            raise ConfigError(f"--cluster needs {error.name}: install smb3server[cluster]") from error
+            raise ConfigError(f"--cluster needs {error.name}; {parts.remedy('cluster')}") from error
         self.cluster = ClusterNode(self.server, self.stored.journal(), self.config.cluster)
         self.shares.cluster = self.cluster.cluster
         self.notes += self.cluster.warnings
@@ -260,7 +261,7 @@ class Service:
             # An extra, and a server that is not announced starts faster without these modules.
             from smb3server.discovery.announcer import Announcer
         except ImportError as error:
-            raise ConfigError(f"[discovery] needs {error.name}: pip install 'smb3server[discovery]'") from error
+            raise ConfigError(f"[discovery] needs {error.name}; {parts.remedy('discovery')}") from error
         settings = self.config.settings
         self.announcer = Announcer(
             config,
@@ -278,7 +279,7 @@ class Service:
             # An extra, and a server without a page starts faster without these modules.
             from smb3server.service.web_page import start_page
         except ImportError as error:
-            raise ConfigError(f"[web] needs {error.name}: pip install 'smb3server[web]'") from error
+            raise ConfigError(f"[web] needs {error.name}; {parts.remedy('web')}") from error
         self.web = await start_page(config, self.server, lambda: self._commands)
         self.notes.append(f"web page for administrators: {self.web.url}")
 
