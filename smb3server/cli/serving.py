@@ -16,9 +16,10 @@ from smb3server.config.options import ServerOptions
 from smb3server.config.passwords import hide_arguments, read_text
 from smb3server.process import garbage as collector
 from smb3server.process import log_levels, log_output
-from smb3server.process.service_manager import ServiceManager, passed_sockets
+from smb3server.process.service_manager import SOCKETS_VARIABLE, ServiceManager, passed_sockets
 from smb3server.service.privileges import Privileges
 from smb3server.service.service import Service
+from smb3server.service.tcp_ports import check_free
 from smb3server.status import mount_commands
 from smbdirect.errors import ProviderError
 
@@ -146,6 +147,14 @@ def start_log(config: Config) -> None:
         raise ConfigError(f"log_file {config.log.file}: {error.strerror}") from error
 
 
+def _check_ports(config: Config) -> None:
+    """Check that nobody else has the ports. Raises ``CommandError``: another start may find them free."""
+    try:
+        check_free(config.listen, config.port)
+    except ConfigError as error:
+        raise CommandError(str(error)) from error
+
+
 def run(options: ServerOptions) -> int:
     """Run the server until a signal, and return the exit status. Raises ``CommandError``."""
     try:
@@ -155,6 +164,8 @@ def run(options: ServerOptions) -> int:
         hide_arguments(config.command_line_passwords)
         for path in config.secret_files:
             read_text(path)
+        if not os.environ.get(SOCKETS_VARIABLE):
+            _check_ports(config)
         privileges = Privileges(config)
         privileges.restrict()
         start_log(config)
