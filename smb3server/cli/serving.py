@@ -15,7 +15,7 @@ from smb3server.config.model import Config
 from smb3server.config.options import ServerOptions
 from smb3server.config.passwords import hide_arguments, read_text
 from smb3server.process import garbage as collector
-from smb3server.process import log_levels, log_output
+from smb3server.process import log_levels, log_output, state_lock
 from smb3server.process.service_manager import SOCKETS_VARIABLE, ServiceManager, passed_sockets
 from smb3server.service.privileges import Privileges
 from smb3server.service.service import Service
@@ -149,6 +149,8 @@ def start_log(config: Config) -> None:
 
 def _check_ports(config: Config) -> None:
     """Check that nobody else has the ports. Raises ``CommandError``: another start may find them free."""
+    if config.state is not None and state_lock.user_of(config.state):
+        return  # Another server has the state as well, and that says more.
     try:
         check_free(config.listen, config.port)
     except ConfigError as error:
