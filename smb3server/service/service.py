@@ -13,10 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smb3server.auth.users import UserDatabase
+from smb3server.backends.base import Backend
 from smb3server.commands import load
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
-from smb3server.config.values import check_address
+from smb3server.config.values import check_address, check_share_name
 from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
 from smb3server.process import parts
@@ -42,6 +43,7 @@ from smb3server.service.users import LiveUsers
 from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
+from smb3server.state.share import Share
 from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
 
@@ -174,6 +176,17 @@ class Service:
         self._looking = asyncio.create_task(self._look_for_folders())
         if self.config.discovery is not None:
             self._announce(self.config.discovery)
+
+    def add_store(self, name: str, store: Backend, read_only: bool = False) -> None:
+        """Serve a store of the program's own as the share ``name``, to all users. Call this after ``start``.
+
+        The store is used on the event loop's thread and on worker threads, as its contract says, and closed with the
+        server. A reload leaves the share as it is. Raises ``ConfigError`` for a name that is taken or not possible.
+        """
+        check_share_name(name)
+        if self.shares.find(name) is not None:
+            raise ConfigError(f"share {name}: there is one of this name")
+        self.server.add_share(Share(name, backend=store, read_only=read_only))
 
     def _check_kerberos(self) -> None:
         """Trust the realms of the keytab unless others are named. Raises ``ConfigError``."""

@@ -19,7 +19,7 @@ ROOMS = (
     *_rooms("smb3server", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),
     *_rooms("smb3server", "discovery", "web"),
     "witness",
-    *_rooms("smb3server", "cluster", "client", "remote", "config", "service", "tools", "cli", "__main__"),
+    *_rooms("smb3server", "cluster", "client", "remote", "config", "service", "testing", "tools", "cli", "__main__"),
     *_rooms(
         "tools", "support", "flaky", "failover", "cluster", "fuzz", "access_differential", "attacks", "load", "soak"
     ),
