@@ -22,6 +22,7 @@ from smb3server.auth.principals import Principals
 from smb3server.auth.pyspnego import KerberosContext, NtlmContext, pack_hint
 from smb3server.auth.spnego_tokens import KERBEROS, MS_KERBEROS, NTLM, gss_mechanism
 from smb3server.auth.users import UserDatabase
+from smb3server.process import parts
 from smb3server.wire.status import NtStatus, Reason, StatusError
 from smbdirect.errors import DecodeError
 
@@ -291,5 +292,5 @@ def kerberos_available() -> str | None:
         importlib.import_module("gssapi")
         importlib.import_module("krb5")
     except ImportError as error:
-        return f"{error}: install smb3server[kerberos]"
+        return f"{error}; {parts.remedy('kerberos')}"
     return None

@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, program
-from smb3server.config.options import ServerOptions, server_options
+from smb3server.config.options import ServerOptions, judging_option, server_options
 
 HELP = """Test a configuration without starting a server, and show the values that it has.
 
 All mistakes are named at once, with file, line and column. What is allowed but seldom meant is a warning. The options
 are those of "serve". Without --config and --share the file is /etc/smb3server/smb3server.toml.
+Root judges as the user whom the server runs as (--as). What only the service may do is no mistake for others.
 
 \b
 Examples:
@@ -24,10 +25,10 @@ Exit status: 0 the server would start with it, 1 with --strict: there are warnin
 """
 
 
-def _check(as_json: bool, everything: bool, strict: bool, **options: Any) -> int:
+def _check(as_json: bool, everything: bool, strict: bool, as_user: str, **options: Any) -> int:
     from smb3server.config.examination import examine
 
-    found = examine(ServerOptions(**options))
+    found = examine(ServerOptions(**options), as_user)
     if as_json:
         print(found.as_json())
     else:
@@ -46,6 +47,7 @@ command = click.Command(
     "check",
     params=[
         *server_options(),
+        judging_option(),
         click.Option(["--json", "as_json"], is_flag=True, help="Print mistakes, warnings and all values as JSON."),
         click.Option(["--all", "everything"], is_flag=True, help="Show the defaults, too."),
         click.Option(["--strict"], is_flag=True, help="Exit with 1 if there are warnings."),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from smb3server.cli.exits import EXIT_USAGE, CommandError
+from smb3server.process import parts
 
 if TYPE_CHECKING:
     from smb3server.cli.cluster_admin import Admin
@@ -223,7 +224,7 @@ def _administer(before: _Store, /, after: dict[str, Any], operation: Callable[[A
             raise CommandError("no cluster given: use --cluster etcds://HOST:PORT,... or --config", EXIT_USAGE)
         return asyncio.run(administer(url, name or DEFAULT_NAME, access, operation))
     except ImportError as error:
-        raise CommandError(f"needs {error.name}: install smb3server[cluster]") from error
+        raise CommandError(f"needs {error.name}; {parts.remedy('cluster')}") from error
     except (ConfigError, ValueError) as error:
         raise CommandError(str(error), EXIT_USAGE) from error
     except (AdminError, StoreError) as error:

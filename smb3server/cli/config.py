@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from smb3server.cli.exits import EXIT_USAGE, CommandError
-from smb3server.config.options import ServerOptions, server_options
+from smb3server.config.options import ServerOptions, judging_option, server_options
 
 
 @click.group(name="config")
@@ -56,10 +56,10 @@ def schema() -> None:
     print(json.dumps(documents.json_schema(), indent=2))
 
 
-def _show(everything: bool, **options: Any) -> None:
+def _show(everything: bool, as_user: str, **options: Any) -> None:
     from smb3server.config.examination import examine
 
-    found = examine(ServerOptions(**options))
+    found = examine(ServerOptions(**options), as_user)
     if found.problems:
         raise CommandError("\n".join(map(str, found.problems)), EXIT_USAGE)
     print(found.values(everything), end="")
@@ -68,7 +68,11 @@ def _show(everything: bool, **options: Any) -> None:
 command.add_command(
     click.Command(
         "show",
-        params=[*server_options(), click.Option(["--all", "everything"], is_flag=True, help="Show the defaults, too.")],
+        params=[
+            *server_options(),
+            judging_option(),
+            click.Option(["--all", "everything"], is_flag=True, help="Show the defaults, too."),
+        ],
         callback=_show,
         help="""Print the values in effect as TOML: those of the file, overridden by the options. Secrets are hidden.
 

@@ -42,6 +42,7 @@ _TARGET = re.compile(
     metavar="FILE.toml",
     help="What this configuration would serve on this machine.",
 )
+@click.option("--as", "as_user", metavar="USER", default="", help="With --config: judge as this user, as check --as.")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of lines.")
 def command(
     target: str | None,
@@ -49,6 +50,7 @@ def command(
     fabrics: str | None,
     rdma_port: int | None,
     config: Path | None,
+    as_user: str,
     as_json: bool,
 ) -> int:
     """Find out what this machine can serve, or with a target how that share is reached from here.
@@ -75,7 +77,7 @@ def command(
         from smb3server.cli.doctor_config import examine_config
         from smb3server.cli.doctor_host import show
 
-        status, findings, text = examine_config(config)
+        status, findings, text = examine_config(config, as_user)
         return show(status, findings, text, False, as_json)
     if target is None:
         from smb3server.cli.doctor_host import report

@@ -10,9 +10,10 @@ from pathlib import Path
 from smb3server.cli.doctor_host import Host, gather
 from smb3server.cli.exits import EXIT_USAGE
 from smb3server.cli.findings import EXIT_NO_RDMA, EXIT_RDMA, Finding, Verdict
-from smb3server.config.arguments import parse_arguments
-from smb3server.config.error import ConfigError
+from smb3server.config.examination import examine
 from smb3server.config.model import Config
+from smb3server.config.options import ServerOptions
+from smb3server.config.service_user import lacks_rights
 from smb3server.net.fabric_choice import WILDCARDS, Choice, choose_automatically, choose_named, fatal, ports_needed
 from smb3server.net.host import CAP_NET_BIND_SERVICE, SMB_PORT, kernel_owner, overlapping
 from smb3server.net.interfaces import rdma_capable
@@ -48,8 +49,8 @@ def _tcp(config: Config, host: Host) -> Iterator[Finding]:
     subject = f"tcp port {port}"
     if 0 < port < host.first_unprivileged_port and not host.capabilities >> CAP_NET_BIND_SERVICE & 1:
         # Without a port in the configuration the server takes another one, which clients have to name.
-        verdict = Verdict.WARNING if config.port is None else Verdict.PROBLEM
-        yield Finding(verdict, subject, "this user may not bind it", PORT_REMEDY)
+        verdict = Verdict.WARNING if config.port is None or lacks_rights() else Verdict.PROBLEM
+        yield Finding(verdict, subject, "this user may not bind it; the unit's server may", PORT_REMEDY)
     machine = host.machine_without_servers
     for address in config.listen or WILDCARDS:
         owner = overlapping(machine.owners, "tcp", address, port) if port else None
@@ -126,13 +127,15 @@ def _fabrics(config: Config, host: Host, choices: list[Choice]) -> Iterator[Find
             yield Finding(Verdict.OK, "interface list", f"clients will see {entry.address} as RDMA capable")
 
 
-def examine_config(file: Path) -> tuple[int, list[Finding], str]:
+def examine_config(file: Path, as_user: str = "") -> tuple[int, list[Finding], str]:
     """Return exit status, findings and verdict for a configuration file on this machine."""
-    try:
-        config = parse_arguments(["--config", str(file)])
-    except ConfigError as error:
-        finding = Finding(Verdict.PROBLEM, str(file), str(error), "mend the configuration")
-        return EXIT_USAGE, [finding], "the server would not start: the configuration is wrong"
+    found = examine(ServerOptions(config=file), as_user)
+    config = found.config
+    if config is None:
+        findings = [
+            Finding(Verdict.PROBLEM, str(file), str(error), "mend the configuration") for error in found.problems
+        ]
+        return EXIT_USAGE, findings, "the server would not start: the configuration is wrong"
     host = gather(more_ports=[("tcp", config.port or SMB_PORT), *ports_needed(config.rdma_port)])
     choices = _choices(config, host)
     findings = [

@@ -16,10 +16,11 @@ from smb3server.config.model import Config
 from smb3server.config.options import ServerOptions
 from smb3server.config.passwords import hide_arguments, read_text
 from smb3server.process import garbage as collector
-from smb3server.process import log_levels, log_output
-from smb3server.process.service_manager import ServiceManager, passed_sockets
+from smb3server.process import log_levels, log_output, state_lock
+from smb3server.process.service_manager import SOCKETS_VARIABLE, ServiceManager, passed_sockets
 from smb3server.service.privileges import Privileges
 from smb3server.service.service import Service
+from smb3server.service.tcp_ports import check_free
 from smb3server.status import mount_commands
 from smbdirect.errors import ProviderError
 
@@ -32,9 +33,9 @@ log = logging.getLogger(__name__)
 def commands(service: Service) -> list[str]:
     """Return commands that reach the first share, ready to copy."""
     config = service.config
-    if not config.shares:
+    share = next((entry for entry in config.shares if service.shares.find(entry.name)), None)
+    if share is None:
         return []
-    share = config.shares[0]
     interfaces = service.server.interfaces.interfaces
     addresses = [str(entry.address) for entry in interfaces if not entry.loopback]
     # A cluster's share is served at its service's address, by the node that currently has the service.
@@ -60,7 +61,8 @@ def _describe(service: Service) -> str:
     """Return what the service manager shows of a running server."""
     server = service.server
     counts = (("share", server.share_list), ("session", server.sessions.by_id), ("connection", server.connection_list))
-    return ", ".join(f"{len(table)} {name}{'' if len(table) == 1 else 's'}" for name, table in counts)
+    text = ", ".join(f"{len(table)} {name}{'' if len(table) == 1 else 's'}" for name, table in counts)
+    return "; ".join([text, *(f"share {name} is down: {why}" for name, why in service.shares.down.items())])
 
 
 def terminal_is_gone(had: bool) -> bool:
@@ -116,8 +118,10 @@ async def serve(
         manager.failed(str(error))
         await service.stop()
         raise CommandError(str(error)) from error
+    down = service.shares.down
     for share in service.config.shares:
-        print(f"share {share.name}: {share.path}{' (read-only)' if share.read_only else ''}")
+        why = f"down: {down[share.name]}" if share.name in down else share.path
+        print(f"share {share.name}: {why}{' (read-only)' if share.read_only else ''}")
     for choice in service.fabrics.choices:
         print(f"rdma: {choice}")
     for note in service.notes:
@@ -126,7 +130,8 @@ async def serve(
         print(line)
     collector.freeze()
     print("ready", ", ".join(service.addresses()), flush=True)
-    manager.ready(f"serves {', '.join(service.addresses())}")
+    lacking = "".join(f"; share {name} is down: {why}" for name, why in down.items())
+    manager.ready(f"serves {', '.join(service.addresses())}{lacking}")
     manager.keep_informed(lambda: _describe(service))
     await stop.wait()
     manager.stopping()
@@ -161,6 +166,16 @@ def _fencer(config: Config) -> Fencer | None:
     return Fencer(cluster.fence_command, cluster.fence_timeout)
 
 
+def _check_ports(config: Config) -> None:
+    """Check that nobody else has the ports. Raises ``CommandError``: another start may find them free."""
+    if config.state is not None and state_lock.user_of(config.state):
+        return  # Another server has the state as well, and that says more.
+    try:
+        check_free(config.listen, config.port)
+    except ConfigError as error:
+        raise CommandError(str(error)) from error
+
+
 def run(options: ServerOptions) -> int:
     """Run the server until a signal, and return the exit status. Raises ``CommandError``."""
     try:
@@ -170,6 +185,8 @@ def run(options: ServerOptions) -> int:
         hide_arguments(config.command_line_passwords)
         for path in config.secret_files:
             read_text(path)
+        if not os.environ.get(SOCKETS_VARIABLE):
+            _check_ports(config)
         # Before the privileges are gone that its command may need.
         fencer = _fencer(config)
         privileges = Privileges(config)

@@ -74,6 +74,8 @@ def head(report: Json, width: int) -> list[Text]:
     if "process" in report:
         about.append(_process(report["process"]))
     lines += [Text(line) for text in about if text for line in paragraph(text, width, "  ")]
+    for name, why in report.get("down", {}).items():
+        lines += [Text(line, _BAD) for line in paragraph(f"share {name} is down: {why}", width, "  ")]
     for text, style in _fabrics(server):
         lines += [Text(line, style) for line in paragraph(text, width, "  ")]
     return lines

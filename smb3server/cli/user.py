@@ -325,7 +325,7 @@ def groups(name: str | None, file: Path | None, config: Path | None, state: Path
 @click.argument("source", metavar="FILE", type=click.File())
 @click.option("--replace", "replaces", is_flag=True, help="Replace users that there are already.")
 @click.option("--unix-users/--no-unix-users", default=None,
-              help="Act as the users of this machine that Samba used. Default: as root.")  # fmt: skip
+              help="Act as the users of this machine with the same names. Default: as root.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Change nothing, and show what would be done.")
 @store_options
 def import_users(
@@ -339,8 +339,9 @@ def import_users(
 ) -> int:
     """Import users with their passwords from Samba: FILE is what "pdbedit -Lw" prints, or an smbpasswd file, or -.
 
-    Users without a password, and users that there are already, are left out: the exit status is then 1. Accounts of
-    machines are left out silently.
+    As root each acts as this machine's user of the same name, whatever number the list has. Users without one, users
+    without a password and those that there are already are left out: the exit status is then 1. Accounts of machines
+    are left out silently.
 
     \b
     Examples:

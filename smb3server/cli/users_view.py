@@ -92,18 +92,17 @@ class Import:
     def _obstacle(self, users: Users, entry: Imported) -> str:
         if users.find(entry.name) is not None and not self._replaces:
             return "there is such a user already (--replace replaces it)"
-        return "there is a group of this name" if self._groups.find(entry.name) is not None else ""
+        if self._groups.find(entry.name) is not None:
+            return "there is a group of this name"
+        try:
+            self._unix_user(entry)
+        except KeyError:
+            return (
+                f"this machine has no user {entry.name} to act as; remedy: make one and import again, or import with "
+                f"--no-unix-users, then `smb3server user set {entry.name} --unix-user NAME`"
+            )
+        return ""
 
     def _unix_user(self, entry: Imported) -> str:
-        """Return the user of the host that Samba acted as: the one of the same name, else the one of the same id."""
-        if not self._unix_users:
-            return ""
-        try:
-            return pwd.getpwnam(entry.name).pw_name
-        except KeyError:
-            pass
-        try:
-            return pwd.getpwuid(entry.uid).pw_name if entry.uid is not None else ""
-        except KeyError:
-            self.lines.append(f"{entry.name}: this machine has no such user; see --unix-user of `smb3server user set`")
-            return ""
+        """Return the user of the host of the same name. Numbers are those of the machine that the list comes from."""
+        return pwd.getpwnam(entry.name).pw_name if self._unix_users else ""

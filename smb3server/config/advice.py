@@ -10,8 +10,10 @@ from pathlib import Path
 from shlex import quote
 
 from smb3server.backends.local.impersonate import may_act
-from smb3server.config.error import Problem, Problems, label
+from smb3server.config.checks import FolderDownError, FolderForbiddenError, check_folder
+from smb3server.config.error import ConfigError, Problem, Problems, label
 from smb3server.config.model import Config, ShareConfig
+from smb3server.config.service_user import lacks_rights
 from smb3server.net.host import rdma_devices
 from smb3server.process import capabilities, folder_ways
 from smb3server.process.capabilities import Capability
@@ -67,6 +69,15 @@ class _Advice:
         real = [(share, Path(os.path.realpath(share.path))) for share in self._config.shares]
         for share, path in real:
             owner = f"share {share.name}"
+            try:
+                check_folder(share.path, share.require_mount)
+            except FolderDownError as error:
+                if isinstance(error, FolderForbiddenError) and lacks_rights():
+                    yield owner, "path", f"who runs this may not read {share.path}; the unit's server may"
+                else:
+                    yield owner, "path", f"{error}: the share stays down until that changes; the others are served"
+            except ConfigError:
+                continue  # It is a mistake, and named as one.
             if path == Path("/"):
                 yield owner, "path", "the whole machine is shared, with the system's own files"
             elif path.parent == Path("/") and path.name in _OWN_FOLDERS:
@@ -143,7 +154,8 @@ class _Advice:
                 yield (
                     owner,
                     key,
-                    f"this user may not open port {port}; remedy: AmbientCapabilities=CAP_NET_BIND_SERVICE",
+                    f"this user may not open port {port} (the unit's server may); remedy: "
+                    "AmbientCapabilities=CAP_NET_BIND_SERVICE",
                 )
         if "verbs" in config.rdma.split(",") and not rdma_devices():
             yield _SERVER, "rdma", "verbs: this machine has no RDMA device; smb3server doctor says what it has"

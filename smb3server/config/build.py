@@ -233,6 +233,7 @@ class _Builder:
         return ShareConfig(
             name,
             Path(section.path),
+            isinstance(section, schema.Share) and section.require_mount,
             **{key: getattr(section, key) for key in SHARE_AS_IT_IS},
             hide_files=tuple(section.hide_files),
             veto_files=tuple(section.veto_files),

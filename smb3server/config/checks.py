@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 
 from smb3server.auth.groups import is_user
-from smb3server.config.error import ConfigError, Problems, label
-from smb3server.config.host_users import wrong_host_users
+from smb3server.config.error import ConfigError, Problems, RightsError, label
+from smb3server.config.host_users import user_name, wrong_host_users
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.schema import SMALLEST_IO, SMALLEST_MESSAGE
 from smb3server.config.sections import did_you_mean
@@ -22,6 +23,8 @@ from smb3server.wire.negotiate import Dialect
 
 _SERVER = "[server]"
 _LIMITS = "[limits]"
+LOGS = Path("/var/log/smb3server")
+"""The folder that the unit and the Debian package make for logs."""
 
 
 def check(config: Config) -> None:
@@ -34,17 +37,26 @@ def check(config: Config) -> None:
 def find(config: Config, problems: Problems) -> None:
     """Check the whole configuration, and note what is wrong in ``problems``."""
     for share in config.shares:
-        with problems.of(f"share {share.name}", "path"):
-            check_folder(share.path)
+        owner = f"share {share.name}"
+        with problems.of(owner, "path"):
+            try:
+                check_folder(share.path, share.require_mount)
+            except FolderDownError:
+                # Who types a path is there to mend it. A node without a service's folder must not take the service.
+                if share.service or problems.place(owner).option:
+                    raise
     _check_protection(config, problems)
     _check_limits(config, problems)
     _check_logons(config, problems)
     for owner, key, text in clashes(config.accounts, config.settings.groups):
         problems.add(owner, key, text)
-    for owner, key, text in wrong_host_users(config, config.accounts):
-        problems.add(owner, key, text)
+    problems.check(wrong_host_users(config, config.accounts))
     _check_lists(config, problems)
     _check_cluster(config, problems)
+    for key, file in (("log_file", config.log.file), ("audit_file", config.log.audit_file)):
+        if file is not None:
+            with problems.of(_SERVER, key):
+                _check_log(file, config.run_as)
     if config.state is not None:
         _check_state(config.state, config.shares, problems)
 
@@ -66,16 +78,31 @@ def check_use(config: Config, file: Path | None, problems: Problems) -> None:
         )
 
 
-def check_folder(path: Path) -> None:
-    """Check the folder of a share. Raises ``ConfigError``."""
+class FolderDownError(ConfigError):
+    """A share's folder cannot be used for the time being: a disk may not be there yet."""
+
+
+class FolderForbiddenError(FolderDownError, RightsError):
+    """A share's folder may not be read."""
+
+
+def check_folder(path: Path, require_mount: bool = False) -> None:
+    """Check the folder of a share. Raises ``ConfigError``, or ``FolderDownError`` if this may change by itself."""
     try:
         found = path.is_dir()
+        exists = found or path.exists()
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        forbidden = isinstance(error, PermissionError)
+        kind = FolderForbiddenError if forbidden else FolderDownError if isinstance(error, OSError) else ConfigError
+        raise kind(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    if exists and not found:
+        raise ConfigError(f"{path} is not a directory")
     if not found:
-        raise ConfigError(f"{path} {'is not a directory' if path.exists() else 'does not exist'}")
+        raise FolderDownError(f"{path} does not exist")
+    if require_mount and not os.path.ismount(path):
+        raise FolderDownError(f"nothing is mounted on {path}, and require_mount is set")
     if not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
-        raise ConfigError(f"this server, which runs as uid {os.geteuid()}, may not read {path}")
+        raise FolderForbiddenError(f"this server, which runs as uid {os.geteuid()}, may not read {path}")
 
 
 def _check_protection(config: Config, problems: Problems) -> None:
@@ -180,6 +207,20 @@ def _check_cluster(config: Config, problems: Problems) -> None:
     keeps_opens = any(share.service and share.continuous_availability for share in config.shares)
     with problems.of("[cluster]", ""):
         store_access.check(cluster.url, cluster.access, keeps_opens)
+
+
+def _check_log(file: Path, run_as: str) -> None:
+    """Check that the server can write a log. Raises ``ConfigError``."""
+    user = run_as or user_name(os.geteuid())
+    folder = file.parent
+    if not folder.is_dir():
+        by_systemd = "systemd makes it (LogsDirectory=smb3server in the unit), or " if folder == LOGS else ""
+        raise ConfigError(
+            f"{folder} is not there; remedy: {by_systemd}install -d -o {user} -m 750 {quote(str(folder))}"
+        )
+    writable = os.access(file if file.exists() else folder, os.W_OK, effective_ids=True)
+    if not writable and not run_as:
+        raise RightsError(f"{user} may not write to {file}; remedy: chown {user}: {quote(str(folder))}")
 
 
 def _check_state(state: Path, shares: Iterable[ShareConfig], problems: Problems) -> None:

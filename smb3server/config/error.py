@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -40,6 +40,10 @@ class ConfigError(Exception):
         super().__init__("\n".join(map(str, self.problems)))
 
 
+class RightsError(ConfigError):
+    """This process lacks a right that the server may have: its unit gives it capabilities."""
+
+
 def label(owner: str, key: str) -> str:
     """Name a setting: ``[server] port`` or ``share data: users``. ``owner`` is the section, ``key`` may be empty."""
     if not key:
@@ -53,7 +57,9 @@ class Problems:
     A setting is a key of an owner. An owner is ``[server]``, ``share data``, ``user alice`` and the like.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lacks_rights: bool = False) -> None:
+        """``lacks_rights``: this process can do less than the server, so what it lacks the right to is a warning."""
+        self._lacks_rights = lacks_rights
         self.found: list[Problem] = []
         self.warnings: list[Problem] = []
         """What is not wrong, but seldom meant."""
@@ -80,9 +86,19 @@ class Problems:
             yield
         except ConfigError as error:
             for problem in error.problems:
-                self.add(owner, key, problem.text)
+                if self._lacks_rights and isinstance(error, RightsError):
+                    text = f"{problem.text} (who runs this may not; the unit's server may)"
+                    self.warnings.append(Problem(text, label(owner, key), self.place(owner, key)))
+                else:
+                    self.add(owner, key, problem.text)
         except ValueError as error:
             self.add(owner, key, str(error))
+
+    def check(self, wrong: Iterable[tuple[str, str, ConfigError]]) -> None:
+        """Note mistakes: owner, key, and what is wrong."""
+        for owner, key, error in wrong:
+            with self.of(owner, key):
+                raise error
 
     def concern(self, *owners: str) -> bool:
         """Return whether a mistake was found in a setting whose name begins like one of these."""

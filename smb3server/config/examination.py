@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from smb3server.config import effective, stored_shares
+from smb3server.config import effective, service_user, stored_shares
 from smb3server.config.advice import advise
 from smb3server.config.arguments import read_options
+from smb3server.config.checks import check_folder
 from smb3server.config.error import ConfigError, Problem, Problems
 from smb3server.config.model import Config
 from smb3server.config.options import ServerOptions
 from smb3server.config.passwords import read_text
 from smb3server.config.schema import Document
+from smb3server.config.service_user import lacks_rights
 
 
 @dataclass(slots=True)
@@ -21,6 +23,10 @@ class Examination:
 
     document: Document | None = None
     """None if the file could not be read at all."""
+    config: Config | None = None
+    """None if there are mistakes."""
+    as_user: str = ""
+    """Name of the user whose rights were judged. Empty means those of this process."""
     problems: list[Problem] = field(default_factory=list)
     """With any of these the server does not start."""
     warnings: list[Problem] = field(default_factory=list)
@@ -40,6 +46,7 @@ class Examination:
         values = effective.as_data(self.document) if self.document is not None else None
         found = {
             "ok": not self.problems,
+            "as_user": self.as_user or None,
             "problems": list(map(_as_data, self.problems)),
             "warnings": list(map(_as_data, self.warnings)),
             "values": values,
@@ -60,19 +67,26 @@ def _as_data(problem: Problem) -> dict[str, object]:
     }
 
 
-def examine(options: ServerOptions) -> Examination:
-    """Read and check the configuration that a command line means."""
+def examine(options: ServerOptions, as_user: str = "") -> Examination:
+    """Read and check the configuration that a command line means, as the user whom the server runs as.
+
+    ``as_user`` names this user. Empty: for root the owner of the state directory, else of the users file.
+    """
     found = Examination()
-    problems = Problems()
+    problems = Problems(lacks_rights())
     try:
         command_line = read_options(options)
-        found.document = command_line.document(problems)
-        config = command_line.build(found.document, problems)
-        for path in config.secret_files:
-            read_text(path)
-        problems.finish()
-        found.warnings = advise(config, problems)
-        _look_at_run_time(config, found)
+        found.as_user = as_user or service_user.find(command_line.document(Problems()))
+        with service_user.judging_as(found.as_user):
+            found.document = command_line.document(problems)
+            config = command_line.build(found.document, problems)
+            for path in config.secret_files:
+                with problems.of(str(path), ""):
+                    read_text(path)
+            problems.finish()
+            found.config = config
+            found.warnings = advise(config, problems)
+            _look_at_run_time(config, found)
     except ConfigError as error:
         found.problems = list(error.problems)
     return found
@@ -91,6 +105,10 @@ def _look_at_run_time(config: Config, found: Examination) -> None:
         except ConfigError as error:
             found.warnings += [entry._replace(text=f"{entry.text}: not served") for entry in error.problems]
             continue
+        try:
+            check_folder(share.path, share.require_mount)
+        except ConfigError as error:
+            found.warnings.append(Problem(f"{error}: not served", f"{where}: path"))
         found.run_time[share.name] = str(share.path)
         if key in given:
             found.warnings.append(Problem("added at run time, too: the configuration decides about it", where))

@@ -23,6 +23,7 @@ class ShareConfig:
 
     name: str
     path: Path
+    require_mount: bool = False
     read_only: bool = False
     encrypt: bool = False
     guest: bool = False

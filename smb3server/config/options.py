@@ -48,6 +48,17 @@ _FILE = click.Path(readable=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
+def judging_option() -> click.Option:
+    """Return the option that says as whom a configuration is judged."""
+    return click.Option(
+        ["--as", "as_user"],
+        metavar="USER",
+        default="",
+        help="Judge as root: the server runs as USER, with the capabilities of the unit. Default: the owner of its "
+        "state directory or users file.",
+    )
+
+
 def server_options() -> list[click.Parameter]:
     """Return the options, one for each field of ``ServerOptions``."""
     return [

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from smb3server.config.error import ConfigError
+from smb3server.config.error import ConfigError, RightsError
 from smb3server.process.secret_files import SecretFileError, read_secret
 
 PASSWORD_VARIABLE = "SMB3SERVER_PASSWORD"
@@ -28,7 +28,8 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8") from None
     except SecretFileError as error:
-        raise ConfigError(str(error)) from error
+        kind = RightsError if isinstance(error.__cause__, PermissionError) else ConfigError
+        raise kind(str(error)) from error
 
 
 def read_password(path: Path) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 from smb3server.config.build import build, build_cluster, build_share
-from smb3server.config.checks import check_folder, find
+from smb3server.config.checks import FolderDownError, check_folder, find
 from smb3server.config.error import ConfigError, Place, Problem, Problems
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.positions import Positions
@@ -50,8 +51,9 @@ def read_share(source: str, values: Mapping[str, object], config: Config) -> Sha
     if section is None:
         raise ConfigError(f"{source}: not a share")
     share = build_share(section, config, problems)
-    with problems.of(f"share {share.name}", "path"):
-        check_folder(share.path)
+    # It may be there later.
+    with problems.of(f"share {share.name}", "path"), contextlib.suppress(FolderDownError):
+        check_folder(share.path, share.require_mount)
     problems.finish()
     return share
 

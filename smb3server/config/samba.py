@@ -49,30 +49,93 @@ _DIALECTS = {
     "smb3_11": "3.1.1",
 }
 _NO_COUNTERPART = "this server has nothing like it"
+_NEEDLESS = "not needed here"
 _ELSEWHERE = {
     "admin users": 'would act as root; name them in admins of [server], or set force_user = "root" for the share',
     "force group": "files belong to the group of the user; set the set-group-ID bit of the folder: chmod g+s",
     "invalid users": "write users = [...] without them",
     "include": "import that file by itself",
-    "printable": "printers are not shared",
     "wide links": "symlinks that leave the share are never followed",
     "security": "users come with `smb3server user import`; a domain with a keytab",
     "passdb backend": "users come with `smb3server user import`",
     "realm": "set trusted_realms and keytab in [server]",
     "guest account": "set force_user for shares of guests",
     "log file": "the log goes to stderr, or to log_file",
+    "max log size": "logrotate keeps the log small",
     "interfaces": "only addresses can be carried over; names of interfaces become addresses in listen",
+    "bind interfaces only": "the server listens on the addresses of listen only",
+    "usershare allow guests": "users of the machine cannot add shares; root does, with `smb3server share add`",
+    "usershare max shares": "users of the machine cannot add shares; root does, with `smb3server share add`",
+    "usershare path": "users of the machine cannot add shares; root does, with `smb3server share add`",
+    "load printers": "printers are not shared",
+    "printing": "printers are not shared",
+    "printcap name": "printers are not shared",
+    "wins support": "there is no NetBIOS; [discovery] announces the server",
+    "disable netbios": "there is no NetBIOS",
+    "local master": "there is no NetBIOS",
+    "preferred master": "there is no NetBIOS",
+    "domain master": "there is no NetBIOS",
+    "os level": "there is no NetBIOS",
+    "dns proxy": "there is no NetBIOS",
+    "name resolve order": "there is no NetBIOS",
+    "deadtime": "see idle_session_timeout in [limits]",
+    "pid directory": "see state in [server]",
+    "lock directory": "see state in [server]",
+    "state directory": "see state in [server]",
+    "cache directory": "see state in [server]",
+    "private dir": "see state and users_file in [server]",
+    "unix extensions": "there are none",
+    "recycle:touch": "files keep their times, and show in st_ctime when they were deleted",
+    "recycle:versions": "always so: a name that is taken becomes Copy #1 of NAME",
+    "recycle:keeptree": "always so: files keep their path below the recycle folder",
+    "recycle:directory_mode": "each user's recycle folder is the user's alone",
+    "full_audit:prefix": "records are lines of JSON with user, address and share (audit_file)",
+    "full_audit:facility": "records go to audit_file, or to the log",
+    "full_audit:priority": "records go to audit_file, or to the log",
+    "fruit:time machine": "Time Machine is not served",
+    "fruit:time machine max size": "Time Machine is not served",
 }
-_SILENT = frozenset(
-    """bind interfaces only, server role, map to guest, disable netbios, load printers, printing, printcap name,
-    unix extensions, usershare allow guests, usershare path, usershare max shares, pid directory, lock directory,
-    state directory, cache directory, private dir, ncalrpc dir, obey pam restrictions, unix password sync,
-    passwd program, passwd chat, pam password change, panic action, max log size, logging, name resolve order,
-    dns proxy, wins support, local master, preferred master, domain master, os level, socket options,
-    use sendfile, aio read size, aio write size, client min protocol, client max protocol, deadtime, workgroup,
-    available, vfs objects, printable, server string, netbios name, security, passdb backend, recycle:touch,
-    recycle:versions, recycle:keeptree, recycle:directory_mode, force directory mode""".replace("\n", " ").split(", ")
+"""Why a parameter is not carried over, and what to do."""
+_WITHOUT_MEANING = tuple(
+    """server role, ncalrpc dir, obey pam restrictions, unix password sync, passwd program, passwd chat,
+    pam password change, panic action, logging, socket options, use sendfile, aio read size, aio write size,
+    client min protocol, client max protocol""".replace("\n    ", " ").split(", ")
 )
+_CONSIDERED = ("available", "printable", "copy", "vfs objects", "full_audit:success", "full_audit:failure")
+"""Parameters that were looked at, whatever came of it."""
+_MODULES = {
+    "acl_xattr": "descriptors are kept without a module",
+    "streams_xattr": "streams are served without a module",
+    "catia": "characters that Windows does not allow are mapped in one way (docs/local-backend.md)",
+    "fruit": "streams are served; Apple's extensions are not",
+    "shadow_copy2": "snapshots do not show as previous versions",
+    "btrfs": "clones of ranges need no module",
+    "io_uring": _NEEDLESS,
+    "aio_pthread": _NEEDLESS,
+}
+"""Why modules of Samba are not carried over."""
+_AUDITED = {
+    "connect": "connect",
+    "open": "open",
+    "openat": "open",
+    "create_file": "open",
+    "opendir": "open",
+    "mkdir": "create",
+    "mkdirat": "create",
+    "unlink": "delete",
+    "unlinkat": "delete",
+    "rmdir": "delete",
+    "rename": "rename",
+    "renameat": "rename",
+    "write": "write",
+    "pwrite": "write",
+    "pwrite_send": "write",
+    "chmod": "permission",
+    "fchmod": "permission",
+    "fset_nt_acl": "permission",
+    "sys_acl_set_fd": "permission",
+}
+"""Events of the audit, by the operations of full_audit. [vfs_full_audit(8)]"""
 
 
 class SambaError(ConfigError):
@@ -107,9 +170,12 @@ def convert(file: Path) -> str:
     except OSError as error:
         raise SambaError(f"{file}: {error.strerror}") from error
     general = sections.pop("global", _Section("global")).values
-    blocks = [_server(general)]
+    blocks = [_server(general), *_discovery(general)]
+    inherited = {key: value for key, value in general.items() if _is_of_shares(key) and key not in _SERVER}
     for section in sections.values():
-        values = {key: value for key, value in general.items() if key in _SHARE} | _copied(section, sections)
+        values = inherited | _copied(section, sections)
+        if "hosts deny" in values and "hosts allow" in general:
+            values.setdefault("hosts allow", general["hosts allow"])
         block = _share(section.name, values, section.values)
         if block is not None:
             blocks.append(block)
@@ -211,7 +277,10 @@ def _not(text: str) -> bool:
 
 
 def _is_required(text: str) -> bool:
-    return text.casefold() in ("required", "mandatory", "force", "forced")
+    word = text.casefold()
+    if word in ("desired", "if_required", "enabled"):
+        raise ValueError("clients decide where it is not required")
+    return word in ("required", "mandatory", "force", "forced")
 
 
 def _plain(text: str) -> str:
@@ -268,6 +337,9 @@ _SERVER: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "map to guest": ("guest", lambda text: text.casefold().replace(" ", "") in ("baduser", "badpassword", "baduid")),
     "server multi channel support": ("multichannel", _yes_or_no),
     "dedicated keytab file": ("keytab", lambda text: text.removeprefix("FILE:")),
+    # In [global] they count for all shares, whatever these say.
+    "hosts allow": ("hosts_allow", _hosts),
+    "hosts deny": ("hosts_deny", _hosts),
 }
 _RESTRICTING = {
     "valid users": "users",
@@ -296,17 +368,40 @@ def _convert(
             _keep_out(block, name)
 
 
+def _is_of_shares(name: str) -> bool:
+    """Return whether a parameter of [global] is a default of the shares."""
+    return name in _SHARE or name == "vfs objects" or name.startswith("full_audit:")
+
+
 def _server(values: Mapping[str, str]) -> _Block:
     block = _Block("[server]")
     for name in _convert(block, values, _SERVER):
         if name == "interfaces":
             _interfaces(block, values[name])
-        elif name not in _SHARE:  # Those are defaults of the shares.
+        elif name == "vfs objects":
+            _modules(block, values[name])
+        elif not _is_of_shares(name) and name not in ("workgroup", "fruit:model"):
             _leave_out(block, name, values[name])
+    text = values.get("server string", "")
+    if "%" in text:
+        block.comments.append(f"server string = {text}: macros are not known here and were left out")
     for key in ("require_signing", "require_encryption", "guest"):
         if block.values.get(key) is False:
             del block.values[key]
+    _settle_hosts(block)
+    block.values.update({key: [] for key in block.closed})
     return block
+
+
+def _discovery(values: Mapping[str, str]) -> Iterator[_Block]:
+    """Convert what announcements tell, if it is not the default."""
+    block = _Block("[discovery]", comments=["This section announces the server, by mDNS and WS-Discovery."])
+    if values.get("workgroup", "WORKGROUP").casefold() != "workgroup":
+        block.values["workgroup"] = values["workgroup"]
+    if "fruit:model" in values:
+        block.values["model"] = values["fruit:model"]
+    if block.values:
+        yield block
 
 
 def _keep_out(block: _Block, name: str) -> None:
@@ -333,8 +428,9 @@ def _interfaces(block: _Block, text: str) -> None:
 
 
 def _leave_out(block: _Block, name: str, text: str) -> None:
-    if name not in _SILENT or name in _ELSEWHERE:
-        block.comments.append(f"{name} = {text}: not carried over: {_ELSEWHERE.get(name, _NO_COUNTERPART)}")
+    if name not in _CONSIDERED:
+        reason = _ELSEWHERE.get(name) or (_NEEDLESS if name in _WITHOUT_MEANING else _NO_COUNTERPART)
+        block.comments.append(f"{name} = {text}: not carried over: {reason}")
 
 
 def _share(name: str, values: Mapping[str, str], own: Mapping[str, str]) -> _Block | None:
@@ -349,11 +445,14 @@ def _share(name: str, values: Mapping[str, str], own: Mapping[str, str]) -> _Blo
             block.values["path"] = re.sub("%[SUu]", "{user}", path.replace("%H", "/home/{user}"))
         else:
             check_share_name(name)
+            if re.search("%[SUu]", path):
+                raise ValueError("a share has one folder for all; [homes] has one for each user, {user} in its path")
             block.values |= {"name": name, "path": _plain(path)}
         if not path or _truth(values.get("available", "yes")) is False:
             raise ValueError("it has no path" if not path else "it is not available")
     except (ValueError, ConfigError) as error:
-        return _Block(f"# [{name}]: path = {path}: not carried over: {error}")
+        said = [f"    {key} = {value}" for key, value in own.items() if key != "path"]
+        return _Block(f"# [{name}]: path = {path}: not carried over: {error}", comments=said)
     # Samba's defaults that differ: shares are read-only, and names that begin with a dot are hidden.
     block.values |= {"read_only": True, "hide_dot_files": True}
     # A home is its user's alone here as well.
@@ -368,19 +467,51 @@ def _share(name: str, values: Mapping[str, str], own: Mapping[str, str]) -> _Blo
         else:
             _leave_out(block, key, own[key])
             _keep_out(block, key)
+    if "full_audit" in _words(values.get("vfs objects", "")):
+        _audit(block, values)
     if "recycle" not in _words(values.get("vfs objects", "")):
         for key in [key for key in block.values if key.startswith("recycle")]:
             del block.values[key]
     else:
-        block.values = {"recycle_folder": ".recycle"} | block.values | {"recycle": True}
+        block.values |= {"recycle": True, "recycle_folder": block.values.get("recycle_folder", ".recycle")}
     _settle(block, is_homes)
     return block
 
 
 def _modules(block: _Block, text: str) -> None:
     for word in _words(text):
-        if word != "recycle":
-            block.comments.append(f"vfs objects = {word}: not carried over: {_NO_COUNTERPART}")
+        if word not in ("recycle", "full_audit"):
+            block.comments.append(f"vfs objects = {word}: not carried over: {_MODULES.get(word, _NO_COUNTERPART)}")
+
+
+def _audit(block: _Block, values: Mapping[str, str]) -> None:
+    """Convert full_audit: the operations that succeed to kinds of events, any that fail to ``denied``."""
+    every = dict.fromkeys(_AUDITED.values())
+    success = _words(values.get("full_audit:success", "none"))
+    found: dict[str, None] = dict(every) if "all" in success else {}
+    for word in success:
+        name = word.removeprefix("!")
+        if name in _AUDITED and word == name:
+            found[_AUDITED[name]] = None
+        elif name in _AUDITED:
+            found.pop(_AUDITED[name], None)
+        elif name not in ("all", "none"):
+            block.comments.append(f"full_audit:success = {word}: not carried over: this operation is not recorded")
+    if values.get("full_audit:failure", "none") != "none":
+        found["denied"] = None
+    if found:
+        block.values |= {"audit": True, "audit_events": list(found)}
+    else:
+        block.comments.append("vfs objects = full_audit: it records nothing")
+
+
+def _settle_hosts(block: _Block) -> None:
+    values = block.values
+    if "hosts_allow" in values and "hosts_deny" in values:
+        # In Samba the first list wins, and who is on neither gets in. Here the second one would win.
+        denied = values.pop("hosts_deny")
+        if denied != ["0.0.0.0/0", "::/0"]:
+            block.comments.append(f"hosts deny = {denied}: not carried over: hosts_allow alone says who gets in")
 
 
 def _settle(block: _Block, is_homes: bool) -> None:
@@ -393,11 +524,7 @@ def _settle(block: _Block, is_homes: bool) -> None:
     if isinstance(writers, list) and isinstance(readers, list):
         # Samba lets the write list win.
         readers[:] = [name for name in readers if name not in writers]
-    if "hosts_allow" in values and "hosts_deny" in values:
-        # In Samba the first list wins, and who is on neither gets in. Here the second one would win.
-        denied = values.pop("hosts_deny")
-        if denied != ["0.0.0.0/0", "::/0"]:
-            block.comments.append(f"hosts deny = {denied}: not carried over: hosts_allow alone says who gets in")
+    _settle_hosts(block)
     values.update({key: [] for key in block.closed})
     defaults: dict[str, object] = {
         "read_only": False,

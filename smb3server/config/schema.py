@@ -193,7 +193,7 @@ class Server(Section):
         about(
             "file with the accounts that `smb3server user` and clients change, beside the `[[user]]` sections "
             "([users.md](users.md))",
-            example="/etc/smb3server/users",
+            example="/var/lib/smb3server/users",
             unset="`users` in `state`; without a state directory `/etc/smb3server/users` (root) or "
             "`~/.config/smb3server/users`",
             is_path=True,
@@ -215,8 +215,8 @@ class Server(Section):
     keytab: Annotated[
         str | None,
         about(
-            "Kerberos keytab with a key for `cifs/HOST@REALM`; needs the extra `smb3server[kerberos]`; without it "
-            "NTLM only",
+            "Kerberos keytab with a key for `cifs/HOST@REALM`; needs the part `kerberos` "
+            "([install.md](install.md#optional-parts)); without a keytab NTLM only",
             example="/etc/krb5.keytab",
             unset="none",
             is_path=True,
@@ -602,6 +602,12 @@ class Share(ShareOptions):
 
     name: Annotated[str, about("at most 80 characters", example="data")]
     path: Annotated[str, about("a directory", example="/srv/data", is_path=True)]
+    require_mount: Annotated[
+        bool,
+        about(
+            "the share is down unless a file system is mounted on `path` itself: an empty mount point is never served"
+        ),
+    ] = False
 
 
 class Homes(ShareOptions):

@@ -9,7 +9,6 @@ import re
 
 from smb3server.backends import names
 from smb3server.backends.base import User
-from smb3server.backends.local.impersonate import may_act
 from smb3server.config.error import ConfigError
 
 RDMA_CHOICES = ("auto", "off", "iwarp", "roce", "verbs")
@@ -63,13 +62,10 @@ def check_address(text: str) -> None:
 def unix_user(name: str, shared: bool = False) -> User:
     """Look up the credentials of a user of the host.
 
-    ``shared`` means that several users act as this one. Acting as another user requires capabilities
-    (``impersonate.may_act``).
+    ``shared`` means that several users act as this one. ``host_users`` says who may be acted as.
     """
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
         raise ConfigError(f"this machine has no user {name}") from None
-    if not may_act() and os.geteuid() != entry.pw_uid:
-        raise ConfigError(f"the server has to run as root, or with CAP_SETUID and CAP_SETGID, to act as {name}")
     return User(entry.pw_uid, entry.pw_gid, tuple(os.getgrouplist(name, entry.pw_gid)), shared)

@@ -35,8 +35,9 @@ MAX_SILENT = 1024
 """Most connections that have sent nothing, if the listener shares no table with others."""
 
 
-def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a TCP listener on one address; an IPv6 address accepts only IPv6. Raise ``OSError`` if that fails."""
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Return a TCP socket with one address, that does not listen; an IPv6 address is for IPv6 alone. Raises
+    ``OSError``."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
@@ -45,6 +46,16 @@ def listening_socket(host: str, port: int) -> socket.socket:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         tune(sock)
         sock.bind((host, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a TCP listener on one address. Raises ``OSError``."""
+    sock = bound_socket(host, port)
+    try:
         sock.listen(BACKLOG)
     except OSError:
         sock.close()

@@ -36,6 +36,22 @@ class Capability(enum.IntFlag):
 
 NO_CAPABILITY = Capability(0)
 
+UNIT = (
+    Capability.SETUID
+    | Capability.SETGID
+    | Capability.CHOWN
+    | Capability.DAC_OVERRIDE
+    | Capability.DAC_READ_SEARCH
+    | Capability.FOWNER
+    | Capability.FSETID
+    | Capability.SYS_ADMIN
+    | Capability.NET_BIND_SERVICE
+    | Capability.NET_RAW
+    | Capability.NET_ADMIN
+    | Capability.IPC_LOCK
+)
+"""What the unit gives a server that is not root (AmbientCapabilities=)."""
+
 
 class Sets(NamedTuple):
     """The capability sets of a thread, as bit masks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 from collections.abc import Collection
 from pathlib import Path
@@ -44,12 +45,20 @@ def read_secret(path: Path, owners: Collection[int] = ()) -> bytes:
     return data
 
 
+def _shell_name(uid: int) -> str:
+    """Return a user's name, or the number as sudo takes it."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"'#{uid}'"
+
+
 def _check(path: Path, found: os.stat_result, owners: Collection[int]) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise SecretFileError(f"{path}: not a regular file")
     if found.st_uid not in (0, os.geteuid(), *owners):
         # Of a server that runs as a user of its own, root may have asked.
-        also = f", or run this as its owner (sudo -u '#{found.st_uid}')" if os.geteuid() == 0 else ""
+        also = f", or run this as its owner (sudo -u {_shell_name(found.st_uid)})" if os.geteuid() == 0 else ""
         raise SecretFileError(
             f"{path} belongs to another user, uid {found.st_uid}; remedy: chown {os.geteuid()} {path}{also}"
         )

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 FIRST_SOCKET = 3
 """Descriptor of the first socket that is handed over. [sd_listen_fds(3)]"""
+SOCKETS_VARIABLE = "LISTEN_FDS"
+"""How many sockets are handed over. [sd_listen_fds(3)]"""
 STATUS_SECONDS = 10.0
 """How often the status text is looked at; it is sent if it has changed."""
 _PATIENCE = 1.0
@@ -127,7 +129,7 @@ def passed_sockets(environment: MutableMapping[str, str] = os.environ) -> list[s
 
     Raises ``ValueError`` with a remedy for a descriptor that is something else. [sd_listen_fds(3)]
     """
-    process, count = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
+    process, count = environment.pop("LISTEN_PID", ""), environment.pop(SOCKETS_VARIABLE, "")
     environment.pop("LISTEN_FDNAMES", None)
     if process != str(os.getpid()) or not count.isdecimal():
         return []

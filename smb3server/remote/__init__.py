@@ -18,9 +18,35 @@ from __future__ import annotations
 from smb3server.remote.connecting import connect
 from smb3server.remote.credentials import CredentialsError
 from smb3server.remote.entries import Entry
-from smb3server.remote.errors import RemoteError
+from smb3server.remote.errors import (
+    RemoteConnectionError,
+    RemoteError,
+    RemoteFileExistsError,
+    RemoteFileNotFoundError,
+    RemoteIsADirectoryError,
+    RemoteNotADirectoryError,
+    RemotePermissionError,
+    RemoteTimeoutError,
+)
 from smb3server.remote.file import File
 from smb3server.remote.share import Change, Share, Usage
 from smb3server.remote.transfers import Transfer
 
-__all__ = ["Change", "CredentialsError", "Entry", "File", "RemoteError", "Share", "Transfer", "Usage", "connect"]
+__all__ = [
+    "Change",
+    "CredentialsError",
+    "Entry",
+    "File",
+    "RemoteConnectionError",
+    "RemoteError",
+    "RemoteFileExistsError",
+    "RemoteFileNotFoundError",
+    "RemoteIsADirectoryError",
+    "RemoteNotADirectoryError",
+    "RemotePermissionError",
+    "RemoteTimeoutError",
+    "Share",
+    "Transfer",
+    "Usage",
+    "connect",
+]

@@ -3,8 +3,8 @@
     import pandas
     table = pandas.read_csv("smbd://alice@nas/data/table.csv", storage_options={"rdma": "auto"})
 
-``storage_options`` are the options of ``smb3server.remote.connect``. fsspec finds the class by its entry point. The
-extra "fsspec" installs it: ``pip install smb3server[fsspec]``.
+``storage_options`` are the options of ``smb3server.remote.connect``. fsspec finds the class by its entry point. It
+is an optional part (``pip install '.[fsspec]'`` in the source's folder).
 """
 
 from __future__ import annotations

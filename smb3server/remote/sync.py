@@ -18,7 +18,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from types import TracebackType
-from typing import IO, Any, TypeVar, Unpack
+from typing import IO, Any, Literal, TypeVar, Unpack, overload
 
 from smb3server.remote import connecting
 from smb3server.remote.entries import Entry
@@ -31,6 +31,8 @@ from smbdirect.codec import Buffer
 T = TypeVar("T")
 BUFFER = 1 << 20
 """Bytes that a file object reads ahead, and collects before it writes."""
+TextMode = Literal["r", "w", "a", "x", "r+", "w+", "a+", "x+", "rt", "wt", "at", "xt"]
+BinaryMode = Literal["rb", "wb", "ab", "xb", "r+b", "w+b", "a+b", "x+b", "rb+", "wb+", "ab+", "xb+"]
 OPTIONS = frozenset(connecting.Options.__annotations__)
 """The names of the options of ``connect``."""
 
@@ -164,6 +166,31 @@ class Share:
     def moved(self) -> dict[str, tuple[int, int]]:
         """Bytes of file data written and read so far, by what carried them."""
         return self.asynchronous.moved
+
+    @overload
+    def open(
+        self,
+        path: StrPath,
+        mode: TextMode = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> IO[str]: ...
+
+    @overload
+    def open(self, path: StrPath, mode: BinaryMode, buffering: int = -1) -> IO[bytes]: ...
+
+    @overload
+    def open(
+        self,
+        path: StrPath,
+        mode: str,
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> IO[Any]: ...
 
     def open(
         self,

@@ -133,6 +133,7 @@ SERVER: Mapping[str, Effect] = {
 SHARE: Mapping[str, Effect] = {
     "name": _AT_ONCE,
     "path": Effect.REPLACED,
+    "require_mount": Effect.REPLACED,
     "service": Effect.REPLACED,
     "continuous_availability": Effect.REPLACED,
     # Locks that were taken on the host have to be given back there.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
-from smb3server.process import log_levels, log_output
+from smb3server.process import log_levels, log_output, parts
 from smb3server.process.audit_log import AuditLines, AuditLog
 from smb3server.server.server import Server
 from smb3server.state.audit import ShareAudit
@@ -87,7 +87,7 @@ class Observing:
                 # prometheus_client is an extra.
                 from smb3server.status.metrics import registry
             except ImportError as error:
-                raise ConfigError(f"metrics need {error.name}: pip install 'smb3server[metrics]'") from error
+                raise ConfigError(f"metrics need {error.name}; {parts.remedy('metrics')}") from error
             self._server.measuring.count()
             self._lag.start()
             audit = self._audit if isinstance(self._audit, AuditLog) else None

@@ -11,11 +11,11 @@ longer admitted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from smb3server.config.checks import check
+from smb3server.config.checks import FolderDownError, check
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.net.listener import TcpListener
@@ -81,28 +81,66 @@ class Reload:
         """Apply ``fresh``, which was checked on its own. Raises ``ConfigError``, and then changes nothing."""
         outcome = Outcome(notes=list(fresh.notes))
         config = self._possible(fresh, outcome)
-        present = {share.name.casefold(): share for share in self.config.shares}
+        present = {share.name.casefold(): share for share in self.config.shares if self._shares.find(share.name)}
         wanted = {share.name.casefold(): share for share in config.shares}
         gone = [name for name in present if name not in wanted or _is_replaced(present[name], wanted[name])]
         new = [name for name in wanted if name not in present or name in gone]
         realms = realms_of_keytab(config.settings)
         kept = [name for name in wanted if name in present and name not in gone]
-        prepared = []
+        prepared = {}
         for name in kept:
             # What is as it was needs no note again.
             notes = outcome.notes if wanted[name] != present[name] else []
-            prepared.append(self._shares.prepare(config, wanted[name], notes))
+            try:
+                prepared[name] = self._shares.prepare(config, wanted[name], notes)
+            except FolderDownError as error:
+                outcome.notes.append(f"{error}: the share keeps its settings until another reload")
         made = self._make(config, [wanted[name] for name in new], outcome)
         before, self.config = self.config, config
         self._apply_settings(before, fresh.settings, realms, outcome)
         self._apply_users(self.config, outcome)
         for name in gone:
             self._remove(present[name], "removed" if name not in wanted else "replaced", outcome)
-        for name, change in zip(kept, prepared, strict=True):
+        for name, change in prepared.items():
             self._change(present[name], wanted[name], change, outcome)
         for share in made:
             await self._add(share, outcome)
+        self._forget_others()
         return outcome
+
+    async def bring_up(self, down: Mapping[str, str]) -> None:
+        """Serve the shares whose folders were not there, and are there by now.
+
+        ``down``: why folders cannot be used (``folders_down``).
+        """
+        outcome = Outcome()
+        for wanted in self.config.shares:
+            why = down.get(wanted.name)
+            if self._shares.find(wanted.name) is not None:
+                # Its store refuses clients by itself as long as the folder is gone.
+                self._shares.down.pop(wanted.name, None)
+                if why:
+                    self._shares.down[wanted.name] = why
+            elif why:
+                self._shares.take_down(wanted, why)
+            else:
+                await self._bring_up(wanted, outcome)
+        self._forget_others()
+        outcome.write_log()
+
+    async def _bring_up(self, wanted: ShareConfig, outcome: Outcome) -> None:
+        try:
+            share = self._shares.try_make(self.config, wanted, outcome.notes)
+        except ConfigError as error:
+            self._shares.take_down(wanted, str(error))
+            return
+        if share is not None:
+            await self._add(share, outcome)
+
+    def _forget_others(self) -> None:
+        """Forget why shares were down that the configuration has no longer."""
+        for name in self._shares.down.keys() - {share.name for share in self.config.shares}:
+            del self._shares.down[name]
 
     def _possible(self, fresh: Config, outcome: Outcome) -> Config:
         """Return ``fresh`` with the values of today where only a restart could change them. Raises ``ConfigError``."""
@@ -127,10 +165,15 @@ class Reload:
         return config
 
     def _make(self, config: Config, wanted: list[ShareConfig], outcome: Outcome) -> list[Share]:
-        """Make new shares, or none if one cannot be made."""
+        """Make new shares, or none if one cannot be made. Those whose folders are not there stay down."""
         made: list[Share] = []
         try:
-            made += [self._shares.make(config, share, outcome.notes) for share in wanted]
+            for entry in wanted:
+                share = self._shares.try_make(config, entry, outcome.notes)
+                if share is None:
+                    outcome.notes.append(f"share {entry.name} is down: {self._shares.down[entry.name]}")
+                else:
+                    made.append(share)
         except ConfigError:
             for share in made:
                 self._shares.discard(share)

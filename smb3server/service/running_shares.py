@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from smb3server.access.descriptor import SecurityDescriptor
+from smb3server.config.checks import FolderDownError, check_folder
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.persistence.store import StoreError
@@ -17,6 +19,8 @@ from smb3server.state.audit import ShareAudit
 from smb3server.state.caller import maximal_access_of
 from smb3server.state.objects import TreeConnect
 from smb3server.state.share import Share
+
+log = logging.getLogger(__name__)
 
 
 class ClusterShares(Protocol):
@@ -33,6 +37,17 @@ class ClusterShares(Protocol):
     def remove_share(self, share: Share) -> None:
         """Forget a share that is no longer served."""
         ...
+
+
+def folders_down(shares: Iterable[ShareConfig]) -> dict[str, str]:
+    """Return why the folders of shares cannot be used, by the shares' names. A file system may take long to answer."""
+    found = {}
+    for share in shares:
+        try:
+            check_folder(share.path, share.require_mount)
+        except ConfigError as error:
+            found[share.name] = str(error)
+    return found
 
 
 class Change(NamedTuple):
@@ -54,6 +69,8 @@ class RunningShares:
         """None outside a cluster, and until the server has joined it with the shares of its start."""
         self.permissions: Mapping[str, SecurityDescriptor] = {}
         """The permissions of shares that have any, by case-folded name."""
+        self.down: dict[str, str] = {}
+        """Why shares of the configuration could not be used when this was looked at last, by name."""
 
     def find(self, name: str) -> Share | None:
         """Return the share of this name; case does not matter."""
@@ -74,6 +91,23 @@ class RunningShares:
             return False
         await self.cluster.permit(share, permissions)
         return True
+
+    def try_make(self, config: Config, wanted: ShareConfig, notes: list[str]) -> Share | None:
+        """Make a share, or return None if its folder is not there: the log says so once. Raises ``ConfigError``."""
+        try:
+            check_folder(wanted.path, wanted.require_mount)
+            share = self.make(config, wanted, notes)
+        except FolderDownError as error:
+            self.take_down(wanted, str(error))
+            return None
+        self.down.pop(wanted.name, None)
+        return share
+
+    def take_down(self, wanted: ShareConfig, why: str) -> None:
+        """Note why a share is not served."""
+        if self.down.get(wanted.name) != why:
+            log.warning("share %s is down: %s; it is served as soon as that changes", wanted.name, why)
+        self.down[wanted.name] = why
 
     def count(self, share: Share) -> int:
         """Return the number of tree connects to a share."""

@@ -13,12 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smb3server.auth.users import UserDatabase
+from smb3server.backends.base import Backend
 from smb3server.commands import load
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
-from smb3server.config.values import check_address
+from smb3server.config.values import check_address, check_share_name
 from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
+from smb3server.process import parts
 from smb3server.process.service_manager import ServiceManager
 from smb3server.server.server import Server
 from smb3server.service.account_keeper import UsersFileKeeper
@@ -31,7 +33,7 @@ from smb3server.service.observing import Observing
 from smb3server.service.privileges import Privileges, in_force
 from smb3server.service.reception import Reception
 from smb3server.service.reload import Outcome, Reload
-from smb3server.service.running_shares import RunningShares
+from smb3server.service.running_shares import RunningShares, folders_down
 from smb3server.service.share_admin import ShareAdmin
 from smb3server.service.shares import warn_of_roots
 from smb3server.service.state_directory import StateDirectory
@@ -41,6 +43,7 @@ from smb3server.service.users import LiveUsers
 from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
+from smb3server.state.share import Share
 from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
 
@@ -56,6 +59,8 @@ log = logging.getLogger(__name__)
 MAX_DESCRIPTORS = 1 << 17
 DESCRIPTORS_PER_OPEN = 2
 """Descriptors reserved for one open. A directory that is being listed uses one more."""
+LOOK_FOR_FOLDERS = 3.0
+"""Seconds between two looks for the folders of the shares."""
 
 
 class Service:
@@ -111,6 +116,8 @@ class Service:
         self._commands: dict[str, Command] = {}
         """Those of the admin socket."""
         self._state: StateDirectory | None = None
+        self._looking: asyncio.Task[None] | None = None
+        """Looks for folders of shares that are down."""
         self._descriptors: int | None = None
         """Descriptors that the process may have; None means any number."""
         self.users = LiveUsers(server, config)
@@ -145,8 +152,10 @@ class Service:
         self.notes += self.config.notes
         self.server.account_keeper = UsersFileKeeper(self.users, asyncio.get_running_loop())
         self.notes += warn_of_roots(self.server.users)
-        for share in self.config.shares:
-            self.server.add_share(self.shares.make(self.config, share, self.notes))
+        for wanted in self.config.shares:
+            share = self.shares.try_make(self.config, wanted, self.notes)
+            if share is not None:
+                self.server.add_share(share)
         await self._restore_opens()
         await self.server.interfaces.start()
         if self.config.cluster.url:
@@ -168,8 +177,20 @@ class Service:
             self._privileges.drop_start_privileges()
         await self.observing.start()
         await self._open_admin()
+        self._looking = asyncio.create_task(self._look_for_folders())
         if self.config.discovery is not None:
             self._announce(self.config.discovery)
+
+    def add_store(self, name: str, store: Backend, read_only: bool = False) -> None:
+        """Serve a store of the program's own as the share ``name``, to all users. Call this after ``start``.
+
+        The store is used on the event loop's thread and on worker threads, as its contract says, and closed with the
+        server. A reload leaves the share as it is. Raises ``ConfigError`` for a name that is taken or not possible.
+        """
+        check_share_name(name)
+        if self.shares.find(name) is not None:
+            raise ConfigError(f"share {name}: there is one of this name")
+        self.server.add_share(Share(name, backend=store, read_only=read_only))
 
     def _check_kerberos(self) -> None:
         """Trust the realms of the keytab unless others are named. Raises ``ConfigError``."""
@@ -222,14 +243,14 @@ class Service:
         shares = self.server.share_list.values()
         wanted = [share for share in shares if share.continuous_availability and not share.service]
         if wanted:
-            await self.stored.serve(wanted, all_shares=True)
+            await self.stored.serve(wanted, all_shares=not self.shares.down)
 
     def _join_cluster(self) -> None:
         try:
             # aiohttp is an extra, and a server without a cluster starts faster without these modules.
             from smb3server.service.clustering import ClusterNode
         except ImportError as error:
-            raise ConfigError(f"--cluster needs {error.name}: install smb3server[cluster]") from error
+            raise ConfigError(f"--cluster needs {error.name}; {parts.remedy('cluster')}") from error
         self.cluster = ClusterNode(self.server, self.stored.journal(), self.config.cluster, self._fencer)
         self.shares.cluster = self.cluster.cluster
         self.notes += self.cluster.warnings
@@ -257,7 +278,7 @@ class Service:
             # An extra, and a server that is not announced starts faster without these modules.
             from smb3server.discovery.announcer import Announcer
         except ImportError as error:
-            raise ConfigError(f"[discovery] needs {error.name}: pip install 'smb3server[discovery]'") from error
+            raise ConfigError(f"[discovery] needs {error.name}; {parts.remedy('discovery')}") from error
         settings = self.config.settings
         self.announcer = Announcer(
             config,
@@ -276,7 +297,7 @@ class Service:
             # An extra, and a server without a page starts faster without these modules.
             from smb3server.service.web_page import start_page
         except ImportError as error:
-            raise ConfigError(f"[web] needs {error.name}: pip install 'smb3server[web]'") from error
+            raise ConfigError(f"[web] needs {error.name}; {parts.remedy('web')}") from error
         self.web = await start_page(config, self.server, lambda: self._commands)
         self.notes.append(f"web page for administrators: {self.web.url}")
 
@@ -328,10 +349,19 @@ class Service:
         log.info("configuration reloaded")
         return outcome
 
+    async def _look_for_folders(self) -> None:
+        """See which shares lack their folder, and serve those that are down as soon as it is there."""
+        while True:
+            await asyncio.sleep(LOOK_FOR_FOLDERS)
+            # On a thread: a file system that does not answer must not hold up anybody.
+            down = await asyncio.to_thread(folders_down, self.config.shares)
+            async with self.share_admin.lock:
+                await self._reload.bring_up(down)
+
     def _report(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the report. ``"files": false`` leaves out opens and locks."""
         files = request.get("files", True) is not False
-        return {**collect(self.server, self.addresses(), files), "process": in_force()}
+        return {**collect(self.server, self.addresses(), files), "down": self.shares.down, "process": in_force()}
 
     def addresses(self) -> list[str]:
         """Return the addresses served, as in ``tcp 0.0.0.0:445`` and ``iwarp 0.0.0.0:5445``."""
@@ -343,6 +373,9 @@ class Service:
 
     async def stop(self) -> None:
         """Stop listening, finish requests in flight, close opens and connections."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
         if self.admin is not None:
             await self.admin.close()
         if self.web is not None:

@@ -17,6 +17,7 @@ from typing import Any
 from smb3server.access import sddl
 from smb3server.access.descriptor import SecurityDescriptor
 from smb3server.config import stored_shares
+from smb3server.config.checks import check_folder
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.stored_shares import StoredShares, Table
@@ -128,6 +129,8 @@ class ShareAdmin:
             path = _resolved(name, path)
             with _invalid():
                 table = stored_shares.from_options(name, path, options)
+                wanted = self._share_of(table, self._reload.config)
+                check_folder(wanted.path, wanted.require_mount)
             await self._apply(name, table)
             keep = lasting and self._path is not None
             (self._stored.tables if keep else self._temporary)[name.casefold()] = table
@@ -250,7 +253,7 @@ class ShareAdmin:
                 shares.append(self._share_of(table, config))
             outcome = await self._reload.apply(replace(config, shares=shares, notes=[]))
         outcome.write_log()
-        if table is not None and self._shares.find(name) is None:
+        if table is not None and self._shares.find(name) is None and str(table["name"]) not in self._shares.down:
             raise ShareChangeError(ShareProblem.NOT_STORED, "; ".join(outcome.notes))
         return outcome
 

@@ -14,6 +14,7 @@ from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.impersonate import may_act
 from smb3server.commands.info.presentation import hidden_name_test, name_test
+from smb3server.config.checks import FolderDownError
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.values import split_folder
@@ -114,6 +115,7 @@ def _options(config: Config, share: ShareConfig) -> LocalOptions:
         or (share.create_mask, share.directory_mask) != (None, None),
         case_sensitive=share.case_sensitive,
         vetoes=name_test(share.veto_files),
+        require_mount=share.require_mount,
     )
 
 
@@ -158,7 +160,7 @@ def _backend(config: Config, share: ShareConfig) -> LocalBackend:
     try:
         return LocalBackend(share.path, _options(config, share))
     except OSError as error:
-        raise ConfigError(f"share {share.name}: {error}") from error
+        raise FolderDownError(f"share {share.name}: {error}") from error
 
 
 def _the_same(share: ShareConfig, folder: tuple[int, int] | None, backend: LocalBackend, new: bool) -> LocalBackend:
@@ -202,7 +204,7 @@ def _default_user(
     try:
         found = stand_in.look(share.path, share.never_written)
     except OSError as error:
-        raise ConfigError(f"share {share.name}: {error.filename or share.path}: {error.strerror}") from error
+        raise FolderDownError(f"share {share.name}: {error.filename or share.path}: {error.strerror}") from error
     user, lacking = (found.user, found.lacks) if may_act() else (None, _lacking(share))
     if share.guest or any(account.user is None for account in accounts if share.admits(account)):
         name = stand_in.name_of_uid(user.uid if user is not None else os.geteuid())

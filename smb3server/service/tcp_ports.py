@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from smb3server.config.error import ConfigError
 from smb3server.net.host import ROOT, overlapping, port_owners
-from smb3server.net.listener import TcpListener
+from smb3server.net.listener import TcpListener, bound_socket
 from smb3server.service.reception import Reception
 from smb3server.settings.server import Settings
 
@@ -18,6 +18,22 @@ log = logging.getLogger(__name__)
 
 DEFAULT_PORT, UNPRIVILEGED_PORT = 445, 1445
 EVERYWHERE = ("0.0.0.0", "::")
+
+
+def check_free(hosts: Sequence[str], wanted: int | None) -> None:
+    """Check that nobody else has the TCP port. Raises ``ConfigError``.
+
+    This is for a process that has all its rights yet: later it may not be able to tell whose the port is.
+    """
+    port = DEFAULT_PORT if wanted is None else wanted
+    for host in hosts or EVERYWHERE:
+        try:
+            with bound_socket(host, port):
+                pass
+        except OSError as error:
+            # All other obstacles are judged where the server listens.
+            if error.errno == errno.EADDRINUSE:
+                raise ConfigError(_why_not(error, host, port)) from error
 
 
 class TcpPorts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,3 +139,25 @@ def test_command_lines_are_found() -> None:
     assert len(found) > 80
     text = "Say `smb3server status`.\n\n    sudo smb3server --share a=/b \\\n   --rdma\n\n```\n$ smb3server stop\n```\n"
     assert _command_lines(text) == ["--share a=/b     --rdma", "stop", "status"]
+
+
+_BY_NAME = re.compile(r"\b(?:pipx?|uv)\b[^\n`]*\binstall\s+(?:-\S+\s+)*[\x27\"]?smb3server\b(?!/)|\bsmb3server\[[a-z]")
+"""An installation by the project's name, which on an index may be a stranger's package."""
+
+
+@pytest.mark.parametrize(
+    "folder", ["smb3server", "smbdirect", "witness", "tools", "tests", "docs", "examples", "dist", "."]
+)
+def test_nothing_is_installed_by_the_name_of_the_project(folder: str) -> None:
+    places = ROOT.glob("*") if folder == "." else (ROOT / folder).rglob("*")
+    kinds = {".py", ".md", ".sh", ".toml", ".yml", "", ".service"}
+    for file in places:
+        if file.is_file() and file.suffix in kinds and file != Path(__file__):
+            found = _BY_NAME.search(file.read_text(errors="replace"))
+            assert found is None, f"{file}: {found and found[0]}"
+
+
+def test_the_page_names_all_optional_parts() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = (ROOT / "docs" / "install.md").read_text().split("### Optional parts")[1].split("###")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == set(declared) - {"dev", "fuzz"}

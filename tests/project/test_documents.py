@@ -199,3 +199,18 @@ def test_the_architecture_has_walks_and_places() -> None:
     assert len(re.findall(r"`[\w./]+\.py::[\w.]+`", ARCHITECTURE)) > 60
     places = ARCHITECTURE.split("\n## Where do I put ...?\n")[1].split("\n## ")[0]
     assert len(re.findall(r"^\| ", places, re.MULTILINE)) >= 22
+
+
+@pytest.mark.parametrize("page", [*PAGES], ids=lambda page: page.name)
+def test_code_behind_a_list_is_code(page: Path) -> None:
+    """Four blanks behind a list item are the item's text: such code has to stand in a fence."""
+    fenced, before, last = False, "", ""
+    for line in page.read_text().splitlines():
+        if line.strip().startswith("```"):
+            fenced = not fenced
+        elif not fenced:
+            lost = re.match(r" {4}\S", line) and not before.strip() and re.match(r"([-*]|\d+\.)\s", last)
+            assert not lost, line
+        before = line
+        if re.match(r"\S", line):
+            last = line

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.debian import clean_debian, run
+from tests.lab.debian import ROOT, clean_debian, run
 
 pytestmark = [
     pytest.mark.long,
@@ -28,6 +28,7 @@ NAMESPACE = f"smbdeb{os.getpid()}"
 STATE, CONFIGURATION = "var/lib/smb3server", "etc/smb3server/smb3server.toml"
 CONFIGURED = ("--config", f"/{CONFIGURATION}")
 PASSWORD = "well-kept-secret"
+AUDIT = "/var/log/smb3server/audit.log"
 PATIENCE = 60.0
 
 
@@ -127,6 +128,7 @@ def test_the_life_of_the_package(debian: Path, package: Path, newer: Path, tmp_p
     assert after - before == {"smb3server"}
     assert mode(debian, STATE) == "700 smb3server smb3server"
     assert mode(debian, f"{STATE}/users") == "600 smb3server smb3server"
+    assert mode(debian, "var/log/smb3server") == "750 smb3server smb3server"
     assert mode(debian, CONFIGURATION) == "640 root smb3server"
     version = inside(debian, "setpriv", "--reuid=nobody", "--clear-groups", "smb3server", "--version")
     assert "(in use)" in version
@@ -175,6 +177,60 @@ def test_the_life_of_the_package(debian: Path, package: Path, newer: Path, tmp_p
     assert not (debian / "usr/lib/smb3server").exists()
     assert (debian / STATE / "users").read_text() == users and (debian / CONFIGURATION).read_text() == changed
     inside(debian, "dpkg", "-P", "smb3server")
-    assert not (debian / STATE).exists() and not (debian / "etc/smb3server").exists()
+    assert (
+        not (debian / STATE).exists()
+        and not (debian / "var/log/smb3server").exists()
+        and not (debian / "etc/smb3server").exists()
+    )
     assert "smb3server" not in (debian / "etc/passwd").read_text()
     assert (debian / "srv/data/file").read_text() == "kept"
+
+
+def walk_through() -> tuple[list[str], str]:
+    """The commands of docs/install.md, and what they say to add to the configuration."""
+    page = (ROOT / "docs/install.md").read_text().split("Then say what to share, and with whom:")[1]
+    commands, added = page.split("What to add to the file:")[:2]
+    blocks = [
+        [line.strip() for line in part.splitlines() if line.startswith("    ")]
+        for part in (commands, added.strip("\n").split("\n\n")[0])
+    ]
+    return [line.partition("#")[0].strip() for line in blocks[0]], "\n".join(blocks[1]) + "\n"
+
+
+def test_the_walk_through_of_the_documentation(debian: Path, package: Path, tmp_path: Path) -> None:
+    """Its commands as printed. systemctl is played by this test: there is no systemd in a chroot."""
+    install(debian, package)
+    inside(debian, "useradd", "-m", "alice")
+    shutil.rmtree(debian / "srv/data", ignore_errors=True)
+    commands, added = walk_through()
+    (debian / CONFIGURATION).write_text(
+        (debian / CONFIGURATION).read_text().replace("[server]\n", f'[server]\naudit_file = "{AUDIT}"\n') + added
+    )
+    # A disk that is not mounted.
+    (debian / CONFIGURATION).write_text(
+        (debian / CONFIGURATION).read_text() + 'audit = true\n[[share]]\nname = "usb"\npath = "/mnt/usb"\n'
+    )
+    words = [command.split() for command in commands]
+    before = words.index(["sudo", "systemctl", "enable", "--now", "smb3server"])
+    for command in words[:before]:
+        if command[0] == "sudo":
+            said = inside(debian, "env", f"SMB3SERVER_PASSWORD={PASSWORD}", *command[1:])
+        else:
+            assert command == ["sudoedit", f"/{CONFIGURATION}"]
+    assert (
+        "would not start"
+        not in subprocess.run(
+            chrooted(debian, "smb3server", "doctor", *CONFIGURED), capture_output=True, text=True, check=False
+        ).stdout
+    )
+    assert 'path = "/srv/data"' in said
+    # Without the unit's capabilities its user knows less, and claims nothing.
+    own = ["setpriv", "--reuid=smb3server", "--regid=smb3server", "--init-groups", "smb3server"]
+    assert json.loads(inside(debian, *own, "check", "--json"))["ok"]
+    (tmp_path / "file").write_text("hers")
+    with started(debian):
+        for command in words[before + 1 :]:
+            assert "share usb is down: /mnt/usb does not exist" in inside(debian, *command[1:])
+        smbclient(f"put {tmp_path / 'file'} file")
+        assert mode(debian, "srv/data/file").split()[1] == "alice"
+    assert '"event": "create"' in (debian / AUDIT.lstrip("/")).read_text()

@@ -69,3 +69,46 @@ def test_serve_a_folder(tmp_path: Path) -> None:
             assert found.stdout == "hello\n", found.stderr
         finally:
             process.terminate()
+
+
+def test_rdma_two_processes() -> None:
+    port = str(free_port())
+    program = [sys.executable, str(ROOT / "examples" / "rdma_two_processes.py")]
+    with subprocess.Popen(
+        [*program, "server", "127.0.0.1", port], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None and "listening" in process.stdout.readline()
+            assert run("rdma_two_processes.py", "client", "127.0.0.1", port) == "client: b'done' b'hello by RDMA'\n"
+            assert process.stdout.readline() == "server: read back b'hello by RDMA' \n"
+            assert process.wait(30) == 0
+        finally:
+            process.terminate()
+
+
+def test_the_page_has_the_program() -> None:
+    program = (ROOT / "examples" / "rdma_two_processes.py").read_text().split("annotations\n\n")[1]
+    assert program in (ROOT / "docs" / "api-smbdirect.md").read_text()
+
+
+def test_serve_memory() -> None:
+    port = free_port()
+    command = [sys.executable, str(ROOT / "examples" / "serve_memory.py"), str(port), f"u:{PASSWORD}"]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline().startswith("serving at tcp 127.0.0.1")
+            smbclient = ["smbclient", "//127.0.0.1/memory", "-p", str(port), "-U", f"u%{PASSWORD}"]
+            done = subprocess.run(
+                [*smbclient, "-c", f"put {__file__} copy; allinfo copy"],
+                capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0 and "create_time" in done.stdout, done.stdout + done.stderr
+        finally:
+            process.terminate()
+
+
+def test_with_a_share() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir",
+               str(ROOT / "examples"), str(ROOT / "examples" / "test_with_a_share.py")]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr

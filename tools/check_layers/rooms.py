@@ -19,11 +19,12 @@ ROOMS = (
     *_rooms("smb3server", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),
     *_rooms("smb3server", "discovery", "web"),
     "witness",
-    *_rooms("smb3server", "cluster", "client", "remote", "config", "service", "tools", "cli", "__main__"),
+    *_rooms("smb3server", "cluster", "client", "remote", "config", "service", "testing", "tools", "cli", "__main__"),
     *_rooms(
         "tools", "support", "flaky", "failover", "cluster", "fuzz", "access_differential", "attacks", "load", "soak"
     ),
     *_rooms("tools", "bench", "configuration", "torture", "kernel_lab", "web_pictures", "pictures", "check_layers"),
+    "tools.site_hooks",
     "tests.lab",
     "tests",
 )

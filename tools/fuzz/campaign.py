@@ -120,7 +120,7 @@ def main() -> int:
     if unknown:
         parser.error(f"no target {', '.join(unknown)}; there are: {', '.join(names())}")
     if importlib.util.find_spec("atheris") is None:
-        print("SKIPPED: fuzzing needs atheris: pip install 'smb3server[fuzz]', where it has a wheel")
+        print("SKIPPED: fuzzing needs atheris: pip install atheris, where it has a wheel")
         return 0
     seed = options.seed or int(time.time())
     print(f"seed {seed}, {options.seconds} s for each of {len(chosen)} targets", flush=True)

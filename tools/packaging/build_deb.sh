@@ -41,7 +41,7 @@ find "$root/$home" -name __pycache__ -prune -exec rm -rf {} +
 "$root/$home/bin/python3" -I -m compileall -q -s "$root" --invalidation-mode unchecked-hash "$root/$home/lib" >/dev/null
 
 # What the wheel brings for the system, and the unit.
-mkdir -p "$root/usr/share" "$root/usr/bin" "$root/lib/systemd/system" "$root/etc/smb3server" "$root/usr/share/doc/smb3server"
+mkdir -p "$root/usr/share" "$root/usr/bin" "$root/lib/systemd/system" "$root/etc/smb3server" "$root/etc/logrotate.d" "$root/usr/share/doc/smb3server"
 for part in man bash-completion zsh fish; do
   mv "$root/$home/share/$part" "$root/usr/share/"
 done
@@ -55,6 +55,7 @@ for unit in dist/smb3server.service dist/smb3server.socket; do
   sed 's,/usr/local/bin/,/usr/bin/,' "$unit" >"$root/lib/systemd/system/$(basename "$unit")"
 done
 install -m 640 dist/debian/smb3server.toml "$root/etc/smb3server/smb3server.toml"
+install -m 644 dist/debian/logrotate "$root/etc/logrotate.d/smb3server"
 install -m 644 dist/debian/copyright "$root/usr/share/doc/smb3server/"
 for page in CHANGELOG docs/configuration docs/install docs/upgrade docs/security; do
   gzip -9nc "$page.md" >"$root/usr/share/doc/smb3server/$(basename "$page").md.gz"
@@ -63,7 +64,7 @@ chmod 644 "$root"/usr/share/doc/smb3server/*
 
 # The package.
 install -m 755 dist/debian/postinst dist/debian/prerm dist/debian/postrm "$root/DEBIAN/"
-echo /etc/smb3server/smb3server.toml >"$root/DEBIAN/conffiles"
+printf '%s\n' /etc/smb3server/smb3server.toml /etc/logrotate.d/smb3server >"$root/DEBIAN/conffiles"
 series=$($python -c 'import sys; print("3.%d 3.%d" % (sys.version_info[1], sys.version_info[1] + 1))')
 architecture=$(dpkg --print-architecture)
 sed -e "s/@VERSION@/$version/" -e "s/@ARCHITECTURE@/$architecture/" -e "s/@SIZE@/$(du -sk "$root" | cut -f1)/" \

@@ -82,6 +82,8 @@ class LocalOptions:
     vetoes: Callable[[str], bool] | None = None
     """Returns whether a name on the wire exists for no client, in any folder. None means that all do."""
     file_system_name: str = "NTFS"
+    require_mount: bool = False
+    """Whether the root has to be a mount point: an empty one counts as missing."""
 
 
 NTFS_MAX_FILE_SIZE = 0xFFFFFFF0000
@@ -100,7 +102,7 @@ class LocalBackend(Backend):
             raise ValueError(f"symlinks: 'beneath' or 'never', not {options.symlinks!r}")
         self.read_only = options.read_only
         self.file_system_name = options.file_system_name
-        self._share_root = ShareRoot(root)
+        self._share_root = ShareRoot(root, options.require_mount)
         self._root = self._share_root.descriptor
         try:
             namespace = options.xattrs

@@ -33,8 +33,10 @@ class ShareRoot:
     ``descriptor`` (O_PATH) keeps its number when another directory replaces the root, so that other objects may store
     the number."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], require_mount: bool = False) -> None:
+        """Open the directory. ``require_mount``: whether it counts as missing if it is no mount point."""
         self.path = os.path.abspath(os.fspath(path))
+        self._require_mount = require_mount
         self.descriptor = folder_ways.follow(self.path).descriptor
         self.identity = self._identify()
         """Device and inode number."""
@@ -52,6 +54,8 @@ class ShareRoot:
         """Return what the path leads to now. ``ANOTHER`` is returned once: then ``descriptor`` is the new directory."""
         try:
             stat = os.stat(self.path)
+            if self._require_mount and not os.path.ismount(self.path):
+                raise FileNotFoundError(errno.ENOENT, "nothing is mounted there")
             found = Found.SAME if (stat.st_dev, stat.st_ino) == self.identity else Found.ANOTHER
             if found is Found.ANOTHER and not self._go_along():
                 return Found.NOTHING

@@ -215,6 +215,15 @@ def test_users_of_samba_are_imported(file: Path) -> None:
     assert "not a line of smbpasswd" in run(file, "import", "-", text="alice:secret\n", status=2)
 
 
+def test_an_imported_user_never_acts_as_whoever_has_the_number(file: Path) -> None:
+    text = SAMBA.splitlines()[0].replace("games:5:", f"nobody-here:{pwd.getpwnam('games').pw_uid}:") + "\n"
+    said = run(file, "import", "-", "--unix-users", text=text, status=1)
+    assert "left out nobody-here: this machine has no user nobody-here to act as" in said
+    assert list(read_users(file)) == []
+    run(file, "import", "-", "--no-unix-users", text=text)
+    assert only(file).unix_user == ""
+
+
 def test_a_server_that_hangs_is_named_and_not_waited_for(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users_store, "_ANSWER_TIMEOUT", 0.1)
     monkeypatch.setattr(ask_server, "SIGN_OF_LIFE_TIMEOUT", 0.1)

@@ -61,6 +61,8 @@ def example(tmp_path: Path) -> str:
         .split("```")[0]
         .replace("/srv/data", str(data))
         .replace("/etc/smb3server", str(secrets))
+        .replace("/var/log/smb3server", str(data))
+        .replace("/var/lib/smb3server/users", str(secrets / "users"))
         .replace("www-data", own_user.NAME)
     )
 
@@ -103,7 +105,7 @@ def test_every_option_is_documented() -> None:
         ("[[share]]\nname = 'a'", "1:1: share a: path is needed"),
         ("[[share]]\nname = 'a/b'\npath = '/'", "is not a valid share name"),
         ("[[share]]\nname = 'IPC$'\npath = '/'", "the name IPC$ is reserved"),
-        ("[[share]]\nname = 'a'\npath = '/nowhere/at/all'", "3:1: share a: path: /nowhere/at/all does not exist"),
+        ("[[share]]\nname = 'a'\npath = '/etc/passwd'", "3:1: share a: path: /etc/passwd is not a directory"),
         ("[[user]]\nname = 'a'", "one of password, nt_hash and password_file"),
         ("[[user]]\nname = 'a'\npassword = 'b'\npassword_file = 'c'", "one of password, nt_hash and password_file"),
         ("[[user]]\nname = 'a'\nnt_hash = 'c'", "32 hexadecimal digits"),

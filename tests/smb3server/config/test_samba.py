@@ -92,13 +92,12 @@ def test_what_is_carried_over(conf: Path) -> None:
         "listen": ["127.0.0.1"],
         "guest": True,
         "min_dialect": "2.1",
+        "hosts_allow": ["192.168.1.0/24", "10.1.0.0/16", "127.0.0.1/32"],
     }
-    allowed = ["192.168.1.0/24", "10.1.0.0/16", "127.0.0.1/32"]
     assert values["homes"] == {
         "path": "/home/{user}",
         "comment": "Home Directories",
         "hide_dot_files": True,
-        "hosts_allow": allowed,
     }
     data, ro, binary, closed = values["share"]
     assert data == {
@@ -113,7 +112,6 @@ def test_what_is_carried_over(conf: Path) -> None:
         "symlinks": "never",
         "encrypt": True,
         "max_connections": 7,
-        "hosts_allow": allowed,
     }
     assert ro == {
         "name": "ro",
@@ -122,11 +120,13 @@ def test_what_is_carried_over(conf: Path) -> None:
         "read_only": True,
         "write_list": ["@@staff", "alice"],
         "read_list": ["bob"],
-        "hosts_allow": allowed,
+        "hosts_allow": ["192.168.1.0/24", "10.1.0.0/16", "127.0.0.1/32"],
         "hide_dot_files": True,
     }
     assert binary == {**ro, "name": "bin", "path": "/srv/bin", "recycle": True, "recycle_folder": ".recycle"}
     assert (closed["users"], closed["hosts_allow"]) == ([], [])
+    # The file reads as one would write it.
+    assert list(binary)[:2] == ["name", "path"]
 
 
 def test_what_is_not_carried_over_is_told(conf: Path) -> None:
@@ -140,9 +140,70 @@ def test_what_is_not_carried_over_is_told(conf: Path) -> None:
         "# hosts allow = 10.0.0.0/255.0.0.0 EXCEPT 10.1.1.1: not carried over",
         "# log file = /var/log/samba/log.%m: not carried over",
         "# [printers]: printers are not shared",
-        "# [macro]: path = /srv/%u: not carried over: macros",
+        "# [macro]: path = /srv/%u: not carried over: a share has one folder for all; [homes] has one for each user",
     ):
         assert said in text, said
+
+
+HOME_SERVER = """[global]
+   workgroup = HOME
+   server string = %h file server
+   interfaces = eth0 lo
+   bind interfaces only = yes
+   max log size = 1000
+   smb encrypt = desired
+   load printers = no
+   vfs objects = catia fruit streams_xattr
+   fruit:metadata = stream
+   fruit:model = MacSamba
+   usershare allow guests = yes
+   wins support = yes
+   socket options = TCP_NODELAY IPTOS_LOWDELAY
+   server role = standalone server
+   idmap config * : backend = tdb
+[data]
+   path = /srv/data
+   vfs objects = recycle shadow_copy2 full_audit
+   recycle:keeptree = yes
+   recycle:versions = yes
+   full_audit:success = mkdir rename unlinkat fsync
+   full_audit:failure = all
+   full_audit:prefix = %u
+   inherit acls = yes
+[scans]
+   path = /srv/scans/%U
+   writable = yes
+   preexec = /bin/true
+"""
+
+
+def test_no_line_is_lost(tmp_path: Path) -> None:
+    """Each is carried over, or named in a comment with a reason."""
+    file = tmp_path / "smb.conf"
+    file.write_text(HOME_SERVER)
+    text, values = converted(file)
+    assert values["discovery"] == {"workgroup": "HOME", "model": "MacSamba"}
+    (data,) = values["share"]
+    assert data["audit"] and data["audit_events"] == ["create", "rename", "delete", "denied"]
+    assert data["recycle"] and next(iter(data)) == "name"
+    for line in (line.strip() for line in HOME_SERVER.splitlines() if " = " in line):
+        key = line.split(" = ")[0]
+        if key in (
+            "workgroup",
+            "fruit:model",
+            "path",
+            "writable",
+            "vfs objects",
+            "full_audit:success",
+            "full_audit:failure",
+        ):
+            continue
+        assert f"# {line}: " in text or f"#     {line}" in text, line
+    assert "# full_audit:success = fsync: not carried over: this operation is not recorded" in text
+    for module in ("catia", "fruit", "streams_xattr", "shadow_copy2"):
+        assert f"# vfs objects = {module}: not carried over: " in text
+    assert "[scans]: path = /srv/scans/%U: not carried over: a share has one folder for all" in text
+    assert "#     preexec = /bin/true" in text
 
 
 def test_the_result_is_a_configuration(conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

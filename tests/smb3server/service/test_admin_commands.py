@@ -121,7 +121,7 @@ def test_shares_of_run_time_survive_a_restart(tmp_path: Path) -> None:
     assert any("gone" in warning.setting and "does not exist" in warning.text for warning in checked.warnings)
     with served(tmp_path, "--config", str(tmp_path / "c.toml")) as server:
         assert asyncio.run(status_of(server, "more")) == 0
-        assert any("gone" in line and line.startswith("note:") for line in server.lines)
+        assert any(line.startswith("share gone: down: ") for line in server.lines)
     assert '"gone"' in (tmp_path / "state" / "shares.toml").read_text()
 
 

@@ -118,7 +118,11 @@ def test_the_audit_may_go_to_the_log(tmp_path: Path, caplog: pytest.LogCaptureFi
 @pytest.mark.parametrize(
     ("server", "share", "told"),
     [
-        ('audit_file = "/nonexistent/audit.log"', "audit = true", "audit_file /nonexistent/audit.log: No such file"),
+        (
+            'audit_file = "/nonexistent/audit.log"',
+            "audit = true",
+            "audit_file: /nonexistent is not there; remedy: install -d -o",
+        ),
         ("", 'audit_events = ["opne"]', "must be one of connect, open"),
         ('log_format = "xml"', "", "must be one of text, json"),
         ('log_level = "loud"', "", "must be one of debug"),

@@ -288,12 +288,17 @@ def test_acting_as_users_takes_capabilities_not_root() -> None:
         "from smb3server.process.capabilities import Capability, Sets\n"
         "kept = capabilities.get().permitted & ~Capability.SETUID\n"
         "capabilities.Change(Sets(kept, kept)).make()\n"
+        "from smb3server.auth.users import Account\n"
         "from smb3server.config.error import ConfigError\n"
+        "from smb3server.config.host_users import check_host_users\n"
+        "from smb3server.config.model import Config\n"
         "from smb3server.config.values import unix_user\n"
         "from smb3server.backends.local.impersonate import may_act\n"
         "assert not may_act()\n"
         "name = 'daemon' if os.geteuid() != 1 else 'root'\n"
-        "try:\n    unix_user(name)\nexcept ConfigError as error:\n    assert 'CAP_SETUID' in str(error)\n"
+        "account, config = Account('a', b'', unix_user(name)), Config(allow_root=True)\n"
+        "try:\n    check_host_users(config, [account])\n"
+        "except ConfigError as error:\n    assert 'CAP_SETUID' in str(error)\n"
         "else:\n    raise AssertionError\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=ROOT)

@@ -97,14 +97,14 @@ def test_a_mistake_changes_nothing(tmp_path: Path) -> None:
             for wrong in (
                 "nonsense",
                 share(tmp_path, "data", 'nonsense = "x"'),
-                share(tmp_path, "data") + '[[share]]\nname = "new"\npath = "/nowhere/at/all"\n',
+                share(tmp_path, "data") + '[[share]]\nname = "new"\npath = "/etc/passwd"\n',
                 share(tmp_path, "data", 'users = ["nobody-like-this"]'),
             ):
                 write(tmp_path, ALICE + wrong)
                 with pytest.raises(ConfigError) as caught:
                     await service.reload()
                 reasons.append(str(caught.value))
-            assert "nonsense" in reasons[1] and "/nowhere" in reasons[2] and "nobody-like-this" in reasons[3]
+            assert "nonsense" in reasons[1] and "/etc/passwd" in reasons[2] and "nobody-like-this" in reasons[3]
             await make(old, "file")
             assert {entry.name for entry in service.config.shares} == {"data", "old"}
 

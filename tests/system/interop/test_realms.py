@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(bool(missing_programs()), reason=f"not installed: {', '.join(missing_programs())}"),
     pytest.mark.skipif(
         any(importlib.util.find_spec(name) is None for name in ("gssapi", "krb5")),
-        reason="Python's gssapi and krb5 are not installed: pip install 'smb3server[kerberos]'",
+        reason="Python's gssapi and krb5 are not installed: pip install '.[kerberos]'",
     ),
     pytest.mark.skipif(shutil.which("smbclient") is None, reason="smbclient is not installed"),
 ]

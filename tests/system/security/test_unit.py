@@ -15,6 +15,9 @@ import pytest
 
 from smb3server.client.files import READ_WRITE
 from smb3server.config.model import Config
+from smb3server.config.schema import Document
+from smb3server.config.sections import keys_of
+from smb3server.process.capabilities import UNIT as UNIT_CAPABILITIES
 from smb3server.process.capabilities import names
 from smb3server.service.privileges import needed
 from smb3server.settings.cluster import ServiceConfig, VirtualAddress
@@ -66,6 +69,54 @@ def test_it_has_the_capabilities_that_any_configuration_takes() -> None:
     ambient = words("AmbientCapabilities")
     assert set(ambient) == {*names(needed(config)), "CAP_NET_BIND_SERVICE"}
     assert words("CapabilityBoundingSet") == ambient
+
+
+READ, WRITTEN = "read", "written"
+PLACES = {
+    "server.state": WRITTEN,
+    "server.log_file": WRITTEN,
+    "server.audit_file": WRITTEN,
+    "server.share_folders": WRITTEN,
+    "server.users_file": WRITTEN,
+    "server.keytab": READ,
+    "share.path": WRITTEN,
+    "homes.path": WRITTEN,
+    "user.password_file": READ,
+    "cluster.ca": READ,
+    "cluster.cert": READ,
+    "cluster.key": READ,
+    "cluster.password_file": READ,
+    "cluster.secret_file": READ,
+    "web.certificate": READ,
+    "web.key": READ,
+}
+"""What the server does with what its configuration names."""
+
+
+def test_what_the_configuration_names_is_within_its_reach() -> None:
+    """Every file and folder of the examples in docs/configuration.md, and every port."""
+    found: dict[str, list[str]] = {}
+    for part in keys_of(Document).values():
+        for key in keys_of(part.section).values() if part.section is not None else ():
+            if key.is_path:
+                example = key.example if isinstance(key.example, list) else [key.example]
+                found[f"{part.name}.{key.name}"] = [str(path) for path in example]
+    assert found.keys() == PLACES.keys()
+    # Root's own files are read with these capabilities.
+    assert {"CAP_DAC_READ_SEARCH", "CAP_NET_BIND_SERVICE"} <= set(words("AmbientCapabilities"))
+    assert words("ProtectSystem") == ["full"] and words("PrivateTmp") == ["yes"]
+    made = {f"/var/lib/{words('StateDirectory')[0]}", f"/var/log/{words('LogsDirectory')[0]}"}
+    for name, paths in found.items():
+        for path in paths:
+            assert not path.startswith(("/tmp/", "/var/tmp/")), name
+            if PLACES[name] == WRITTEN:
+                assert not path.startswith(("/usr/", "/boot/", "/etc/")), name
+                if path.startswith("/var/"):
+                    assert path in made or str(Path(path).parent) in made, name
+
+
+def test_the_check_judges_by_its_capabilities() -> None:
+    assert set(names(UNIT_CAPABILITIES)) == set(words("AmbientCapabilities"))
 
 
 def allowed() -> set[str]:
