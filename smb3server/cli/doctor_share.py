@@ -120,7 +120,7 @@ def _protected(patient: Patient, client: Caller, subject: str, what: str, way: W
 async def _logged_on(patient: Patient, client: Client) -> None:
     target, result = patient.target, patient.result
     try:
-        session = await client.log_on(target.user, target.password)
+        session = await client.log_on(target.user, target.password, guest=target.guest)
     except TROUBLE as error:
         remedy = "check name and password"
         if not target.password:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from spnego.exceptions import SpnegoError
 
+from smb3server.client.messages import UnprovenServer
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError, ProviderError
 
@@ -167,6 +168,8 @@ def of(error: BaseException, path: str | None = None, to: str | None = None) -> 
     if isinstance(error, ConnectionLost):
         return make(errno.ECONNRESET, path, reason=str(error), to=to)
     if isinstance(error, SpnegoError):
+        return make(errno.EACCES, path, reason=str(error), to=to)
+    if isinstance(error, UnprovenServer):
         return make(errno.EACCES, path, reason=str(error), to=to)
     if isinstance(error, ProviderError):
         return make(errno.ENODEV, path, reason=str(error), to=to)

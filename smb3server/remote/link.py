@@ -20,7 +20,7 @@ from spnego.exceptions import SpnegoError
 from smb3server.client.channels import BoundSession
 from smb3server.client.connection import Client
 from smb3server.client.files import RDMA_THRESHOLD, Tree
-from smb3server.client.messages import Break
+from smb3server.client.messages import Break, UnprovenServer
 from smb3server.client.negotiation import Offer
 from smb3server.client.session import ClientSession
 from smb3server.client.transports import open_tcp
@@ -28,8 +28,6 @@ from smb3server.client.ways import Way as DataWay
 from smb3server.remote import errors, fabrics
 from smb3server.remote.address import Address
 from smb3server.remote.credentials import Login
-from smb3server.remote.validation import validate_negotiation
-from smb3server.wire.session import SessionFlags
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.message_transport import MessageTransport
@@ -160,7 +158,7 @@ class Link:
                 await self._set_up()
                 return
             except (OSError, ConnectionLost, ProtocolError) as error:
-                if isinstance(error, PermissionError) or loop.time() + delay > give_up:
+                if isinstance(error, PermissionError | UnprovenServer) or loop.time() + delay > give_up:
                     raise
                 log.info("%s: connecting anew: %s", self.address.host, error)
             except StatusError as error:
@@ -182,7 +180,6 @@ class Link:
                 client.on_break = _ignore
                 session = await self._log_on(client)
                 tree = await session.tree_connect(f"\\\\{self.address.host}\\{self.address.share}")
-                await validate_negotiation(tree, offer, self._guid)
         except BaseException as error:
             transport.abort(f"set-up failed: {error}")
             raise
@@ -217,7 +214,7 @@ class Link:
 
     async def _log_on(self, client: Client) -> ClientSession:
         login = self._login
-        session = await client.log_on(
+        return await client.log_on(
             login.user,
             login.password,
             login.domain,
@@ -225,13 +222,8 @@ class Link:
             encrypt=self.options.encrypt,
             previous_session_id=self._session_id,
             kerberos_host=login.kerberos,
+            guest=login.guest,
         )
-        if session.flags & SessionFlags.IS_GUEST and not login.guest:
-            reason = (
-                f"the server made a guest of {login.user}, whose data nobody protects; ask for guest if that is right"
-            )
-            raise errors.make(errno.EACCES, str(self.address), reason=reason)
-        return session
 
     # Channels for data
 
@@ -337,10 +329,12 @@ class Link:
                 bound = await BoundSession.bind(
                     session, client, login.user, login.password, login.domain, kerberos_host=login.kerberos
                 )
+                tree = self._control.tree.on(bound)
+                await bound.validate(tree)
         except BaseException as error:
             transport.abort(f"no channel: {error}")
             raise
-        return Channel(self._control.tree.on(bound), fabric)
+        return Channel(tree, fabric)
 
     # Using
 
