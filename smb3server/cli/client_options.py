@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from smb3server.remote.places import SharePlace
     from smb3server.remote.share import Share
 
-RDMA_MODES = ("auto", "off", "iwarp", "roce", "verbs")
+RDMA_MODES = ("auto", "prefer", "off", "iwarp", "roce", "verbs")
 _Decorated = TypeVar("_Decorated", bound=Callable[..., object])
 
 
@@ -41,6 +41,7 @@ class Connection:
     signing: bool
     encrypt: bool
     timeout: float
+    answer_timeout: float
 
 
 def connection_options(function: _Decorated) -> _Decorated:
@@ -72,7 +73,7 @@ def connection_options(function: _Decorated) -> _Decorated:
                 type=click.Choice(RDMA_MODES),
                 default="auto",
                 show_default=True,
-                help="How data travels: auto uses RDMA where it can, a fabric's name insists on it.",
+                help="How data travels: auto uses RDMA NICs, prefer RDMA in software, too, a name that fabric alone.",
             ),
             click.option("--rdma-port", type=click.IntRange(1, 65535), metavar="PORT", help="Of SMB Direct."),
             click.option(
@@ -87,6 +88,14 @@ def connection_options(function: _Decorated) -> _Decorated:
             click.option("--encrypt", is_flag=True, help="Encrypt all messages and data."),
             click.option(
                 "--timeout", type=float, default=10.0, show_default=True, metavar="SECONDS", help="For connecting."
+            ),
+            click.option(
+                "--answer-timeout",
+                type=float,
+                default=60.0,
+                show_default=True,
+                metavar="SECONDS",
+                help="For each answer of the server; 0 is for ever.",
             ),
         )
     ):
@@ -141,6 +150,7 @@ class Shares:
                 sign=how.signing,
                 encrypt=how.encrypt,
                 timeout=how.timeout,
+                answer_timeout=how.answer_timeout,
             )
             for note in share.link.notes:
                 print(f"note: {note}", file=sys.stderr)

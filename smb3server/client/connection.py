@@ -11,6 +11,7 @@ from smb3server.client import negotiation
 from smb3server.client.exposed import ExposedPool, check_segments
 from smb3server.client.messages import CREDIT_SIZE, Break, Call, Protection, Reply, ServerError
 from smb3server.client.session import ClientSession
+from smb3server.client.silence import Silence
 from smb3server.client.ways import Payloads
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
@@ -59,6 +60,7 @@ class Client:
         self._next_message_id = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._finished = asyncio.get_running_loop().create_future()
+        self._silence = Silence(self._calls, self._probe, transport.abort)
         transport.start(self._receive, self._lost)
 
     @classmethod
@@ -131,6 +133,24 @@ class Client:
             kerberos_host=kerberos_host,
             guest=guest,
         )
+
+    def limit_answers(self, seconds: float) -> None:
+        """Give the server so many seconds for each answer, and for showing that it is there; 0 for as long as it likes.
+
+        A connection without an answer ends, and all that waits on it fails with ``ConnectionLost``. A server that says
+        that it works on a request has the same time again; a lock and a watch may last. What a request waits behind
+        others of its connection does not count.
+        """
+        self._silence.limit(seconds)
+        self.transport.set_peer_timeout(seconds or None)
+
+    def _probe(self) -> Call | None:
+        """Send an ECHO that nobody waits for, if there is a credit for it."""
+        if not self.credits or self.closed is not None:
+            return None
+        call = self._enter(Command.ECHO, 1, None, 0, False, False, 0)
+        self._transmit(call.header, [b"\4\0\0\0"], None, False, False)
+        return call
 
     async def echo(self) -> None:
         """Check that the server answers. [MS-SMB2 3.2.4.20]"""
@@ -251,7 +271,9 @@ class Client:
             session_id=session.session_id if session is not None else 0,
         )
         self._next_message_id += charge
-        started = self._calls[header.message_id] = Call(header, charge, session, signed, encrypted)
+        started = Call(header, charge, session, signed, encrypted)
+        self._silence.begin(started)
+        self._calls[header.message_id] = started
         return started
 
     @property
@@ -387,6 +409,7 @@ class Client:
             raise ProtocolError(f"response to no request: {header.message_id}", "MS-SMB2 3.2.5.1.2")
         if header.status == NtStatus.PENDING and header.flags & _ASYNC:
             started.async_id = header.async_id
+            self._silence.interim(started)
             reply.release()
             return
         self._verify(reply, started)
@@ -434,8 +457,10 @@ class Client:
 
     def _lost(self, error: BaseException | None) -> None:
         self.closed = error or ConnectionLost("closed")
-        calls, self._calls = self._calls, {}
-        for started in calls.values():
+        calls = list(self._calls.values())
+        self._calls.clear()
+        self._silence.stop()
+        for started in calls:
             if not started.future.done():
                 started.future.set_exception(ConnectionLost(self.closed))
                 # Retrieve the exception: a caller that stopped waiting does not, and asyncio would log it.

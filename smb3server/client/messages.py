@@ -79,7 +79,7 @@ class Protection(Protocol):
 class Call:
     """A request in flight."""
 
-    __slots__ = ("async_id", "charge", "encrypted", "future", "header", "session", "signed")
+    __slots__ = ("async_id", "charge", "encrypted", "future", "header", "session", "signed", "since")
 
     def __init__(
         self, header: Header, charge: int, session: Protection | None, signed: bool = False, encrypted: bool = False
@@ -91,6 +91,8 @@ class Call:
         self.encrypted = encrypted
         self.async_id = 0
         """AsyncId of the interim response (STATUS_PENDING); 0 before it."""
+        self.since = 0.0
+        """The event loop's time from which the server has had this request to answer; 0 if it is not known."""
         self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
 

@@ -13,8 +13,8 @@ from smb3server.auth import ntlm_messages
 from smb3server.auth.ntlm_logon import NtlmLogon
 from smb3server.wire.header import Command
 
-Change = Callable[[bytearray], None]
-"""Changes an SMB2 message in place."""
+Change = Callable[[bytearray], bool | None]
+"""Changes an SMB2 message in place; True keeps it back."""
 FLAGS, SESSION_FLAGS = 16, 66
 """Where the flags of a header, and those of a SESSION_SETUP response are."""
 SIGNED = 8
@@ -51,8 +51,8 @@ async def between(port: int, from_server: Change) -> AsyncIterator[int]:
             while True:
                 head = await source.readexactly(4)
                 message = bytearray(await source.readexactly(int.from_bytes(head, "big")))
-                if change is not None:
-                    change(message)
+                if change is not None and change(message):
+                    continue
                 sink.write(head + message)
                 await sink.drain()
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -126,7 +126,7 @@ def test_names_cannot_command_the_terminal(url: str, folder: Path, capsys: pytes
 def test_bench_says_what_carried_the_bytes(
     url: str, folder: Path, served: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert client("bench", "--size", "4", "--rdma-port", str(served.rdma_port), "--json", url) == 0
+    assert client("bench", "--size", "4", "--rdma=prefer", "--rdma-port", str(served.rdma_port), "--json", url) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["moved"]["iwarp"] == {"written": 4 << 20, "read": 4 << 20}
     assert found["transport"] == "iwarp (RDMA, signed)"
