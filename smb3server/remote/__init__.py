@@ -21,6 +21,19 @@ from smb3server.remote.entries import Entry
 from smb3server.remote.errors import RemoteError
 from smb3server.remote.file import File
 from smb3server.remote.share import Change, Share, Usage
+from smb3server.remote.share_list import ListedShare, list_shares
 from smb3server.remote.transfers import Transfer
 
-__all__ = ["Change", "CredentialsError", "Entry", "File", "RemoteError", "Share", "Transfer", "Usage", "connect"]
+__all__ = [
+    "Change",
+    "CredentialsError",
+    "Entry",
+    "File",
+    "ListedShare",
+    "RemoteError",
+    "Share",
+    "Transfer",
+    "Usage",
+    "connect",
+    "list_shares",
+]

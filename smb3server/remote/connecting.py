@@ -55,6 +55,7 @@ class Options(TypedDict, total=False):
     guest: bool
     anonymous: bool
     credentials_file: str | os.PathLike[str] | None
+    password_variable: str | None
     ask: Callable[[str], str] | None
     rdma: Rdma
     rdma_port: int | None
@@ -78,6 +79,7 @@ def connect(
     guest: bool = False,
     anonymous: bool = False,
     credentials_file: str | os.PathLike[str] | None = None,
+    password_variable: str | None = credentials.PASSWORD_VARIABLE,
     ask: Callable[[str], str] | None = None,
     rdma: Rdma = "auto",
     rdma_port: int | None = None,
@@ -91,8 +93,10 @@ def connect(
 ) -> Connecting:
     """Connect to ``smb://[DOMAIN;]USER@HOST[:PORT]/SHARE/FOLDER`` or ``//HOST/SHARE/FOLDER``.
 
-    Who logs on: ``user`` and ``password``; without a password the file ``credentials_file``, the variable
-    SMB3SERVER_PASSWORD, or ``~/.config/smb3server/credentials`` have it, or ``ask`` is called with a question. With
+    Who logs on: ``user`` and ``password``; without a password the file ``credentials_file``, the environment variable
+    ``password_variable``, or ``~/.config/smb3server/credentials`` have it, or ``ask`` is called with a question. A
+    program that connects to several servers gives each its own password, or None for ``password_variable`` and a
+    section for each server in the file: the variable's password would be offered to all of them. With
     ``kerberos`` the credentials cache has a ticket, for ``kerberos_name`` if that is not the name in the address.
     Nobody becomes a guest or anonymous unless that is asked for.
 
@@ -132,6 +136,7 @@ def connect(
         guest=guest,
         anonymous=anonymous,
         file=Path(credentials_file) if credentials_file is not None else None,
+        variable=password_variable,
         ask=ask,
     )
     protected = sign and not (guest or anonymous)
