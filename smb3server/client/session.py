@@ -93,6 +93,7 @@ class ClientSession:
         await session._authenticate(user, password, domain, kerberos_host)
         session.sign = sign or (session.signer is not None and client.negotiated.signing_required)
         if session.sign and session.signer is None:
+            client.sessions.pop(session.session_id, None)
             raise UnprovenServer("signing is asked for, and guests and anonymous users have no key")
         session.encrypt = encrypt or bool(session.flags & SessionFlags.ENCRYPT_DATA)
         if session.encrypt and session.cipher is None:
