@@ -60,7 +60,7 @@ class Client:
         self._next_message_id = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._finished = asyncio.get_running_loop().create_future()
-        self._silence = Silence(self._calls, self._probe, transport.abort)
+        self._silence = Silence(self._calls, self._probe, lambda why: self.transport.abort(why))
         transport.start(self._receive, self._lost)
 
     @classmethod

@@ -128,7 +128,7 @@ def test_the_negotiation_is_validated(samba: tuple[str, Path], dialect: int, mon
 
 def test_samba_file_objects_and_watching(samba: tuple[str, Path]) -> None:
     url, folder = samba
-    with connect_sync(url, password=USER.password) as share:
+    with connect_sync(url, password=USER.password, rdma="prefer") as share:
         assert "Connection refused" in share.why_not_rdma and not share.uses_rdma
         with share.open("a.txt", "w") as file:
             file.write("one\n" * 1000)
