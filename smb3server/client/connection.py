@@ -60,7 +60,7 @@ class Client:
         self._next_message_id = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._finished = asyncio.get_running_loop().create_future()
-        self._silence = Silence(self._calls, self._probe, lambda why: self.transport.abort(why))
+        self._silence = Silence(self._calls, self._probe, self._give_up)
         transport.start(self._receive, self._lost)
 
     @classmethod
@@ -143,6 +143,9 @@ class Client:
         """
         self._silence.limit(seconds)
         self.transport.set_peer_timeout(seconds or None)
+
+    def _give_up(self, why: str) -> None:
+        self.transport.abort(why)
 
     def _probe(self) -> Call | None:
         """Send an ECHO that nobody waits for, if there is a credit for it."""
