@@ -176,12 +176,10 @@ def test_an_answer_sealed_for_another_session_is_refused(tmp_path: Path) -> None
         async with running(configured(tmp_path, "--listen", "127.0.0.1")) as service:
             client = await through(tcp_port(service))
             one, other = [await client.log_on("u", "pw", encrypt=True) for _ in range(2)]
-            tree = await one.tree_connect("share")
-            client.sessions[other.session_id] = one
-            client.sessions[one.session_id] = other
-            one.cipher, other.cipher = other.cipher, one.cipher
-            with pytest.raises(ConnectionLost):
-                await tree.create("none")
+            started = await client.start(Command.ECHO, [b"\4\0\0\0"], one)
+            started.session = other
+            with pytest.raises(ConnectionLost, match="encrypted for another session"):
+                await client.finish(started)
 
     asyncio.run(test())
 
