@@ -11,7 +11,7 @@ from smb3server.remote import connect
 
 async def main(url: str) -> None:
     folder, _, name = url.rpartition("/")
-    async with connect(folder, rdma="auto", channels=2) as share:
+    async with connect(folder, rdma="prefer", channels=2) as share:
         began = time.monotonic()
         data = await share.read_bytes(name)
         seconds = time.monotonic() - began

@@ -12,7 +12,7 @@ from smb3server.cli.client_look import cat, du, ls, stat, tree, watch
 
 @click.group()
 def command() -> None:
-    """Copy and look at files of any SMB 3 server, by RDMA (SMB Direct) where it has it.
+    """Copy and look at files of any SMB 3 server, by RDMA (SMB Direct) with a NIC for it, or in software if asked.
 
     Addresses are smb://USER@HOST[:PORT]/SHARE/PATH or //HOST/SHARE/PATH. The password comes from --password-file,
     --credentials, SMB3SERVER_PASSWORD, ~/.config/smb3server/credentials, or is asked for.

@@ -13,6 +13,7 @@ from smb3server.cli.client_options import Shares, connection_options, run, shown
 if TYPE_CHECKING:
     from smb3server.remote.entries import Entry
     from smb3server.remote.share import Share
+    from smb3server.remote.share_list import ListedShare
 
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 _human = click.option("-h", "--human", is_flag=True, help="Sizes in KiB, MiB and GiB.")
@@ -50,10 +51,11 @@ def _name(entry: Entry, name: str) -> str:
 @_json
 @click.argument("address", nargs=-1, required=True, metavar=_URL)
 def ls(address: tuple[str, ...], long: bool, recursive: bool, human: bool, as_json: bool, **options: Any) -> int:
-    """List folders. A path may have patterns: * ? [...] and ** for any folders.
+    """List folders. A path may have patterns: * ? [...] and ** for any folders. Without a share, list the shares.
 
     \b
     Examples:
+      smb3server client ls smb://alice@nas
       smb3server client ls smb://alice@nas/data
       smb3server client ls -lh 'smb://alice@nas/data/films/*.mkv'
       smb3server client ls -R --json //nas/data -U alice
@@ -67,8 +69,21 @@ def ls(address: tuple[str, ...], long: bool, recursive: bool, human: bool, as_js
         else:
             print(_line(entry, _name(entry, name), human) if long else _name(entry, name))
 
+    def show_shares(found: list[ListedShare]) -> None:
+        for share in found:
+            if as_json:
+                print(json.dumps({"share": share.name, "type": share.kind, "remark": share.remark}))
+            elif long:
+                print(f"{share.kind:<8} {shown(share.name):<24} {shown(share.remark)}".rstrip())
+            elif not share.hidden:
+                print(f"{shown(share.name)}/")
+
     async def work(shares: Shares) -> None:
         for text in address:
+            listed = await shares.of_server(text)
+            if listed is not None:
+                show_shares(listed)
+                continue
             for share, path in await shares.expand(text):
                 found = await share.stat(path)
                 if not found.is_dir():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,11 +16,12 @@ from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED, EXIT_NO_SERVER, EXIT_US
 
 if TYPE_CHECKING:
     from smb3server.remote.address import Address
-    from smb3server.remote.connecting import Rdma
+    from smb3server.remote.connecting import Options, Rdma
     from smb3server.remote.places import SharePlace
     from smb3server.remote.share import Share
+    from smb3server.remote.share_list import ListedShare
 
-RDMA_MODES = ("auto", "off", "iwarp", "roce", "verbs")
+RDMA_MODES = ("auto", "prefer", "off", "iwarp", "roce", "verbs")
 _Decorated = TypeVar("_Decorated", bound=Callable[..., object])
 
 
@@ -41,6 +43,7 @@ class Connection:
     signing: bool
     encrypt: bool
     timeout: float
+    answer_timeout: float
 
 
 def connection_options(function: _Decorated) -> _Decorated:
@@ -55,7 +58,7 @@ def connection_options(function: _Decorated) -> _Decorated:
                 "--password-file",
                 type=click.Path(path_type=Path),
                 metavar="FILE",
-                help="Its first line is the password; mode 600.",
+                help="Its first line is the password; mode 600. For one server.",
             ),
             click.option(
                 "--credentials",
@@ -72,7 +75,7 @@ def connection_options(function: _Decorated) -> _Decorated:
                 type=click.Choice(RDMA_MODES),
                 default="auto",
                 show_default=True,
-                help="How data travels: auto uses RDMA where it can, a fabric's name insists on it.",
+                help="How data travels: auto uses RDMA NICs, prefer RDMA in software, too, a name that fabric alone.",
             ),
             click.option("--rdma-port", type=click.IntRange(1, 65535), metavar="PORT", help="Of SMB Direct."),
             click.option(
@@ -88,6 +91,14 @@ def connection_options(function: _Decorated) -> _Decorated:
             click.option(
                 "--timeout", type=float, default=10.0, show_default=True, metavar="SECONDS", help="For connecting."
             ),
+            click.option(
+                "--answer-timeout",
+                type=float,
+                default=60.0,
+                show_default=True,
+                metavar="SECONDS",
+                help="For each answer of the server; 0 is for ever.",
+            ),
         )
     ):
         function = option(function)
@@ -102,8 +113,19 @@ def take(options: dict[str, Any]) -> Connection:
 class Shares:
     """The shares that a command uses, each connected once; ``run`` closes them."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, servers: Sequence[str] = ()) -> None:
+        """``servers`` are those that the command names. If they are several, a password that names none of them is
+        offered to none of them.
+        """
         self.connection = connection
+        self._several = len(servers) > 1
+        if self._several and connection.password_file is not None:
+            named = " and ".join(servers)
+            raise CommandError(
+                f"--password-file has one password, and {named} are several servers; write their passwords to"
+                " ~/.config/smb3server/credentials, each below [HOST]",
+                EXIT_USAGE,
+            )
         self._found: dict[tuple[str, int, str, str, str], Share] = {}
 
     @property
@@ -113,38 +135,57 @@ class Shares:
 
     async def at(self, address: Address) -> Share:
         """Return the share of an address, connected at its root."""
-        from smb3server.config.passwords import read_password
         from smb3server.remote.address import Address
         from smb3server.remote.connecting import connect
 
         share = self._found.get(address.place)
         if share is None:
             if not address.share:
-                raise CommandError(f"{address}: no share; write smb://USER@HOST/SHARE", EXIT_USAGE)
-            how = self.connection
+                raise CommandError(
+                    f"{address}: no share; write smb://USER@HOST/SHARE. `smb3server client ls` lists the shares",
+                    EXIT_USAGE,
+                )
             root = Address(address.host, address.share, "", address.port, address.user, address.domain)
-            password = read_password(how.password_file) if how.password_file is not None else address.password
-            share = self._found[address.place] = await connect(
-                str(root),
-                user=how.user,
-                password=password,
-                domain=how.domain,
-                kerberos=how.kerberos,
-                kerberos_name=how.kerberos_name,
-                guest=how.guest,
-                anonymous=how.anonymous,
-                credentials_file=how.credentials,
-                ask=_ask if sys.stdin.isatty() else None,
-                rdma=how.rdma,
-                rdma_port=how.rdma_port,
-                channels=how.channels,
-                sign=how.signing,
-                encrypt=how.encrypt,
-                timeout=how.timeout,
-            )
+            share = self._found[address.place] = await connect(str(root), **self._options(address))
             for note in share.link.notes:
                 print(f"note: {note}", file=sys.stderr)
         return share
+
+    def _options(self, address: Address) -> Options:
+        from smb3server.config.passwords import read_password
+        from smb3server.remote.credentials import PASSWORD_VARIABLE
+
+        how = self.connection
+        return {
+            "user": how.user,
+            "password": read_password(how.password_file) if how.password_file is not None else address.password,
+            "domain": how.domain,
+            "kerberos": how.kerberos,
+            "kerberos_name": how.kerberos_name,
+            "guest": how.guest,
+            "anonymous": how.anonymous,
+            "credentials_file": how.credentials,
+            "password_variable": None if self._several else PASSWORD_VARIABLE,
+            "ask": _ask if sys.stdin.isatty() else None,
+            "rdma": how.rdma,
+            "rdma_port": how.rdma_port,
+            "channels": how.channels,
+            "sign": how.signing,
+            "encrypt": how.encrypt,
+            "timeout": how.timeout,
+            "answer_timeout": how.answer_timeout,
+        }
+
+    async def of_server(self, text: str) -> list[ListedShare] | None:
+        """Return the shares of the server that an address names; None if it names a share."""
+        from smb3server.remote.address import parse
+        from smb3server.remote.share_list import list_shares
+
+        with contextlib.suppress(ValueError):
+            if parse(text).share:
+                return None
+        address = address_of(text)
+        return await list_shares(str(address), **self._options(address))
 
     async def place(self, address: Address) -> SharePlace:
         """Return the folder that an address names."""
@@ -215,8 +256,10 @@ def run(connection: Connection, work: Callable[[Shares], Awaitable[int | None]])
     from smb3server.config.error import ConfigError
     from smb3server.remote.credentials import CredentialsError
 
+    servers = _servers(click.get_current_context())
+
     async def main() -> int | None:
-        shares = Shares(connection)
+        shares = Shares(connection, servers)
         try:
             return await work(shares)
         finally:
@@ -236,6 +279,21 @@ def run(connection: Connection, work: Callable[[Shares], Awaitable[int | None]])
         raise CommandError(shown(str(error)), EXIT_USAGE) from error
     except OSError as error:
         raise CommandError(shown(str(error)), status_of(error)) from error
+
+
+def _servers(context: click.Context) -> list[str]:
+    """Return the servers that the arguments of a command name."""
+    from smb3server.remote.address import is_remote, parse
+
+    found: dict[str, None] = {}
+    for parameter in context.command.params:
+        given = context.params.get(parameter.name or "")
+        for word in given if isinstance(given, tuple) else (given,):
+            if isinstance(parameter, click.Argument) and isinstance(word, str) and is_remote(word):
+                with contextlib.suppress(ValueError):
+                    address = parse(word)
+                    found[f"{address.host.lower()}:{address.port}"] = None
+    return list(found)
 
 
 def status_of(error: OSError) -> int:

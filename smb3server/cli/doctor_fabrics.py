@@ -139,7 +139,7 @@ async def _tree_by_rdma(patient: Patient, client: Client) -> Tree | None:
     if not patient.may_log_on or patient.unknown or not target.share:
         return None
     try:
-        session = await client.log_on(target.user, target.password)
+        session = await client.log_on(target.user, target.password, guest=target.guest)
         return await session.tree_connect(target.share)
     except TROUBLE as error:
         result.add(Verdict.PROBLEM, "share", f"{target.share} by RDMA: {describe(error)}")

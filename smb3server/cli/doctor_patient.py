@@ -59,6 +59,11 @@ class Target(NamedTuple):
     fabrics: tuple[str, ...]
     rdma_port: int | None
 
+    @property
+    def guest(self) -> bool:
+        """Whether the logon is that of a guest: of anybody else the server must not make one."""
+        return self.user == "guest"
+
 
 @dataclass(slots=True)
 class Attempt:

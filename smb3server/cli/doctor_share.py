@@ -11,6 +11,7 @@ from smb3server.cli.findings import Verdict
 from smb3server.client import Client, ClientSession, ServerError, open_tcp
 from smb3server.client.interfaces import query_interfaces
 from smb3server.client.messages import Caller
+from smb3server.client.transports import speaks_smb1
 from smb3server.client.ways import Way
 from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT
 from smb3server.status import mount_commands
@@ -76,10 +77,13 @@ async def _by_tcp(patient: Patient) -> Client | None:
             result.add(Verdict.PROBLEM, "tcp", f"{where}: {describe(error)}")
             patient.give_up(f"the connection over TCP failed: {describe(error)}")
             return client
-        said = await banner(target.host, target.port)
-        service = f' (it says "{said}")' if said else ""
-        text = f"what answers there is no SMB server{service}, or none that speaks SMB 2 or 3: {describe(error)}"
-        remedy = f"stop the other service, or name the server's port: //{target.host}:PORT/SHARE"
+        if await speaks_smb1(target.host, target.port):
+            text, remedy = "the server speaks SMB 1 only", "turn on SMB 2 or 3 there"
+        else:
+            said = await banner(target.host, target.port)
+            service = f' (it says "{said}")' if said else ""
+            text = f"what answers there is no SMB server{service}, or none that speaks SMB 2 or 3: {describe(error)}"
+            remedy = f"stop the other service, or name the server's port: //{target.host}:PORT/SHARE"
         result.add(Verdict.PROBLEM, "tcp", f"{where}: {text}", remedy)
         patient.block(f"on TCP port {target.port}, {text}")
     return client
@@ -120,7 +124,7 @@ def _protected(patient: Patient, client: Caller, subject: str, what: str, way: W
 async def _logged_on(patient: Patient, client: Client) -> None:
     target, result = patient.target, patient.result
     try:
-        session = await client.log_on(target.user, target.password)
+        session = await client.log_on(target.user, target.password, guest=target.guest)
     except TROUBLE as error:
         remedy = "check name and password"
         if not target.password:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from smb3server.client.messages import Caller, Reply
+from smb3server.client.messages import Caller, Reply, UnprovenServer
 from smb3server.client.session import ClientSession
 from smb3server.crypto import preauth
 from smb3server.crypto.kdf import derive_signing_key
@@ -37,6 +37,8 @@ class BoundSession(ClientSession):
         ``client`` must have negotiated with the ClientGuid and the dialect of the session's first connection. Raises
         ``ServerError``, ``ConnectionLost`` and ``ProtocolError``.
         """
+        if session.signer is None:
+            raise ProtocolError("guests and anonymous users have no key for another channel", "MS-SMB2 3.2.4.2.3.1")
         bound = cls(client)
         bound.session_id = session.session_id
         bound.flags = session.flags
@@ -68,6 +70,8 @@ class BoundSession(ClientSession):
 
     def _finish(self, context: Any, reply: Reply) -> None:
         client = self.client
+        if not context.complete:
+            raise UnprovenServer("the server ended the logon before it proved anything")
         key = bytes(context.session_key)[:16].ljust(16, b"\0")
         signing = derive_signing_key(client.dialect, key, self._preauth_hash)
         self.signer = make_signer(client.negotiated.signing_algorithm, signing)

@@ -11,6 +11,7 @@ from smb3server.client import negotiation
 from smb3server.client.exposed import ExposedPool, check_segments
 from smb3server.client.messages import CREDIT_SIZE, Break, Call, Protection, Reply, ServerError
 from smb3server.client.session import ClientSession
+from smb3server.client.silence import Silence
 from smb3server.client.ways import Payloads
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
@@ -44,6 +45,7 @@ class Client:
         self.client_guid = os.urandom(16)
         self.dialect = 0
         self.negotiated = negotiation.Negotiated()
+        self.offered: tuple[Sequence[int], negotiation.Offer] = (negotiation.DIALECTS, negotiation.Offer())
         self.preauth_hash = preauth.INITIAL_HASH
         self.sessions: dict[int, Protection] = {}
         self.on_break: Callable[[Break], None] = lambda _: None
@@ -58,6 +60,7 @@ class Client:
         self._next_message_id = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._finished = asyncio.get_running_loop().create_future()
+        self._silence = Silence(self._calls, self._probe, self._give_up)
         transport.start(self._receive, self._lost)
 
     @classmethod
@@ -90,6 +93,7 @@ class Client:
         def hash_message(message: Sequence[Buffer]) -> None:
             hashes.append(preauth.extend(hashes[-1] if hashes else preauth.INITIAL_HASH, message))
 
+        self.offered = (dialects, offer)
         body = negotiation.build(dialects, self.client_guid, offer)
         reply = await self.call(Command.NEGOTIATE, [body], on_encoded=hash_message)
         try:
@@ -115,6 +119,7 @@ class Client:
         encrypt: bool = False,
         previous_session_id: int = 0,
         kerberos_host: str = "",
+        guest: bool = False,
     ) -> ClientSession:
         """Log on and return the session; see ``ClientSession.log_on``."""
         return await ClientSession.log_on(
@@ -126,7 +131,29 @@ class Client:
             encrypt=encrypt,
             previous_session_id=previous_session_id,
             kerberos_host=kerberos_host,
+            guest=guest,
         )
+
+    def limit_answers(self, seconds: float) -> None:
+        """Give the server so many seconds for each answer, and for showing that it is there; 0 for as long as it likes.
+
+        A connection without an answer ends, and all that waits on it fails with ``ConnectionLost``. A server that says
+        that it works on a request has the same time again; a lock and a watch may last. What a request waits behind
+        others of its connection does not count.
+        """
+        self._silence.limit(seconds)
+        self.transport.set_peer_timeout(seconds or None)
+
+    def _give_up(self, why: str) -> None:
+        self.transport.abort(why)
+
+    def _probe(self) -> Call | None:
+        """Send an ECHO that nobody waits for, if there is a credit for it."""
+        if not self.credits or self.closed is not None:
+            return None
+        call = self._enter(Command.ECHO, 1, None, 0, False, False, 0)
+        self._transmit(call.header, [b"\4\0\0\0"], None, False, False)
+        return call
 
     async def echo(self) -> None:
         """Check that the server answers. [MS-SMB2 3.2.4.20]"""
@@ -203,7 +230,7 @@ class Client:
         ``flags`` are added to those of the header (REPLAY_OPERATION). Raises before anything is queued: ``TypeError``
         for a body that is not bytes, ``ValueError`` for a payload that costs more than ``credits_wanted`` credits or a
         message that is too long for the server, ``ProtocolError`` if the server does not grant the credits that the
-        payload needs.
+        payload needs, or if the session is to be signed or encrypted and has no key. [MS-SMB2 3.2.4.1.1, 3.2.4.1.8]
         """
         check_segments(body)
         charge = max(1, (payload - 1) // CREDIT_SIZE + 1) if self.supports_multi_credit else 1
@@ -213,7 +240,7 @@ class Client:
             )
         await self._wait_for_credits(charge)
         encrypt = session is not None and session.encrypts(tree_id)
-        signed = session is not None and not encrypt and session.signer is not None and (sign or session.sign)
+        signed = session is not None and not encrypt and (session.sign or (sign and session.signer is not None))
         started = self._enter(command, charge, session, tree_id, signed, encrypt, flags)
         try:
             self._transmit(started.header, body, session, signed, encrypt, on_encoded)
@@ -247,7 +274,9 @@ class Client:
             session_id=session.session_id if session is not None else 0,
         )
         self._next_message_id += charge
-        started = self._calls[header.message_id] = Call(header, charge, session, signed, encrypted)
+        started = Call(header, charge, session, signed, encrypted)
+        self._silence.begin(started)
+        self._calls[header.message_id] = started
         return started
 
     @property
@@ -286,7 +315,9 @@ class Client:
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
     ) -> None:
         segments: list[Buffer] = [HEADER.pack(header), *body]
-        if session is not None and signed and session.signer is not None:
+        if session is not None and signed:
+            if session.signer is None:
+                raise ProtocolError("a request must be signed, and there is no key", "MS-SMB2 3.2.4.1.1")
             message = bytearray().join(segments)
             message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16] = session.signer.expect(memoryview(message))
             segments = [message]
@@ -296,9 +327,11 @@ class Client:
 
     def _send(self, segments: Sequence[Buffer], session: Protection | None, encrypt: bool) -> None:
         """Send a message of one or more requests, which are signed already."""
-        if not encrypt or session is None or session.cipher is None:
+        if not encrypt or session is None:
             self.transport.send(segments)
             return
+        if session.cipher is None:
+            raise ProtocolError("a request must be encrypted, and there is no key", "MS-SMB2 3.2.4.1.8")
         length = sum(map(len, segments))
         buffer = self.transport.acquire(TRANSFORM_SIZE + length + TAG_SIZE)
         session.cipher.encrypt(segments, length, buffer.view)
@@ -333,7 +366,7 @@ class Client:
 
     def _take(self, inbound: InboundMessage) -> None:
         view = inbound.view
-        encrypted = False
+        sealed_by = 0
         if view[:4] == TRANSFORM_PROTOCOL_ID:
             transform = TRANSFORM.unpack(view)
             session = self.sessions.get(transform.session_id)
@@ -342,18 +375,18 @@ class Client:
             plain = session.cipher.decrypt(view)
             if plain is None:
                 raise ProtocolError("encrypted message is not authentic", "MS-SMB2 3.2.5.1.1.1")
-            view, encrypted = plain, True
+            view, sealed_by = plain, transform.session_id
         header = HEADER.unpack(view)
         if header.protocol_id != PROTOCOL_ID:
             raise DecodeError("not an SMB2 message")
         if header.next_command or len(view) < KEEP_IN_PLACE:
             whole = memoryview(bytearray(view))
             inbound.release()
-            self._take_chain(whole, encrypted)
+            self._take_chain(whole, sealed_by)
         else:
-            self._take_one(Reply(header, view, inbound, encrypted))
+            self._take_one(Reply(header, view, inbound, sealed_by))
 
-    def _take_chain(self, view: memoryview, encrypted: bool) -> None:
+    def _take_chain(self, view: memoryview, sealed_by: int) -> None:
         offset = 0
         while True:
             header = HEADER.unpack(view, offset)
@@ -361,7 +394,7 @@ class Client:
             if step and (step < HEADER_SIZE or step > len(view) - offset - HEADER_SIZE):
                 raise DecodeError("bad NextCommand")
             end = offset + step if step else len(view)
-            self._take_one(Reply(header, view[offset:end], encrypted=encrypted))
+            self._take_one(Reply(header, view[offset:end], sealed_by=sealed_by))
             if not step:
                 return
             offset = end
@@ -379,6 +412,7 @@ class Client:
             raise ProtocolError(f"response to no request: {header.message_id}", "MS-SMB2 3.2.5.1.2")
         if header.status == NtStatus.PENDING and header.flags & _ASYNC:
             started.async_id = header.async_id
+            self._silence.interim(started)
             reply.release()
             return
         self._verify(reply, started)
@@ -389,13 +423,17 @@ class Client:
             started.future.set_result(reply)
 
     def _verify(self, reply: Reply, started: Call) -> None:
-        """Check the signature of a response. [MS-SMB2 3.2.5.1.3]
+        """Check that a response comes from the server of the request's session. [MS-SMB2 3.2.5.1.1, 3.2.5.1.3]
 
         The response to a signed or encrypted request must be signed or encrypted. If it says that the session does not
         exist, the server has no key, whatever the flag says.
         """
         session = started.session
-        if reply.encrypted or session is None or session.signer is None:
+        if reply.sealed_by:
+            if session is None or session.session_id != reply.sealed_by:
+                raise ProtocolError("response is encrypted for another session", "MS-SMB2 3.2.5.1.1")
+            return
+        if session is None or session.signer is None:
             return
         if reply.status == NtStatus.USER_SESSION_DELETED:
             return
@@ -422,8 +460,10 @@ class Client:
 
     def _lost(self, error: BaseException | None) -> None:
         self.closed = error or ConnectionLost("closed")
-        calls, self._calls = self._calls, {}
-        for started in calls.values():
+        calls = list(self._calls.values())
+        self._calls.clear()
+        self._silence.stop()
+        for started in calls:
             if not started.future.done():
                 started.future.set_exception(ConnectionLost(self.closed))
                 # Retrieve the exception: a caller that stopped waiting does not, and asyncio would log it.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from smb3server.client.exposed import ExposedPool
-from smb3server.client.negotiation import Negotiated
+from smb3server.client.negotiation import Negotiated, Offer
 from smb3server.client.ways import Payloads
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.signing import Signer
@@ -20,6 +20,7 @@ from smb3server.wire.header import Header
 from smb3server.wire.oplock_break import LeaseBreakNotification, OplockBreak
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
+from smbdirect.errors import ProtocolError
 from smbdirect.message_transport import InboundMessage, MessageTransport
 
 Break = OplockBreak | LeaseBreakNotification
@@ -31,6 +32,10 @@ class ServerError(StatusError):
     """The server answered with this status. ``data`` is the error response's ErrorData."""
 
 
+class UnprovenServer(ProtocolError):
+    """The server offers a session without the protection that was asked for. It need not know the user's password."""
+
+
 @dataclass(slots=True)
 class Reply:
     """One response. ``message`` starts at its SMB2 header. Call ``release`` when the message is no longer needed."""
@@ -38,7 +43,13 @@ class Reply:
     header: Header
     message: memoryview
     inbound: InboundMessage | None = None
-    encrypted: bool = False
+    sealed_by: int = 0
+    """The session that encrypted the response; 0 for one in the clear."""
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the response came encrypted."""
+        return bool(self.sealed_by)
 
     @property
     def status(self) -> int:
@@ -68,7 +79,7 @@ class Protection(Protocol):
 class Call:
     """A request in flight."""
 
-    __slots__ = ("async_id", "charge", "encrypted", "future", "header", "session", "signed")
+    __slots__ = ("async_id", "charge", "encrypted", "future", "header", "session", "signed", "since")
 
     def __init__(
         self, header: Header, charge: int, session: Protection | None, signed: bool = False, encrypted: bool = False
@@ -80,6 +91,8 @@ class Call:
         self.encrypted = encrypted
         self.async_id = 0
         """AsyncId of the interim response (STATUS_PENDING); 0 before it."""
+        self.since = 0.0
+        """The event loop's time from which the server has had this request to answer; 0 if it is not known."""
         self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
 
@@ -93,6 +106,9 @@ class Caller(Protocol):
     """Why the connection ended; None while it lives."""
     on_break: Callable[[Break], None]
     dialect: int
+    offered: tuple[Sequence[int], Offer]
+    """The dialects, algorithms and capabilities that the NEGOTIATE request had."""
+    client_guid: bytes
     negotiated: Negotiated
     preauth_hash: bytes
     sessions: dict[int, Protection]

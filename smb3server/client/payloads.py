@@ -15,6 +15,7 @@ from smb3server.wire.negotiate import Dialect
 from smb3server.wire.rdma_transform import CryptoTransform, RdmaTransformId, parse_transforms
 from smb3server.wire.read_write import ReadResponse, ReadResponseFlags
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.errors import ProtocolError
 
 
 class Choice(NamedTuple):
@@ -41,7 +42,7 @@ def choose(client: Caller, session: Protection, tree_id: int, is_pipe: bool) -> 
     way, what = Way.RDMA, ""
     if session.encrypts(tree_id):
         way, what = Way.RDMA_ENCRYPTED, "encrypted"
-    elif session.sign and session.signer is not None:
+    elif session.sign:
         way, what = Way.RDMA_SIGNED, "signed"
     if way.transform and way.transform not in client.negotiated.rdma_transforms:
         name = way.transform.name.lower()
@@ -57,6 +58,8 @@ def expose(
 
     ``numbers`` are for nonces.
     """
+    if (way is Way.RDMA_ENCRYPTED and session.cipher is None) or (way is Way.RDMA_SIGNED and session.signer is None):
+        raise ProtocolError("data must be protected, and there is no key", "MS-SMB2 3.2.4.7")
     if way is Way.RDMA_ENCRYPTED and session.cipher is not None:
         # Encrypted elsewhere: clear data must never be where the server, or who knows the token, can read it.
         sealed = memoryview(bytearray(data))

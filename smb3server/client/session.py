@@ -8,8 +8,10 @@ from typing import Any
 
 import spnego
 
+from smb3server.client.anonymous import AnonymousLogon
 from smb3server.client.files import Tree
-from smb3server.client.messages import Caller, Reply
+from smb3server.client.messages import Caller, Reply, UnprovenServer
+from smb3server.client.validation import validate_negotiation
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.kdf import derive_session_keys
@@ -54,6 +56,11 @@ class ClientSession:
         """The key that applications get. [MS-SMB2 3.2.4.25]"""
         self._encrypted_trees: set[int] = set()
         self._preauth_hash = client.preauth_hash
+        self._validated = False
+        self._named = ""
+        """Who was named for the logon; empty for an anonymous one."""
+        self._guest = False
+        """Whether the server may make a guest of who was named."""
 
     @classmethod
     async def log_on(
@@ -67,6 +74,7 @@ class ClientSession:
         encrypt: bool = False,
         previous_session_id: int = 0,
         kerberos_host: str = "",
+        guest: bool = False,
     ) -> ClientSession:
         """Log on; without ``user`` and ``kerberos_host``, log on anonymously. [MS-SMB2 3.2.4.2.3]
 
@@ -74,36 +82,53 @@ class ClientSession:
         without a password, the credentials cache.
 
         ``previous_session_id`` is a session whose connection was lost; the server ends it if it has not noticed the
-        loss. ``sign`` or ``encrypt`` every request even if the server does not require it. Raises ``ServerError``, and
-        ``ProtocolError`` if the server cannot prove that it knows the keys.
+        loss. ``sign`` or ``encrypt`` every request even if the server does not require it. ``guest`` lets the server
+        make a guest of the user. Raises ``ServerError``, ``UnprovenServer`` if the server takes the user for nobody or,
+        unasked, for a guest, and ``ProtocolError`` if it cannot prove that it knows the keys.
         """
         session = cls(client)
         session.previous_session_id = previous_session_id
         session.require_signing = sign
+        session._guest = guest
         await session._authenticate(user, password, domain, kerberos_host)
-        session.sign = sign or client.negotiated.signing_required
+        session.sign = sign or (session.signer is not None and client.negotiated.signing_required)
+        if session.sign and session.signer is None:
+            client.sessions.pop(session.session_id, None)
+            raise UnprovenServer("signing is asked for, and guests and anonymous users have no key")
         session.encrypt = encrypt or bool(session.flags & SessionFlags.ENCRYPT_DATA)
         if session.encrypt and session.cipher is None:
-            raise ProtocolError("encryption is requested but was not negotiated", "MS-SMB2 3.2.5.3.1")
+            raise UnprovenServer(session._why_no_cipher())
         return session
+
+    def _why_no_cipher(self) -> str:
+        if self.signer is None:
+            return "encryption is asked for, and guests and anonymous users have no key"
+        dialect = self.client.dialect
+        if dialect < Dialect.SMB_3_0:
+            name = f"SMB {dialect >> 8}.{dialect >> 4 & 15}{f'.{dialect & 15}' if dialect & 15 else ''}"
+            return f"encryption is asked for, and the server speaks {name}; encryption begins with SMB 3.0"
+        return "encryption is asked for, and the server offers none"
 
     async def _authenticate(self, user: str, password: str, domain: str, kerberos_host: str = "") -> None:
         client = self.client
         name = f"{domain}\\{user}" if domain else user
-        context: Any = spnego.client(
-            name or None,
-            password or None if kerberos_host else password if name else None,
-            hostname=kerberos_host or client.transport.peer_address[0],
-            service="cifs",
-            protocol="negotiate" if name or kerberos_host else "ntlm",
-        )
+        self._named = name or (f"the user with a ticket for cifs/{kerberos_host}" if kerberos_host else "")
+        context: Any = AnonymousLogon()
+        if self._named:
+            context = spnego.client(
+                name or None,
+                password or None if kerberos_host else password,
+                hostname=kerberos_host or client.transport.peer_address[0],
+                service="cifs",
+                protocol="negotiate",
+            )
 
         async def step(token: bytes | None) -> bytes | None:
             # Kerberos may ask its servers for tickets here; other connections must not wait for that.
             made: bytes | None = await asyncio.to_thread(context.step, token) if kerberos_host else context.step(token)
             return made
 
-        token = await step(client.negotiated.token or None)
+        token = await step((client.negotiated.token if self._named else b"") or None)
         if kerberos_host and context.negotiated_protocol != "kerberos":
             raise ProtocolError(f"no Kerberos ticket for cifs/{kerberos_host}", "MS-SMB2 3.2.4.2.3")
         for _ in range(_MAX_ROUNDS):
@@ -158,9 +183,13 @@ class ClientSession:
         3.2.5.3.1]
         """
         client = self.client
-        client.sessions[self.session_id] = self
-        if self.flags & (SessionFlags.IS_GUEST | SessionFlags.IS_NULL):
+        if not self._named or self.flags & (SessionFlags.IS_GUEST | SessionFlags.IS_NULL):
+            self._check_unprotected()
+            client.sessions[self.session_id] = self
             return
+        if not context.complete:
+            raise UnprovenServer("the server ended the logon before it proved anything")
+        client.sessions[self.session_id] = self
         full_key = bytes(context.session_key)
         key = full_key[:16].ljust(16, b"\0")
         negotiated = client.negotiated
@@ -178,13 +207,29 @@ class ClientSession:
             if self.signer.sign((message,), reply.header.message_id) != given:
                 raise ProtocolError("last response of the logon has a wrong signature", "MS-SMB2 3.2.5.3.1")
 
+    def _check_unprotected(self) -> None:
+        """Refuse a session without a key that nobody asked for: whoever answers it need not know the password.
+
+        A server on the path of a connection could take any logon for that of nobody or of a guest, and would get and
+        give data that nobody signs. [MS-SMB2 3.2.5.3.1]
+        """
+        if not self._named or (self._guest and not self.flags & SessionFlags.IS_NULL):
+            return
+        made = "an anonymous user" if self.flags & SessionFlags.IS_NULL else "a guest"
+        raise UnprovenServer(
+            f"the server made {made} of {self._named}: it need not know the password, and nobody would protect data;"
+            " ask for guest or anonymous if that is right"
+        )
+
     def encrypts(self, tree_id: int) -> bool:
         """Return whether requests on this tree are encrypted; 0 means no tree."""
-        return self.cipher is not None and (self.encrypt or tree_id in self._encrypted_trees)
+        return self.encrypt or tree_id in self._encrypted_trees
 
     async def tree_connect(self, share: str) -> Tree:
-        """Connect to a share: a bare name or a full ``\\\\server\\share``. Raises ``ServerError``. [MS-SMB2
-        3.2.4.2.4]
+        """Connect to a share: a bare name or a full ``\\\\server\\share``. [MS-SMB2 3.2.4.2.4, 3.2.5.5]
+
+        The first time it is also checked that nobody changed the negotiation. Raises ``ServerError`` and
+        ``ProtocolError``.
         """
         path = share if share.startswith("\\\\") else f"\\\\{self.client.transport.peer_address[0]}\\{share}"
         name = path.encode("utf-16-le", "surrogatepass")
@@ -198,7 +243,19 @@ class ClientSession:
             if self.cipher is None:
                 raise StatusError(NtStatus.ACCESS_DENIED)
             self._encrypted_trees.add(tree_id)
-        return Tree(self, tree_id, path, response.maximal_access, response.capabilities, response.share_type)
+        tree = Tree(self, tree_id, path, response.maximal_access, response.capabilities, response.share_type)
+        await self.validate(tree)
+        return tree
+
+    async def validate(self, tree: Tree) -> None:
+        """Check once, on a tree connect, that nobody changed the negotiation of this session's connection.
+
+        Dialect 3.1.1 protects the negotiation itself. Guests and anonymous users, who have no key to ask with, were
+        asked for. [MS-SMB2 3.2.5.5]
+        """
+        if not self._validated and self.signer is not None and self.client.dialect < Dialect.SMB_3_1_1:
+            await validate_negotiation(tree)
+        self._validated = True
 
     async def log_off(self) -> None:
         """Log off. [MS-SMB2 3.2.4.23]"""

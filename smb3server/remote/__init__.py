@@ -30,6 +30,7 @@ from smb3server.remote.errors import (
 )
 from smb3server.remote.file import File
 from smb3server.remote.share import Change, Share, Usage
+from smb3server.remote.share_list import ListedShare, list_shares
 from smb3server.remote.transfers import Transfer
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "CredentialsError",
     "Entry",
     "File",
+    "ListedShare",
     "RemoteConnectionError",
     "RemoteError",
     "RemoteFileExistsError",
@@ -49,4 +51,5 @@ __all__ = [
     "Transfer",
     "Usage",
     "connect",
+    "list_shares",
 ]

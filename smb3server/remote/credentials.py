@@ -71,11 +71,12 @@ def find(
     guest: bool = False,
     anonymous: bool = False,
     file: Path | None = None,
+    variable: str | None = PASSWORD_VARIABLE,
     ask: Callable[[str], str] | None = None,
 ) -> Login:
     """Return the account for a server.
 
-    The places of a password are, in this order: ``password``, the address, ``file``, the variable SMB3SERVER_PASSWORD,
+    The places of a password are, in this order: ``password``, the address, ``file``, the environment's ``variable``,
     the user's file (``default_file``), and ``ask``, which is called with a question. Raises ``CredentialsError`` if
     there is none.
     """
@@ -88,7 +89,7 @@ def find(
         return Login(user or "guest", password or address.password or "", domain, guest=True)
     given = password if password is not None else address.password
     if given is None:
-        given, user, domain = _look_up(address, file, user, domain)
+        given, user, domain = _look_up(address, file, variable, user, domain)
     if not user:
         raise CredentialsError(
             f"no user for {address.host}; write smb://USER@{address.host}/..., or ask for guest, anonymous or kerberos"
@@ -97,19 +98,21 @@ def find(
         given = ask(f"Password of {user} for {address.host}: ")
     if given is None:
         raise CredentialsError(
-            f"no password for {user} at {address.host}; set {PASSWORD_VARIABLE}, or write it to {default_file()}"
-            " (mode 600)"
+            f"no password for {user} at {address.host}; {f'set {variable}, or ' if variable else ''}write it to"
+            f" {default_file()} (mode 600), below [{address.host}]"
         )
     return Login(user, given, domain)
 
 
-def _look_up(address: Address, file: Path | None, user: str, domain: str) -> tuple[str | None, str, str]:
+def _look_up(
+    address: Address, file: Path | None, variable: str | None, user: str, domain: str
+) -> tuple[str | None, str, str]:
     """Return password, user and domain of files and environment. A file's password is only for the file's user."""
     places: list[dict[str, str]] = []
     if file is not None:
         places.append(read(file, address.host))
-    if PASSWORD_VARIABLE in os.environ:
-        places.append({"password": os.environ[PASSWORD_VARIABLE]})
+    if variable is not None and variable in os.environ:
+        places.append({"password": os.environ[variable]})
     if file is None and default_file().exists():
         places.append(read(default_file(), address.host))
     for found in places:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from spnego.exceptions import SpnegoError
 
+from smb3server.client.messages import UnprovenServer
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError, ProviderError
 
@@ -23,16 +24,19 @@ class RemoteError(OSError):
     status = 0
     """The server's NTSTATUS; 0 if the error is not an answer of the server. [MS-ERREF 2.3]"""
     reason = ""
-    """More about an error that has no status."""
+    """More about the error, for people."""
 
     @property
     def status_name(self) -> str:
-        """The name of the status, as STATUS_OBJECT_NAME_NOT_FOUND; empty if there is none."""
-        return str(StatusError(self.status)) if self.status else ""
+        """The name of the status, as STATUS_OBJECT_NAME_NOT_FOUND; empty if there is none.
+
+        A status that has no name in MS-ERREF is "status 0xc0ffee00".
+        """
+        return _described(self.status)[0] if self.status else ""
 
     def __str__(self) -> str:
         names = " -> ".join(repr(name) for name in (self.filename, self.filename2) if name is not None)
-        more = self.status_name or self.reason
+        more = ": ".join(filter(None, (self.status_name, self.reason)))
         return f"{self.strerror}{f': {names}' if names else ''}{f' ({more})' if more else ''}"
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -152,12 +156,27 @@ def _rebuild(number: int, path: str | None, to: str | None, status: int, reason:
     return make(number, path, status=status, reason=reason, to=to)
 
 
-def of(error: BaseException, path: str | None = None, to: str | None = None) -> RemoteError:
-    """Return an error of the protocol client, or of the network, as a ``RemoteError``."""
+def _described(status: int) -> tuple[str, str]:
+    """Return a status's name, and what it means if this program does not know it itself. [MS-ERREF 2.3.1]"""
+    name = str(StatusError(status))
+    if name.startswith("STATUS_"):
+        return name, ""
+    from impacket.nt_errors import ERROR_MESSAGES
+
+    named, text = ERROR_MESSAGES.get(status, (name, ""))
+    return named, f"0x{status:08x}{f', {text}' if text else ''}" if named != name else ""
+
+
+def of(error: BaseException, path: str | None = None, to: str | None = None, *, reason: str = "") -> RemoteError:
+    """Return an error of the protocol client, or of the network, as a ``RemoteError``.
+
+    ``reason`` is what a status means here, if the caller knows more than its name says.
+    """
     if isinstance(error, RemoteError):
         return error
     if isinstance(error, StatusError):
-        return make(_ERRNO.get(error.status, errno.EIO), path, status=error.status, to=to)
+        number = _ERRNO.get(error.status, errno.EIO)
+        return make(number, path, status=error.status, reason=reason or _described(error.status)[1], to=to)
     if isinstance(error, TimeoutError):
         return make(errno.ETIMEDOUT, path, to=to)
     if isinstance(error, socket.gaierror):
@@ -167,6 +186,8 @@ def of(error: BaseException, path: str | None = None, to: str | None = None) -> 
     if isinstance(error, ConnectionLost):
         return make(errno.ECONNRESET, path, reason=str(error), to=to)
     if isinstance(error, SpnegoError):
+        return make(errno.EACCES, path, reason=str(error), to=to)
+    if isinstance(error, UnprovenServer):
         return make(errno.EACCES, path, reason=str(error), to=to)
     if isinstance(error, ProviderError):
         return make(errno.ENODEV, path, reason=str(error), to=to)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -10,8 +11,9 @@ from smb3server.client.interfaces import ServerInterface, query_interfaces
 from smb3server.client.messages import ServerError
 from smb3server.client.session import ClientSession
 from smb3server.client.transports import open_rdma
-from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT
+from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT, rdma_devices
 from smb3server.remote import errors
+from smb3server.remote.silent import TIME_TO_LIVE, SilentAddresses
 from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.session import SessionFlags
 from smbdirect.errors import ProviderError
@@ -21,13 +23,16 @@ from smbdirect.providers.make import make_provider
 
 FABRICS = ("verbs", "iwarp", "roce")
 """In the order in which they are tried: a NIC is faster than software, and iWARP needs nothing of the network."""
-MODES = ("auto", "off", *FABRICS)
+MODES = ("auto", "prefer", "off", *FABRICS)
 MAX_ADDRESSES = 4
 """Most addresses of a server that are tried on one fabric."""
+MAX_ATTEMPTS = 16
+"""Most connections that are tried at the same time."""
 ATTEMPT_TIMEOUT = 3.0
 """Seconds for one connection that the server lists."""
 PATIENCE = 6.0
 """Seconds for all attempts together, after which data goes over TCP: a firewall may swallow all of them."""
+NO_NIC = "no RDMA NIC here; in software it is slower than TCP (rdma=prefer takes it all the same)"
 UNLISTED_TIMEOUT = 1.0
 """Seconds for a connection that the server does not list: it is tried because it costs little where nobody listens."""
 
@@ -39,6 +44,24 @@ class Way(NamedTuple):
     host: str
     port: int
     timeout: float
+
+    @property
+    def name(self) -> str:
+        """What it is remembered by."""
+        return f"{self.fabric} {self.host} {self.port}"
+
+
+def has_nic() -> bool:
+    """Return whether this machine has an RDMA device that is up and more than software."""
+    return any(device.state.active and device.driver not in ("rxe", "siw", "") for device in rdma_devices())
+
+
+def tried_by(mode: str) -> tuple[str, ...]:
+    """Return the fabrics that a mode may use for further channels, the best first."""
+    if mode == "auto":
+        # What software does at one end sets the pace, so a NIC at the server's end alone gains nothing.
+        return ("verbs",) if has_nic() else ()
+    return FABRICS if mode == "prefer" else () if mode == "off" else (mode,)
 
 
 def obstacle(session: ClientSession) -> str:
@@ -96,6 +119,7 @@ class Fabrics:
     def __init__(self) -> None:
         self.reasons: dict[str, str] = {}
         """Why fabrics cannot be used here, or what came of the last attempt."""
+        self.silent = SilentAddresses()
         self._providers: dict[str, Provider] = {}
 
     def provider(self, fabric: str) -> Provider:
@@ -106,15 +130,37 @@ class Fabrics:
         return found
 
     async def open(self, way: Way) -> MessageTransport:
-        """Connect. Raises ``OSError`` with the reason."""
+        """Connect. Raises ``OSError`` with the reason. An address that does not answer is remembered."""
+        began = time.monotonic()
         try:
             transport = await open_rdma(self.provider(way.fabric), way.host, way.port, timeout=way.timeout)
         except (*errors.TROUBLE, OSError) as error:
             short = str(error) if isinstance(error, ProviderError) else reason_of(error)
             where = "" if isinstance(error, ProviderError) else f" at {way.host} port {way.port}"
             self.reasons[way.fabric] = f"{way.fabric}{where}: {short}"
+            if time.monotonic() - began >= 0.9 * way.timeout:
+                self.silent.add(way.name)
             raise errors.of(error) from error
+        self.silent.remove(way.name)
         return transport
+
+    def worth_trying(self, ways: Sequence[Way]) -> list[Way]:
+        """Leave out the fabrics that this machine does not have, and the addresses that did not answer of late."""
+        usable = []
+        for way in ways:
+            if way.name in self.silent:
+                minutes = TIME_TO_LIVE / 60
+                self.reasons[way.fabric] = (
+                    f"{way.fabric} at {way.host} port {way.port}: no answer, seen within the last {minutes:.0f} minutes"
+                )
+                continue
+            try:
+                self.provider(way.fabric)
+            except errors.TROUBLE as error:
+                self.reasons[way.fabric] = f"{way.fabric}: {error}"
+                continue
+            usable.append(way)
+        return usable[:MAX_ATTEMPTS]
 
 
 def reason_of(error: BaseException) -> str:

@@ -7,10 +7,10 @@ channels belong to one session, so each open is valid on each of them. [MS-SMB2 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,17 +20,15 @@ from spnego.exceptions import SpnegoError
 from smb3server.client.channels import BoundSession
 from smb3server.client.connection import Client
 from smb3server.client.files import RDMA_THRESHOLD, Tree
-from smb3server.client.messages import Break
+from smb3server.client.messages import Break, UnprovenServer
 from smb3server.client.negotiation import Offer
 from smb3server.client.session import ClientSession
-from smb3server.client.transports import open_tcp
+from smb3server.client.transports import addresses_of, open_tcp, speaks_smb1
 from smb3server.client.ways import Way as DataWay
 from smb3server.remote import errors, fabrics
 from smb3server.remote.address import Address
 from smb3server.remote.credentials import Login
-from smb3server.remote.validation import validate_negotiation
 from smb3server.wire.oplock_break import LeaseBreakNotification
-from smb3server.wire.session import SessionFlags
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.message_transport import MessageTransport
@@ -47,6 +45,9 @@ MAX_IN_FLIGHT = PIECE * DEPTH * MAX_CHANNELS
 _DELAY, _MAX_DELAY = 0.05, 2.0
 ACKNOWLEDGE = 1
 """SMB2_NOTIFY_BREAK_LEASE_FLAG_ACK_REQUIRED. [MS-SMB2 2.2.23.2]"""
+_LEAST_TIMEOUT = 1.0
+"""Seconds that an attempt to connect has at least."""
+_SMB1 = "the server speaks SMB 1 only, which nothing protects; turn on SMB 2 or 3 there"
 _GONE = frozenset(
     [
         NtStatus.USER_SESSION_DELETED,
@@ -71,9 +72,9 @@ class Options:
     sign: bool = True
     encrypt: bool = False
     timeout: float = 10.0
-    """Seconds for connecting."""
+    """Seconds for connecting, logging on and reaching the share."""
     answer_timeout: float = 60.0
-    """Seconds that the server has for one answer."""
+    """Seconds that the server has for one answer; see ``Client.limit_answers``."""
     patience: float = 30.0
     """Seconds of attempts to connect anew; 0 for none."""
 
@@ -119,6 +120,11 @@ class Link:
         self._session_id = 0
         self._lock = asyncio.Lock()
         self._closed = False
+        self._hopeless_until = 0.0
+        """The event loop's time until which one attempt to connect anew is enough: many have just failed."""
+        self._look_for_rdma_first = False
+        """Whether the next piece of data starts the search for RDMA."""
+        self._search: asyncio.Task[None] | None = None
         self._moved: dict[str, list[int]] = {}
         self.leases: dict[bytes, Callable[[int], None]] = {}
         """Called with the new state when the lease of that key is broken."""
@@ -128,12 +134,14 @@ class Link:
 
     async def connect(self) -> None:
         """Make the first connections. Raises ``RemoteError``."""
-        with errors.named(None):
+        with errors.named(str(self.address)):
             try:
                 async with self._lock:
-                    await self._set_up()
+                    await self._set_up(self.options.timeout)
             except (OSError, ConnectionLost) as error:
                 raise errors.of(error, f"{self.address.host}:{self.address.port}") from error
+            except StatusError as error:
+                raise errors.of(error, str(self.address), reason=self._meaning(error.status)) from error
             except SpnegoError as error:
                 if not self._login.kerberos:
                     raise
@@ -185,14 +193,20 @@ class Link:
         return channel is self._control and not channel.lost
 
     async def _set_up_anew(self) -> None:
+        """Connect anew, for ``patience`` seconds. Who comes after a failure of that waits for one attempt only."""
         loop = asyncio.get_running_loop()
-        give_up, delay = loop.time() + self.options.patience, _DELAY
+        patience = self.options.patience if loop.time() >= self._hopeless_until else 0.0
+        give_up, delay = loop.time() + patience, _DELAY
         while True:
             try:
-                await self._set_up()
+                await self._set_up(min(self.options.timeout, max(_LEAST_TIMEOUT, give_up - loop.time())))
+                self._hopeless_until = 0.0
                 return
             except (OSError, ConnectionLost, ProtocolError) as error:
-                if isinstance(error, PermissionError) or loop.time() + delay > give_up:
+                if isinstance(error, PermissionError | UnprovenServer):
+                    raise
+                if loop.time() + delay > give_up:
+                    self._hopeless_until = loop.time() + self.options.patience
                     raise
                 log.info("%s: connecting anew: %s", self.address.host, error)
             except StatusError as error:
@@ -201,31 +215,65 @@ class Link:
             await asyncio.sleep(delay)
             delay = min(2 * delay, _MAX_DELAY)
 
-    async def _set_up(self) -> None:
-        """Connect, log on, connect to the share, and open the channels for data."""
+    async def _set_up(self, limit: float) -> None:
+        """Connect, log on and connect to the share within ``limit`` seconds; then open the channels for data."""
         self._abort("connecting anew")
         self.why_not_rdma, self.notes = "", []
         mode = self.options.rdma
-        transport, fabric = await (self._open_rdma(mode) if mode in fabrics.FABRICS else self._open_tcp())
-        try:
-            async with asyncio.timeout(self.options.timeout):
-                offer = Offer(require_signing=self.options.sign)
-                client = await Client.connect(transport, offer=offer, client_guid=self._guid)
-                client.on_break = self._broken
+        async with asyncio.timeout(limit):
+            transport, fabric = await (self._open_rdma(mode) if mode in fabrics.FABRICS else self._open_tcp())
+            try:
+                client = await self._negotiate(transport, fabric)
                 session = await self._log_on(client)
                 tree = await session.tree_connect(f"\\\\{self.address.host}\\{self.address.share}")
-                await validate_negotiation(tree, offer, self._guid)
-        except BaseException as error:
-            transport.abort(f"set-up failed: {error}")
-            raise
+            except BaseException as error:
+                transport.abort(f"set-up failed: {error}")
+                raise
+        client.limit_answers(self.options.answer_timeout)
         self._session_id = session.session_id
         self._control = Channel(tree, fabric)
         self._data = [self._control]
+        try:
+            await self._choose_channels(session)
+        except BaseException as error:
+            self._abort(f"set-up failed: {error}")
+            raise
+
+    async def _negotiate(self, transport: MessageTransport, fabric: str) -> Client:
+        offer = Offer(require_signing=self.options.sign)
+        try:
+            client = await Client.connect(transport, offer=offer, client_guid=self._guid)
+        except ConnectionLost:
+            if fabric == "tcp" and await speaks_smb1(self.address.host, self.address.port):
+                raise errors.make(errno.EPROTONOSUPPORT, str(self.address), reason=_SMB1) from None
+            raise
+        client.on_break = self._broken
+        return client
+
+    async def _choose_channels(self, session: ClientSession) -> None:
+        """Open the channels that were asked for. Nobody waits for RDMA that was not."""
+        mode = self.options.rdma
         if mode == "off":
             self.why_not_rdma = "it was turned off (rdma=off)"
-        await self._add_channels(session)
+        if mode == "auto" and self.options.channels == 1:
+            self._look_for_rdma_first = bool(fabrics.tried_by(mode))
+            self.why_not_rdma = "no data has moved yet" if self._look_for_rdma_first else fabrics.NO_NIC
+        elif mode == "prefer" or self.options.channels > 1:
+            await self._add_channels(session)
         if not self._data[0].by_rdma:
             self.why_not_rdma = self.why_not_rdma or self._data[0].tree.choice.why_inline
+
+    def _meaning(self, status: int) -> str:
+        """Return what a refusal of the logon or of the share means here."""
+        if status == NtStatus.BAD_NETWORK_NAME:
+            return f"{self.address.host} has no share {self.address.share!r}"
+        if status in (NtStatus.LOGON_FAILURE, NtStatus.WRONG_PASSWORD, NtStatus.NO_SUCH_USER):
+            who = self._login.user or ("the user of the ticket" if self._login.kerberos else "anonymous users")
+            return f"{self.address.host} does not let {who} in: wrong name or password, or not allowed"
+        if status == NtStatus.ACCESS_DENIED:
+            who = self._login.user or "this user"
+            return f"{self.address.host} does not let {who} use {self.address.share!r}"
+        return ""
 
     async def _open_tcp(self) -> tuple[MessageTransport, str]:
         return await open_tcp(self.address.host, self.address.port, self.options.timeout), "tcp"
@@ -233,8 +281,11 @@ class Link:
     async def _open_rdma(self, fabric: str) -> tuple[MessageTransport, str]:
         """Connect over the fabric that was named, or raise."""
         failure: OSError | None = None
-        for port in fabrics.ports_of(fabric, self.options.rdma_port):
-            way = fabrics.Way(fabric, await self._resolve(), port, self.options.timeout)
+        found = await addresses_of(self.address.host, self.address.port)
+        hosts = dict.fromkeys(str(entry[4][0]) for entry in found[: fabrics.MAX_ADDRESSES])
+        places = [(host, port) for host in hosts for port in fabrics.ports_of(fabric, self.options.rdma_port)]
+        for host, port in places:
+            way = fabrics.Way(fabric, host, port, max(_LEAST_TIMEOUT, self.options.timeout / len(places)))
             try:
                 return await self._fabrics.open(way), fabric
             except OSError as error:
@@ -243,13 +294,9 @@ class Link:
         assert failure is not None
         raise failure
 
-    async def _resolve(self) -> str:
-        found = await asyncio.get_running_loop().getaddrinfo(self.address.host, None, type=socket.SOCK_STREAM)
-        return str(found[0][4][0])
-
     async def _log_on(self, client: Client) -> ClientSession:
         login = self._login
-        session = await client.log_on(
+        return await client.log_on(
             login.user,
             login.password,
             login.domain,
@@ -257,81 +304,89 @@ class Link:
             encrypt=self.options.encrypt,
             previous_session_id=self._session_id,
             kerberos_host=login.kerberos,
+            guest=login.guest,
         )
-        if session.flags & SessionFlags.IS_GUEST and not login.guest:
-            reason = (
-                f"the server made a guest of {login.user}, whose data nobody protects; ask for guest if that is right"
-            )
-            raise errors.make(errno.EACCES, str(self.address), reason=reason)
-        return session
 
     # Channels for data
 
+    async def _look_for_rdma(self, session: ClientSession) -> None:
+        """Look for RDMA while data goes over TCP, and use it once it is there."""
+        try:
+            await self._add_channels(session)
+        except (*errors.TROUBLE, OSError) as error:
+            self.why_not_rdma = fabrics.reason_of(error)
+
     async def _add_channels(self, session: ClientSession) -> None:
         wanted, mode = min(self.options.channels, MAX_CHANNELS), self.options.rdma
-        if mode != "auto" and wanted <= 1:
-            return
         obstacle = fabrics.obstacle(session)
         if obstacle:
             self._explain(obstacle, wanted)
             return
         interfaces = await fabrics.list_interfaces(session)
         peer = session.client.transport.peer_address[0]
-        if mode != "off":
-            order = fabrics.FABRICS if mode == "auto" else (mode,)
-            found = [] if mode == "auto" else list(self._data)
-            await self._add_by_rdma(session, found, fabrics.candidates(interfaces, peer, order, self.options.rdma_port))
+        if order := fabrics.tried_by(mode):
+            found = list(self._data) if mode in fabrics.FABRICS else []
+            ways = fabrics.candidates(interfaces, peer, order, self.options.rdma_port)
+            try:
+                await self._add_by_rdma(session, found, self._fabrics.worth_trying(ways))
+            except BaseException:
+                for channel in found:
+                    channel.tree.client.transport.abort("the search was given up")
+                raise
             if found:
-                self._data = found
+                self._data, self.why_not_rdma = found, ""
                 return
             self._explain("; ".join(self._fabrics.reasons.values()) or "the server lists no RDMA interface", 0)
-        if mode in ("auto", "off"):
+        elif mode == "auto":
+            self._explain(fabrics.NO_NIC, 0)
+        if mode not in fabrics.FABRICS:
             others = [str(entry.address) for entry in interfaces if str(entry.address) != peer]
             await self._add_by_tcp(session, wanted, [peer, *others])
 
     def _explain(self, reason: str, wanted: int) -> None:
-        if self.options.rdma == "auto":
+        if self.options.rdma in ("auto", "prefer"):
             self.why_not_rdma = reason
         if wanted > 1:
             self.notes.append(f"one channel in place of {wanted}: {reason}")
 
     async def _add_by_rdma(self, session: ClientSession, found: list[Channel], ways: list[fabrics.Way]) -> None:
-        """Add channels over the first fabric that works; several go to its addresses in turn."""
+        """Add channels over the best fabric that works; several go to its addresses in turn.
+
+        All addresses are tried at the same time, so those that do not answer cost the time of one.
+        """
         wanted = min(self.options.channels, MAX_CHANNELS)
-        unusable: set[str] = set()
         working: list[fabrics.Way] = []
-        give_up = asyncio.get_running_loop().time() + fabrics.PATIENCE
-        for way in ways:
-            left = give_up - asyncio.get_running_loop().time()
-            if left <= 0 or len(found) >= wanted or (working and way.fabric != working[0].fabric):
-                break
-            if way.fabric in unusable or any(way.host == other.host for other in working):
-                continue
-            if await self._try_rdma(session, way._replace(timeout=max(0.1, round(min(way.timeout, left), 1))), found):
-                working.append(way)
-            elif way.fabric not in self._usable():
-                unusable.add(way.fabric)
+        attempts = [(way, asyncio.ensure_future(self._fabrics.open(way))) for way in ways]
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(fabrics.PATIENCE):
+                    for way, attempt in attempts:
+                        if len(found) >= wanted or (working and way.fabric != working[0].fabric):
+                            break
+                        if any(way.host == other.host for other in working):
+                            continue
+                        if await self._bind_rdma(session, way, attempt, found):
+                            working.append(way)
+        finally:
+            await _give_back([attempt for _, attempt in attempts], found)
         while working and len(found) < wanted:
-            if not await self._try_rdma(session, working[len(found) % len(working)], found):
+            way = working[len(found) % len(working)]
+            attempt = asyncio.ensure_future(self._fabrics.open(way))
+            try:
+                added = await self._bind_rdma(session, way, attempt, found)
+            finally:
+                await _give_back([attempt], found)
+            if not added:
                 self.notes.append(
                     f"{len(found)} channels in place of {wanted}: {self._fabrics.reasons.get(working[0].fabric)}"
                 )
                 return
 
-    def _usable(self) -> list[str]:
-        """Return the fabrics that this machine has."""
-        usable = []
-        for fabric in fabrics.FABRICS:
-            try:
-                self._fabrics.provider(fabric)
-            except errors.TROUBLE:
-                continue
-            usable.append(fabric)
-        return usable
-
-    async def _try_rdma(self, session: ClientSession, way: fabrics.Way, found: list[Channel]) -> bool:
+    async def _bind_rdma(
+        self, session: ClientSession, way: fabrics.Way, attempt: asyncio.Task[MessageTransport], found: list[Channel]
+    ) -> bool:
         try:
-            transport = await self._fabrics.open(way)
+            transport = await asyncio.shield(attempt)
         except OSError:
             return False
         try:
@@ -369,15 +424,23 @@ class Link:
                 bound = await BoundSession.bind(
                     session, client, login.user, login.password, login.domain, kerberos_host=login.kerberos
                 )
+                tree = self._control.tree.on(bound)
+                await bound.validate(tree)
         except BaseException as error:
             transport.abort(f"no channel: {error}")
             raise
-        return Channel(self._control.tree.on(bound), fabric)
+        client.limit_answers(self.options.answer_timeout)
+        return Channel(tree, fabric)
 
     # Using
 
     def pick(self) -> Channel:
         """Return the channel for the next piece of data: the one with the fewest pieces."""
+        if self._look_for_rdma_first and self._control is not None:
+            self._look_for_rdma_first = False
+            session = self._control.tree.session
+            assert isinstance(session, ClientSession)
+            self._search = asyncio.ensure_future(self._look_for_rdma(session))
         for channel in [channel for channel in self._data if channel.lost]:
             self._data.remove(channel)
             if channel is not self._control:
@@ -427,17 +490,13 @@ class Link:
         return await self.answered(tree, work)
 
     async def answered(self, tree: Tree, work: Callable[[Tree], Awaitable[T]]) -> T:
-        """Wait for an answer as long as the server may take; a connection without one is at its end.
+        """Do something on a connection, which ends if it is of no use: data goes on over another one.
 
-        So is one for which no memory can be registered: data goes on over another one.
+        It is of no use if no memory can be registered for it. Each answer has its own time limit there, so what is done
+        may take many of them.
         """
         try:
-            async with asyncio.timeout(self.options.answer_timeout) as limit:
-                return await work(tree)
-        except TimeoutError:
-            if limit.expired():
-                raise self._end(tree, f"no answer in {self.options.answer_timeout:g} seconds") from None
-            raise
+            return await work(tree)
         except ProviderError as error:
             raise self._end(tree, str(error)) from error
 
@@ -477,6 +536,7 @@ class Link:
     async def close(self) -> None:
         """Log off and close all connections. Idempotent."""
         self._closed = True
+        self._stop_searching()
         control, self._control = self._control, None
         others = [channel for channel in self._data if channel is not control]
         self._data = []
@@ -492,9 +552,26 @@ class Link:
         for channel in (*others, *([control] if control is not None else [])):
             await channel.tree.client.close()
 
+    def _stop_searching(self) -> None:
+        self._look_for_rdma_first = False
+        search, self._search = self._search, None
+        if search is not None:
+            search.cancel()
+
     def _abort(self, why: str) -> None:
+        self._stop_searching()
         channels = [*self._data, *([self._control] if self._control is not None else [])]
         self._control, self._data = None, []
         for channel in channels:
             if not channel.lost:
                 channel.tree.client.transport.abort(why)
+
+
+async def _give_back(attempts: list[asyncio.Task[MessageTransport]], found: list[Channel]) -> None:
+    """End attempts to connect, and the connections made by them that no channel uses."""
+    for attempt in attempts:
+        attempt.cancel()
+    used = [channel.tree.client.transport for channel in found]
+    for made in await asyncio.gather(*attempts, return_exceptions=True):
+        if not isinstance(made, BaseException) and made not in used:
+            made.abort("not needed")

@@ -39,7 +39,8 @@ async def session_of(service: Service, user: str, password: str = "pw") -> Async
     """A guest's is not signed."""
     client = await Client.connect(await open_tcp("127.0.0.1", service.listeners[0].address[1]))
     try:
-        yield await client.log_on(user, password, sign=service.server.users.find(user) is not None)
+        known = service.server.users.find(user) is not None
+        yield await client.log_on(user, password, sign=known, guest=not known)
     finally:
         await client.close()
 
@@ -49,7 +50,7 @@ async def unsigned_session_of(service: Service, user: str) -> AsyncIterator[Clie
     """Its answers need no signature: not even that of a session which is gone, which nobody could sign."""
     client = await Client.connect(await open_tcp("127.0.0.1", service.listeners[0].address[1]))
     try:
-        yield await client.log_on(user, "pw", sign=False)
+        yield await client.log_on(user, "pw", sign=False, guest=True)
     finally:
         await client.close()
 

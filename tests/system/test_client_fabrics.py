@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,18 +56,64 @@ def there_and_back(hosts: TwoHosts, rdma: Rdma, channels: int = 1) -> tuple[str,
 
 def test_the_listed_interface_is_used(hosts: TwoHosts) -> None:
     with hosts.served(rdma="iwarp,roce"):
-        assert there_and_back(hosts, "auto", 2) == ("iwarp (RDMA, signed), 2 channels", "", {"iwarp"})
+        assert there_and_back(hosts, "prefer", 2) == ("iwarp (RDMA, signed), 2 channels", "", {"iwarp"})
         assert there_and_back(hosts, "roce") == ("roce (RDMA, signed)", "", {"roce"})
     with hosts.served(rdma="roce"):
-        assert there_and_back(hosts, "auto") == ("roce (RDMA, signed)", "", {"roce"})
+        assert there_and_back(hosts, "prefer") == ("roce (RDMA, signed)", "", {"roce"})
+        assert there_and_back(hosts, "auto") == ("tcp", fabrics.NO_NIC, {"tcp"})
 
 
-def test_a_firewall_that_swallows_rdma(hosts: TwoHosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fabrics, "PATIENCE", 0.6)
+def test_a_firewall_that_swallows_rdma(hosts: TwoHosts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It costs the time of one attempt, once."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     hosts.firewall("server", "tcp dport 5445 drop", "udp dport 4791 drop")
     with hosts.served(rdma="iwarp,roce"):
         began = time.monotonic()
-        transport, why, moved = there_and_back(hosts, "auto")
+        transport, why, moved = there_and_back(hosts, "prefer")
+        first = time.monotonic() - began
         assert (transport, moved) == ("tcp", {"tcp"})
         assert "iwarp at 10.77.0.1 port 5445: peer does not answer" in why
-        assert time.monotonic() - began < 10
+        assert fabrics.ATTEMPT_TIMEOUT <= first < fabrics.PATIENCE + 4
+        began = time.monotonic()
+        transport, why, moved = there_and_back(hosts, "prefer")
+        assert (transport, moved) == ("tcp", {"tcp"})
+        assert "no answer, seen within the last 60 minutes" in why
+        assert time.monotonic() - began < fabrics.ATTEMPT_TIMEOUT
+
+
+def test_a_line_that_is_cut_silently(hosts: TwoHosts) -> None:
+    """Who waits for an answer, for changes, or for room to send is told, in the time that was given for it."""
+    limits = {"answer_timeout": 2.0, "patience": 1.0, "timeout": 1.0}
+    found: list[float] = []
+
+    async def ends(work: Awaitable[object]) -> None:
+        with pytest.raises(OSError, match=r"no answer|Timeout|timed out|10\.77\.0\.1"):
+            await work
+        found.append(time.monotonic())
+
+    async def body(cut: Callable[[], None]) -> None:
+        options: Any = {"password": "pw", "rdma": "off"} | limits
+        url = f"smb://u@{hosts.server}/data"
+        shares = [await connect(url, **options) for _ in range(3)]
+        looking, sending, watching = shares
+        file = await sending.open("a", "wb")
+        await file.write(b"x")
+        changes = watching.watch()
+        waiting = asyncio.ensure_future(anext(changes))
+        await asyncio.sleep(0.3)
+        cut()
+        began = time.monotonic()
+        async with asyncio.timeout(60):
+            await asyncio.gather(ends(looking.stat()), ends(file.write(bytes(64 * MIB))))
+            assert max(found) - began < 10
+            with contextlib.suppress(OSError):
+                assert (await waiting).action == "overflow"
+            assert time.monotonic() - began < 20
+        await changes.aclose()
+        for share in shares:
+            await share.close()
+
+    with hosts.served(rdma="off"):
+        # Rules are added by a program of the server's namespace, from whatever thread.
+        cut = partial(hosts.firewall, "server", "tcp dport 445 drop")
+        hosts.network.run("client", lambda: asyncio.run(body(cut)))

@@ -132,6 +132,9 @@ def running_samba(folder: Path, options: str = "") -> Iterator[tuple[int, Path]]
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        # What smbd starts for RPC, on demand, is in a session of its own and stays.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(int((folder / "pid" / "samba-dcerpcd.pid").read_text()), signal.SIGTERM)
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], output: Path) -> None:

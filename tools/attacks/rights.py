@@ -248,7 +248,7 @@ async def rdma_in_the_clear(target: Target) -> None:
 async def guests_beyond_their_share(target: Target) -> None:
     """Connect as a guest to shares that do not admit guests, and check who owns a guest's file on disk."""
     client = await target.connect()
-    session = await client.log_on("nobody-there", "x")
+    session = await client.log_on("nobody-there", "x", guest=True)
     for share in ("data", "readonly"):
         await _refused(target, f"a guest on {share}", session.tree_connect(share))
     tree = await session.tree_connect("guests")

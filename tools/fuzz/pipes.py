@@ -194,7 +194,7 @@ class PipeRun:
         chance = self._chance
         client = await connect(self._watch.server, Profile(0x0311, Offer(), sign=True), chance.randbytes(16))
         try:
-            session = await client.log_on(*chance.choice((*LOGINS, ("nobody-known", "x"))), sign=False)
+            session = await client.log_on(*chance.choice((*LOGINS, ("nobody-known", "x"))), sign=False, guest=True)
             tree = await session.tree_connect("IPC$")
             name = chance.choice(list(_PIPES))
             file = await tree.create(name, 0x12019F, 1)

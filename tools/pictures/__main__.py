@@ -12,7 +12,7 @@ from tools.pictures.scene import PASSWORD, ROOT, STAGED, enter, set_up, shell
 from tools.pictures.svg import film, still
 
 LIMIT = 300 * 1024
-_GET = "smb3server client get smb://alice@nas/data/film.mkv"
+_GET = "smb3server client get --rdma=prefer smb://alice@nas/data/film.mkv"
 
 
 def take(folder: Path) -> None:
@@ -34,7 +34,7 @@ def take(folder: Path) -> None:
     _write(folder / "client.svg", film(client.frames, "A client copies by RDMA"))
 
     # Status has something to show while a client works.
-    client.type("smb3server client bench --size 1024 smb://alice@nas/data\n")
+    client.type("smb3server client bench --rdma=prefer --size 1024 smb://alice@nas/data\n")
     client.stand(4.0)
     operator = shell("nas", "root", 104, 50)
     operator.run("smb3server status sessions channels shares files")

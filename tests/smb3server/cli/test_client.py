@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from smb3server.cli import exits
 from smb3server.cli.main import main
+from smb3server.client import ClientSession
 from tests.lab.remote import PASSWORD, Home, home
 
 ROOT = Path(__file__).parents[3]
@@ -126,7 +128,7 @@ def test_names_cannot_command_the_terminal(url: str, folder: Path, capsys: pytes
 def test_bench_says_what_carried_the_bytes(
     url: str, folder: Path, served: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert client("bench", "--size", "4", "--rdma-port", str(served.rdma_port), "--json", url) == 0
+    assert client("bench", "--size", "4", "--rdma=prefer", "--rdma-port", str(served.rdma_port), "--json", url) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["moved"]["iwarp"] == {"written": 4 << 20, "read": 4 << 20}
     assert found["transport"] == "iwarp (RDMA, signed)"
@@ -145,7 +147,7 @@ def test_bench_says_what_carried_the_bytes(
         ),
         (["ls", "smb://u@127.0.0.1:1/share"], exits.EXIT_NO_SERVER, "Connection refused: '127.0.0.1:1'"),
         (["ls", "nas/data"], exits.EXIT_USAGE, "write smb://USER@HOST/SHARE/PATH"),
-        (["ls", "smb://u@127.0.0.1"], exits.EXIT_USAGE, "no share; write smb://USER@HOST/SHARE"),
+        (["du", "smb://u@127.0.0.1"], exits.EXIT_USAGE, "no share; write smb://USER@HOST/SHARE"),
         (["ls", "//127.0.0.1:{port}/share"], exits.EXIT_USAGE, "no user for 127.0.0.1"),
         (["ls", "--rdma=verbs", "{url}"], exits.EXIT_FAILED, "no RDMA device"),
         (["get", "{url}/*.none", "x"], exits.EXIT_FAILED, "nothing matches"),
@@ -182,6 +184,39 @@ def test_a_password_in_the_address_is_warned_of(
     secret.chmod(0o600)
     assert client("ls", "--password-file", str(secret), url) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_one_password_is_offered_to_one_server(
+    url: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a command names two servers, each needs its own: the other must not get what proves the password."""
+    (folder / "a").write_bytes(b"a")
+    offered: list[str] = []
+    original = ClientSession.log_on.__func__  # type: ignore[attr-defined]
+
+    async def log_on(cls: type, client: Any, user: str, password: str, *words: Any, **options: Any) -> Any:
+        offered.append(f"{client.transport.peer_address[0]} {password}")
+        return await original(cls, client, user, password, *words, **options)
+
+    monkeypatch.setattr(ClientSession, "log_on", classmethod(log_on))
+    other = url.replace("127.0.0.1", "localhost")
+    assert client("cp", f"{url}/a", f"{other}/b") == exits.EXIT_USAGE
+    assert "no password for u at 127.0.0.1; write it to" in capsys.readouterr().err
+    (tmp_path / "pw").write_text(PASSWORD)
+    (tmp_path / "pw").chmod(0o600)
+    assert client("cp", "--password-file", "pw", f"{url}/a", f"{other}/b") == exits.EXIT_USAGE
+    assert "--password-file has one password, and 127.0.0.1" in capsys.readouterr().err
+    assert not offered
+    file = tmp_path / "config" / "smb3server" / "credentials"
+    file.parent.mkdir(parents=True)
+    file.touch(0o600)
+    file.write_text(f"[127.0.0.1]\npassword = {PASSWORD}\n[localhost]\npassword = another\n")
+    assert client("cp", f"{url}/a", f"{other}/b") == exits.EXIT_FAILED
+    assert offered == [f"127.0.0.1 {PASSWORD}", "127.0.0.1 another"]
+    file.write_text(f"[127.0.0.1]\npassword = {PASSWORD}\n[localhost]\npassword = {PASSWORD}\n")
+    assert client("cp", f"{url}/a", f"{other}/b") == 0
+    assert client("cp", "--password-file", "pw", f"{url}/a", f"{url}/c") == 0
+    assert (folder / "b").read_bytes() == (folder / "c").read_bytes() == b"a"
 
 
 def test_one_failure_among_many_is_told(

@@ -34,7 +34,7 @@ def url(served: Home, path: str) -> str:
 
 
 def options(served: Home) -> dict[str, Any]:
-    return {"password": PASSWORD, "rdma_port": served.rdma_port}
+    return {"password": PASSWORD, "rdma": "prefer", "rdma_port": served.rdma_port}
 
 
 class Fixtures(AbstractFixtures):  # type: ignore[misc]

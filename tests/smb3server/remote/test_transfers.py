@@ -178,7 +178,7 @@ def test_connections_cut_during_copies(served: Home, folder: Path, tmp_path: Pat
             await copy(progress=cut)
             assert not due
 
-    use(served, work, rdma="auto", channels=2)
+    use(served, work, rdma="prefer", channels=2)
     assert sum(map(bool, cuts)) >= 6
     assert source.read_bytes() == back.read_bytes() == (folder / "a").read_bytes() == (folder / "c").read_bytes()
     assert not parts(folder) and not parts(tmp_path)

@@ -38,7 +38,7 @@ async def write_and_read(
 ) -> bytes:
     client = await Client.connect(transport)
     try:
-        session = await client.log_on(user, password, sign=sign)
+        session = await client.log_on(user, password, sign=sign, guest=not sign)
         tree = await session.tree_connect("share")
         file = await tree.create("file", READ_WRITE, CreateDisposition.OPEN_IF)
         await tree.write(file, 0, b"content")
@@ -134,7 +134,7 @@ def test_guests_see_the_shares_for_guests_only(tmp_path: Path) -> None:
     async def test() -> None:
         config = configured(tmp_path, "--listen", "127.0.0.1", text=GUESTS)
         async with running(config) as service, client_of(service) as client:
-            session = await client.log_on("stranger", "whatever", sign=False)
+            session = await client.log_on("stranger", "whatever", sign=False, guest=True)
             await session.tree_connect("public")
             assert await refused(lambda: session.tree_connect("share")) == NtStatus.ACCESS_DENIED
         async with running(config) as service, client_of(service) as client:

@@ -112,7 +112,7 @@ def test_guest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def scene(acted: Scene) -> None:
         client = await acted.tcp()
-        session = await client.log_on("nobody-here", "x")
+        session = await client.log_on("nobody-here", "x", guest=True)
         await ask(session)
         assert acted.codes() == [Code.GUEST]
 

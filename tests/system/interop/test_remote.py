@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.cli.main import main
-from smb3server.client import connection, negotiation
-from smb3server.remote import connect, validation
+from smb3server.client import Tree, connection, negotiation, session
+from smb3server.remote import connect
 from smb3server.remote.sync import connect as connect_sync
 from smb3server.wire.negotiate import Dialect
 from tests.lab import kdc as kerberos
@@ -107,7 +107,14 @@ def test_the_negotiation_is_validated(samba: tuple[str, Path], dialect: int, mon
         "__defaults__",
         (chosen, *defaults[1:]),  # type: ignore[attr-defined]
     )
-    monkeypatch.setattr(validation.validate_negotiation, "__defaults__", (chosen,))
+    asked: list[int] = []
+    original = session.validate_negotiation
+
+    async def counted(tree: Tree) -> None:
+        asked.append(tree.client.dialect)
+        await original(tree)
+
+    monkeypatch.setattr(session, "validate_negotiation", counted)
 
     async def main() -> None:
         async with connect(url, password=USER.password, rdma="off") as share:
@@ -116,11 +123,12 @@ def test_the_negotiation_is_validated(samba: tuple[str, Path], dialect: int, mon
             await share.remove("validated")
 
     run(main)
+    assert asked == ([dialect] if dialect < Dialect.SMB_3_1_1 else [])
 
 
 def test_samba_file_objects_and_watching(samba: tuple[str, Path]) -> None:
     url, folder = samba
-    with connect_sync(url, password=USER.password) as share:
+    with connect_sync(url, password=USER.password, rdma="prefer") as share:
         assert "Connection refused" in share.why_not_rdma and not share.uses_rdma
         with share.open("a.txt", "w") as file:
             file.write("one\n" * 1000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 
 from smb3server.client import negotiation
 from smb3server.client.files import Tree
@@ -22,18 +21,16 @@ _UNKNOWN = (NtStatus.FILE_CLOSED, NtStatus.INVALID_DEVICE_REQUEST, NtStatus.NOT_
 """Answers of servers from before this check. They are signed, so nobody else can have made them."""
 
 
-async def validate_negotiation(
-    tree: Tree, offer: negotiation.Offer, client_guid: bytes, dialects: Sequence[int] = negotiation.DIALECTS
-) -> None:
+async def validate_negotiation(tree: Tree) -> None:
     """Ask the server, in a signed message, what was negotiated. Raises ``ProtocolError`` if it is something else.
 
-    Dialect 3.1.1 protects the negotiation itself. Guests and anonymous users have no key to sign with.
+    The session must have a key to sign with.
     """
     client, session = tree.client, tree.session
-    if client.dialect >= Dialect.SMB_3_1_1 or session.signer is None:
-        return
+    dialects, offer = client.offered
+    guid = client.client_guid if max(dialects) >= Dialect.SMB_2_1 else bytes(16)
     asked = _REQUEST.pack(
-        negotiation.capabilities(dialects, offer), client_guid, negotiation.security_mode(offer), len(dialects)
+        negotiation.capabilities(dialects, offer), guid, negotiation.security_mode(offer), len(dialects)
     ) + struct.pack(f"<{len(dialects)}H", *dialects)
     record = wire.IoctlRequest(
         ctl_code=Fsctl.VALIDATE_NEGOTIATE_INFO,
