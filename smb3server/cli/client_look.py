@@ -67,7 +67,7 @@ def ls(address: tuple[str, ...], long: bool, recursive: bool, human: bool, as_js
         else:
             print(_line(entry, _name(entry, name), human) if long else _name(entry, name))
 
-    async def work(shares: Shares) -> None:
+    async def work(shares: Shares) -> int:
         for text in address:
             for share, path in await shares.expand(text):
                 found = await share.stat(path)
@@ -81,6 +81,7 @@ def ls(address: tuple[str, ...], long: bool, recursive: bool, human: bool, as_js
                     entries = [entry async for entry in share.scandir(path)]
                     for entry in sorted(entries, key=lambda entry: entry.name):
                         show(entry, entry.name)
+        return shares.listed_all
 
     return run(take(options), work)
 
@@ -109,11 +110,12 @@ def tree(address: str, depth: int | None, **options: Any) -> int:
             if entry.is_dir() and left != 1:
                 await draw(share, entry.path, lead + ("    " if last else "│   "), left and left - 1)
 
-    async def work(shares: Shares) -> None:
+    async def work(shares: Shares) -> int:
         for share, path in await shares.expand(address):
             print(shown(f"{share.address}/{path}".rstrip("/")))
             await draw(share, path, "", depth)
         print(f"{counts[0]} folders, {counts[1]} files")
+        return shares.listed_all
 
     return run(take(options), work)
 
@@ -182,7 +184,7 @@ def du(address: tuple[str, ...], summarize: bool, human: bool, as_json: bool, **
             show(path, size, files)
         return size, files
 
-    async def work(shares: Shares) -> None:
+    async def work(shares: Shares) -> int:
         for text in address:
             for share, path in await shares.expand(text):
                 entry = await share.stat(path)
@@ -190,6 +192,7 @@ def du(address: tuple[str, ...], summarize: bool, human: bool, as_json: bool, **
                     await add(share, path, True)
                 else:
                     show(path, entry.size, 1)
+        return shares.listed_all
 
     return run(take(options), work)
 

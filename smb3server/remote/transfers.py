@@ -23,6 +23,7 @@ from typing import Protocol
 from smb3server.remote import errors, names
 from smb3server.remote.handle import Handle
 from smb3server.remote.link import MAX_IN_FLIGHT, PIECE, Link
+from smb3server.remote.local_modes import PRIVATE, take_place_of
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateDisposition
 from smb3server.wire.file_info import NETWORK_OPEN, BasicInformation, FileInfoClass
@@ -121,6 +122,7 @@ async def download(
         if verify:
             await _compare(source, descriptor, size, part)
         os.utime(descriptor, ns=(time.time_ns(), modified))
+        take_place_of(descriptor, target)
         part.replace(target)
     if progress is not None:
         progress(size, size)
@@ -130,7 +132,7 @@ async def download(
 @contextlib.contextmanager
 def _local_part(part: Path) -> Iterator[int]:
     """Open a part for this process alone. It stays if the block fails and has left something worth continuing."""
-    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
