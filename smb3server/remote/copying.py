@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 
 from smb3server.remote import errors
+from smb3server.remote.entries import filetime_of
 from smb3server.remote.handle import Handle
 from smb3server.remote.link import PIECE
 from smb3server.remote.transfers import (
@@ -72,7 +73,7 @@ async def copy(
             raise changed(source.path)
         kept = BasicInformation(
             creation_time=times.creation_time,
-            last_write_time=times.last_write_time,
+            last_write_time=filetime_of(to_ns(times.last_write_time)),
             attributes=times.file_attributes & attr.SETTABLE & ~attr.SPARSE or attr.NORMAL,
         )
         await complete(target, part, kept)

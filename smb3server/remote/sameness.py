@@ -8,12 +8,13 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from smb3server.remote.places import LocalPlace, Place, SharePlace
+from smb3server.wire.filetime import to_ns
 
 _SECOND = 1_000_000_000
-_FIRST_TIMES = tuple(seconds * _SECOND for seconds in (-(2**31), 0, 315_532_800))
+_FIRST_TIMES = (to_ns(1), *(seconds * _SECOND for seconds in (-(2**31), 0, 315_532_800)))
 _LAST_TIMES = tuple(seconds * _SECOND for seconds in (2**31 - 1, 2**32 - 1, 15_032_385_535, 16_299_260_424))
 """The first and the last times that file systems have: ext4 without and with 64 bits, xfs without and with "bigtime",
-NFS, FAT. A time beyond is stored as one of these.
+NFS, FAT, SMB. A time beyond is stored as one of these.
 """
 _BLOCK = 8 << 20
 _Read = Callable[[int], Awaitable[bytes]]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from smb3server.client.files import Tree
-from smb3server.remote import Share, connect, copying, errors, transfers
+from smb3server.remote import Share, connect, copying, entries, errors, names, transfers
 from smb3server.remote.mirror import Copier
 from smb3server.remote.sameness import same_time
 from smb3server.wire import attributes as attr
@@ -191,15 +192,25 @@ def test_a_second_later_is_another_time(served: Home, folder: Path, local: Path)
     assert (folder / "a.txt").read_text() == "b"
 
 
-@pytest.mark.parametrize("seconds", [-11644473600, -11644473601, -(2**31) - 5, -1, 0, 2**34])
-def test_times_far_away_are_not_copied_again(served: Home, folder: Path, local: Path, seconds: int) -> None:
-    for up, name in ((True, "a.txt"), (False, "new")):
-        place = local if up else folder
-        (place / name).write_text("x")
-        os.utime(place / name, ns=(0, seconds * 1_000_000_000))
-        mirror(served.url, local, up=up)
-        totals, ears = mirror(served.url, local, up=up)
+@pytest.mark.parametrize("seconds", [-11644473600, -11644473601, -11644473700, -(2**31) - 5, -1, 0, 2**34])
+def test_times_far_away_are_not_copied_again(
+    served: Home, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    # A file system in memory has all times, the share's begins in 1901.
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        (Path(name) / "up").write_text("x")
+        os.utime(Path(name) / "up", ns=(0, seconds * 1_000_000_000))
+        mirror(served.url, Path(name), up=True)
+        totals, ears = mirror(served.url, Path(name), up=True)
         assert (totals.files, totals.failed) == (0, 0), ears.events
+    # A server may tell any time.
+    real = entries.to_ns
+    monkeypatch.setattr(entries, "to_ns", lambda time: seconds * 1_000_000_000)
+    monkeypatch.setattr(transfers, "to_ns", lambda time: seconds * 1_000_000_000)
+    mirror(served.url, tmp_path / "back", up=False)
+    totals, ears = mirror(served.url, tmp_path / "back", up=False)
+    assert (totals.files, totals.failed) == (0, 0), ears.events
+    monkeypatch.setattr(entries, "to_ns", real)
 
 
 def test_what_is_in_the_way_of_nothing_stays(served: Home, folder: Path, local: Path) -> None:
@@ -282,27 +293,43 @@ def test_a_file_that_was_replaced_since_it_was_listed_stays(
     assert (place / "folder" / "precious").read_text() == "p" and not (place / "gone").exists()
 
 
+@pytest.mark.parametrize("tells", [True, False])
 def test_a_server_that_lists_other_names_loses_nothing(
-    served: Home, folder: Path, local: Path, monkeypatch: pytest.MonkeyPatch
+    served: Home, folder: Path, local: Path, monkeypatch: pytest.MonkeyPatch, tells: bool
 ) -> None:
-    """Names are stored, and found, as they are given, and listed otherwise, as Samba does with those of devices."""
+    """Names are stored as they are given, and listed otherwise; both open the file. Samba does so with device names.
+
+    It tells the true name if it is asked. If a server does not, such files are an error, and nothing is lost.
+    """
     (local / "CON").mkdir()
     (local / "CON" / "inner").write_text("i")
     (local / "aux.txt").write_text("x")
     (folder / "extra").write_text("e")
-    real = Tree.entries
-    known = {"CON": "CX1234~F", "aux.txt": "AX1234~9.TXT"}
+    substitutes = {"CON": "CX1234~F", "aux.txt": "AX1234~9.TXT"}
+    listed, create = Tree.entries, Tree.create
 
-    async def listed(self: Tree, *words: Any) -> Any:
-        async for entry in real(self, *words):
-            yield entry._replace(name=known.get(entry.name, entry.name))
+    async def other_names(self: Tree, *words: Any) -> Any:
+        async for entry in listed(self, *words):
+            yield entry._replace(name=substitutes.get(entry.name, entry.name))
 
-    monkeypatch.setattr(Tree, "entries", listed)
+    async def both_names(self: Tree, name: str, *words: Any, **options: Any) -> Any:
+        for true, other in substitutes.items():
+            name = name.replace(other, true)
+        return await create(self, name, *words, **options)
+
+    monkeypatch.setattr(Tree, "entries", other_names)
+    monkeypatch.setattr(Tree, "create", both_names)
+    if not tells:
+        monkeypatch.setattr(names, "may_be_substitute", lambda name: False)
     totals, ears = mirror(served.url, local, up=True, delete=True)
     assert (totals.failed, totals.removed) == (0, 1), ears.events
     for _ in range(3):
-        mirror(served.url, local, up=True, delete=True)
+        totals, ears = mirror(served.url, local, up=True, delete=True)
+        assert (totals.failed, totals.removed, totals.files) == ((0, 0, 0) if tells else (1, 0, 0)), ears.events
         assert (folder / "CON" / "inner").read_text() == "i" and (folder / "aux.txt").read_text() == "x"
+    (local / "aux.txt").unlink()
+    mirror(served.url, local, up=True, delete=True)
+    assert (folder / "CON" / "inner").read_text() == "i" and not (folder / "aux.txt").exists()
 
 
 def test_read_only_files_are_replaced_and_removed(served: Home, folder: Path, local: Path) -> None:
