@@ -174,23 +174,25 @@ class Copier:
                 await self._remove(place, item, place.show(item.path))
         while self._asides:
             place, item, path = self._asides[-1]
-            await self._remove(place, item._replace(path=path), place.show(item.path))
+            there = item if self.options.dry_run else item._replace(path=path)
+            await self._remove(place, there, place.show(item.path))
             self._asides.pop()
 
     async def _remove(self, place: Place, item: Item, shown: str) -> None:
-        gone = True
+        """Remove an entry; of a folder that has what ``_keeps`` names, the rest."""
 
         async def remove() -> None:
-            nonlocal gone
-            gone = await place.remove(item, self._keeps)
-
-        if not self.options.dry_run and not await self._quietly(shown, remove()):
-            return
-        if gone:
-            self.totals.removed += 1
-            self.observer.event(Event("remove", shown))
-        else:
+            whole = await place.remove(item, self._keeps, dry_run=True) if self.options.exclude or self._used else True
+            if whole and await place.remove(item, self._keeps, self.options.dry_run):
+                self.totals.removed += 1
+                self.observer.event(Event("remove", shown))
+                return
             self.observer.event(Event("stay", shown, text="it has what --exclude leaves out"))
+            for below in await place.entries(item.path):
+                if below.kind is not Kind.UNUSABLE and not self._keeps(below):
+                    await self._remove(place, below, place.show(below.path))
+
+        await self._quietly(shown, remove())
 
     def _keeps(self, item: Item) -> bool:
         return self._excluded(item) or (item.file_id != 0 and item.file_id in self._used)
@@ -382,18 +384,25 @@ class Copier:
         """Rename an entry of the target that is of another kind aside; return False if it has to stay."""
         if old.kind is wanted:
             return True
-        if not self.options.delete:
-            remedy = "sync --delete removes it" if self.options.mirror else "remove it first"
-            reason = f"a {old.kind.value} has the name of a {wanted.value}; {remedy}"
-            self._failed(target.show(old.path), errors.make(errno.EEXIST, old.path, reason=reason))
-            return False
+        shown = target.show(old.path)
         aside = _Aside(target, old, names.aside_of(old.path, os.urandom(4).hex()))
-        renamed = self.options.dry_run or await self._quietly(
-            target.show(old.path), target.rename(old.path, aside.path)
-        )
-        if renamed:
-            self._asides.append(aside)
-        return renamed
+        remedy = "" if self.options.delete else "sync --delete removes it" if self.options.mirror else "remove it first"
+        try:
+            if not remedy and not await target.remove(old, self._keeps, dry_run=True):
+                remedy = "it has what --exclude leaves out"
+            if not remedy and not self.options.dry_run:
+                await target.rename(old.path, aside.path)
+        except OSError as error:
+            if is_fatal(error):
+                raise
+            self._failed(shown, error)
+            return False
+        if remedy:
+            reason = f"a {old.kind.value} has the name of a {wanted.value}; {remedy}"
+            self._failed(shown, errors.make(errno.EEXIST, old.path, reason=reason))
+            return False
+        self._asides.append(aside)
+        return True
 
     async def _is_same(self, source: Place, item: Item, target: Place, old: Item) -> bool:
         if not self.options.only_changed or (item.kind, old.kind) != (Kind.FILE, Kind.FILE) or item.size != old.size:

@@ -91,8 +91,8 @@ class Place(Protocol):
     async def make_folder(self, path: str) -> None:
         """Make a folder, and those above it; do nothing if it is there."""
 
-    async def remove(self, item: Item, keeps: Keeps) -> bool:
-        """Remove an entry: a folder with everything below it, of a link the link alone.
+    async def remove(self, item: Item, keeps: Keeps, dry_run: bool = False) -> bool:
+        """Remove an entry: a folder with everything below it, of a link the link alone. ``dry_run`` only looks.
 
         What another file has replaced since it was listed stays (ESTALE). So does what ``keeps`` names, and the folders
         that have it: return False then.
@@ -172,24 +172,25 @@ class LocalPlace:
             raise NotADirectoryError(errno.ENOTDIR, "a symbolic link, and not a folder", str(place))
         place.mkdir(parents=True, exist_ok=True)
 
-    async def remove(self, item: Item, keeps: Keeps) -> bool:
+    async def remove(self, item: Item, keeps: Keeps, dry_run: bool = False) -> bool:
         """Remove an entry."""
-        return await asyncio.to_thread(self._remove, item, keeps)
+        return await asyncio.to_thread(self._remove, item, keeps, dry_run)
 
-    def _remove(self, item: Item, keeps: Keeps) -> bool:
+    def _remove(self, item: Item, keeps: Keeps, dry_run: bool) -> bool:
         folder = os.open(self.at(item.path).parent, _OPEN_FOLDER)
         try:
-            return self._remove_in(folder, item, keeps)
+            return self._remove_in(folder, item, keeps, dry_run)
         finally:
             os.close(folder)
 
-    def _remove_in(self, above: int, item: Item, keeps: Keeps) -> bool:
+    def _remove_in(self, above: int, item: Item, keeps: Keeps, dry_run: bool) -> bool:
         """Remove an entry of an open folder. It follows no symbolic links, not even those that are made meanwhile."""
         now = _item(item.path, os.stat(item.name, dir_fd=above, follow_symlinks=False))
         if not is_same_entry(now, item):
             raise OSError(errno.ESTALE, REPLACED, self.show(item.path))
         if item.kind is not Kind.FOLDER:
-            os.unlink(item.name, dir_fd=above)
+            if not dry_run:
+                os.unlink(item.name, dir_fd=above)
             return True
         check_depth(item.path)
         folder = os.open(item.name, _OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=above)
@@ -197,11 +198,11 @@ class LocalPlace:
             with os.scandir(folder) as found:
                 listed = list(_listed(item.path, found))
             wanted = [below for below in listed if not keeps(below)]
-            removed = [self._remove_in(folder, below, keeps) for below in wanted]
+            removed = [self._remove_in(folder, below, keeps, dry_run) for below in wanted]
             gone = len(wanted) == len(listed) and all(removed)
         finally:
             os.close(folder)
-        if gone:
+        if gone and not dry_run:
             os.rmdir(item.name, dir_fd=above)
         return gone
 
@@ -340,7 +341,7 @@ class SharePlace:
         if self.at(path):
             await self.share.mkdir(self.at(path), parents=True, exist_ok=True)
 
-    async def remove(self, item: Item, keeps: Keeps) -> bool:
+    async def remove(self, item: Item, keeps: Keeps, dry_run: bool = False) -> bool:
         """Remove an entry. READONLY files are removed, too, as a local folder's are."""
         gone = True
         if item.kind is Kind.FOLDER:
@@ -349,9 +350,9 @@ class SharePlace:
             wanted = [one for one in below if not keeps(one)]
             gone = len(wanted) == len(below)
             for at in range(0, len(wanted), AT_ONCE):
-                batch = (self.remove(one, keeps) for one in wanted[at : at + AT_ONCE])
+                batch = (self.remove(one, keeps, dry_run) for one in wanted[at : at + AT_ONCE])
                 gone = all(await together(batch)) and gone
-        if gone:
+        if gone and not dry_run:
             path, when = self.at(item.path), item.modified_ns
             entry = Entry(item.name, path, item.size, 0, item.attributes, 0, 0, when, 0, file_id=item.file_id)
             await self.share.remove_listed(entry, force=True)

@@ -595,9 +595,10 @@ class Share:
             changed = entry.is_file() and (now.size, now.modified_ns) != (entry.size, entry.modified_ns)
             if changed or (entry.file_id and await _id_of(tree, file) != entry.file_id):
                 raise _another(entry.path)
-            await _mark(tree, file, clear_read_only=force and now.read_only)
+            await _mark(tree, file, clear)
 
-        access = int(Access.DELETE | Access.READ_ATTRIBUTES) | (int(Access.WRITE_ATTRIBUTES) if force else 0)
+        clear = force and entry.read_only
+        access = int(Access.DELETE | Access.READ_ATTRIBUTES) | (int(Access.WRITE_ATTRIBUTES) if clear else 0)
         with self._named(entry.path):
             await self._with_open(entry.path, access, _kind_of(entry) | _ITSELF, compare_and_mark)
 

@@ -260,7 +260,8 @@ def test_a_removal_leaves_what_is_excluded_and_its_folders(
     (place / "extra" / "gone").write_text("g")
     totals, ears = mirror(served.url, local, up=up, delete=True, exclude=("*.tmp",))
     assert [path.name for path in (place / "extra").rglob("*")] == ["sub", "keep.tmp"], ears.events
-    assert (totals.removed, totals.failed) == (0, 0) and "--exclude" in ears.texts
+    assert (totals.removed, totals.failed) == (1, 0) and "--exclude" in ears.texts
+    assert (ears.said("remove"), ears.said("stay")) == (["gone"], ["extra", "sub"])
 
 
 @pytest.mark.parametrize("up", [True, False])
