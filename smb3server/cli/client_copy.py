@@ -17,12 +17,13 @@ from smb3server.cli.client_options import (
     Shares,
     address_of,
     connection_options,
+    names_folder,
     run,
     shown,
     size_text,
     take,
 )
-from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
+from smb3server.cli.exits import EXIT_FAILED, EXIT_USAGE, CommandError
 
 if TYPE_CHECKING:
     from smb3server.remote.mirror import Options, Totals
@@ -102,20 +103,26 @@ async def _sources(shares: Shares, texts: Sequence[str]) -> list[tuple[Place, It
             for share, path in await shares.expand(text):
                 folder, name = split(path)
                 place: Place = SharePlace(share, folder)
-                item = await place.look(name)
-                if item is None:
-                    raise CommandError(f"{shown(text)}: no such file or folder")
-                found.append((place, item))
+                found.append((place, _existing(text, await place.look(name))))
             continue
         local = Path(text)
         # "." and ".." have no name of their own.
         base = local.parent if local.name not in ("", "..") else local.resolve().parent
         place = LocalPlace(base)
         item = await place.look(local.name if base == local.parent else local.resolve().name)
-        if item is None:
-            raise CommandError(f"{shown(text)}: no such file or folder")
-        found.append((place, item))
+        found.append((place, _existing(text, item)))
     return found
+
+
+def _existing(text: str, item: Item | None) -> Item:
+    """Return what an argument names. Raises ``CommandError`` if there is nothing, or a file where a slash follows."""
+    from smb3server.remote.places import Kind
+
+    if item is None:
+        raise CommandError(f"{shown(text)}: no such file or folder")
+    if names_folder(text) and item.kind is Kind.FILE:
+        raise CommandError(f"{shown(text)}: a file, and not a folder")
+    return item
 
 
 async def _entries(shares: Shares, sources: Sequence[str], target: str) -> list[_Entry]:
@@ -138,12 +145,11 @@ async def _entries(shares: Shares, sources: Sequence[str], target: str) -> list[
         whole, above, name = LocalPlace(local), LocalPlace(local.parent), local.name
     there = await whole.look("")
     if there is not None and there.kind is Kind.FOLDER:
-        return [(place, item, whole, split(item.path)[1] or _last(place)) for place, item in found]
-    if len(found) > 1 or target.endswith("/"):
-        if there is not None or not target.endswith("/"):
-            raise CommandError(f"{shown(target)}: not a folder, and there are {len(found)} things to copy")
-        await whole.make_folder("")
-        return [(place, item, whole, split(item.path)[1] or _last(place)) for place, item in found]
+        return [(place, item, whole, item.name or _last(place)) for place, item in found]
+    if names_folder(target):
+        raise CommandError(f"{shown(target)}: no such folder; make it first, or write the name without the slash")
+    if len(found) > 1:
+        raise CommandError(f"{shown(target)}: not a folder, and there are {len(found)} things to copy")
     return [(place, item, above, name) for place, item in found]
 
 
@@ -171,7 +177,7 @@ def _copy(given: dict[str, Any], how: Options, find: Callable[[Shares], Any]) ->
                 print("interrupted; the same command with --continue goes on", file=sys.stderr)
                 raise
         _conclude(shares, totals, time.monotonic() - began, quiet=quiet, as_json=as_json, dry_run=dry_run)
-        return EXIT_FAILED if totals.failed else EXIT_DONE
+        return EXIT_FAILED if totals.failed else shares.listed_all
 
     return run(connection, work)
 
@@ -223,6 +229,8 @@ def _conclude(shares: Shares, totals: Totals, seconds: float, *, quiet: bool, as
 @click.argument("words", nargs=-1, required=True, metavar=f"{_URL}... [LOCAL]")
 def get(words: tuple[str, ...], recursive: bool, resume: bool, update: bool, **options: Any) -> int:
     """Copy files of shares to this machine: into LOCAL if it is a folder, or under that name. Default: here.
+
+    LOCAL with a slash at its end has to be a folder. No two files get the same name.
 
     A file appears when it is complete. What was copied of it until an interruption stays beside it (NAME.*.part), and
     --continue goes on from there. Patterns: * ? [...] and ** for any folders.
@@ -298,15 +306,23 @@ def cp(source: tuple[str, ...], target: str, recursive: bool, resume: bool, upda
 @connection_options
 @click.option("--delete", is_flag=True, help="Remove what the source does not have.")
 @click.option("--checksum", is_flag=True, help="Compare the content of files of one size, and not their times.")
+@click.option(
+    "--modify-window",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Take times that differ by this much for the same.",
+)
 @_copy_options
 @click.argument("source", metavar="SOURCE")
 @click.argument("target", metavar="TARGET")
-def sync(source: str, target: str, delete: bool, checksum: bool, **options: Any) -> int:
+def sync(source: str, target: str, delete: bool, checksum: bool, modify_window: float, **options: Any) -> int:
     """Make the folder TARGET the copy of the folder SOURCE; one of them, or both, are of shares.
 
-    Files whose copy has their size and time are left out. Nothing outside TARGET is ever changed. With --delete,
-    nothing is removed before everything is copied, and nothing at all if something could not be copied; what --exclude
-    leaves out stays.
+    Files whose copy has their size and time are left out; on FAT, which counts in 2 seconds, times may differ by that.
+    Nothing outside TARGET is ever changed. With --delete, nothing is removed before everything is copied, and nothing
+    at all if something could not be copied; what --exclude leaves out stays, and so do the folders that have it.
 
     \b
     Examples:
@@ -315,7 +331,16 @@ def sync(source: str, target: str, delete: bool, checksum: bool, **options: Any)
 
     Exit status: 0 the copy is complete, 1 it is not, 2 wrong usage, 3 the server cannot be reached, 130 interrupted.
     """
-    how = _options(options, recursive=True, resume=True, only_changed=True, checksum=checksum, delete=delete)
+    how = _options(
+        options,
+        recursive=True,
+        resume=True,
+        only_changed=True,
+        mirror=True,
+        checksum=checksum,
+        delete=delete,
+        window_ns=int(modify_window * 1_000_000_000),
+    )
 
     async def find(shares: Shares) -> list[_Entry]:
         from smb3server.remote.address import is_remote

@@ -78,7 +78,7 @@ def ls(address: tuple[str, ...], long: bool, recursive: bool, human: bool, as_js
             elif not share.hidden:
                 print(f"{shown(share.name)}/")
 
-    async def work(shares: Shares) -> None:
+    async def work(shares: Shares) -> int:
         for text in address:
             listed = await shares.of_server(text)
             if listed is not None:
@@ -96,6 +96,7 @@ def ls(address: tuple[str, ...], long: bool, recursive: bool, human: bool, as_js
                     entries = [entry async for entry in share.scandir(path)]
                     for entry in sorted(entries, key=lambda entry: entry.name):
                         show(entry, entry.name)
+        return shares.listed_all
 
     return run(take(options), work)
 
@@ -124,11 +125,12 @@ def tree(address: str, depth: int | None, **options: Any) -> int:
             if entry.is_dir() and left != 1:
                 await draw(share, entry.path, lead + ("    " if last else "│   "), left and left - 1)
 
-    async def work(shares: Shares) -> None:
+    async def work(shares: Shares) -> int:
         for share, path in await shares.expand(address):
             print(shown(f"{share.address}/{path}".rstrip("/")))
             await draw(share, path, "", depth)
         print(f"{counts[0]} folders, {counts[1]} files")
+        return shares.listed_all
 
     return run(take(options), work)
 
@@ -197,7 +199,7 @@ def du(address: tuple[str, ...], summarize: bool, human: bool, as_json: bool, **
             show(path, size, files)
         return size, files
 
-    async def work(shares: Shares) -> None:
+    async def work(shares: Shares) -> int:
         for text in address:
             for share, path in await shares.expand(text):
                 entry = await share.stat(path)
@@ -205,6 +207,7 @@ def du(address: tuple[str, ...], summarize: bool, human: bool, as_json: bool, **
                     await add(share, path, True)
                 else:
                     show(path, entry.size, 1)
+        return shares.listed_all
 
     return run(take(options), work)
 

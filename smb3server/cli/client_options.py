@@ -133,6 +133,11 @@ class Shares:
         """The shares that were used."""
         return list(self._found.values())
 
+    @property
+    def listed_all(self) -> int:
+        """The exit status of a command that lists folders: failed if names had to be left out."""
+        return EXIT_FAILED if any(share.left_out for share in self.connected) else EXIT_DONE
+
     async def at(self, address: Address) -> Share:
         """Return the share of an address, connected at its root."""
         from smb3server.remote.address import Address
@@ -233,6 +238,11 @@ def address_of(text: str) -> Address:
             file=sys.stderr,
         )
     return address
+
+
+def names_folder(text: str) -> bool:
+    """Return whether a word of the command line can only name a folder."""
+    return text.endswith(("/", "\\") if text.startswith("\\\\") else "/")
 
 
 def shown(text: str) -> str:

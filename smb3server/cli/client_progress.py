@@ -24,7 +24,7 @@ from smb3server.remote.transfers import Progress as OnProgress
 
 WORTH_A_RATE = 1 << 20
 """Bytes of a file from which its rate says something."""
-_WORDS = {"folder": "folder", "remove": "removed", "skip": "skipped", "error": "error"}
+_WORDS = {"folder": "folder", "remove": "removed", "skip": "skipped", "stay": "stays", "error": "error"}
 
 
 class Reporter:

@@ -5,22 +5,33 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
+from collections.abc import AsyncGenerator
 
 from smb3server.remote import errors
+from smb3server.remote.entries import filetime_of
 from smb3server.remote.handle import Handle, LostWritesError
 from smb3server.remote.link import PIECE
 from smb3server.remote.transfers import (
     Progress,
+    Range,
     Target,
     Transfer,
+    _make_sparse,
     changed,
     complete,
+    data_ranges,
     open_part,
     version_of,
     write_part,
 )
 from smb3server.wire import attributes as attr
-from smb3server.wire.file_info import BasicInformation
+from smb3server.wire.file_info import (
+    DISPOSITION,
+    NETWORK_OPEN,
+    BasicInformation,
+    DispositionInformation,
+    FileInfoClass,
+)
 from smb3server.wire.filetime import to_ns
 from smb3server.wire.fsctl import (
     COPY_CHUNK,
@@ -43,24 +54,32 @@ _CANNOT = (
 )
 
 
-async def copy(source: Handle, target: Target, *, progress: Progress | None, resume: bool, verify: bool) -> Transfer:
+async def copy(
+    source: Handle, target: Target, *, progress: Progress | None, resume: bool, sparse: bool, verify: bool
+) -> Transfer:
     """Copy an open file to ``target``. Raises ``OSError``."""
     began = time.monotonic()
     size, times = source.file.size, source.file.response
     version = version_of(f"{source.link.address.place}/{source.path}", size, to_ns(times.last_write_time))
     part, start = await open_part(target, version, resume, size)
     try:
-        by_server = source.link is target.link and await _by_server(source, part, start, size, progress)
-        if not by_server:
-            await write_part(part, source.pieces, start, size, progress)
-        if await source.size() != size:
+        ranges = await data_ranges(source, 0, size) if sparse else [(0, size)]
+        has_holes = size > 0 and ranges != [(0, size)]
+        if has_holes:
+            await _make_sparse(part)
+        by_server = await _copy_data(source, target, part, ranges, start, size, progress)
+        if await _version(source) != (size, times.last_write_time):
+            await _discard(part)
             raise changed(source.path)
         kept = BasicInformation(
             creation_time=times.creation_time,
-            last_write_time=times.last_write_time,
+            last_write_time=filetime_of(to_ns(times.last_write_time)),
             attributes=times.file_attributes & attr.SETTABLE & ~attr.SPARSE or attr.NORMAL,
         )
         await complete(target, part, kept)
+        if has_holes:
+            # Samba 4.17 forgets the attribute when a file is renamed.
+            await _make_sparse(part)
     finally:
         await part.abandon()
     if verify:
@@ -68,41 +87,74 @@ async def copy(source: Handle, target: Target, *, progress: Progress | None, res
     return Transfer(size, start, time.monotonic() - began, by_server)
 
 
-async def _by_server(source: Handle, part: Handle, start: int, size: int, progress: Progress | None) -> bool:
+async def _copy_data(
+    source: Handle, target: Target, part: Handle, ranges: list[Range], start: int, size: int, progress: Progress | None
+) -> bool:
+    """Copy ranges of data, and return whether the server did it."""
+    begin = start
+    while source.link is target.link:
+        try:
+            if await _by_server(source, part, cut(ranges, begin, size), size, progress):
+                return True
+            break
+        except LostWritesError:
+            part.go_back()
+            begin = 0
+    await write_part(part, lambda begin, end: _pieces(source, cut(ranges, begin, end)), start, size, progress)
+    return False
+
+
+def cut(ranges: list[Range], begin: int, end: int) -> list[Range]:
+    """Return what of the ranges lies between two offsets."""
+    return [(max(low, begin), min(high, end)) for low, high in ranges if low < end and high > begin]
+
+
+async def _version(source: Handle) -> tuple[int, int]:
+    """Return size and time of the source as they are now."""
+    found = NETWORK_OPEN.unpack(await source.do(lambda tree, file: tree.query_info(file, FileInfoClass.NETWORK_OPEN)))
+    return found.end_of_file, found.last_write_time
+
+
+async def _discard(part: Handle) -> None:
+    """Remove a part that nothing will continue."""
+    record = DISPOSITION.pack(DispositionInformation(1))
+    await part.do(lambda tree, file: tree.set_info(file, FileInfoClass.DISPOSITION, record))
+
+
+async def _pieces(source: Handle, ranges: list[Range]) -> AsyncGenerator[tuple[int, bytes], None]:
+    for begin, end in ranges:
+        async with contextlib.aclosing(source.pieces(begin, end)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+
+async def _by_server(source: Handle, part: Handle, ranges: list[Range], size: int, progress: Progress | None) -> bool:
     """Let the server copy, and write it to its disk; return False, with nothing lost, if it cannot.
     [MS-SMB2 3.2.4.20.2]
     """
-    while True:
-        try:
-            return await _copy_all(source, part, start, size, progress)
-        except LostWritesError:
-            part.go_back()
-            start = 0
-
-
-async def _copy_all(source: Handle, part: Handle, start: int, size: int, progress: Progress | None) -> bool:
-    at = start
     key = b""
-    while at < size:
-        try:
-            key = key or await _resume_key(source)
-            count = await _copy_chunks(part, key, at, size)
-        except LostWritesError:
-            raise
-        except errors.RemoteError as error:
-            if error.status == NtStatus.OBJECT_NAME_NOT_FOUND and key:
-                # The key was that of a session that is lost.
-                key = b""
-                continue
-            if error.status not in _CANNOT:
+    for begin, end in ranges:
+        at = begin
+        while at < end:
+            try:
+                key = key or await _resume_key(source)
+                count = await _copy_chunks(part, key, at, end)
+            except LostWritesError:
                 raise
-            return False
-        if not count:
-            raise errors.make(errno.EIO, source.path, reason="the server copied nothing")
-        at += count
-        if progress is not None:
-            progress(at, size)
-    if part.file.size > size or not size:
+            except errors.RemoteError as error:
+                if error.status == NtStatus.OBJECT_NAME_NOT_FOUND and key:
+                    # The key was that of a session that is lost.
+                    key = b""
+                    continue
+                if error.status not in _CANNOT:
+                    raise
+                return False
+            if not count:
+                raise errors.make(errno.EIO, source.path, reason="the server copied nothing")
+            at += count
+            if progress is not None:
+                progress(at, size)
+    if part.file.size > size or not ranges or ranges[-1][1] < size:
         await part.set_size(size)
     await part.flush()
     return True
@@ -113,9 +165,9 @@ async def _resume_key(source: Handle) -> bytes:
     return RESUME_KEY_RESPONSE.unpack(found).resume_key
 
 
-async def _copy_chunks(part: Handle, key: bytes, at: int, size: int) -> int:
-    starts = range(at, min(size, at + CHUNKS * PIECE), PIECE)
-    chunks = [CopyChunk(offset, offset, min(PIECE, size - offset)) for offset in starts]
+async def _copy_chunks(part: Handle, key: bytes, at: int, end: int) -> int:
+    starts = range(at, min(end, at + CHUNKS * PIECE), PIECE)
+    chunks = [CopyChunk(offset, offset, min(PIECE, end - offset)) for offset in starts]
     asked = COPY_CHUNK_HEADER.pack(CopyChunkHeader(key, len(chunks))) + b"".join(map(COPY_CHUNK.pack, chunks))
     output = await part.fsctl(Fsctl.SRV_COPYCHUNK_WRITE, asked, COPY_CHUNK_RESPONSE.size)
     return COPY_CHUNK_RESPONSE.unpack(output).total_bytes_written

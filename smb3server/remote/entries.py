@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import stat
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import CreateResponse
 from smb3server.wire.directory_info import ListedEntry
-from smb3server.wire.filetime import to_ns
+from smb3server.wire.filetime import from_ns, to_ns
 
 _LETTERS = {attr.READONLY: "R", attr.HIDDEN: "H", attr.SYSTEM: "S", attr.ARCHIVE: "A", attr.REPARSE_POINT: "L"}
 
@@ -31,6 +31,8 @@ class Entry:
     modified_ns: int
     changed_ns: int
     reparse_tag: int = 0
+    file_id: int = 0
+    """The file's number on its volume, as a listing tells it; 0 if it is not known."""
 
     def is_dir(self) -> bool:
         """Return whether it is a folder, and not a symbolic link to one."""
@@ -52,12 +54,12 @@ class Entry:
     @property
     def modified(self) -> datetime:
         """When the content was changed last."""
-        return datetime.fromtimestamp(self.modified_ns / 1e9, UTC)
+        return _datetime(self.modified_ns)
 
     @property
     def created(self) -> datetime:
         """When the file was made."""
-        return datetime.fromtimestamp(self.created_ns / 1e9, UTC)
+        return _datetime(self.created_ns)
 
     @property
     def letters(self) -> str:
@@ -89,6 +91,27 @@ class Entry:
         return kind | (0o555 if kind == stat.S_IFDIR else 0o444) | (0 if self.read_only else 0o200)
 
 
+def _datetime(nanoseconds: int) -> datetime:
+    """Return a time; the first or last one that Python can tell if a server names another."""
+    try:
+        return _EPOCH + timedelta(microseconds=nanoseconds // 1000)
+    except OverflowError:
+        return (datetime.min if nanoseconds < 0 else datetime.max).replace(tzinfo=UTC)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def known_id(number: int) -> int:
+    """Return a FileId, or 0 for what it is where the server has none. [MS-FSCC 2.1.9]"""
+    return 0 if number == (1 << 64) - 1 else number
+
+
+def filetime_of(nanoseconds: int) -> int:
+    """Return a time that is to be set as a FILETIME. 0 and less would mean other things. [MS-FSCC 2.4.7]"""
+    return min(max(from_ns(nanoseconds), 1), (1 << 63) - 1)
+
+
 def of_listing(listed: ListedEntry, name: str, path: str) -> Entry:
     """Return the entry of a listing."""
     return Entry(
@@ -102,6 +125,7 @@ def of_listing(listed: ListedEntry, name: str, path: str) -> Entry:
         to_ns(listed.last_write_time),
         to_ns(listed.change_time),
         listed.reparse_tag,
+        known_id(listed.file_id),
     )
 
 

@@ -6,17 +6,21 @@ import asyncio
 import contextlib
 import errno
 import fnmatch
+import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace as changed_copy
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
 from smb3server.client.files import READ, SHARE_ALL, RemoteFile, Tree
+from smb3server.process.log_lines import printable
 from smb3server.remote import copying, entries, errors, names, transfers
 from smb3server.remote.credentials import Login
-from smb3server.remote.entries import Entry
+from smb3server.remote.entries import Entry, filetime_of
 from smb3server.remote.file import MODES, File, normal_mode
 from smb3server.remote.handle import Handle, open_handle
 from smb3server.remote.link import Link
@@ -27,22 +31,30 @@ from smb3server.wire.create import Access, CreateDisposition, CreateOptions, Sha
 from smb3server.wire.file_info import (
     BASIC,
     DISPOSITION,
+    INTERNAL,
     BasicInformation,
     DispositionInformation,
     FileInfoClass,
     RenameInformation,
+    decode_all,
     encode_rename,
 )
-from smb3server.wire.filetime import from_ns
-from smb3server.wire.fs_info import FULL_SIZE, FsInfoClass
+from smb3server.wire.fs_info import FULL_SIZE, FsInfoClass, decode_attribute
 from smb3server.wire.query_info import InfoType
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
+from smbdirect.errors import DecodeError
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 StrPath = str | os.PathLike[str]
 AT_ONCE = 32
 """Files that are removed at the same time."""
+MAX_DEPTH = 256
+"""Folders within folders; deeper ones are taken for a folder that contains itself. This server allows as many."""
+MAX_ENTRIES = 1 << 20
+"""Entries of one folder, which are kept in memory."""
+REPLACED = "it was changed or replaced since it was listed, and stays"
 _LOOK = int(Access.READ_ATTRIBUTES | Access.SYNCHRONIZE)
 _FOLDER = int(CreateOptions.DIRECTORY_FILE)
 _NO_FOLDER = int(CreateOptions.NON_DIRECTORY_FILE)
@@ -68,6 +80,14 @@ class Change(NamedTuple):
 
 Walked = tuple[str, list[Entry], list[Entry]]
 """A folder, the folders in it, and its other entries."""
+
+
+class Listing(NamedTuple):
+    """What a folder has."""
+
+    entries: list[Entry]
+    unusable: list[str]
+    """Names that no entry can have. The server chose them: they may contain anything."""
 
 
 class Usage(NamedTuple):
@@ -98,6 +118,8 @@ class Share:
     def __init__(self, link: Link, login: Login, *, map_names: bool = True) -> None:
         self.link = link
         self.address = link.address
+        self.left_out = 0
+        """Entries that were left out of listings, because no entry can have their name."""
         self._login = login
         self._map_names = map_names
 
@@ -205,6 +227,21 @@ class Share:
                     raise
             return await self.link.again(lambda tree: look(tree, _ITSELF))
 
+    async def file_id(self, path: StrPath = "") -> int:
+        """Return the number that a file or folder has on its volume; 0 if the server has none."""
+        clean = names.clean(path)
+
+        async def look(tree: Tree) -> int:
+            file = await tree.create(self._on_share(clean), _LOOK)
+            try:
+                return await _id_of(tree, file)
+            finally:
+                if tree.client.closed is None:
+                    await tree.close(file)
+
+        with self._named(clean):
+            return entries.known_id(await self.link.again(look))
+
     async def exists(self, path: StrPath) -> bool:
         """Return whether there is a file or folder of this name."""
         return await self._kind(path) is not None
@@ -230,34 +267,82 @@ class Share:
     async def scandir(self, path: StrPath = "") -> AsyncGenerator[Entry, None]:
         """Yield the entries of a folder, in the server's order.
 
-        A name that no entry of a folder can have ends the listing with an error (EPROTO): it might lead elsewhere.
+        A name that no entry of a folder can have is left out, with a line in the log: it might lead elsewhere.
         """
         clean = names.clean(path)
         for entry in await self._list(clean):
             yield entry
 
     async def _list(self, path: str) -> list[Entry]:
-        async def read(tree: Tree) -> list[Entry]:
-            folder = await tree.create(self._on_share(path), READ, CreateDisposition.OPEN, _FOLDER)
+        found = await self.listing(path)
+        if found.unusable:
+            log.warning(
+                "%s: the server lists %s, which cannot be the name of an entry; left out: %d",
+                printable(path or str(self.address), 1024),
+                printable(repr(found.unusable[0]), 1024),
+                len(found.unusable),
+            )
+            self.left_out += len(found.unusable)
+        return found.entries
+
+    async def listing(self, path: StrPath = "", file_id: int = 0) -> Listing:
+        """Return the entries of a folder, and the names that no entry can have.
+
+        With ``file_id`` the folder must be that one (ESTALE). A folder too deep to be true (ELOOP) is refused, and
+        one with more entries than this machine should keep (EFBIG): a hostile server can list for ever.
+        """
+        clean = names.clean(path)
+        if clean.count("/") >= MAX_DEPTH:
+            raise errors.make(errno.ELOOP, clean, reason=f"more than {MAX_DEPTH} folders within each other")
+
+        async def read(tree: Tree) -> Listing:
+            folder = await tree.create(self._on_share(clean), READ, CreateDisposition.OPEN, _FOLDER)
             found: list[Entry] = []
+            unusable: list[str] = []
             try:
+                if file_id and await _id_of(tree, folder) != file_id:
+                    raise _another(clean)
                 async with contextlib.aclosing(tree.entries(folder)) as listed:
-                    async for entry in listed:
-                        if entry.name in (".", ".."):
+                    async for one in listed:
+                        if one.name in (".", ".."):
                             continue
+                        if len(found) + len(unusable) >= MAX_ENTRIES:
+                            raise errors.make(errno.EFBIG, clean, reason=f"a folder of more than {MAX_ENTRIES} entries")
                         # A backslash separates names on the wire, so no name may have one before it is translated.
-                        name = self._from_share(entry.name)
-                        if "\\" in entry.name or not names.is_listable(name):
-                            reason = f"the server lists {entry.name!r}, which cannot be the name of an entry"
-                            raise errors.make(errno.EPROTO, path, reason=reason)
-                        found.append(entries.of_listing(entry, name, names.join(path, name)))
+                        name = self._from_share(one.name)
+                        if "\\" in one.name or not names.is_listable(name):
+                            unusable.append(one.name)
+                            continue
+                        found.append(entries.of_listing(one, name, names.join(clean, name)))
+                for number, entry in enumerate(found):
+                    if names.may_be_substitute(entry.name):
+                        found[number] = await self._with_true_name(tree, entry)
             finally:
                 if tree.client.closed is None:
                     await tree.close(folder)
-            return found
+            return Listing(found, unusable)
 
-        with self._named(path):
+        with self._named(clean):
             return await self.link.again(read)
+
+    async def _with_true_name(self, tree: Tree, entry: Entry) -> Entry:
+        """Return an entry that a server may have listed under a substitute, with its own name if that can be opened.
+
+        Samba lists CON as CSHOFG~F. [MS-FSCC 2.4.2]
+        """
+        try:
+            file = await tree.create(self._on_share(entry.path), _LOOK, options=_ITSELF)
+            try:
+                _, whole = decode_all(await tree.query_info(file, FileInfoClass.ALL))
+            finally:
+                await tree.close(file)
+        except (StatusError, DecodeError):
+            return entry
+        name = whole.rpartition("\\")[2]
+        if not names.can_travel(name):
+            return entry
+        name = self._from_share(name)
+        return changed_copy(entry, name=name, path=names.join(names.split(entry.path)[0], name))
 
     async def listdir(self, path: StrPath = "") -> list[str]:
         """Return the names in a folder."""
@@ -320,10 +405,15 @@ class Share:
         total, free = size.total_units * unit, size.caller_available_units * unit
         return Usage(total, total - size.actual_available_units * unit, free)
 
-    async def _volume(self, tree: Tree) -> bytes:
+    async def file_system(self) -> str:
+        """Return the name that the server has for its file system, as NTFS or FAT32. [MS-FSCC 2.5.1]"""
+        with self._named(""):
+            return decode_attribute(await self.link.again(partial(self._volume, level=FsInfoClass.ATTRIBUTE)))
+
+    async def _volume(self, tree: Tree, level: int = FsInfoClass.FULL_SIZE) -> bytes:
         root = await tree.create(self._on_share(""), _LOOK)
         try:
-            return await tree.query_info(root, FsInfoClass.FULL_SIZE, InfoType.FILESYSTEM)
+            return await tree.query_info(root, level, InfoType.FILESYSTEM)
         finally:
             if tree.client.closed is None:
                 await tree.close(root)
@@ -370,13 +460,17 @@ class Share:
 
         The data goes to a file beside it (``NAME.*.part``), which takes its name when it is complete. With ``resume``
         such a file of an interrupted download of the same version is continued. Holes stay holes with ``sparse``.
-        ``verify`` reads both files again and compares them. The file gets the time of its source. ``exact`` refuses a
-        folder that has the name of the target.
+        ``verify`` reads both files again and compares them. The file gets the time of its source, and the mode of the
+        file that it replaces; a symbolic link is written through, as by ``open``. ``exact`` refuses a folder that has
+        the name of the target, and replaces a link.
         """
         clean = names.clean(path)
         target = Path(local)
-        if not exact and target.is_dir():
-            target /= names.split(clean)[1]
+        if not exact:
+            if target.is_dir():
+                target /= names.split(clean)[1]
+            if target.is_symlink():
+                target = target.resolve(strict=True)
         with self._named(clean):
             source = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
         try:
@@ -397,16 +491,18 @@ class Share:
         verify: bool = False,
         attributes: int = 0,
         exact: bool = False,
+        replace: bool = True,
     ) -> Transfer:
         """Copy a local file to a file of the share, or into a folder of it; see ``download``.
 
-        ``attributes`` are FILE_ATTRIBUTE_* that the file gets when it is complete.
+        ``attributes`` are FILE_ATTRIBUTE_* that the file gets when it is complete. Without ``replace`` a name that is
+        taken then is an error (EEXIST).
         """
         source, clean = Path(local), names.clean(path)
         if not exact and (not clean or str(path).endswith("/") or await self.is_dir(clean)):
             clean = names.join(clean, source.name)
         return await transfers.upload(
-            _Target(self, clean),
+            _Target(self, clean, replace),
             source,
             progress=progress,
             resume=resume,
@@ -423,10 +519,12 @@ class Share:
         to: Share | None = None,
         progress: Progress | None = None,
         resume: bool = False,
+        sparse: bool = True,
         verify: bool = False,
         exact: bool = False,
+        replace: bool = True,
     ) -> Transfer:
-        """Copy a file to another name on this share, or to the share ``to``.
+        """Copy a file to another name on this share, or to the share ``to``; see ``upload``.
 
         On one share the server copies, and no data travels [MS-SMB2 3.2.4.20.2]; if it cannot, and between shares, the
         data goes through this machine. Times and attributes are kept.
@@ -435,13 +533,18 @@ class Share:
         clean_target = names.clean(target)
         if not exact and (not clean_target or await other.is_dir(clean_target)):
             clean_target = names.join(clean_target, names.split(clean)[1])
-        if other is self and clean.casefold() == clean_target.casefold():
+        if other is self and names.key(clean) == names.key(clean_target):
             raise errors.make(errno.EINVAL, clean, reason="source and target are the same file", to=clean_target)
         with self._named(clean):
             handle = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
         try:
             return await copying.copy(
-                handle, _Target(other, clean_target), progress=progress, resume=resume, verify=verify
+                handle,
+                _Target(other, clean_target, replace),
+                progress=progress,
+                resume=resume,
+                sparse=sparse,
+                verify=verify,
             )
         finally:
             await handle.close()
@@ -464,29 +567,46 @@ class Share:
             await self.mkdir(above, parents=True, exist_ok=True)
             await self.mkdir(clean, exist_ok=exist_ok)
 
-    async def remove(self, path: StrPath) -> None:
-        """Remove a file, or a symbolic link."""
-        await self._remove(names.clean(path), _NO_FOLDER)
+    async def remove(self, path: StrPath, *, force: bool = False) -> None:
+        """Remove a file, or a symbolic link; with ``force`` a READONLY one, too."""
+        clean = names.clean(path)
+        await self._remove(clean, _NO_FOLDER, force and (await self.stat(clean)).read_only)
 
     async def rmdir(self, path: StrPath) -> None:
         """Remove an empty folder."""
         await self._remove(names.clean(path), _FOLDER)
 
-    async def _remove(self, path: str, options: int) -> None:
+    async def _remove(self, path: str, options: int, clear_read_only: bool = False) -> None:
         """Mark for deletion rather than open with DELETE_ON_CLOSE: errors are told then. [MS-FSA 2.1.5.15.3]"""
         if not path:
             raise errors.make(errno.EBUSY, str(self.address), reason="it is the folder that was connected to")
-        record = DISPOSITION.pack(DispositionInformation(1))
+        access = int(Access.DELETE) | (int(Access.WRITE_ATTRIBUTES) if clear_read_only else 0)
         with self._named(path):
-            await self._with_open(
-                path,
-                int(Access.DELETE),
-                options | _ITSELF,
-                lambda tree, file: tree.set_info(file, FileInfoClass.DISPOSITION, record),
-            )
+            await self._with_open(path, access, options | _ITSELF, partial(_mark, clear_read_only=clear_read_only))
 
-    async def rmtree(self, path: StrPath, *, ignore_missing: bool = False) -> int:
-        """Remove a folder and everything below it; return how many entries. Symbolic links are not followed."""
+    async def remove_listed(self, entry: Entry, *, force: bool = False) -> None:
+        """Remove an entry of a listing if it still is what was listed; a folder must be empty.
+
+        Another file of that name, or a file that was changed, stays (ESTALE). ``force`` removes READONLY ones, too.
+        """
+
+        async def compare_and_mark(tree: Tree, file: RemoteFile) -> None:
+            now = entries.of_open(file.response, entry.name, entry.path)
+            changed = entry.is_file() and (now.size, now.modified_ns) != (entry.size, entry.modified_ns)
+            if changed or (entry.file_id and await _id_of(tree, file) != entry.file_id):
+                raise _another(entry.path)
+            await _mark(tree, file, clear)
+
+        clear = force and entry.read_only
+        access = int(Access.DELETE | Access.READ_ATTRIBUTES) | (int(Access.WRITE_ATTRIBUTES) if clear else 0)
+        with self._named(entry.path):
+            await self._with_open(entry.path, access, _kind_of(entry) | _ITSELF, compare_and_mark)
+
+    async def rmtree(self, path: StrPath, *, ignore_missing: bool = False, force: bool = False) -> int:
+        """Remove a folder and everything below it; return how many entries. Symbolic links are not followed.
+
+        ``force`` removes READONLY files, too.
+        """
         clean = names.clean(path)
         count = 0
         try:
@@ -494,17 +614,16 @@ class Share:
                 async for folder, _, others in walk:
                     for at in range(0, len(others), AT_ONCE):
                         batch = others[at : at + AT_ONCE]
-                        await asyncio.gather(*(self._remove_entry(entry) for entry in batch))
+                        await together(
+                            self._remove(entry.path, _kind_of(entry), force and entry.read_only) for entry in batch
+                        )
                     if folder:
-                        await self.rmdir(folder)
+                        await self._remove(folder, _FOLDER, force and (await self.stat(folder)).read_only)
                     count += len(others) + 1
         except FileNotFoundError:
             if not ignore_missing:
                 raise
         return count
-
-    async def _remove_entry(self, entry: Entry) -> None:
-        await self._remove(entry.path, _FOLDER if entry.attributes & attr.DIRECTORY else _NO_FOLDER)
 
     async def rename(self, source: StrPath, target: StrPath) -> None:
         """Rename a file or folder; fail if the new name is taken."""
@@ -527,7 +646,7 @@ class Share:
     async def utime(self, path: StrPath, modified_ns: int, *, created_ns: int = 0) -> None:
         """Set the time of the last change of a file or folder, and the time when it was made if that is not 0."""
         record = BasicInformation(
-            creation_time=from_ns(created_ns) if created_ns else 0, last_write_time=from_ns(modified_ns)
+            creation_time=filetime_of(created_ns) if created_ns else 0, last_write_time=filetime_of(modified_ns)
         )
         await self._set_basic(names.clean(path), record)
 
@@ -578,17 +697,58 @@ class Share:
                     await tree.close(folder)
 
 
+async def together(work: Iterable[Awaitable[T]]) -> list[T]:
+    """Do several things at the same time, and raise the first error when all have ended."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
 def is_pattern(name: str) -> bool:
     """Return whether a name has characters of a pattern."""
     return any(character in name for character in "*?[")
 
 
+def _another(path: str) -> errors.RemoteError:
+    """Return the error for a name that something else has than what was listed."""
+    return errors.make(errno.ESTALE, path, reason=REPLACED)
+
+
+async def _id_of(tree: Tree, file: RemoteFile) -> int:
+    """Return a file's number on its volume. [MS-FSCC 2.4.26]"""
+    return INTERNAL.unpack(await tree.query_info(file, FileInfoClass.INTERNAL)).index_number
+
+
+async def _mark(tree: Tree, file: RemoteFile, clear_read_only: bool = False) -> None:
+    """Let the server remove a file when it is closed. [MS-FSCC 2.4.11]"""
+    before = file.response.file_attributes
+    if clear_read_only:
+        await tree.set_info(file, FileInfoClass.BASIC, _with_attributes(before & ~attr.READONLY))
+    try:
+        await tree.set_info(file, FileInfoClass.DISPOSITION, DISPOSITION.pack(DispositionInformation(1)))
+    except StatusError:
+        if clear_read_only:
+            await tree.set_info(file, FileInfoClass.BASIC, _with_attributes(before))
+        raise
+
+
+def _with_attributes(attributes: int) -> bytes:
+    return BASIC.pack(BasicInformation(attributes=attributes & attr.SETTABLE or attr.NORMAL))
+
+
+def _kind_of(entry: Entry) -> int:
+    return _FOLDER if entry.attributes & attr.DIRECTORY else _NO_FOLDER
+
+
 class _Target:
     """A file of a share that is to be written: what ``transfers`` needs of it."""
 
-    def __init__(self, share: Share, path: str) -> None:
+    def __init__(self, share: Share, path: str, replace: bool) -> None:
         self.share = share
         self.path = path
+        self._replace = replace
 
     @property
     def link(self) -> Link:
@@ -608,7 +768,7 @@ class _Target:
     async def rename_part(self, part: Handle) -> None:
         """Give the complete file its name. Repeated, it does no harm: the open is that of the file itself."""
         with self.share._named(self.path):
-            await part.rename(self.share._on_share(self.path), True)
+            await part.rename(self.share._on_share(self.path), self._replace)
 
     async def open_complete(self) -> Handle:
         with self.share._named(self.path):

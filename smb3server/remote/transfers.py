@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import Protocol
 
 from smb3server.remote import errors, names
+from smb3server.remote.entries import filetime_of
 from smb3server.remote.handle import Handle, LostWritesError
 from smb3server.remote.link import MAX_IN_FLIGHT, PIECE, Link
+from smb3server.remote.local_modes import PRIVATE, take_place_of
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateDisposition
 from smb3server.wire.file_info import NETWORK_OPEN, BasicInformation, FileInfoClass
-from smb3server.wire.filetime import from_ns, to_ns
+from smb3server.wire.filetime import to_ns
 from smb3server.wire.fsctl import FILE_RANGE, FileRange
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
@@ -127,6 +129,7 @@ async def download(
         if verify:
             await _compare(source, descriptor, size, part)
         os.utime(descriptor, ns=(time.time_ns(), modified))
+        take_place_of(descriptor, target)
         part.replace(target)
     if progress is not None:
         progress(size, size)
@@ -136,7 +139,7 @@ async def download(
 @contextlib.contextmanager
 def _local_part(part: Path) -> Iterator[int]:
     """Open a part for this process alone. It stays if the block fails and has left something worth continuing."""
-    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -237,7 +240,7 @@ async def upload(
             now = os.fstat(descriptor)
             if (now.st_size, now.st_mtime_ns) != (size, status.st_mtime_ns):
                 raise changed(str(source))
-            times = BasicInformation(last_write_time=from_ns(status.st_mtime_ns), attributes=attributes)
+            times = BasicInformation(last_write_time=filetime_of(status.st_mtime_ns), attributes=attributes)
             await complete(target, part, times)
             if has_holes:
                 # Samba 4.17 forgets the attribute when a file is renamed.

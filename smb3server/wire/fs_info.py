@@ -7,8 +7,9 @@ from typing import Annotated, NamedTuple
 
 from construct import Bytes, Int8ul, Int32ul, Int64sl, Int64ul
 
-from smb3server.wire.fields import encode_name
-from smbdirect.codec import Codec
+from smb3server.wire.fields import decode_name, encode_name
+from smbdirect.codec import Buffer, Codec
+from smbdirect.errors import DecodeError
 
 
 class FsInfoClass(enum.IntEnum):
@@ -152,3 +153,12 @@ def encode_attribute(attributes: int, maximum_component_length: int, name: str) 
     """Encode FileFsAttributeInformation."""
     data = encode_name(name)
     return ATTRIBUTE_FIXED.pack(AttributeFixed(attributes, maximum_component_length, len(data))) + data
+
+
+def decode_attribute(data: Buffer) -> str:
+    """Return FileSystemName of FileFsAttributeInformation. Raises ``DecodeError``."""
+    length = ATTRIBUTE_FIXED.unpack(data)[-1]
+    name = memoryview(data)[ATTRIBUTE_FIXED.size :]
+    if length > len(name):
+        raise DecodeError("FileSystemNameLength beyond the information")
+    return decode_name(name[:length])

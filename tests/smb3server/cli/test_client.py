@@ -80,7 +80,7 @@ def test_files_and_folders(
     assert "reached by  tcp; no RDMA: " in capsys.readouterr().out
     assert client("cp", f"{url}/photos/2026/b.jpg", f"{url}/c.jpg") == 0
     assert "by the server" in capsys.readouterr().out
-    assert client("cp", "-r", f"{url}/photos", f"{url}/more/") == 0
+    assert client("mkdir", f"{url}/more") == client("cp", "-r", f"{url}/photos", f"{url}/more/") == 0
     assert (folder / "more" / "photos" / "2026" / "b.jpg").exists()
     assert client("mkdir", "-p", f"{url}/x/y") == client("mv", f"{url}/c.jpg", f"{url}/x") == 0
     assert (folder / "x" / "c.jpg").exists()

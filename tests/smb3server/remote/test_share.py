@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
+import itertools
 import os
 import shutil
 import zipfile
@@ -15,7 +17,8 @@ import pytest
 
 from smb3server.client.exposed import ExposedPool
 from smb3server.client.files import Tree
-from smb3server.remote import RemoteError, Share, connect, fabrics
+from smb3server.remote import Share, connect, fabrics
+from smb3server.remote.entries import filetime_of, of_listing
 from smb3server.remote.sync import connect as connect_sync
 from smb3server.wire.directory_info import ListedEntry
 from smb3server.wire.header import Command
@@ -161,21 +164,68 @@ def test_a_folder_of_ten_thousand(served: Home, folder: Path) -> None:
     use(served, work)
 
 
-def test_a_hostile_listing_is_refused(served: Home, folder: Path, tmp_path: Path) -> None:
+def test_names_that_lead_elsewhere_are_left_out(
+    served: Home, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "file").touch()
-    for name in ("../evil", "..\\evil", "/etc/evil", "a/b", "\\evil", "", "a\0b", "a\uf02f/x"):
+    real = Tree.entries
+    lies = ("../evil", "..\\evil", "/etc/evil", "a/b", "\\evil", "", "a\0b", "a\uf02f/x", "\ud800x", ".\uf029")
 
-        async def listed(self: Tree, directory: Any, pattern: str = "*", level: int = 0, name: str = name) -> Any:
-            yield ListedEntry(".")
+    async def listed(self: Tree, *words: Any) -> Any:
+        yield ListedEntry(".")
+        for name in lies:
             yield ListedEntry(name)
+        async for entry in real(self, *words):
+            yield entry
 
-        async def work(share: Share) -> None:
-            with pytest.raises(RemoteError, match="cannot be the name of an entry"):
-                await share.listdir()
+    async def work(share: Share) -> None:
+        assert await share.listdir() == ["file"]
+        assert share.left_out == len(lies)
+        assert [entry.name async for _, _, files in share.walk() for entry in files] == ["file"]
+        assert [entry.name for entry in await share.glob("*")] == ["file"]
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Tree, "entries", listed)
-            use(served, work)
+    monkeypatch.setattr(Tree, "entries", listed)
+    use(served, work)
+    assert "\0" not in caplog.text and "cannot be the name of an entry" in caplog.text
+
+
+def test_folders_without_an_end_are_refused(
+    served: Home, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A folder that contains itself, and one that is listed for ever."""
+    (folder / "circle").mkdir()
+    real = Share._on_share
+
+    def round_and_round(self: Share, path: str) -> str:
+        parts = path.split("/")
+        return real(self, "/".join(part for at, part in enumerate(parts) if part != "circle" or at == 0))
+
+    async def walk(share: Share) -> None:
+        async for _ in share.walk():
+            pass
+
+    async def listed(self: Tree, *words: Any) -> Any:
+        for number in itertools.count():
+            yield ListedEntry(str(number))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Share, "_on_share", round_and_round)
+        (folder / "circle" / "circle").mkdir()
+        for work in (walk, lambda share: share.glob("**/x"), lambda share: share.rmtree("circle")):
+            with pytest.raises(OSError, match="folders within each other") as caught:
+                use(served, work)
+            assert caught.value.errno == errno.ELOOP
+    monkeypatch.setattr(Tree, "entries", listed)
+    monkeypatch.setattr("smb3server.remote.share.MAX_ENTRIES", 5000)
+    with pytest.raises(OSError, match="more than 5000 entries"):
+        use(served, Share.listdir)
+
+
+def test_times_that_a_server_invents_can_be_shown() -> None:
+    for filetime in (-(1 << 63), -1, 0, 1, (1 << 63) - 1):
+        entry = of_listing(ListedEntry("x", filetime, filetime, filetime, filetime), "x", "x")
+        assert entry.modified.tzinfo is not None and entry.created.year >= 1
+    assert filetime_of(-(10**30)) == 1 and filetime_of(10**30) == (1 << 63) - 1
 
 
 def test_watching(served: Home, folder: Path) -> None:

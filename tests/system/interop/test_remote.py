@@ -184,3 +184,33 @@ def test_kerberos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rdma: str) ->
                 run(elsewhere)
     finally:
         realm.stop()
+
+
+def test_a_mirror_on_samba_keeps_names_that_windows_reserves(
+    samba: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Samba lists them, files and folders, under substitutes."""
+    url, folder = samba
+    monkeypatch.setenv("SMB3SERVER_PASSWORD", USER.password)
+    source = tmp_path / "source"
+    (source / "CON" / "Lpt1.d").mkdir(parents=True)
+    for name in ("aux.txt", "nul.log", "CON/COM1", "CON/Lpt1.d/prn", "plain"):
+        (source / name).write_text(name)
+    try:
+        for run_number in range(3):
+            assert main(["client", "sync", "--delete", str(source), f"{url}/reserved"]) == 0, capsys.readouterr().err
+            shown = capsys.readouterr()
+            assert run_number == 0 or (shown.out == "" and "5 same" in shown.err), shown
+            assert _texts(folder / "reserved") == _texts(source)
+        assert main(["client", "sync", "--delete", f"{url}/reserved", str(tmp_path / "back")]) == 0
+        assert _texts(tmp_path / "back") == _texts(source)
+        (source / "aux.txt").unlink()
+        shutil.rmtree(source / "CON" / "Lpt1.d")
+        assert main(["client", "sync", "--delete", str(source), f"{url}/reserved"]) == 0, capsys.readouterr().err
+        assert _texts(folder / "reserved") == _texts(source)
+    finally:
+        shutil.rmtree(folder / "reserved", ignore_errors=True)
+
+
+def _texts(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
