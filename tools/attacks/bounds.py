@@ -22,6 +22,9 @@ _DACL = 4
 _MOST_ACES = 2700
 """Entries with the shortest SIDs of users in a descriptor of 64 KiB."""
 _INHERITED = 3
+_MOST_STREAMS = 4096
+_STREAMS = 22
+_DELETE_ON_CLOSE = 0x1000
 
 
 def _users(count: int, flags: int = 0, same: bool = False) -> tuple[Ace, ...]:
@@ -87,3 +90,29 @@ async def locks_given_back(target: Target) -> None:
             await tree.lock(file, [*elements, LockElement(5, 1, 0x12)])
     for entry in waiting[1:]:
         entry.cancel()
+
+
+async def _many_streams(target: Target) -> None:
+    tree = await target.log_on("carol")
+    await tree.close(await tree.create("file", _READ_WRITE, _OPEN_IF))
+    count = 0
+    with contextlib.suppress(ServerError):
+        for count in range(_MOST_STREAMS):
+            await tree.close(await tree.create(f"file:n{count:04}", _READ_WRITE, _CREATE))
+    target.note(f"{count + 1} streams")
+
+
+@case(prepare=_many_streams)
+async def streams(target: Target) -> None:
+    """List 4,096 streams of a file, replace one of them, and delete the file."""
+    tree = await target.log_on("carol")
+    file = await tree.create("file", ALL, _OPEN)
+    for _ in range(5):
+        found = await tree.query_info(file, _STREAMS, size=1 << 20)
+        if len(found) < 32 * _MOST_STREAMS:
+            target.fail(f"{len(found)} bytes tell of them")
+    for _ in range(5):
+        await tree.close(await tree.create("file:n0000", ALL, _OPEN, _DELETE_ON_CLOSE))
+        await tree.close(await tree.create("file:n0000", _READ_WRITE, _CREATE))
+    await tree.close(file)
+    await tree.delete("file")
