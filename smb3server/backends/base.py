@@ -365,6 +365,11 @@ class Handle(ABC):
     def streams(self) -> list[StreamInfo]:
         """Return the unnamed stream first (files only), then alternate data streams."""
 
+    def listing_streams(self, found: list[StreamInfo]) -> Iterator[None] | None:
+        """Return steps that add what ``streams`` returns to ``found``, to be taken on another thread. None if there are
+        so few that ``streams`` is quick."""
+        return None
+
     @abstractmethod
     def rename(self, target: Path, replace: bool, user: User | None = None) -> None:
         """Rename atomically. Raises FileExistsError if the target exists and not ``replace``; EISDIR or ENOTDIR for

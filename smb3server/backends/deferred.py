@@ -151,6 +151,9 @@ class DeferredHandle(Handle):
     def streams(self) -> list[StreamInfo]:
         return self.open().streams()
 
+    def listing_streams(self, found: list[StreamInfo]) -> Iterator[None] | None:
+        return self.open().listing_streams(found)
+
     def rename(self, target: Path, replace: bool, user: User | None = None) -> None:
         self.open().rename(target, replace, user)
 

@@ -4,6 +4,6 @@ Sandbox, capabilities, log output, threads for long work and turns of the event 
 (``backends``) and sockets (``net``) do not.
 
 The modules are independent: ``turns`` and ``long_work`` (work that must not block the event loop), ``garbage``,
-``log_lines`` and ``output`` (printed text), ``secret_files`` and ``state_lock``, ``capabilities`` and ``sandbox``
-(privileges that the process drops).
+``log_lines`` and ``output`` (printed text), ``secret_files`` and ``state_lock``, ``folder_ways`` (who could lead
+the path of a folder elsewhere), ``capabilities`` and ``sandbox`` (privileges that the process drops).
 """

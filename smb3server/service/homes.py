@@ -38,8 +38,8 @@ class HomeShares:
     def _was_named(self, user: str) -> bool:
         """Return whether somebody on this machine has named the account: in the configuration, or by its unix_user.
 
-        Administrators by SMB may make accounts of any name, and would act as whoever has the home. A server that acts
-        as nobody else has no such users.
+        Administrators by SMB may make accounts of any name, and would act as whoever has the home. A server that may
+        not act as users does everything as its own.
         """
         account = self._server.users.find(user)
         return account is not None and (not account.stored or account.user is not None or not may_act())

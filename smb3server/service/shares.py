@@ -13,6 +13,7 @@ from smb3server.auth.users import Account
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.impersonate import may_act
+from smb3server.backends.names import PRIVATE_NAME
 from smb3server.commands.info.presentation import hidden_name_test, name_test
 from smb3server.config.checks import FolderDownError
 from smb3server.config.error import ConfigError
@@ -76,6 +77,12 @@ def make_share(config: Config, share: ShareConfig, notes: list[str], backend: Lo
         flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
     )
     _make_recycle_folder(made, notes)
+    if share.streams and backend.streams.refused:
+        place = quote(str(share.path / PRIVATE_NAME))
+        notes.append(
+            f"share {share.name}: alternate data streams cannot be written, as {backend.streams.refused}; remedy: "
+            f"mkdir -m 700 {place} && chown {os.geteuid()} {place}, then restart"
+        )
     return made
 
 

@@ -3,6 +3,7 @@
 Reading order: ``syscalls`` (system calls that Python's ``os`` lacks) -> ``impersonate`` (acting as a user of the host)
 -> ``case_cache`` and ``resolve`` (finding a path below the root, ignoring case) -> ``sidecar``, ``metadata`` and
 ``streams`` (data that the host's file system cannot store) -> ``file_io`` and ``release`` (data, and closing large
-files) -> ``reparse``, ``scan`` and ``namespace`` (links, listings, renames) -> ``own_changes`` and ``watch`` (changes
-by other programs) -> ``file_ids``, ``folder_names`` and ``share_root`` -> ``handle`` -> ``backend``, which opens them.
+files) -> ``reparse``, ``scan`` and ``namespace`` (links, listings, renames) -> ``kept_folders`` (those that the server
+makes in its own name) -> ``own_changes`` and ``watch`` (changes by other programs) -> ``file_ids``, ``folder_names``
+and ``share_root`` -> ``handle`` -> ``backend``, which opens them.
 """

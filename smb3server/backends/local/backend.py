@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import zlib
 from collections.abc import Callable
@@ -51,6 +52,8 @@ from smb3server.backends.local.syscalls import FileId, Statx
 from smb3server.backends.local.watch import CREATE, Watcher
 from smb3server.wire import filetime
 
+log = logging.getLogger(__name__)
+
 # A name of a module costs less to look up than a member of an enumeration.
 _FILE, _DIRECTORY, _OTHER = Kind.FILE, Kind.DIRECTORY, Kind.OTHER
 _OPEN, _CREATE = Disposition.OPEN, Disposition.CREATE
@@ -67,7 +70,8 @@ class LocalOptions:
     symlinks: str = "beneath"
     """'beneath': symlinks are followed while they stay below the root. 'never': they are not followed."""
     sidecar: str | None = None
-    """The directory for the side-car store (one per share). None means '.smb3server' in the share's root."""
+    """A directory for the side-car store (one per share), used where this server may not make '.smb3server' in the
+    share's root. What an earlier run has left in it is moved there."""
     xattrs: str = "auto"
     """The namespace of extended attributes: 'trusted', 'user', 'none' (only the side-car store is used) or 'auto'."""
     openat2: bool | None = None
@@ -118,9 +122,10 @@ class LocalBackend(Backend):
                 case_sensitive=options.case_sensitive,
                 vetoes=options.vetoes,
             )
-            self._sidecar = self._make_sidecar(options.sidecar)
+            self._sidecar, refused = self._make_sidecar(options.sidecar)
             self.store = MetadataStore(self._sidecar, None if namespace == "none" else namespace)
-            self.streams = StreamStore(self._sidecar)
+            self.streams = StreamStore(self._sidecar, None if namespace == "none" else namespace)
+            self.streams.refused = refused
             self.own = OwnChanges()
             self._watcher = Watcher(self.resolver, self.own)
             self.namespace = Namespace(self.resolver, self.store, self.own, self.read_only)
@@ -164,13 +169,44 @@ class LocalBackend(Backend):
         """See ``Backend``."""
         self._share_root.mark = mark
 
-    def _make_sidecar(self, directory: str | None) -> SideCar:
+    def _make_sidecar(self, directory: str | None) -> tuple[SideCar, str]:
+        """Return the side-car store, and why no streams can be written there, or "".
+
+        It is in the share's root, where it counts for the share's space and quotas. ``directory`` is another place for
+        small items if this server may not write to the root: users could fill the file system of the state there."""
         if directory is None:
-            return SideCar(self._open_root, names.PRIVATE_NAME, self.read_only)
+            return SideCar(self._open_root, names.PRIVATE_NAME, self.read_only), ""
         parent, name = os.path.split(os.path.abspath(directory))
-        return SideCar(
-            lambda: os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), name or "files", self.read_only
-        )
+
+        def open_parent() -> int:
+            return os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+        if self.read_only or not self._may_keep():
+            inside = SideCar(self._open_root, names.PRIVATE_NAME, self.read_only)
+            refused = "" if self.read_only else f"{names.PRIVATE_NAME} cannot be made in {self._share_root.path}"
+            return SideCar(open_parent, name or "files", self.read_only, inside), refused
+        beside = SideCar(open_parent, name or "files")
+        found = SideCar(self._open_root, names.PRIVATE_NAME, other=beside)
+        try:
+            moved = found.take_over()
+            if moved:
+                log.info(
+                    "%s: streams and descriptors of %d files moved here from %s",
+                    self._share_root.path,
+                    moved,
+                    directory,
+                )
+        except OSError as error:
+            log.warning("%s: streams stay in %s: %s", self._share_root.path, directory, error)
+        return found, ""
+
+    def _may_keep(self) -> bool:
+        """Return whether the side-car store is in the root, or this server may make it there."""
+        try:
+            stat = os.stat(names.PRIVATE_NAME, dir_fd=self._root, follow_symlinks=False)
+        except FileNotFoundError:
+            return os.access(".", os.W_OK | os.X_OK, dir_fd=self._root, effective_ids=True)
+        return stat.st_uid in (0, os.geteuid())
 
     def _open_root(self) -> int:
         return os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._root)
@@ -202,7 +238,8 @@ class LocalBackend(Backend):
         self.resolver.follow_symlinks = options.symlinks == "beneath"
         self.resolver.set_names(options.case_sensitive, options.vetoes)
         if self.read_only and not read_only:
-            self.read_only = self.namespace.read_only = self._sidecar.read_only = False
+            self.read_only = self.namespace.read_only = False
+            self._sidecar.make_writable()
             self.file_ids.close()
             self._ask_root()
 
@@ -326,7 +363,7 @@ class LocalBackend(Backend):
             if not metadata.present & Blob.STREAMS:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), request.stream)
             flags = _data_flags(request) | _OPEN_FLAGS
-            data, name = self.streams.open(self.store.key(stat, metadata), request.stream, flags)
+            data, name = self.streams.open(self.store.key(stat, metadata), request.stream, flags, (stat.uid, stat.gid))
             if request.disposition is _CREATE:
                 os.close(data)
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), request.stream)
@@ -355,7 +392,7 @@ class LocalBackend(Backend):
             if not os.access(reference, os.W_OK, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/".join(request.path))
         key = self.store.ensure_key(reference, stat, metadata)
-        data = self.streams.create(key, request.stream)
+        data = self.streams.create(key, request.stream, (stat.uid, stat.gid))
         if not metadata.present & Blob.STREAMS:
             metadata.present |= Blob.STREAMS
             try:

@@ -448,6 +448,24 @@ class LocalHandle(Handle):
             found.extend(self._backend.streams.list(self._backend.store.key(stat, metadata)))
         return found
 
+    def listing_streams(self, found: list[StreamInfo]) -> Iterator[None] | None:
+        stat = syscalls.statx(self._descriptor())
+        metadata = self._backend.store.load(self._ref, stat)
+        if not metadata.present & Blob.STREAMS:
+            return None
+        key = self._backend.store.key(stat, metadata)
+        if not self._backend.streams.has_many(key):
+            return None
+        return self._list_streams(found, stat, metadata, key)
+
+    def _list_streams(self, found: list[StreamInfo], stat: Statx, metadata: Metadata, key: str) -> Iterator[None]:
+        alternate: list[StreamInfo] = []
+        yield from self._backend.streams.listing(key, alternate)
+        if self.kind == Kind.FILE:
+            main = file_info(stat, metadata)
+            found.append(StreamInfo("", main.end_of_file, main.allocation_size))
+        found += alternate
+
     def _current_stream(self, key: str) -> str:
         """Return the name of the stream as it is now: another handle may have renamed it."""
         self.stream = self._backend.streams.name_of(key, self._data_descriptor())
@@ -493,7 +511,7 @@ class LocalHandle(Handle):
         metadata = self._backend.store.load(self._ref, stat)
         key = self._backend.store.key(stat, metadata)
         self._backend.streams.remove(key, self._current_stream(key))
-        if not self._backend.streams.list(key):
+        if not self._backend.streams.has_any(key):
             self._change(_clear_streams)
 
     def search(self, matches: Callable[[str], bool], only: str | None = None) -> Search:

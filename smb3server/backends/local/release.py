@@ -7,9 +7,13 @@ seconds, and the event loop, with all its clients, would wait.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import stat as stat_module
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+
+log = logging.getLogger(__name__)
 
 LARGE = 4 << 20
 """Bytes. Freeing, reserving or zeroing less than this is quick enough for the event loop."""
@@ -47,6 +51,18 @@ def hold(directory: int, name: str) -> int | None:
     except OSError:
         # The name is gone already, so there is no file to keep.
         return None
+
+
+def later(work: Callable[[], None]) -> None:
+    """Do on the separate thread what takes long. It must raise nothing but ``OSError``, which is logged."""
+    _executor().submit(_logged, work)
+
+
+def _logged(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except OSError as error:
+        log.warning("removing what was deleted: %s", error)
 
 
 def wait() -> None:

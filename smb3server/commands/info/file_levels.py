@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server.backends.names import short_name
@@ -18,7 +18,7 @@ from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import FileInfo
+    from smb3server.backends.base import FileInfo, StreamInfo
     from smb3server.dispatch.chain import Fresh
     from smb3server.state.objects import Open
 
@@ -182,9 +182,12 @@ def _alternate_name(opened: Open, fresh: Fresh | None) -> bytes:
 
 
 def _streams(opened: Open, fresh: Fresh | None) -> bytes:
-    entries = [
-        wire.StreamEntry(f":{name}:$DATA", size, allocation) for name, size, allocation in handle_of(opened).streams()
-    ]
+    return encode_stream_list(handle_of(opened).streams())
+
+
+def encode_stream_list(streams: Iterable[StreamInfo]) -> bytes:
+    """Return FileStreamInformation. [MS-FSCC 2.4.49]"""
+    entries = [wire.StreamEntry(f":{name}:$DATA", size, allocation) for name, size, allocation in streams]
     return b"".join(wire.encode_streams(entries))
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from smb3server.access import required
 from smb3server.access.of_handle import query_security
-from smb3server.commands.info.file_levels import FILE_LEVELS, PIPE_LEVELS
+from smb3server.backends.base import StreamInfo
+from smb3server.commands.info.file_levels import FILE_LEVELS, PIPE_LEVELS, encode_stream_list
 from smb3server.commands.info.fs_levels import FS_LEVELS
+from smb3server.dispatch.long_work import run_steps
 from smb3server.dispatch.lookup import find_open, fresh_of
-from smb3server.dispatch.request import Response, TreeRequest, handles
+from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.state.objects import Open
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import EaEntry, FileInfoClass, decode_get_eas, encode_eas
@@ -27,14 +29,14 @@ from smb3server.wire.status import NtStatus, StatusError
 
 _DOCUMENTED = frozenset(FileInfoClass)
 _FS_DOCUMENTED = frozenset(FsInfoClass)
-_FULL_EA = int(FileInfoClass.FULL_EA)
+_FULL_EA, _STREAM = int(FileInfoClass.FULL_EA), int(FileInfoClass.STREAM)
 _SIZE = struct.Struct("<I")
 
-Query = Callable[[TreeRequest, Open, QueryInfoRequest, memoryview], Response]
+Query = Callable[[TreeRequest, Open, QueryInfoRequest, memoryview], Response | Pending]
 
 
 @handles(Command.QUERY_INFO, TreeRequest)
-def query_info(request: TreeRequest) -> Response:
+def query_info(request: TreeRequest) -> Response | Pending:
     """Return information about a file, its volume or its security. [MS-SMB2 3.3.5.20]"""
     body, data = parse_query_info_request(request.message)
     opened = find_open(request, body.file_id)
@@ -54,7 +56,7 @@ def _reply(output: bytes, limit: int) -> Response:
     return Response([build_output_response(len(output)), output])
 
 
-def _query_file(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: memoryview) -> Response:
+def _query_file(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: memoryview) -> Response | Pending:
     """Return information about a file or a pipe. [MS-SMB2 3.3.5.20.1]"""
     info_class = body.info_class
     if opened.pipe is not None:
@@ -72,10 +74,29 @@ def _query_file(request: TreeRequest, opened: Open, body: QueryInfoRequest, data
         raise StatusError(NtStatus.ACCESS_DENIED)
     if body.output_buffer_length < level.minimum_size:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
+    if info_class == _STREAM and opened.handle is not None:
+        found: list[StreamInfo] = []
+        steps = opened.handle.listing_streams(found)
+        if steps is not None:
+            return _list_streams(request, opened, body, steps, found)
     fresh = fresh_of(request, opened)
     response = _reply(level.encode(opened, fresh), body.output_buffer_length)
     response.fresh = fresh
     return response
+
+
+def _list_streams(
+    request: TreeRequest, opened: Open, body: QueryInfoRequest, steps: Iterator[None], found: list[StreamInfo]
+) -> Pending:
+    """Return the many streams of a file, which are listed and encoded on a worker thread. [MS-FSA 2.1.5.12.29]"""
+    output: list[bytes] = []
+
+    def work() -> Iterator[None]:
+        yield from steps
+        output.append(encode_stream_list(found))
+        yield
+
+    return run_steps(request, opened, work(), lambda: _reply(output[0], body.output_buffer_length))
 
 
 def _query_ea(opened: Open, body: QueryInfoRequest, data: memoryview) -> Response:

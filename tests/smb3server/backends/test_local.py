@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends import names
-from smb3server.backends.base import Disposition, FileInfo, OpenRequest, User
-from smb3server.backends.local import case_cache, release, syscalls
+from smb3server.backends.base import Disposition, FileInfo, OpenRequest, StreamInfo, User
+from smb3server.backends.local import case_cache, release, sidecar, streams, syscalls
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.impersonate import ActAs, LookAs
 from smb3server.backends.local.metadata import unpack
@@ -253,17 +253,125 @@ def test_inode_used_again_has_nothing_of_its_past(make_local: Callable[[LocalOpt
         os.unlink(root / "f")
 
 
-def test_sidecar_elsewhere(tmp_path: Path, make_local: Callable[[LocalOptions], Local]) -> None:
-    store, root = make_local(LocalOptions(sidecar=str(tmp_path / "state"), xattrs="none"))
+def elsewhere(tmp_path: Path, xattrs: str = "none") -> LocalOptions:
+    return LocalOptions(sidecar=str(tmp_path / "state"), xattrs=xattrs)
+
+
+def files_below(folder: Path) -> list[str]:
+    return [name for _, _, files in os.walk(folder) for name in files]
+
+
+@pytest.mark.parametrize("xattrs", ["auto", "none"])
+def test_streams_lie_with_their_files(tmp_path: Path, make_local: Callable[[LocalOptions], Local], xattrs: str) -> None:
+    """In the share, for whose space they count, whatever other place there is."""
+    store, root = make_local(elsewhere(tmp_path, xattrs))
     put(store, "f", stream="s", data=b"x")
+    assert not (tmp_path / "state").exists()
+    with opened(store, "f") as handle:
+        handle.unlink()
+    assert files_below(root) == []
+
+
+@pytest.mark.parametrize("xattrs", ["auto", "none"])
+def test_streams_of_an_earlier_place_are_moved(
+    tmp_path: Path, make_local: Callable[[LocalOptions], Local], xattrs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With their names, holes and large descriptors. Until they are moved they are found where they were."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(LocalBackend, "_may_keep", lambda self: False)
+        store, root = make_local(elsewhere(tmp_path, xattrs))
+        store.streams.refused = ""
+        put(store, "f", stream="Name", data=b"x")
+        with opened(store, "f", write=True, stream="hole", disposition=CREATE) as handle:
+            handle.truncate(1 << 30)
+            handle.write_from([b"end"], (1 << 30) - 3)
+        with opened(store, "f") as handle:
+            handle.set_security_descriptor(b"d" * 60000)
+        store.close()
+    assert files_below(tmp_path / "state")
     assert not (root / ".smb3server").exists()
-    assert (tmp_path / "state").is_dir()
-    with closing(LocalBackend(root, LocalOptions(sidecar=str(tmp_path / "state"), xattrs="none"))) as again:
-        assert get(again, "f", stream="s") == b"x"
-        with opened(again, "f") as handle:
+    with monkeypatch.context() as full:
+
+        def no_room(*arguments: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        full.setattr(sidecar, "_copy", no_room)
+        with closing(LocalBackend(root, elsewhere(tmp_path, xattrs))) as again:
+            assert get(again, "f", stream="name") == b"x"
+            put(again, "f", stream="new", data=b"n")
+    assert not [name for name in os.listdir(root / ".smb3server" / "files") if name.startswith("gone-")]
+    for _ in range(2):
+        with closing(LocalBackend(root, elsewhere(tmp_path, xattrs))) as again:
+            assert files_below(tmp_path / "state") == []
+            with opened(again, "f") as handle:
+                assert [stream.name for stream in handle.streams()] == ["", "hole", "Name", "new"]
+                assert handle.security_descriptor() == b"d" * 60000
+            with opened(again, "f", stream="hole", read=True) as handle:
+                assert handle.info().end_of_file == 1 << 30
+                end = bytearray(3)
+                assert handle.read_into([memoryview(end)], (1 << 30) - 3) == 3
+                assert end == b"end"
+    assert sum(path.stat().st_blocks for path in root.rglob("*")) * 512 < 1 << 20
+
+
+def test_no_streams_where_the_share_has_no_place_for_them(
+    tmp_path: Path, make_local: Callable[[LocalOptions], Local], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would fill the file system of the state. Those that are there can be read and removed."""
+    monkeypatch.setattr(LocalBackend, "_may_keep", lambda self: False)
+    store, root = make_local(elsewhere(tmp_path))
+    assert str(root) in store.streams.refused
+    refused, store.streams.refused = store.streams.refused, ""
+    put(store, "f", stream="s", data=b"x")
+    store.streams.refused = refused
+    for name, disposition in (("new", CREATE), ("s", Disposition.OPEN)):
+        with pytest.raises(PermissionError):
+            store.open(OpenRequest(("f",), name, disposition, read=True, write=True))
+    assert get(store, "f", stream="s") == b"x"
+    with opened(store, "f", stream="s") as handle:
+        handle.unlink()
+        with pytest.raises(FileNotFoundError):
+            get(store, "f", stream="s")
+
+
+@pytest.mark.parametrize("xattrs", ["auto", "none"])
+def test_a_file_with_many_streams(make_local: Callable[[LocalOptions], Local], xattrs: str) -> None:
+    """They are listed in steps, and removed on another thread: out of reach at once, whatever is still open."""
+    store, root = make_local(LocalOptions(xattrs=xattrs))
+    count = 3 * streams.FEW
+    for number in range(count):
+        put(store, "f", stream=f"n{number:04}", data=b"x")
+    with opened(store, "f") as handle:
+        found: list[StreamInfo] = []
+        steps = handle.listing_streams(found)
+        assert steps is not None
+        assert sum(1 for _ in steps) >= 3
+        assert found == handle.streams()
+        assert [stream.name for stream in found] == ["", *(f"n{number:04}" for number in range(count))]
+        with opened(store, "f", stream="n0000", read=True) as kept:
             handle.unlink()
-    left = [name for _, _, files in os.walk(tmp_path / "state") for name in files]
+            content = bytearray(1)
+            assert kept.read_into([memoryview(content)], 0) == 1
+    put(store, "f")
+    with opened(store, "f") as handle:
+        assert handle.listing_streams([]) is None
+        assert [stream.name for stream in handle.streams()] == [""]
+    release.wait()
+    left = [name for name in files_below(root) if name.startswith(("s-", "n-"))]
     assert left == []
+
+
+def test_what_was_to_be_removed_goes_at_the_next_start(make_local: Callable[[LocalOptions], Local]) -> None:
+    store, root = make_local(LocalOptions())
+    put(store, "f", stream="s", data=b"x")
+    store.close()
+    gone = root / ".smb3server" / "files" / "gone-0123"
+    gone.mkdir()
+    (gone / "s-1").touch()
+    with closing(LocalBackend(root, LocalOptions())) as again:
+        assert get(again, "f", stream="s") == b"x"
+        release.wait()
+    assert not gone.exists()
 
 
 def test_metadata_nobody_here_wrote() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import shutil
@@ -102,6 +103,25 @@ def test_the_reserve_is_not_for_streams(volume: Path, tmp_path: Path) -> None:
     finally:
         handle.close()
         backend.close()
+
+
+def test_a_stream_belongs_to_the_owner_of_its_file(volume: Path, tmp_path: Path) -> None:
+    """So the file system counts its blocks for the owner's quota: it knows them by the owner of the inode alone."""
+    backend = LocalBackend(volume, LocalOptions(sidecar=str(tmp_path / "state")))
+    opened(backend, "base").close()
+    for user, name in ((ALICE, "s"), (None, "of the server")):
+        request = OpenRequest(("base",), name, Disposition.CREATE, read=True, write=True, user=user)
+        with contextlib.closing(backend.open(request)) as handle:
+            handle.write_from([b"x" * 10000], 0)
+            stat = os.fstat(handle.fileno() or -1)
+            assert (stat.st_uid, stat.st_dev) == (ALICE.uid, volume.stat().st_dev)
+    # The file gets another owner, whose the stream is when it is written again.
+    os.chown(volume / "base", BOB.uid, BOB.gid)
+    with contextlib.closing(backend.open(OpenRequest(("base",), "s", read=True, write=True))) as handle:
+        assert os.fstat(handle.fileno() or -1).st_uid == BOB.uid
+    assert {path.stat().st_uid for path in volume.rglob("s-*")} == {ALICE.uid, BOB.uid}
+    assert not list(volume.rglob("n-*"))
+    backend.close()
 
 
 def test_worker_threads_hold_to_it(volume: Path) -> None:
