@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from smb3server.cluster.lease_keeper import boottime
 from smb3server.persistence.storage import StorageHangs, StorageMissing, check, key_of
 
 if TYPE_CHECKING:
@@ -45,14 +44,10 @@ class StorageWatch:
         """Why the service cannot be served here; None if it can."""
         self.hangs = False
         """Whether the last look did not end in time."""
+        self.looked = False
+        """Whether there was a look, so that ``problem`` means something to others."""
         self._running: asyncio.Future[Any] | None = None
         """The call on the thread; done if there is none."""
-        self._began = 0.0
-
-    @property
-    def looked(self) -> bool:
-        """Whether there was a look, so that ``problem`` means something to others."""
-        return bool(self._began)
 
     async def look(self) -> bool:
         """Look at all shares. Return whether ``problem`` has changed, which is logged."""
@@ -64,6 +59,7 @@ class StorageWatch:
             problem, hangs = str(error), True
         except StorageMissing as error:
             problem = str(error)
+        self.looked = True
         changed, self.problem, self.hangs = problem != self.problem, problem, hangs
         if changed and problem is not None:
             log.error("service %s cannot be served here: %s", self._service, problem)
@@ -107,7 +103,7 @@ class StorageWatch:
             except RuntimeError:
                 log.debug("the event loop is closed")
 
-        self._running, self._began = future, boottime()
+        self._running = future
         threading.Thread(target=run, name="storage", daemon=True).start()
         await asyncio.wait([future], timeout=self._limit)
         if not future.done():

@@ -255,7 +255,8 @@ def test_commands_and_configuration(configured: tuple[Path, int]) -> None:
     state, port = configured
     host = ("//127.0.0.1", "--port", str(port), "--user", USER)
     assert f"NODE-B  {ADDRESS_B} fd00::2  available  version 2  witness" in command("list", *host)
-    assert "INVALID_STATE" in command("register", *host, "--name", NET_NAME, "--address", "10.9.0.9", status=1)
+    refused = command("register", *host, "--name", NET_NAME, "--address", "10.9.0.9", status=1)
+    assert "INVALID_STATE" in refused and "is not served at 10.9.0.9; remedy: --address" in refused
     assert "denied" in command("list", *host, "--sign", status=1)
     watched: list[str] = []
     arguments = ("--name", NET_NAME, "--address", ADDRESS_A, "--share", "data", "--client", "me", "--count", "2")

@@ -38,6 +38,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from smb3server import cluster
 from smb3server.cli.cluster_admin import make_secret
 from smb3server.persistence.cluster_store import open_store
 from smb3server.persistence.records import key_of
@@ -414,7 +415,7 @@ def show_logs(setup: Setup) -> None:
     """Print the nodes' log lines about their membership and services."""
     for number in range(len(setup.nodes)):
         for line in (setup.folder / f"node{number}.log").read_text().splitlines():
-            if "smb3server.ha" in line:
+            if cluster.__name__ in line:
                 print(f"node{number}: {line}", file=sys.stderr)
 
 

@@ -34,7 +34,8 @@ def test_problems_name_a_remedy(tmp_path: Path) -> None:
     async def body() -> None:
         place = Place(tmp_path)
         assert place.storage is not None
-        assert await place.problem() == ""
+        assert not place.watch.looked and place.watch.problem
+        assert await place.problem() == "" and place.watch.looked
         mark = place.storage.make()
         assert place.storage.make() == mark == place.storage.read()
         place.watch.marks = {key_of(place.share): mark}

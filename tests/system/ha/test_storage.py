@@ -196,3 +196,40 @@ def test_a_file_system_that_stops_for_everybody(tmp_path: Path) -> None:
             in_client(cluster, body)
     finally:
         subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_a_device_that_moves(tmp_path: Path, kind: str) -> None:
+    """A file system that one node at a time may mount: the service waits until the next node has mounted it."""
+    if reason := lab.why_not():
+        pytest.skip(reason)
+    tmp_path.chmod(0o755)
+    image = tmp_path / "image"
+    with image.open("wb") as file:
+        file.truncate(400 << 20)
+    subprocess.run([f"mkfs.{kind}", "-q", str(image)], check=True)
+    found = subprocess.run(["losetup", "--find", "--show", str(image)], check=True, capture_output=True, text=True)
+    device = found.stdout.strip()
+    try:
+        cluster = ClusterLab(tmp_path)
+        mount = f"mount {device} {cluster.share} && chmod 777 {cluster.share}"
+        cluster.nodes["a"].prefix += ["sh", "-c", f'{mount} && exec "$@"', "sh"]
+        with cluster:
+            cluster.wait_for_service(SERVICE, "a")
+            cluster.wait_until(lambda: "b: storage missing" in cluster.admin("status"), "storage of b missing")
+
+            async def body(client: Client) -> None:
+                held = await client.open("moves")
+                # Its mount namespace, and so its mount, ends with it.
+                cluster.nodes["a"].kill()
+                cluster.wait_until(lambda: cluster.up() == {"b"}, "a gone")
+                inside(cluster, "b", "mount", device, str(cluster.share))
+                cluster.wait_for_service(SERVICE, "b")
+                assert await held.read(0, 12) == b"acknowledged"
+                await held.unlock(0, 5)
+                await held.close()
+
+            in_client(cluster, body)
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True)
