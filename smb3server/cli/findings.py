@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import textwrap
 from dataclasses import dataclass
 
 EXIT_RDMA, EXIT_NO_RDMA, EXIT_UNKNOWN = 0, 1, 2
 """Exit statuses of the doctor. The last one means wrong usage, too."""
+
+
+_WIDTH = 100
+_WHOLE = {"break_long_words": False, "break_on_hyphens": False}
 
 
 class Verdict(enum.Enum):
@@ -17,6 +22,19 @@ class Verdict(enum.Enum):
     NOTE = "note"
     WARNING = "warning"
     PROBLEM = "problem"
+
+
+def verdict_lines(text: str) -> str:
+    """Return the verdict as short lines: what it is, then each reason on a line of its own."""
+    head, separator, reasons = text.partition(", because ")
+    if not separator:
+        head, separator, reasons = text.partition(" answers: ")
+        separator = separator.rstrip(" ")
+    parts = reasons.split("; ") if reasons else []
+    lines = textwrap.wrap(f"verdict: {head}{separator.rstrip()}", _WIDTH, subsequent_indent="  ", **_WHOLE)
+    for part in parts:
+        lines += textwrap.wrap(part, _WIDTH, initial_indent="  - ", subsequent_indent="    ", **_WHOLE)
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
