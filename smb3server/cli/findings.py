@@ -12,7 +12,6 @@ EXIT_RDMA, EXIT_NO_RDMA, EXIT_UNKNOWN = 0, 1, 2
 
 
 _WIDTH = 100
-_WHOLE = {"break_long_words": False, "break_on_hyphens": False}
 
 
 class Verdict(enum.Enum):
@@ -24,6 +23,13 @@ class Verdict(enum.Enum):
     PROBLEM = "problem"
 
 
+def _wrap(text: str, first: str, others: str) -> list[str]:
+    """Return lines that break between words only: addresses and commands stay whole."""
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def verdict_lines(text: str) -> str:
     """Return the verdict as short lines: what it is, then each reason on a line of its own."""
     head, separator, reasons = text.partition(", because ")
@@ -31,9 +37,9 @@ def verdict_lines(text: str) -> str:
         head, separator, reasons = text.partition(" answers: ")
         separator = separator.rstrip(" ")
     parts = reasons.split("; ") if reasons else []
-    lines = textwrap.wrap(f"verdict: {head}{separator.rstrip()}", _WIDTH, subsequent_indent="  ", **_WHOLE)
+    lines = _wrap(f"verdict: {head}{separator.rstrip()}", "", "  ")
     for part in parts:
-        lines += textwrap.wrap(part, _WIDTH, initial_indent="  - ", subsequent_indent="    ", **_WHOLE)
+        lines += _wrap(part, "  - ", "    ")
     return "\n".join(lines)
 
 
