@@ -8,7 +8,11 @@ from pathlib import Path
 from smb3server.remote.sync import connect
 
 source, url = Path(sys.argv[1]), sys.argv[2]
+if not source.is_dir():
+    sys.exit(f"{source} is not a folder of this machine")
 with connect(url) as share:
+    if not share.is_dir(""):
+        sys.exit(f"{url}: the share has no such folder; make it with: smb3server client mkdir {url}")
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source).as_posix()
         if path.is_dir():

@@ -88,7 +88,7 @@ def command(
     Examples:
       smb3server bench --no-samba
       smb3server bench --list
-      smb3server bench --cases echo --cases 'create + close'
+      smb3server bench --cases 'echo q1' --cases 'create + close'
       smb3server bench --fabrics iwarp,roce --json
 
     Exit status: 0 measured, 2 something is missing or failed, or wrong usage.

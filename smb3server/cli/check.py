@@ -39,6 +39,8 @@ def _check(as_json: bool, everything: bool, strict: bool, as_user: str, **option
         if not found.problems:
             print(found.values(everything), end="")
     if found.problems:
+        if found.as_user and not as_json:
+            click.echo(f"judged as {found.as_user}, whom the server runs as; --as USER names another", err=True)
         return EXIT_USAGE
     return EXIT_FAILED if strict and found.warnings else EXIT_DONE
 

@@ -115,6 +115,7 @@ def _target(text: str, user: str | None, fabrics: str | None, rdma_port: int | N
 def _examine_share(target: Target, as_json: bool) -> int:
     from smb3server.cli.doctor_patient import Answer
     from smb3server.cli.doctor_share import consult
+    from smb3server.cli.findings import verdict_lines
 
     result = asyncio.run(consult(target))
     if as_json:
@@ -122,7 +123,7 @@ def _examine_share(target: Target, as_json: bool) -> int:
     else:
         for finding in result.findings:
             print(finding.line())
-        print(f"verdict: {result.verdict}")
+        print(verdict_lines(result.verdict))
     if result.answer is Answer.UNKNOWN:
         return EXIT_UNKNOWN
     return EXIT_RDMA if result.answer is Answer.USED else EXIT_NO_RDMA

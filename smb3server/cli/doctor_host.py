@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from smb3server.cli.findings import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Finding, Verdict
+from smb3server.cli.findings import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Finding, Verdict, verdict_lines
 from smb3server.net.fabric_choice import FABRICS, Choice, Machine, choose_automatically, ports_needed
 from smb3server.net.host import (
     CAP_NET_BIND_SERVICE,
@@ -318,5 +318,5 @@ def show(status: int, findings: Sequence[Finding], text: str, served: bool, as_j
     else:
         for finding in findings:
             print(finding.line())
-        print(f"verdict: {text}")
+        print(verdict_lines(text))
     return status

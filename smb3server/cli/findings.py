@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import textwrap
 from dataclasses import dataclass
 
 EXIT_RDMA, EXIT_NO_RDMA, EXIT_UNKNOWN = 0, 1, 2
 """Exit statuses of the doctor. The last one means wrong usage, too."""
+
+
+_WIDTH = 100
 
 
 class Verdict(enum.Enum):
@@ -17,6 +21,26 @@ class Verdict(enum.Enum):
     NOTE = "note"
     WARNING = "warning"
     PROBLEM = "problem"
+
+
+def _wrap(text: str, first: str, others: str) -> list[str]:
+    """Return lines that break between words only: addresses and commands stay whole."""
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def verdict_lines(text: str) -> str:
+    """Return the verdict as short lines: what it is, then each reason on a line of its own."""
+    head, separator, reasons = text.partition(", because ")
+    if not separator:
+        head, separator, reasons = text.partition(" answers: ")
+        separator = separator.rstrip(" ")
+    parts = reasons.split("; ") if reasons else []
+    lines = _wrap(f"verdict: {head}{separator.rstrip()}", "", "  ")
+    for part in parts:
+        lines += _wrap(part, "  - ", "    ")
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)

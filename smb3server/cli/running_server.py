@@ -79,7 +79,8 @@ def _running() -> list[Path]:
     if os.geteuid() == 0:
         for directory in sorted(USERS_RUNTIME_DIRECTORIES.glob("*/smb3server")):
             found += running(directory)
-    return found
+    # Several names may lead to one socket.
+    return list({path.resolve(): path for path in reversed(found)}.values())[::-1]
 
 
 def _pid(path: Path) -> int:

@@ -68,7 +68,7 @@ def head(report: Json, width: int) -> list[Text]:
     server = report["server"]
     name = f"{server['name']}: smb3server {server['version']}".rstrip()
     lines = [Text(line, "bold") for line in paragraph(f"{name}, process {report['pid']}", width, "  ")]
-    about = [f"up {duration(server['now'] - server['since'])}, {', '.join(server['addresses'])}"]
+    about = [f"up {duration(server['now'] - server['since'])}, {', '.join(short_addresses(server['addresses']))}"]
     about.append(throughput(server))
     about.append(_limits(server))
     if "process" in report:
@@ -79,6 +79,18 @@ def head(report: Json, width: int) -> list[Text]:
     for text, style in _fabrics(server):
         lines += [Text(line, style) for line in paragraph(text, width, "  ")]
     return lines
+
+
+def short_addresses(addresses: Sequence[str]) -> list[str]:
+    """Return the served addresses, with one entry in place of 0.0.0.0 and [::] of the same port."""
+    found: dict[str, None] = {}
+    for text in addresses:
+        kind, _, address = text.partition(" ")
+        host, _, port = address.rpartition(":")
+        other = f"{kind} {'[::]' if host == '0.0.0.0' else '0.0.0.0'}:{port}"
+        both = host in ("0.0.0.0", "[::]") and other in addresses
+        found[f"{kind} *:{port}" if both else text] = None
+    return list(found)
 
 
 def throughput(server: Json) -> str:

@@ -61,9 +61,9 @@ def command(
 
     \b
     Examples:
-      smb3server trace 192.0.2.7 --out /tmp/alice.pcapng
-      smb3server trace 192.0.2.7 --out /tmp/alice.pcapng --decrypt --seconds 60
-      smb3server trace 192.0.2.0/24 --out /var/tmp/all.pcapng --background
+      smb3server trace 192.0.2.7 --out /var/lib/smb3server/alice.pcapng
+      smb3server trace 192.0.2.7 --out /var/lib/smb3server/alice.pcapng --decrypt --seconds 60
+      smb3server trace 192.0.2.0/24 --out /var/lib/smb3server/all.pcapng --background
 
     Exit status: 0 done, 1 the file cannot be written, 2 wrong usage, 3 no server found, 130 interrupted.
     """
@@ -82,6 +82,12 @@ def command(
         max_size=max_size << 20,
     )
     print(f"the server writes {path} for up to {seconds:g} s" + ("" if background else "; Ctrl-C ends it"), flush=True)
+    if not out.exists():
+        pid = ask_server(state, socket, config, "ping")["pid"]
+        print(
+            "note: you do not see this file: the server has a folder of its own there (PrivateTmp of its unit), or you "
+            f"may not look. Root reads it as /proc/{pid}/root{path}"
+        )
     if background:
         return EXIT_DONE
 

@@ -200,10 +200,17 @@ class Server(Section):
         ),
     ] = None
     guest: Annotated[
-        bool, about("let unknown users in as guests; they see the shares with `guest = true` and without `users`")
+        bool,
+        about(
+            "let unknown users in as guests; they may use the shares with `guest = true` and without `users`, and see "
+            "the names of all that are not hidden"
+        ),
     ] = _SETTINGS.allow_guest
     anonymous: Annotated[
-        bool, about("let sessions without a user in; they see IPC$ and the shares with `guest = true`")
+        bool,
+        about(
+            "let sessions without a user in; they may use IPC$ and the shares with `guest = true` and without `users`"
+        ),
     ] = _SETTINGS.allow_anonymous
     require_signing: Annotated[
         bool,

@@ -42,6 +42,14 @@ def test_backup(served: Home, tmp_path: Path) -> None:
     assert "d/a: 100 bytes" in run("backup.py", str(tmp_path), served.url)
     assert run("backup.py", str(tmp_path), served.url) == ""
     assert (served.folder / "d" / "a").read_bytes() == b"1" * 100
+    # What is missing is named: the folder here, or there.
+    for source, target, said in (
+        (tmp_path / "nowhere", served.url, "nowhere is not a folder of this machine"),
+        (tmp_path, f"{served.url}/new", f"{served.url}/new: the share has no such folder"),
+    ):
+        command = [sys.executable, str(ROOT / "examples" / "backup.py"), str(source), target]
+        found = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
+        assert found.returncode == 1 and said in found.stderr
 
 
 def test_table_by_url(served: Home) -> None:

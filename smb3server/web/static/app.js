@@ -144,11 +144,21 @@ function pill(kind, text) {
   if ($("connection").textContent !== text) $("connection").textContent = text;
 }
 
+// One entry in place of 0.0.0.0 and [::] of the same port.
+function shortAddresses(addresses) {
+  const short = (text) => {
+    const [, kind, host, port] = text.match(/^(\S+) (.*):(\d+)$/) || [];
+    const other = { "0.0.0.0": "[::]", "[::]": "0.0.0.0" }[host];
+    return other && addresses.includes(`${kind} ${other}:${port}`) ? `${kind} *:${port}` : text;
+  };
+  return [...new Set(addresses.map(short))];
+}
+
 function show() {
   const { server } = report;
   document.title = `${server.name} – smb3server`;
   $("name").textContent = server.name;
-  $("subtitle").textContent = `smb3server ${server.version} · up ${since(server.now - server.since)} · ${server.addresses.join(", ")}`;
+  $("subtitle").textContent = `smb3server ${server.version} · up ${since(server.now - server.since)} · ${shortAddresses(server.addresses).join(", ")}`;
   // The first report has nothing to compare with.
   if (server.rates_seconds) chart.add(server.now, server.rates);
   if (!$("overview").hidden) showOverview();

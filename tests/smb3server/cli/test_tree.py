@@ -267,3 +267,11 @@ def test_every_module_of_a_command_is_in_the_table() -> None:
         if "\ncommand = " in (text := path.read_text()) or "\ndef command(" in text:
             assert module in known
             assert isinstance(importlib.import_module(module).command, click.Command)
+
+
+def test_the_bench_has_the_cases_of_its_examples() -> None:
+    from smb3server.cli.bench import command
+    from smb3server.tools.bench.cases import ALL
+
+    named = re.findall(r"--cases (?:'([^']+)'|(\S+))", command.help or "")
+    assert named and all((quoted or plain) in ALL for quoted, plain in named)
