@@ -7,9 +7,25 @@ import pytest
 
 from smb3server.commands import load
 from tests.lab.etcd import Etcd, SecuredEtcd
+from tests.lab.leftovers import Leftovers
 
 load()
 """Servers that tests make have handlers of all commands, as the service's have."""
+
+
+@pytest.fixture(scope="session")
+def leftovers() -> Leftovers:
+    return Leftovers()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left(leftovers: Leftovers) -> Iterator[None]:
+    """Fail after a module whose tests, or those before them, left many descriptors open. ``select`` takes none above
+    1,023, so that tests of other modules would fail."""
+    yield
+    leftovers.collect()
+    if (complaint := leftovers.complaint()) is not None:
+        pytest.fail(complaint)
 
 
 @pytest.fixture(scope="module")

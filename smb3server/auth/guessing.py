@@ -138,28 +138,65 @@ class Guesses:
         return len(self._accounts) + len(self._sources) + len(self._proven)
 
     def delay(self, account: str, address: str) -> float:
-        """Reserve a time slot for a logon and return the seconds until it may be verified. Raises ``LogonRefused``."""
+        """Reserve a time slot for a logon and return the seconds until it may be verified. Raises ``LogonRefused``.
+
+        Between a return of 0 and ``failed`` or ``succeeded`` the caller must not let others run: use ``begin`` where
+        the verification waits, or runs on a thread."""
+        with self._lock:
+            return self._delay(_account_key(account), source_of(address), self.clock())
+
+    def begin(self, account: str, address: str, weight: int = 1) -> float:
+        """Reserve a time slot as ``delay`` does, and count the guess as ``weight`` failures before it is verified.
+
+        Guesses that begin at the same time are so counted before the first of them ends. Call ``proved`` if it was
+        right, or ``withdraw`` if it was not verified. Raises ``LogonRefused``, and then counts nothing.
+        """
         with self._lock:
             name, source = _account_key(account), source_of(address)
-            now = self.clock()
-            entry = self._accounts.find(name)
-            if entry is not None and entry.locked_until > now:
-                raise LogonRefused("account is locked out", locked=True)
-            if self._max_delay <= 0 or (name, source) in self._proven._entries:
-                return 0.0
-            slow = [
-                (failures, interval)
-                for failures, free in ((entry, self._per_account), (self._sources.find(source), self._per_address))
-                if failures is not None and (interval := self._interval(failures, free, now))
-            ]
-            if not slow:
-                return 0.0
-            start = max(now, *(failures.next_slot for failures, _ in slow))
-            if start - now > 2 * self._max_delay:
-                raise LogonRefused("too many failed logons")
-            for failures, interval in slow:
-                failures.next_slot = start + interval
-            return start - now
+            delay = self._delay(name, source, self.clock())
+            self._fail(name, source, weight)
+            return delay
+
+    def withdraw(self, account: str, address: str, weight: int = 1) -> None:
+        """Take back what ``begin`` counted."""
+        with self._lock:
+            self._withdraw(_account_key(account), source_of(address), weight)
+
+    def proved(self, account: str, address: str, weight: int = 1) -> None:
+        """Take back what ``begin`` counted, and remember the success."""
+        with self._lock:
+            name, source = _account_key(account), source_of(address)
+            self._withdraw(name, source, weight)
+            self._succeed(name, source)
+
+    def _withdraw(self, name: str, source: str, weight: int) -> None:
+        entry = self._accounts.find(name)
+        for failures in (entry, self._sources.find(source)):
+            if failures is not None:
+                failures.count = max(failures.count - weight, 0.0)
+        if entry is not None:
+            entry.in_a_row = max(entry.in_a_row - 1, 0)
+            entry.locked_until = 0.0
+
+    def _delay(self, name: str, source: str, now: float) -> float:
+        entry = self._accounts.find(name)
+        if entry is not None and entry.locked_until > now:
+            raise LogonRefused("account is locked out", locked=True)
+        if self._max_delay <= 0 or (name, source) in self._proven._entries:
+            return 0.0
+        slow = [
+            (failures, interval)
+            for failures, free in ((entry, self._per_account), (self._sources.find(source), self._per_address))
+            if failures is not None and (interval := self._interval(failures, free, now))
+        ]
+        if not slow:
+            return 0.0
+        start = max(now, *(failures.next_slot for failures, _ in slow))
+        if start - now > 2 * self._max_delay:
+            raise LogonRefused("too many failed logons")
+        for failures, interval in slow:
+            failures.next_slot = start + interval
+        return start - now
 
     def _interval(self, failures: _Failures, free: int, now: float) -> float:
         """Return the seconds between two logons. 0 means no delay."""
@@ -176,26 +213,28 @@ class Guesses:
     def failed(self, account: str, address: str) -> None:
         """Count a wrong proof, or a name without an account."""
         with self._lock:
-            name, source = _account_key(account), source_of(address)
-            now = self.clock()
-            pair = name, source
-            since = self._proven.find(pair)
-            if since is not None:
-                # Another user may share the address, so one success does not exempt it forever.
-                if since + 1 >= self._per_account:
-                    self._proven.drop(pair)
-                else:
-                    self._proven.put(pair, since + 1)
-            entry = self._count(self._accounts, name, self._per_account, now)
-            self._count(self._sources, source, self._per_address, now)
-            entry.in_a_row += 1
-            if self._lockout_failures and entry.in_a_row >= self._lockout_failures:
-                entry.locked_until = now + self._lockout_time
-                entry.in_a_row = 0
+            self._fail(_account_key(account), source_of(address), 1)
 
-    def _count(self, table: _Recent[str, _Failures], key: str, free: int, now: float) -> _Failures:
+    def _fail(self, name: str, source: str, weight: int) -> None:
+        now = self.clock()
+        pair = name, source
+        since = self._proven.find(pair)
+        if since is not None:
+            # Another user may share the address, so one success does not exempt it forever.
+            if since + weight >= self._per_account:
+                self._proven.drop(pair)
+            else:
+                self._proven.put(pair, since + weight)
+        entry = self._count(self._accounts, name, self._per_account, now, weight)
+        self._count(self._sources, source, self._per_address, now, weight)
+        entry.in_a_row += 1
+        if self._lockout_failures and entry.in_a_row >= self._lockout_failures:
+            entry.locked_until = now + self._lockout_time
+            entry.in_a_row = 0
+
+    def _count(self, table: _Recent[str, _Failures], key: str, free: int, now: float, weight: int) -> _Failures:
         entry = table.find(key) or _Failures()
-        entry.count = min(self._faded(entry, now) + 1, free + MAX_STEPS)
+        entry.count = min(self._faded(entry, now) + weight, free + MAX_STEPS)
         entry.counted = now
         table.put(key, entry)
         return entry
@@ -207,11 +246,13 @@ class Guesses:
         two guesses at other accounts.
         """
         with self._lock:
-            name = _account_key(account)
-            self._proven.put((name, source_of(address)), 0)
-            entry = self._accounts.find(name)
-            if entry is not None:
-                entry.in_a_row = 0
+            self._succeed(_account_key(account), source_of(address))
+
+    def _succeed(self, name: str, source: str) -> None:
+        self._proven.put((name, source), 0)
+        entry = self._accounts.find(name)
+        if entry is not None:
+            entry.in_a_row = 0
 
 
 def _account_key(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import select
+import selectors
 import sys
 import termios
 import time
@@ -68,7 +68,10 @@ def _quit_within(seconds: float, has_keys: bool) -> bool:
     if not has_keys:
         time.sleep(seconds)
         return False
-    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    # select(2) cannot take descriptors above 1,023.
+    with selectors.DefaultSelector() as selector:
+        selector.register(sys.stdin, selectors.EVENT_READ)
+        ready = selector.select(seconds)
     return bool(ready) and sys.stdin.read(1) in _QUIT
 
 

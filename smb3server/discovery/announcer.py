@@ -17,6 +17,7 @@ from smb3server.discovery.wsd_messages import TargetService
 from smb3server.net.host import machine_id, port_owners
 from smb3server.net.interfaces import Interface
 from smb3server.settings.discovery import DiscoveryConfig
+from smbdirect.unauthenticated import UnauthenticatedPeers
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +33,12 @@ class Announcer:
         served: Callable[[], Collection[str]],
         port: int,
         admits: Callable[[str], bool],
+        unauthenticated: UnauthenticatedPeers,
     ) -> None:
         """Announce the server ``name`` at the TCP port ``port``.
 
         ``interfaces`` and ``served`` return the machine's interfaces, and the addresses that the server listens on.
+        ``unauthenticated`` is the server's table of connections without a session.
         """
         self._config = config
         self._name = name
@@ -43,6 +46,7 @@ class Announcer:
         self._served = served
         self._port = port
         self._admits = admits
+        self._unauthenticated = unauthenticated
         self._links: list[Link] | None = None
         """None until the interfaces are known."""
         self._mdns: Mdns | None = None
@@ -127,7 +131,7 @@ class Announcer:
             return
         identity = uuid.uuid5(uuid.NAMESPACE_URL, f"smb3server:{machine_id()}:{self._name}")
         target = TargetService(self._name, self._config.workgroup, identity.urn, __version__, int(time.time()))
-        wsd = WsDiscovery(target, self._admits)
+        wsd = WsDiscovery(target, self._admits, self._unauthenticated)
         try:
             await wsd.start(links)
         except OSError as error:

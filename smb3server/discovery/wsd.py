@@ -20,6 +20,8 @@ from smb3server.discovery.soap import MAX_SIZE
 from smb3server.discovery.wsd_limits import AnswerLimits
 from smb3server.discovery.wsd_messages import TargetService, read_request
 from smb3server.discovery.wsd_sockets import LinkSockets, Peer
+from smb3server.net.http import HttpDoor, body_in_time
+from smbdirect.unauthenticated import UnauthenticatedPeers
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +36,22 @@ ANNOUNCEMENTS, ANSWERS = 4, 2
 MAX_WAITING = 128
 """Answers that wait to be sent."""
 BACKLOG = 16
-KEEP_ALIVE = 5.0
+MAX_CLIENTS, MAX_CLIENTS_PER_ADDRESS = 64, 8
+"""Connections for the metadata, of all addresses and of one."""
 
 
 class WsDiscovery:
     """The responder of one server. Call ``start``, ``update`` any number of times, then ``stop``."""
 
-    def __init__(self, target: TargetService, admits: Callable[[str], bool], http_port: int = HTTP_PORT) -> None:
-        """``admits`` returns whether an address may use the server at all."""
+    def __init__(
+        self,
+        target: TargetService,
+        admits: Callable[[str], bool],
+        unauthenticated: UnauthenticatedPeers,
+        http_port: int = HTTP_PORT,
+    ) -> None:
+        """``admits`` returns whether an address may use the server at all. ``unauthenticated`` is the table that
+        connections for the metadata share with SMB's without a session."""
         self._target = target
         self._admits = admits
         self._http_port = http_port
@@ -50,7 +60,8 @@ class WsDiscovery:
         self._sockets: list[LinkSockets] = []
         self._waiting: set[asyncio.TimerHandle] = set()
         self._limits = AnswerLimits(asyncio.get_running_loop().time())
-        self._http: web.AppRunner | None = None
+        self._tables = UnauthenticatedPeers(MAX_CLIENTS, MAX_CLIENTS_PER_ADDRESS), unauthenticated
+        self._http: HttpDoor | None = None
 
     async def start(self, links: Sequence[Link]) -> None:
         """Serve the metadata, and announce the server on ``links``. Raises ``OSError``, EADDRINUSE if another
@@ -60,10 +71,10 @@ class WsDiscovery:
         self._http_port = listeners[0].getsockname()[1]
         application = web.Application(client_max_size=MAX_SIZE)
         application.router.add_post(self._path, self._get)
-        self._http = web.AppRunner(application, access_log=None, keepalive_timeout=KEEP_ALIVE)
-        await self._http.setup()
+        self._http = HttpDoor(application, self._admits, self._tables)
+        await self._http.start()
         for sock in listeners:
-            await web.SockSite(self._http, sock).start()
+            self._http.listen(sock)
         self.update(links)
 
     @property
@@ -141,7 +152,9 @@ class WsDiscovery:
         if own not in announced or not self._admits(peer):
             raise web.HTTPForbidden
         try:
-            answer = self._target.metadata(read_request(await request.read()))
+            async with body_in_time():
+                data = await request.read()
+            answer = self._target.metadata(read_request(data))
         except ValueError as error:
             log.debug("%s: WS-Discovery: %s", peer, error)
             raise web.HTTPBadRequest from error
@@ -165,7 +178,7 @@ class WsDiscovery:
             sockets.send(bye)
         self._leave()
         if self._http is not None:
-            await self._http.cleanup()
+            await self._http.close()
             self._http = None
 
 

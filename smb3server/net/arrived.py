@@ -26,16 +26,28 @@ def bytes_waiting(descriptor: int) -> int:
 class Pipe:
     """What splice(2) needs between a socket and a file. Any number of connections of one event loop share it.
 
+    It has descriptors until ``close``, and again after a ``fill`` by a connection that outlives its listener.
     Invariant: it is empty before and after each call of ``move``."""
 
     def __init__(self) -> None:
+        self._open()
+
+    def _open(self) -> None:
         self._out, self._into = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        weakref.finalize(self, _close, self._out, self._into)
+        self._descriptors = weakref.finalize(self, _close, self._out, self._into)
         with contextlib.suppress(PermissionError):  # A smaller pipe costs more calls.
             fcntl.fcntl(self._into, _F_SETPIPE_SZ, _PIPE_SIZE)
 
+    def close(self) -> None:
+        """Close the descriptors."""
+        self._descriptors()
+
     def fill(self, source: int, length: int) -> int:
-        """Take up to ``length`` bytes out of a socket. Return how many; 0 at its end. Raises ``BlockingIOError``."""
+        """Take up to ``length`` bytes out of a socket. Return how many; 0 at its end.
+
+        Raises ``BlockingIOError``, and ``OSError`` if the process has no descriptors left."""
+        if not self._descriptors.alive:
+            self._open()
         return os.splice(source, self._into, length, flags=os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE)
 
     def empty(self, descriptor: int, offset: int, length: int) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import os
 import struct
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
@@ -24,6 +25,7 @@ FAMILY_IPV4, FAMILY_IPV6 = 0x0002, 0x0017
 DEFAULT_SPEED = 1_000_000_000
 """Bits per second, if the driver does not report it."""
 REFRESH_INTERVAL = 10.0
+SPARE_DESCRIPTORS = 16
 _IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
 UNUSABLE = 0x40 | 0x08
 """IFA_F_TENTATIVE, IFA_F_DADFAILED: an IPv6 address that cannot be used yet, or at all."""
@@ -65,11 +67,24 @@ def _queues(name: str) -> int:
         return 1
 
 
+def _check_spare_descriptors() -> None:
+    """Raise ``OSError`` if the process has not the descriptors that a netlink socket and its event loop need: pyroute2
+    would leave an event loop that is half made."""
+    opened: list[int] = []
+    try:
+        for _ in range(SPARE_DESCRIPTORS):
+            opened.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
 def read_interfaces() -> list[Interface]:
     """Return the addresses of the interfaces that are up, except link-local ones. This blocks for some milliseconds."""
     # Takes a quarter of a second to load, so commands that do not need it do not import it.
     from pyroute2 import IPRoute
 
+    _check_spare_descriptors()
     found: list[Interface] = []
     with IPRoute() as route:
         links = {link["index"]: link for link in route.get_links()}

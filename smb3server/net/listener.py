@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import functools
 import logging
 import socket
@@ -12,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from smb3server.net.arrived import Pipe
+from smb3server.net.door import Door
 from smb3server.net.tcp import TcpTransport, tune
 from smbdirect.message_transport import OnTransport
 from smbdirect.transport.pool import BufferPool
@@ -25,14 +25,12 @@ FIRST_BYTE_MPA = 0x4D
 BACKLOG = 65535
 """Most connections that wait to be accepted; the kernel's limit is net.core.somaxconn. Further clients wait for their
 next SYN, a second or more."""
-ACCEPTS_PER_TURN = 512
 FEWEST_PER_TURN, FIRST_PER_TURN, MOST_PER_TURN, MORE_PER_TURN = 4, 32, 128, 4
 """Fewest, first and most new connections that are admitted in one turn of the event loop, and the increment. The effect
 of one more connection shows only in later turns, so the number grows slowly and shrinks fast."""
 SHORT_TURN, LONG_TURN = 0.02, 0.06
 """Seconds. After a turn shorter than the first more connections are admitted, after one longer than the second fewer. A
 long turn delays other work too much, such as the renewal of a cluster's lease and requests of connected clients."""
-PAUSE_WITHOUT_DESCRIPTORS = 1.0
 MAX_SILENT = 1024
 """Most connections that have sent nothing, if the listener shares no table with others."""
 
@@ -86,8 +84,8 @@ class TcpListener:
         if listening is not None:
             tune(listening)
             listening.listen(BACKLOG)
-        self._socket = listening_socket(host, port) if listening is None else listening
-        name = self._socket.getsockname()
+        accepting = listening_socket(host, port) if listening is None else listening
+        name = accepting.getsockname()
         self.address: tuple[str, int] = (name[0], name[1])
         self._loop = asyncio.get_running_loop()
         self._pool = pool
@@ -97,7 +95,6 @@ class TcpListener:
         self._on_iwarp = on_iwarp
         self.first_byte_timeout = first_byte_timeout
         self._places = UnauthenticatedPeers(MAX_SILENT) if silent is None else silent
-        self._admits = admits
         self._silent: dict[socket.socket, tuple[asyncio.TimerHandle, UnauthenticatedPeer]] = {}
         """Connections that have sent nothing, the oldest first. Invariant: each has an entry in the table."""
         self._waiting: deque[socket.socket] = deque()
@@ -105,40 +102,21 @@ class TcpListener:
         self._admitting = False
         self._per_turn = FIRST_PER_TURN
         self._turn_began = 0.0
-        self._closed = False
-        self._loop.add_reader(self._socket.fileno(), self._accept)
+        self._door = Door(accepting, admits, self._enter, lambda: len(self._waiting) < self._places.limit)
 
-    def _accept(self) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
-            if len(self._waiting) >= self._places.limit:
-                return
-            try:
-                sock, peer = self._socket.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    log.warning("cannot accept: %s", error)
-                    self._loop.remove_reader(self._socket.fileno())
-                    self._loop.call_later(PAUSE_WITHOUT_DESCRIPTORS, self._resume)
-                    return
-                log.warning("accept: %s", error)
-                return
-            if not self._admits(peer[0]):
-                sock.close()
-                continue
-            sock.setblocking(False)
-            place = self._places.enter(peer[0], functools.partial(self._drop, sock))
-            if place is None:
-                log.warning("%s: too many connections that send nothing", peer[0])
-                sock.close()
-                continue
-            self._silent[sock] = self._loop.call_later(self.first_byte_timeout, self._drop, sock), place
-            self._waiting.append(sock)
-            if not self._admitting:
-                self._admitting = True
-                self._turn_began = time.monotonic()
-                self._loop.call_soon(self._admit)
+    def _enter(self, sock: socket.socket, host: str) -> None:
+        """Give a new connection a place, and let it wait for its admission."""
+        place = self._places.enter(host, functools.partial(self._drop, sock))
+        if place is None:
+            log.warning("%s: too many connections that send nothing", host)
+            sock.close()
+            return
+        self._silent[sock] = self._loop.call_later(self.first_byte_timeout, self._drop, sock), place
+        self._waiting.append(sock)
+        if not self._admitting:
+            self._admitting = True
+            self._turn_began = time.monotonic()
+            self._loop.call_soon(self._admit)
 
     def _admit(self) -> None:
         """Watch some of the waiting connections for their first byte. Runs once in each turn of the event loop while
@@ -157,10 +135,6 @@ class TcpListener:
         self._admitting = bool(waiting)
         if waiting:
             self._loop.call_soon(self._admit)
-
-    def _resume(self) -> None:
-        if not self._closed:
-            self._loop.add_reader(self._socket.fileno(), self._accept)
 
     def _forget(self, sock: socket.socket) -> None:
         timer, place = self._silent.pop(sock)
@@ -193,11 +167,8 @@ class TcpListener:
 
     async def close(self) -> None:
         """Stop listening and drop the connections that have sent nothing; the others remain."""
-        if self._closed:
-            return
-        self._closed = True
+        self._door.close()
         self._waiting.clear()
-        self._loop.remove_reader(self._socket.fileno())
-        self._socket.close()
         for sock in list(self._silent):
             self._drop(sock)
+        self._pipe.close()

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 
 from smb3server.remote import errors
 from smb3server.remote.entries import filetime_of
-from smb3server.remote.handle import Handle
+from smb3server.remote.handle import Handle, LostWritesError
 from smb3server.remote.link import PIECE
 from smb3server.remote.transfers import (
     Progress,
@@ -63,8 +63,8 @@ async def copy(
     version = version_of(f"{source.link.address.place}/{source.path}", size, to_ns(times.last_write_time))
     part, start = await open_part(target, version, resume, size)
     try:
-        ranges = await data_ranges(source, start, size) if sparse else [(start, size)]
-        has_holes = size > start and ranges != [(start, size)]
+        ranges = await data_ranges(source, 0, size) if sparse else [(0, size)]
+        has_holes = size > 0 and ranges != [(0, size)]
         if has_holes:
             await _make_sparse(part)
         by_server = await _copy_data(source, target, part, ranges, start, size, progress)
@@ -81,7 +81,7 @@ async def copy(
             # Samba 4.17 forgets the attribute when a file is renamed.
             await _make_sparse(part)
     finally:
-        await part.close()
+        await part.abandon()
     if verify:
         await _compare(source, target, size)
     return Transfer(size, start, time.monotonic() - began, by_server)
@@ -90,11 +90,23 @@ async def copy(
 async def _copy_data(
     source: Handle, target: Target, part: Handle, ranges: list[Range], start: int, size: int, progress: Progress | None
 ) -> bool:
-    """Copy ranges of data, and return whether the server did it."""
-    if source.link is target.link and await _by_server(source, part, ranges, size, progress):
+    """Copy the ranges of data, from ``start`` on, and return whether the server did it."""
+    if source.link is target.link and await _by_server(source, part, ranges, start, size, progress):
         return True
-    await write_part(part, _pieces(source, ranges), start, size, progress)
+
+    async def pieces(begin: int, end: int) -> AsyncGenerator[tuple[int, bytes], None]:
+        for first, last in _between(ranges, begin, end):
+            async with contextlib.aclosing(source.pieces(first, last)) as found:
+                async for piece in found:
+                    yield piece
+
+    await write_part(part, pieces, start, size, progress)
     return False
+
+
+def _between(ranges: list[Range], begin: int, end: int) -> list[Range]:
+    """Return what of ranges lies between two offsets."""
+    return [(max(first, begin), min(last, end)) for first, last in ranges if first < end and last > begin]
 
 
 async def _version(source: Handle) -> tuple[int, int]:
@@ -109,15 +121,21 @@ async def _discard(part: Handle) -> None:
     await part.do(lambda tree, file: tree.set_info(file, FileInfoClass.DISPOSITION, record))
 
 
-async def _pieces(source: Handle, ranges: list[Range]) -> AsyncGenerator[tuple[int, bytes], None]:
-    for begin, end in ranges:
-        async with contextlib.aclosing(source.pieces(begin, end)) as pieces:
-            async for piece in pieces:
-                yield piece
+async def _by_server(
+    source: Handle, part: Handle, ranges: list[Range], start: int, size: int, progress: Progress | None
+) -> bool:
+    """Let the server copy, and write it to its disk; return False, with nothing lost, if it cannot.
+    [MS-SMB2 3.2.4.20.2]
+    """
+    while True:
+        try:
+            return await _copy_all(source, part, _between(ranges, start, size), size, progress)
+        except LostWritesError:
+            part.go_back()
+            start = 0
 
 
-async def _by_server(source: Handle, part: Handle, ranges: list[Range], size: int, progress: Progress | None) -> bool:
-    """Let the server copy; return False, with nothing lost, if it cannot. [MS-SMB2 3.2.4.20.2]"""
+async def _copy_all(source: Handle, part: Handle, ranges: list[Range], size: int, progress: Progress | None) -> bool:
     key = b""
     for begin, end in ranges:
         at = begin
@@ -125,6 +143,8 @@ async def _by_server(source: Handle, part: Handle, ranges: list[Range], size: in
             try:
                 key = key or await _resume_key(source)
                 count = await _copy_chunks(part, key, at, end)
+            except LostWritesError:
+                raise
             except errors.RemoteError as error:
                 if error.status == NtStatus.OBJECT_NAME_NOT_FOUND and key:
                     # The key was that of a session that is lost.
@@ -140,6 +160,7 @@ async def _by_server(source: Handle, part: Handle, ranges: list[Range], size: in
                 progress(at, size)
     if part.file.size > size or not ranges or ranges[-1][1] < size:
         await part.set_size(size)
+    await part.flush()
     return True
 
 

@@ -90,7 +90,7 @@ class File:
         with errors.named(self.name):
             if size <= PIECE:
                 return await self._handle.read_piece(offset, size) if size else b""
-            found = [data async for _, data in self._handle.pieces(offset, offset + size)]
+            found = [data async for _, data in self._handle.pieces(offset, offset + size, whole=False)]
         return b"".join(found)
 
     async def readinto(self, buffer: bytearray | memoryview) -> int:

@@ -29,6 +29,7 @@ from smb3server.remote import errors, fabrics
 from smb3server.remote.address import Address
 from smb3server.remote.credentials import Login
 from smb3server.remote.validation import validate_negotiation
+from smb3server.wire.oplock_break import LeaseBreakNotification
 from smb3server.wire.session import SessionFlags
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
@@ -44,6 +45,8 @@ DEPTH = 8
 MAX_CHANNELS = 8
 MAX_IN_FLIGHT = PIECE * DEPTH * MAX_CHANNELS
 _DELAY, _MAX_DELAY = 0.05, 2.0
+ACKNOWLEDGE = 1
+"""SMB2_NOTIFY_BREAK_LEASE_FLAG_ACK_REQUIRED. [MS-SMB2 2.2.23.2]"""
 _GONE = frozenset(
     [
         NtStatus.USER_SESSION_DELETED,
@@ -117,6 +120,9 @@ class Link:
         self._lock = asyncio.Lock()
         self._closed = False
         self._moved: dict[str, list[int]] = {}
+        self.leases: dict[bytes, Callable[[int], None]] = {}
+        """Called with the new state when the lease of that key is broken."""
+        self._acknowledging: set[asyncio.Task[None]] = set()
 
     # Connecting
 
@@ -147,6 +153,32 @@ class Link:
                 await self._set_up_anew()
             assert self._control is not None
             return self._control
+
+    @property
+    def has_connection(self) -> bool:
+        """Return whether there is a channel that is not known to be lost."""
+        return self._control is not None and not self._control.lost
+
+    def _broken(self, notification: Break) -> None:
+        """Give up what a lease break takes, and acknowledge it if the server waits for that. [MS-SMB2 3.2.5.19.2]"""
+        if not isinstance(notification, LeaseBreakNotification):
+            return
+        broken = self.leases.get(notification.lease_key)
+        if broken is not None:
+            broken(notification.new_lease_state)
+        if notification.flags & ACKNOWLEDGE and self._control is not None:
+            work = self._acknowledge(self._control.tree, notification.lease_key, notification.new_lease_state)
+            task = asyncio.get_running_loop().create_task(work)
+            self._acknowledging.add(task)
+            task.add_done_callback(self._acknowledging.discard)
+
+    @staticmethod
+    async def _acknowledge(tree: Tree, key: bytes, state: int) -> None:
+        try:
+            await tree.acknowledge_lease_break(key, state)
+        except (StatusError, ConnectionLost) as error:
+            # The open was closed meanwhile, or the server breaks the lease again on the next connection.
+            log.debug("lease break: %s", error)
 
     def is_current(self, channel: Channel) -> bool:
         """Return whether opens made on ``channel``, which was once returned by ``ready``, are still valid."""
@@ -179,7 +211,7 @@ class Link:
             async with asyncio.timeout(self.options.timeout):
                 offer = Offer(require_signing=self.options.sign)
                 client = await Client.connect(transport, offer=offer, client_guid=self._guid)
-                client.on_break = _ignore
+                client.on_break = self._broken
                 session = await self._log_on(client)
                 tree = await session.tree_connect(f"\\\\{self.address.host}\\{self.address.share}")
                 await validate_negotiation(tree, offer, self._guid)
@@ -466,7 +498,3 @@ class Link:
         for channel in channels:
             if not channel.lost:
                 channel.tree.client.transport.abort(why)
-
-
-def _ignore(notification: Break) -> None:
-    """No open of this client asks for an oplock or a lease, so nothing is broken. [MS-SMB2 3.2.5.19]"""

@@ -27,7 +27,7 @@ from smb3server.remote.link import Link
 from smb3server.remote.transfers import Progress, Transfer
 from smb3server.wire import attributes as attr
 from smb3server.wire.change_notify import Action, NotifyFilter
-from smb3server.wire.create import Access, CreateDisposition, CreateOptions
+from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.file_info import (
     BASIC,
     DISPOSITION,
@@ -757,13 +757,18 @@ class _Target:
     async def open_part(self, name: str, access: int, disposition: int) -> Handle:
         path = names.join(names.split(self.path)[0], name)
         with self.share._named(self.path):
-            return await self.share._handle(path, access, disposition, _NO_FOLDER)
+            try:
+                return await self.share._handle(path, access, disposition, _NO_FOLDER, share=int(ShareAccess.READ))
+            except errors.RemoteError as error:
+                if error.status not in (NtStatus.SHARING_VIOLATION, NtStatus.FILE_NOT_AVAILABLE):
+                    raise
+                reason = "another copy is writing this file, or was ended a moment ago"
+                raise errors.make(errno.EBUSY, self.path, status=error.status, reason=reason) from error
 
     async def rename_part(self, part: Handle) -> None:
         """Give the complete file its name. Repeated, it does no harm: the open is that of the file itself."""
-        record = encode_rename(RenameInformation(int(self._replace), 0, self.share._on_share(self.path)))
         with self.share._named(self.path):
-            await part.do(lambda tree, file: tree.set_info(file, FileInfoClass.RENAME, record))
+            await part.rename(self.share._on_share(self.path), self._replace)
 
     async def open_complete(self) -> Handle:
         with self.share._named(self.path):

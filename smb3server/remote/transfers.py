@@ -13,6 +13,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import socket
 import stat
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -22,7 +23,7 @@ from typing import Protocol
 
 from smb3server.remote import errors, names
 from smb3server.remote.entries import filetime_of
-from smb3server.remote.handle import Handle
+from smb3server.remote.handle import Handle, LostWritesError
 from smb3server.remote.link import MAX_IN_FLIGHT, PIECE, Link
 from smb3server.remote.local_modes import PRIVATE, take_place_of
 from smb3server.wire import attributes as attr
@@ -35,9 +36,14 @@ from smb3server.wire.status import NtStatus
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done and the size of the file, after each piece."""
+Pieces = Callable[[int, int], AsyncGenerator[tuple[int, bytes], None]]
+"""Returns the data between two offsets, in order, as (offset, bytes)."""
 Range = tuple[int, int]
 """Where data begins, and where it ends."""
 PART_ACCESS = int(Access.GENERIC_WRITE | Access.DELETE | Access.READ_ATTRIBUTES)
+FLUSH_EVERY = 1 << 28
+"""Bytes after which an upload lets the server write to its disk: this much is sent again if the server ends. It bounds
+what a flush takes, too."""
 _MAX_RANGES = 4096
 """Most ranges of data that are asked for at a time."""
 
@@ -83,7 +89,7 @@ def version_of(source: str, size: int, modified_ns: int) -> str:
     """Return a short name of a file's version."""
     # FILETIMEs count 100 ns. A part may be continued by a copy that knows the time in that unit only.
     text = f"{source}\0{size}\0{modified_ns // 100}"
-    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
 def changed(path: str) -> OSError:
@@ -220,13 +226,16 @@ async def upload(
             raise OSError(errno.EINVAL, "not a regular file", str(source))
         size = status.st_size
         has_holes = sparse and status.st_blocks * 512 < size
-        version = version_of(os.path.abspath(source), size, status.st_mtime_ns)
+        version = version_of(f"{socket.gethostname()}:{os.path.abspath(source)}", size, status.st_mtime_ns)
         part, start = await open_part(target, version, resume, size)
         try:
             if has_holes:
                 await _make_sparse(part)
-            ranges = _local_ranges(descriptor, start, size) if has_holes else [(start, size)]
-            pieces = _local_pieces(descriptor, ranges, str(source))
+
+            def pieces(begin: int, end: int) -> AsyncGenerator[tuple[int, bytes], None]:
+                ranges = _local_ranges(descriptor, begin, end) if has_holes else [(begin, end)]
+                return _local_pieces(descriptor, ranges, str(source))
+
             await write_part(part, pieces, start, size, progress)
             now = os.fstat(descriptor)
             if (now.st_size, now.st_mtime_ns) != (size, status.st_mtime_ns):
@@ -237,7 +246,7 @@ async def upload(
                 # Samba 4.17 forgets the attribute when a file is renamed.
                 await _make_sparse(part)
         finally:
-            await part.close()
+            await part.abandon()
         if verify:
             written = await target.open_complete()
             try:
@@ -257,11 +266,39 @@ async def open_part(target: Target, version: str, resume: bool, size: int) -> tu
     return part, max(0, min(part.file.size, size) - MAX_IN_FLIGHT)
 
 
-async def write_part(
-    part: Handle, pieces: AsyncGenerator[tuple[int, bytes], None], start: int, size: int, progress: Progress | None
-) -> None:
-    """Write pieces to a part, and give it its size."""
-    done = start
+async def write_part(part: Handle, pieces: Pieces, start: int, size: int, progress: Progress | None) -> None:
+    """Write a file's data to a part, give it its size, and let the server write it to its disk.
+
+    ``pieces`` returns the data between two offsets; where it has gaps there are holes. If the server ends meanwhile,
+    the copy goes on where it was flushed last.
+    """
+    safe = start
+    now = part.file.size
+    """The part's size as far as it is known, below ``size`` only if the rest is a hole."""
+    while True:
+        try:
+            while True:
+                end = min(safe + FLUSH_EVERY, size)
+                now = max(now, await _write_range(part, pieces, safe, end, size, progress))
+                if end == size:
+                    break
+                await part.flush()
+                safe = end
+            if now != size:
+                await part.set_size(size)
+            await part.flush()
+            break
+        except LostWritesError:
+            part.go_back()
+            now = await part.size()
+            safe = max(0, min(safe, now) - MAX_IN_FLIGHT)
+    if progress is not None:
+        progress(size, size)
+
+
+async def _write_range(part: Handle, pieces: Pieces, begin: int, end: int, size: int, progress: Progress | None) -> int:
+    """Write the data between two offsets, and return where the last of it ended."""
+    done = last = begin
 
     def written(count: int) -> None:
         nonlocal done
@@ -270,12 +307,16 @@ async def write_part(
             progress(done, size)
 
     written(0)
-    async with contextlib.aclosing(pieces):
-        await part.write_pieces(pieces, written)
-    if done != size or part.file.size > size:
-        await part.set_size(size)
-    if progress is not None:
-        progress(size, size)
+
+    async def followed(data: AsyncGenerator[tuple[int, bytes], None]) -> AsyncGenerator[tuple[int, bytes], None]:
+        nonlocal last
+        async for offset, piece in data:
+            last = offset + len(piece)
+            yield offset, piece
+
+    async with contextlib.aclosing(pieces(begin, end)) as data, contextlib.aclosing(followed(data)) as seen:
+        await part.write_pieces(seen, written)
+    return last
 
 
 async def complete(target: Target, part: Handle, times: BasicInformation) -> None:
@@ -295,6 +336,7 @@ async def _make_sparse(part: Handle) -> None:
 
 
 def _local_ranges(descriptor: int, start: int, size: int) -> list[Range]:
+    """Return where a file has data between two offsets."""
     found: list[Range] = []
     at = start
     while at < size:
@@ -303,6 +345,8 @@ def _local_ranges(descriptor: int, start: int, size: int) -> list[Range]:
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
+            break
+        if begin >= size:
             break
         at = min(os.lseek(descriptor, begin, os.SEEK_HOLE), size)
         found.append((begin, at))

@@ -29,6 +29,8 @@ from smb3server.wire.status import NtStatus
 
 log = logging.getLogger(__name__)
 
+ITERATIONS_OF_A_GUESS = 100_000
+"""Iterations of PBKDF2 that count as one failed logon: the specification permits a client a million of them."""
 _NOBODY = os.urandom(16)
 """Stands for the NT hash if there is no account of the name: the answer and its time do not show which exist."""
 
@@ -113,35 +115,40 @@ class _PasswordChanges:
             key = sam_passwords.key_of_old_password(old, salt, iterations)
             return sam_passwords.open_aes(key, tag, salt, cipher) if key is not None else None
 
-        return self._answer(string_of(request["UserName"]), prove)
+        # The client chooses how much work a guess is.
+        return self._answer(string_of(request["UserName"]), prove, 1 + iterations // ITERATIONS_OF_A_GUESS)
 
     @staticmethod
     def change_oem(request: Any) -> Any:
         """Refuse SamrOemChangePasswordUser2: no LM hash is ever stored. [MS-SAMR 3.1.5.10.2]"""
         return answer_status(NtStatus.WRONG_PASSWORD)
 
-    def _answer(self, name: str, prove: Callable[[bytes], str | None]) -> Any:
-        status = self._change(name, prove)
+    def _answer(self, name: str, prove: Callable[[bytes], str | None], weight: int = 1) -> Any:
+        status = self._change(name, prove, weight)
         if status:
             log.warning("%s: change of %s's password refused: STATUS_%s", self._context.address, name, status.name)
         return answer_status(status)
 
-    def _change(self, name: str, prove: Callable[[bytes], str | None]) -> NtStatus:
-        """Change the password of an account if ``prove`` finds the new one with the hash of the present one."""
+    def _change(self, name: str, prove: Callable[[bytes], str | None], weight: int) -> NtStatus:
+        """Change the password of an account if ``prove`` finds the new one with the hash of the present one.
+
+        A wrong one counts as ``weight`` failed logons."""
         context = self._context
-        guesses = context.server.guesses
+        guesses, address = context.server.guesses, context.address
+        # Calls run on threads, several at a time: each is counted before it is verified.
         try:
-            if guesses.delay(name, context.address):
-                return NtStatus.ACCOUNT_LOCKED_OUT
+            delay = guesses.begin(name, address, weight)
         except LogonRefused:
+            return NtStatus.ACCOUNT_LOCKED_OUT
+        if delay:
+            guesses.withdraw(name, address, weight)
             return NtStatus.ACCOUNT_LOCKED_OUT
         account = context.server.users.find(name)
         password = prove(_NOBODY if account is None else account.nt_hash)
         if account is None or password is None:
-            guesses.failed(name, context.address)
             return NtStatus.WRONG_PASSWORD
         # From here on the client has proved that it is the user.
-        guesses.succeeded(name, context.address)
+        guesses.proved(name, address, weight)
         return account.refusal(by_password=False) or self._keep(account, password)
 
     def _keep(self, account: Account, password: str) -> NtStatus:

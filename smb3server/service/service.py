@@ -261,7 +261,8 @@ class Service:
             lambda: self.server.interfaces.interfaces,
             lambda: self.server.tcp_addresses,
             self.listeners[0].address[1],
-            settings.hosts.admits,
+            self.server.admits,
+            self.server.unauthenticated,
         )
         self.server.interfaces.on_refresh = self.announcer.refresh_soon
         self.announcer.start()

@@ -25,6 +25,7 @@ async def start_page(config: WebConfig, server: Server, commands: Callable[[], M
         server.guesses,
         server.admits,
         commands,
+        server.unauthenticated,
     )
     try:
         await page.start()

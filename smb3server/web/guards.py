@@ -55,7 +55,10 @@ class Guard:
         if not self._admits(request.remote or ""):
             raise web.HTTPForbidden(text="This address may not use the server (hosts_allow, hosts_deny).")
         # Another site could have its own name lead to this server (DNS rebinding), and its pages could then read it.
-        host = request.url.host or ""
+        try:
+            host = request.url.host or ""
+        except ValueError as error:
+            raise web.HTTPBadRequest(text="The host's name is none.") from error
         if not _is_address(host) and host.casefold() not in self._names:
             raise web.HTTPMisdirectedRequest(text=f"{host} is not a name of this server: add it to names in [web].")
 

@@ -92,17 +92,17 @@ class Logins:
     async def _prove(self, name: str, password: str, address: str) -> Account:
         """Return the account whose password it is, after the delay that guessing has caused. Raises ``LoginError``."""
         try:
-            await asyncio.sleep(self._guesses.delay(name, address))
+            delay = self._guesses.begin(name, address)
         except LogonRefused as error:
             log.warning("%s: web page: logon of %s refused: %s", address, name, error)
             raise LoginError("Too many failed logons. Wait a minute.") from error
+        await asyncio.sleep(delay)
         account = self._users.find(name)
         right = hmac.compare_digest(nt_hash(password), _NOBODY if account is None else account.nt_hash)
         if account is None or not right:
-            self._guesses.failed(name, address)
             log.warning("%s: web page: logon of %s failed: wrong password, or no such user", address, name)
             raise LoginError("Wrong user or password.")
-        self._guesses.succeeded(name, address)
+        self._guesses.proved(name, address)
         return account
 
     def _may(self, account: Account) -> bool:

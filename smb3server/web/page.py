@@ -7,6 +7,7 @@ line and in a script.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from aiohttp import hdrs, web
 
+from smb3server.net.http import body_in_time
 from smb3server.process.log_tail import LogTail
 from smb3server.status.admin_socket import Answer, Command, RefusedError
 from smb3server.web.feed import Feed
@@ -29,6 +31,8 @@ ACTIONS: Final = ("session-close", "file-close", "reload")
 CSRF_HEADER: Final = "X-CSRF-Token"
 MAX_BODY: Final = 1 << 16
 MAX_VIEWERS: Final = 32
+STALLED: Final = 30.0
+"""Seconds that a browser has to take a report."""
 STATIC: Final = {
     "style.css": "text/css",
     "app.js": "text/javascript",
@@ -54,6 +58,8 @@ class Page:
         self._cookie = "__Host-smb3server" if secure else "smb3server"
         self._files = {name: _read(name) for name in ("index.html", *STATIC)}
         self.feed = Feed(lambda: self._report(False))
+        self.on_login: Callable[[web.Request], None] = lambda request: None
+        """Called with each request of somebody who has logged on."""
 
     def application(self) -> web.Application:
         """Return what aiohttp serves."""
@@ -101,10 +107,12 @@ class Page:
             login = self._logins.find(request.cookies.get(self._cookie, ""))
             if login is None:
                 raise web.HTTPUnauthorized(text="Log on first.")
-            given = request.headers.get(CSRF_HEADER, "").encode()
+            # aiohttp decodes bytes that are not UTF-8 as surrogates.
+            given = request.headers.get(CSRF_HEADER, "").encode(errors="surrogateescape")
             if request.method == hdrs.METH_POST and not compare_digest(given, login.csrf.encode()):
                 raise web.HTTPForbidden(text="The token is wrong: load the page again.")
             request[_LOGIN] = login
+            self.on_login(request)
             return await handler(request)
 
         return checked
@@ -131,6 +139,8 @@ class Page:
     async def _me(self, request: web.Request) -> web.Response:
         """Say who has logged on. Nobody is no error: the page asks this first."""
         login = self._logins.find(request.cookies.get(self._cookie, ""))
+        if login is not None:
+            self.on_login(request)
         return web.json_response({"user": ""} if login is None else self._describe(login))
 
     async def _log_off(self, request: web.Request) -> web.Response:
@@ -153,8 +163,9 @@ class Page:
             async for report in reports:
                 if self._logins.find(request.cookies.get(self._cookie, "")) is None:
                     break
-                await response.write(b"data: " + report + b"\n\n")
-        except ConnectionError as error:
+                async with asyncio.timeout(STALLED):
+                    await response.write(b"data: " + report + b"\n\n")
+        except (ConnectionError, TimeoutError) as error:
             log.debug("%s: web page: %s", request.remote, error)
         finally:
             await reports.aclose()
@@ -199,9 +210,12 @@ async def _finish(command: Command, request: dict[str, Any]) -> Answer:
 
 
 async def _body(request: web.Request) -> dict[str, Any]:
+    async with body_in_time():
+        data = await request.read()
     try:
-        given = await request.json()
-    except ValueError as error:
+        # RFC 8259 8.1: UTF-8, whatever charset the request names.
+        given = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
         raise web.HTTPBadRequest(text="Not JSON.") from error
     if not isinstance(given, dict):
         raise web.HTTPBadRequest(text="An object is needed.")

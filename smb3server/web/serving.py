@@ -10,21 +10,22 @@ import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from aiohttp import web
-
 from smb3server.auth.administrators import Administrators
 from smb3server.auth.guessing import Guesses
 from smb3server.auth.users import UserDatabase
+from smb3server.net.http import HttpDoor
 from smb3server.process.log_tail import LogTail
 from smb3server.settings.web import WebConfig
 from smb3server.status.admin_socket import Command
 from smb3server.web.guards import Guard
 from smb3server.web.logins import Logins
 from smb3server.web.page import Page
+from smbdirect.unauthenticated import UnauthenticatedPeers
 
 log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 128
+MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS = 128, 32
+"""Most connections that have not logged on, of all addresses and of one."""
 END = 1.0
 """Seconds that requests have to end when the server ends."""
 RENEWAL = 60.0
@@ -43,9 +44,11 @@ class WebServer:
         guesses: Guesses,
         admits: Callable[[str], bool],
         commands: Callable[[], Mapping[str, Command]],
+        unauthenticated: UnauthenticatedPeers,
     ) -> None:
         """``administrators`` returns who may log on, ``admits`` whether an address may use the server at all, and
-        ``commands`` the commands of the admin socket.
+        ``commands`` the commands of the admin socket. ``unauthenticated`` is the table that SMB's connections without
+        a session share with those of the page that have not logged on.
         """
         self._config = config
         secure = config.certificate is not None
@@ -54,8 +57,9 @@ class WebServer:
         loop = asyncio.get_running_loop()
         logins = Logins(users, administrators, guesses, loop.time)
         self._page = Page(commands, logins, Guard(names, admits, secure), self._tail, secure)
-        self._runner: web.AppRunner | None = None
-        self._server: asyncio.Server | None = None
+        self._admits = admits
+        self._tables = UnauthenticatedPeers(MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS), unauthenticated
+        self.door: HttpDoor | None = None
         self._certificate: Certificate | None = None
         self.url = ""
 
@@ -66,33 +70,26 @@ class WebServer:
         if config.certificate is not None:
             self._certificate = Certificate(config.certificate, config.key)
             context = self._certificate.context
-        runner = self._runner = web.AppRunner(self._page.application(), access_log=None, shutdown_timeout=END)
-        await runner.setup()
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, sock=_listen(config.listen, config.port), ssl=context)
-        port = self._server.sockets[0].getsockname()[1]
+        self.door = HttpDoor(self._page.application(), self._admits, self._tables, context, END)
+        self._page.on_login = self.door.know
+        await self.door.start()
+        listening = _listen(config.listen, config.port)
+        port = listening.getsockname()[1]
+        self.door.listen(listening)
         host = f"[{config.listen}]" if ":" in config.listen else config.listen
         self.url = f"http{'s' if context is not None else ''}://{host}:{port}/"
         if self._certificate is not None:
             self._certificate.keep_fresh()
         logging.getLogger().addHandler(self._tail)
 
-    def _accept(self) -> asyncio.BaseProtocol:
-        server = self._runner.server if self._runner is not None else None
-        if server is None or len(server.connections) >= MAX_CONNECTIONS:
-            return _Refuse()
-        return server()
-
     async def stop(self) -> None:
         """End all requests and stop listening."""
         logging.getLogger().removeHandler(self._tail)
         if self._certificate is not None:
             self._certificate.stop()
-        if self._server is not None:
-            self._server.close()
         self._page.feed.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self.door is not None:
+            await self.door.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -103,13 +100,6 @@ def _listen(host: str, port: int) -> socket.socket:
     """
     (family, _, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return socket.create_server(address[:2], family=family)
-
-
-class _Refuse(asyncio.Protocol):
-    """A connection that is one too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
 
 
 class Certificate:

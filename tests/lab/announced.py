@@ -13,6 +13,7 @@ import pytest
 from smb3server.discovery.announcer import Announcer
 from smb3server.net.interfaces import InterfaceList
 from smb3server.settings.discovery import DiscoveryConfig
+from smbdirect.unauthenticated import UnauthenticatedPeers
 from tools.cluster.network import Network, why_not
 
 NAME = "FILES"
@@ -40,7 +41,10 @@ def network() -> Iterator[Network]:
 async def announced(config: DiscoveryConfig, served: Sequence[str] = ("0.0.0.0", "::")) -> AsyncIterator[Announcer]:
     """In the namespace of the calling thread."""
     interfaces = InterfaceList()
-    announcer = Announcer(config, NAME, lambda: interfaces.interfaces, lambda: served, 445, lambda host: True)
+    strangers = UnauthenticatedPeers(64)
+    announcer = Announcer(
+        config, NAME, lambda: interfaces.interfaces, lambda: served, 445, lambda host: True, strangers
+    )
     interfaces.on_refresh = announcer.refresh_soon
     await interfaces.start()
     announcer.start()

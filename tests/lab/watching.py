@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 
 import pytest
@@ -13,8 +12,7 @@ from smb3server.server.server import Server
 
 def watched(monkeypatch: pytest.MonkeyPatch, limit: float) -> Iterator[list[Turn]]:
     """Give every server of a test a watchdog; fail the test if a command took more than ``limit`` seconds of processor
-    time on the event loop's thread. Time that other programs or other threads had does not count, and the garbage
-    collector leaves alone what other tests have left."""
+    time on the event loop's thread. Time that other programs or other threads had does not count."""
     slow: list[Turn] = []
     make = Server.__init__
 
@@ -25,10 +23,6 @@ def watched(monkeypatch: pytest.MonkeyPatch, limit: float) -> Iterator[list[Turn
         self.measuring.watchdog.on_slow = slow.append
 
     monkeypatch.setattr(Server, "__init__", init)
-    gc.freeze()
-    try:
-        yield slow
-    finally:
-        gc.unfreeze()
+    yield slow
     too_long = [turn for turn in slow if turn.processor > limit]
     assert not too_long, f"commands held up everybody: {too_long}"

@@ -6,7 +6,7 @@ import fcntl
 import os
 import pty
 import re
-import select
+import selectors
 import signal
 import struct
 import termios
@@ -103,7 +103,10 @@ class Terminal:
         """Take what the shell prints for some time."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            if select.select([self._descriptor], [], [], left)[0]:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._descriptor, selectors.EVENT_READ)
+                ready = selector.select(left)
+            if ready:
                 self._stream.feed(os.read(self._descriptor, 65536))
         self._keep()
 

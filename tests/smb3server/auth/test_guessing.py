@@ -270,3 +270,33 @@ def test_who_leaves_while_it_waits_leaves_nothing() -> None:
         waiting.cancel()
 
     drive(test)
+
+
+def test_guesses_that_begin_together_are_counted_before_one_ends() -> None:
+    guesses = Guesses(per_account=3, per_address=100, clock=lambda: 0.0)
+    assert [guesses.begin("u", "192.0.2.1") for _ in range(3)] == [0.0, 0.0, 0.0]
+    waits = [guesses.begin("u", "192.0.2.1") for _ in range(3)]
+    assert waits[0] == 0.0
+    assert 0.0 < waits[1] < waits[2]
+
+
+def test_a_guess_that_was_right_or_not_verified_counts_no_longer() -> None:
+    guesses = Guesses(per_account=2, per_address=100, lockout_failures=2, clock=lambda: 0.0)
+    for _ in range(5):
+        assert guesses.begin("u", "192.0.2.1", 2) == 0.0
+        guesses.withdraw("u", "192.0.2.1", 2)
+    for _ in range(5):
+        assert guesses.begin("u", "192.0.2.1") == 0.0
+        guesses.proved("u", "192.0.2.1")
+    # The same counts do lock the account when they are failures.
+    guesses.begin("u", "192.0.2.1")
+    guesses.begin("u", "192.0.2.1")
+    with pytest.raises(LogonRefused):
+        guesses.begin("u", "192.0.2.1")
+
+
+def test_a_dear_guess_counts_as_several() -> None:
+    guesses = Guesses(per_account=10, per_address=100, clock=lambda: 0.0)
+    assert guesses.begin("u", "192.0.2.1", 11) == 0.0
+    guesses.begin("u", "192.0.2.1")
+    assert guesses.begin("u", "192.0.2.1") > 0.0

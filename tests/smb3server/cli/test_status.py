@@ -9,7 +9,7 @@ import json
 import os
 import pty
 import re
-import select
+import selectors
 import signal
 import struct
 import subprocess
@@ -235,7 +235,9 @@ def _read_until(descriptor: int, wanted: bytes, seconds: float = 15) -> bytes:
     while wanted not in found:
         left = deadline - time.monotonic()
         assert left > 0, found[-2000:]
-        ready, _, _ = select.select([descriptor], [], [], left)
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, selectors.EVENT_READ)
+            ready = selector.select(left)
         if ready:
             found += os.read(descriptor, 1 << 16)
     return found

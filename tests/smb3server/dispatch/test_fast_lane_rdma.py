@@ -24,7 +24,7 @@ from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.read_write import READ_REQUEST, TAIL, WRITE_REQUEST, ReadRequest, WriteRequest, pack_descriptors
 from smb3server.wire.status import NtStatus
-from smbdirect.errors import ConnectionLost
+from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.providers.loopback import CAPABILITIES, LoopbackProvider
 from smbdirect.transport.pool import PoolBuffer
@@ -295,7 +295,8 @@ async def run(steps: Sequence[Step], protection: str) -> list[Any]:
                     async with asyncio.timeout(20):
                         for kind, fields in steps:
                             await getattr(play, kind)(**fields)
-                except ConnectionLost:
+                except (ConnectionLost, ProviderError):
+                    # A lost connection may be noticed first by registering or by sending.
                     play.transcript.append("ended")
                 made.fabric.faults.delay_turns = 0
             return [*play.transcript, (root / "share" / "file").read_bytes()]

@@ -220,7 +220,7 @@ def test_a_session_is_ended_and_a_file_closed(tmp_path: Path) -> None:
 
 
 def test_connections_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_serving, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(web_serving, "MAX_STRANGERS", 2)
 
     async def body(service: Service, browser: aiohttp.ClientSession) -> None:
         host, port = url(service).split("//")[1].strip("/").split(":")

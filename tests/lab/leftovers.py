@@ -1,0 +1,45 @@
+"""What the tests of a module leave behind in their process: descriptors, and objects for the garbage collector."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections import Counter
+
+MOST_LEFT = 50
+"""Descriptors that a process may have more than at its first test: caches of libraries, servers of a wider scope."""
+
+
+def descriptors() -> list[str]:
+    """Return what the descriptors of this process refer to."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return found
+
+
+class Leftovers:
+    """Watches one test process. Between two modules it collects what the tests of the first left, and exempts what
+    remains from collection, so that no test pays for others' objects."""
+
+    def __init__(self) -> None:
+        self._at_first = len(descriptors())
+        self._frozen = 0
+
+    def collect(self) -> None:
+        """Collect garbage. What a test exempted from collection, as a server's start does, is examined as well."""
+        if gc.get_freeze_count() > self._frozen:
+            gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._frozen = gc.get_freeze_count()
+
+    def complaint(self) -> str | None:
+        """Return what is wrong with the descriptors of this process, or None."""
+        left = descriptors()
+        if len(left) <= self._at_first + MOST_LEFT:
+            return None
+        kinds = Counter(target.split(":")[0] for target in left)
+        return f"this process has {len(left)} descriptors, {self._at_first} at its first test: {dict(kinds)}"

@@ -1,0 +1,38 @@
+"""The guard of descriptors, tried with descriptors that are left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+
+from tests.lab.leftovers import MOST_LEFT, Leftovers
+
+
+def test_descriptors_that_are_left_are_counted() -> None:
+    watched = Leftovers()
+    assert watched.complaint() is None
+    left = [descriptor for _ in range(MOST_LEFT // 2 + 1) for descriptor in os.pipe()]
+    try:
+        complaint = watched.complaint()
+        assert complaint is not None
+        assert "'pipe'" in complaint
+    finally:
+        for descriptor in left:
+            os.close(descriptor)
+    assert watched.complaint() is None
+
+
+def test_garbage_that_was_exempted_is_collected() -> None:
+    class Circle:
+        def __init__(self) -> None:
+            self.own = self
+
+    watched = Leftovers()
+    watched.collect()
+    gone = weakref.ref(Circle())
+    gc.freeze()
+    gc.collect()
+    assert gone() is not None
+    watched.collect()
+    assert gone() is None
