@@ -9,8 +9,8 @@ system ``smbd://`` of fsspec.
 
 Reading order: ``address`` and ``credentials`` (where, who) -> ``link`` (connections, channels; ``fabrics`` finds RDMA)
 -> ``handle`` (one open file over connections that may be lost) -> ``file``, ``share`` (what users see) ->
-``transfers``, ``copying`` (whole files) -> ``places``, ``mirror`` (whole folders). ``errors`` and ``names`` are used by
-all.
+``transfers``, ``copying`` (whole files; ``local_modes``) -> ``places``, ``sameness``, ``mirror`` (whole folders).
+``errors`` and ``names`` are used by all.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from smb3server.net.host import SMB_PORT
-from smb3server.remote.names import clean
+from smb3server.remote.names import clean, key
 
 SCHEMES = ("smb", "smbd", "cifs")
 _URL = re.compile(r"(?:(?P<scheme>[a-z]+):)?//(?P<authority>[^/]*)(?P<path>/.*)?", re.IGNORECASE | re.DOTALL)
@@ -40,7 +40,7 @@ class Address:
     @property
     def place(self) -> tuple[str, int, str, str, str]:
         """What two addresses of one connection have in common."""
-        return self.host, self.port, self.share.casefold(), self.user, self.domain
+        return self.host.lower(), self.port, key(self.share), self.user, self.domain
 
 
 def is_remote(text: str) -> bool:

@@ -90,23 +90,23 @@ async def copy(
 async def _copy_data(
     source: Handle, target: Target, part: Handle, ranges: list[Range], start: int, size: int, progress: Progress | None
 ) -> bool:
-    """Copy ranges of data, and return whether the server did it."""
-    begin = start
-    while source.link is target.link:
-        try:
-            if await _by_server(source, part, cut(ranges, begin, size), size, progress):
-                return True
-            break
-        except LostWritesError:
-            part.go_back()
-            begin = 0
-    await write_part(part, lambda begin, end: _pieces(source, cut(ranges, begin, end)), start, size, progress)
+    """Copy the ranges of data, from ``start`` on, and return whether the server did it."""
+    if source.link is target.link and await _by_server(source, part, ranges, start, size, progress):
+        return True
+
+    async def pieces(begin: int, end: int) -> AsyncGenerator[tuple[int, bytes], None]:
+        for first, last in _between(ranges, begin, end):
+            async with contextlib.aclosing(source.pieces(first, last)) as found:
+                async for piece in found:
+                    yield piece
+
+    await write_part(part, pieces, start, size, progress)
     return False
 
 
-def cut(ranges: list[Range], begin: int, end: int) -> list[Range]:
-    """Return what of the ranges lies between two offsets."""
-    return [(max(low, begin), min(high, end)) for low, high in ranges if low < end and high > begin]
+def _between(ranges: list[Range], begin: int, end: int) -> list[Range]:
+    """Return what of ranges lies between two offsets."""
+    return [(max(first, begin), min(last, end)) for first, last in ranges if first < end and last > begin]
 
 
 async def _version(source: Handle) -> tuple[int, int]:
@@ -121,17 +121,21 @@ async def _discard(part: Handle) -> None:
     await part.do(lambda tree, file: tree.set_info(file, FileInfoClass.DISPOSITION, record))
 
 
-async def _pieces(source: Handle, ranges: list[Range]) -> AsyncGenerator[tuple[int, bytes], None]:
-    for begin, end in ranges:
-        async with contextlib.aclosing(source.pieces(begin, end)) as pieces:
-            async for piece in pieces:
-                yield piece
-
-
-async def _by_server(source: Handle, part: Handle, ranges: list[Range], size: int, progress: Progress | None) -> bool:
+async def _by_server(
+    source: Handle, part: Handle, ranges: list[Range], start: int, size: int, progress: Progress | None
+) -> bool:
     """Let the server copy, and write it to its disk; return False, with nothing lost, if it cannot.
     [MS-SMB2 3.2.4.20.2]
     """
+    while True:
+        try:
+            return await _copy_all(source, part, _between(ranges, start, size), size, progress)
+        except LostWritesError:
+            part.go_back()
+            start = 0
+
+
+async def _copy_all(source: Handle, part: Handle, ranges: list[Range], size: int, progress: Progress | None) -> bool:
     key = b""
     for begin, end in ranges:
         at = begin

@@ -512,11 +512,7 @@ def is_within(source: Place, item: str, target: Place, path: str, mirror: bool) 
     if not isinstance(source, SharePlace) or not isinstance(target, SharePlace):
         return False
     first, second = source.share.address, target.share.address
-    if (first.host.lower(), first.port, names.key(first.share)) != (
-        second.host.lower(),
-        second.port,
-        names.key(second.share),
-    ):
+    if first.place[:3] != second.place[:3]:
         return False
     above = f"{names.key(names.join(first.path, source.at(item)))}/".lstrip("/")
     below = f"{names.key(names.join(second.path, target.at(path)))}/".lstrip("/")

@@ -36,6 +36,12 @@ def test_addresses(text: str, expected: Address) -> None:
     assert parse(str(found)).place == found.place
 
 
+def test_addresses_of_one_connection() -> None:
+    assert parse("smb://NAS/Data/x").place == parse("//nas/DATA").place
+    assert parse("//nas/stra\u00dfe").place != parse("//nas/strasse").place
+    assert parse("//nas/data").place != parse("smb://u@nas/data").place
+
+
 @pytest.mark.parametrize(
     "text", ["nas/data", "http://nas/x", "smb://", "smb:///data", "smb://n:0/x", "smb://n:99999/x", "smb://a/b/../.."]
 )
