@@ -163,16 +163,17 @@ with contextlib.suppress(ImportError):
     LOOPS["uvloop"] = uvloop.new_event_loop
 
 
-@pytest.fixture(params=LOOPS)
+@pytest.fixture
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
-    """Plays a scene on either event loop: the server uses uvloop where it is installed."""
+    """Plays a scene, without a parameter on the event loop that the server uses."""
+    loop_factory = LOOPS[getattr(request, "param", list(LOOPS)[-1])]
 
     def played(scene: Scene) -> None:
         async def main() -> None:
             async with all_doors(tmp_path) as ports:
                 await scene(ports)
 
-        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(main())
 
     return played
@@ -233,6 +234,7 @@ async def served(door: Door, port: int) -> bool:
         writer.transport.abort()
 
 
+@pytest.mark.parametrize("run", LOOPS, indirect=True)
 @pytest.mark.parametrize("half", [False, True], ids=["silent", "half a request"])
 def test_who_sends_no_request_is_disconnected(run: Play, half: bool) -> None:
     async def at(name: str, door: Door, port: int) -> None:
