@@ -57,11 +57,13 @@ class Door:
                     return
                 log.warning("accept: %s", error)
                 return
-            if not self._admits(peer[0]):
+            # The peer of a Unix socket has no address.
+            host = peer[0] if peer else ""
+            if not self._admits(host):
                 sock.close()
                 continue
             sock.setblocking(False)
-            self._on_socket(sock, peer[0])
+            self._on_socket(sock, host)
 
     def _resume(self) -> None:
         if not self._closed:

@@ -13,6 +13,7 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Collection
+from typing import cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -56,7 +57,7 @@ class _Visitor:
         self.address = address
         self.places: list[UnauthenticatedPeer] = []
         self.task: asyncio.Task[None] | None = None
-        self.transport: asyncio.BaseTransport | None = None
+        self.transport: asyncio.WriteTransport | None = None
         self._door = door
         self._timer: asyncio.TimerHandle | None = None
 
@@ -69,7 +70,7 @@ class _Visitor:
     def drop(self) -> None:
         """End the connection at once."""
         self.ended()
-        if isinstance(self.transport, asyncio.WriteTransport):
+        if self.transport is not None:
             self.transport.abort()
         elif self.task is not None:
             self.task.cancel()
@@ -103,7 +104,8 @@ class _Connection(RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ``asyncio.BaseProtocol``."""
-        self.visitor.transport = transport
+        # uvloop's transports are not instances of asyncio's classes.
+        self.visitor.transport = cast(asyncio.WriteTransport, transport)
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:

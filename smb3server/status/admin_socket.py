@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from smb3server.net.door import Door
 from smb3server.process.own_files import check_folder, is_shared, open_folder
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,12 @@ def socket_path(state: Path | None) -> Path:
     return state / SOCKET_NAME if state is not None else runtime_directory() / f"{os.getpid()}.sock"
 
 
+def _user(sock: socket.socket) -> int:
+    """Return the user id of the program at the other end."""
+    _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(user)
+
+
 class RefusedError(Exception):
     """A command cannot do what it was asked for. The text is for the operator who asked."""
 
@@ -88,8 +95,7 @@ class _Place:
         """Raise ``PermissionError`` unless the program that listens is that of the directory's owner: a name in it may
         be a link to anywhere.
         """
-        _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        if user != os.fstat(self.descriptor).st_uid:
+        if _user(sock) != os.fstat(self.descriptor).st_uid:
             raise PermissionError(errno.EACCES, "the program that listens there is not of the directory's owner")
 
     def sockets(self) -> list[str]:
@@ -106,7 +112,8 @@ class AdminSocket:
     def __init__(self, path: Path, commands: dict[str, Command]) -> None:
         self.path = path
         self._commands = commands
-        self._server: asyncio.Server | None = None
+        self._door: Door | None = None
+        self._clients: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._inode = 0
         self._pointer = ""
@@ -128,7 +135,8 @@ class AdminSocket:
             finally:
                 os.umask(mask)
             self._inode = os.stat(place.name).st_ino
-            self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=MAX_LINE)
+            sock.listen(MAX_CLIENTS)
+            self._door = Door(sock, lambda host: True, self._enter)
         except BaseException:
             sock.close()
             raise
@@ -171,30 +179,32 @@ class AdminSocket:
                 return
         raise OSError(errno.EADDRINUSE, "another server uses this state directory")
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _enter(self, sock: socket.socket, host: str) -> None:
+        if _user(sock) not in (0, os.geteuid()) or len(self._clients) >= MAX_CLIENTS:
+            sock.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(sock))
+        self._clients.add(task)
+        task.add_done_callback(self._clients.discard)
+
+    async def _serve(self, sock: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=sock, limit=MAX_LINE)
         self._writers.add(writer)
         try:
-            if self._allowed(writer) and len(self._writers) <= MAX_CLIENTS:
-                while line := await reader.readline():
-                    async for answer in self._answers(line):
-                        writer.write(json.dumps(answer).encode() + b"\n")
-                        await writer.drain()
+            while self._door is not None and (line := await reader.readline()):
+                async for answer in self._answers(line):
+                    writer.write(json.dumps(answer).encode() + b"\n")
+                    await writer.drain()
         except (ConnectionError, ValueError) as error:
             log.debug("admin client: %s", error)
         finally:
             self._writers.discard(writer)
             writer.close()
 
-    @staticmethod
-    def _allowed(writer: asyncio.StreamWriter) -> bool:
-        sock = writer.get_extra_info("socket")
-        _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        return user in (0, os.geteuid())
-
     async def _answers(self, line: bytes) -> AsyncIterator[Answer]:
         try:
             request = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             yield {"error": "not JSON"}
             return
         name = request.get("command") if isinstance(request, dict) else None
@@ -217,9 +227,9 @@ class AdminSocket:
 
     async def close(self) -> None:
         """Stop, and delete the socket's file unless another server has replaced it."""
-        if self._server is None:
+        if self._door is None:
             return
-        self._server.close()
+        self._door.close()
         for writer in list(self._writers):
             writer.close()
         if self._runtime is not None:
@@ -232,7 +242,7 @@ class AdminSocket:
                 self.path.unlink()
         except FileNotFoundError:
             log.debug("%s has already been removed", self.path)
-        self._server = None
+        self._door = None
 
 
 def ask(path: Path, command: str, /, timeout: float = ANSWER_TIMEOUT, **arguments: Any) -> Answer:

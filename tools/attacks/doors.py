@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import itertools
 import json
+import shutil
 import struct
 import time
 from collections.abc import Iterator
 
 from smb3server.client.messages import ServerError
-from tools.attacks.lab import Target, case
+from tools.attacks.lab import Target, case, password
 from tools.attacks.strangers import many_descriptors, newcomer
 from tools.fuzz.pipes import bind, pdu, request
 from tools.support.server_process import listening_ports
@@ -103,6 +104,19 @@ async def _served(target: Target, port: int, path: str) -> None:
         target.fail(f"{path} is answered {answer[:60]!r}")
 
 
+async def _judge(target: Target, *command: str) -> None:
+    """Check that a program of somebody else is served, if it is installed."""
+    if shutil.which(command[0]) is None:
+        target.note(f"{command[0]} is not installed")
+        return
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    output, _ = await process.communicate()
+    if process.returncode:
+        target.fail(f"{command[0]} is not served: {output.decode(errors='replace')[-300:]}")
+
+
 @case(config=_ADMIN, sections=_SECURE, wrapper=_FEW)
 async def page_without_tls(target: Target) -> None:
     """Open 4,500 connections to the web page that never begin TLS: users must still be able to log on by SMB."""
@@ -143,6 +157,9 @@ async def every_door_at_once(target: Target) -> None:
     crowds = await asyncio.gather(*(_crowd(port, 1500, 5) for port in doors))
     _few_descriptors(target)
     await newcomer(target)
+    login = f"carol%{password('carol')}"
+    await _judge(target, "smbclient", "//127.0.0.1/data", "-p", str(target.port), "-U", login, "-c", "ls")
+    await _judge(target, "curl", "-sSkf", "--max-time", "20", f"https://127.0.0.1:{target.doors['WEB']}/api/me")
     for crowd in crowds:
         _leave(crowd)
 

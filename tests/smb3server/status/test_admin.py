@@ -60,6 +60,7 @@ def test_requests_and_answers(tmp_path: Path) -> None:
     [
         (b"}{\n", "not JSON"),
         (b"[]\n", "unknown command"),
+        (b"[" * 60_000 + b"\n", "not JSON"),
         (b'{"command": 1}\n', "unknown command"),
         (b"\xff\n", "JSON"),
     ],
