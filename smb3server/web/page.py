@@ -215,6 +215,8 @@ async def _body(request: web.Request) -> dict[str, Any]:
     try:
         # RFC 8259 8.1: UTF-8, whatever charset the request names.
         given = json.loads(data.decode())
+        # Halves of surrogate pairs, which JSON can name, are no text: no log or name could have them.
+        json.dumps(given, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise web.HTTPBadRequest(text="Not JSON.") from error
     if not isinstance(given, dict):
