@@ -40,7 +40,6 @@ from smb3server.persistence.store import Change, Put, Store, StoreError, ignore_
 from smb3server.settings.cluster import ClusterConfig, ServiceConfig
 
 if TYPE_CHECKING:
-    from smb3server.access.descriptor import SecurityDescriptor
     from smb3server.server.server import Server
     from smb3server.state.objects import Connection
     from smb3server.state.share import Share
@@ -137,10 +136,6 @@ class Cluster:
     async def add_share(self, share: Share) -> None:
         """Serve one more share with its service, which is one of ``services``. Raises ``StoreError``."""
         await self.services[share.service].add_share(share)
-
-    async def permit(self, share: Share, permissions: SecurityDescriptor | None) -> None:
-        """Keep the permissions of a service's share for all nodes. Raises ``StoreError``."""
-        await self.services[share.service].permit(share, permissions)
 
     def remove_share(self, share: Share) -> None:
         """Forget a share that is no longer served."""

@@ -25,7 +25,6 @@ from smb3server.cluster.fencer import Fencer
 from smb3server.cluster.lease_keeper import boottime
 from smb3server.cluster.membership import Membership
 from smb3server.cluster.peers import PeerRecord, peer_of
-from smb3server.cluster.share_permissions import SharePermissions
 from smb3server.cluster.storage import StorageWatch
 from smb3server.cluster.tickle import end_connections
 from smb3server.cluster.view import decode
@@ -39,7 +38,6 @@ from smb3server.wire.share_redirect import share_redirect
 from smb3server.wire.status import NtStatus, Reason, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.access.descriptor import SecurityDescriptor
     from smb3server.state.objects import Connection, Open
     from smb3server.state.server_state import ServerState
     from smb3server.state.share import Share
@@ -105,7 +103,6 @@ class ServiceOwner:
         self._store = store
         self._membership = membership
         self._state_prefix = f"{state_prefix}{config.name}/"
-        self._permissions = SharePermissions(store, self._state_prefix)
         self._version = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._addresses_lock = threading.Lock()
@@ -159,7 +156,7 @@ class ServiceOwner:
 
     async def _begin(self, lease: int) -> None:
         """Fence the last owner, restore opens, add addresses and begin to serve. Raises ``StoreError``, ``OSError``."""
-        conditions = self._conditions
+        conditions = (Condition(self.owner_key, self._version),)
         self._has_begun = False
         await self._succeed(lease, conditions)
         fresh = await self._check_storage(self.shares, conditions)
@@ -170,8 +167,6 @@ class ServiceOwner:
             share.lost = False
         self._persistence.serve(domain, wanted)
         self._persistence.reclaim(domain)
-        # Before the opens, whose owners may have lost their rights.
-        await self._permissions.load(self.shares, conditions)
         is_there = partial(self._is_there, fresh)
         self.restored = await restore(self._server, domain, wanted, is_there=is_there) if wanted else 0
         if self._membership.lease != lease or self._membership.fence.expired():
@@ -355,7 +350,6 @@ class ServiceOwner:
         domain = self._domain
         if domain is None:
             return
-        await self._permissions.load([share], domain.conditions)
         try:
             fresh = await self._check_storage([share], domain.conditions)
             if share.continuous_availability:
@@ -364,17 +358,6 @@ class ServiceOwner:
                 self.restored += await restore(self._server, domain, [share], all_shares=False, is_there=is_there)
         except StorageMissing as error:
             raise StoreError(str(error)) from error
-
-    async def permit(self, share: Share, permissions: SecurityDescriptor | None) -> None:
-        """Store the permissions of a share for all nodes. Raises ``StoreError``, also if another node serves it."""
-        if not self.owned:
-            raise StoreError(f"service {self.name} is served by another node: set the permissions there")
-        await self._permissions.keep(share, permissions, self._conditions)
-
-    @property
-    def _conditions(self) -> tuple[Condition, ...]:
-        """Return what holds in the store as long as this node owns the service."""
-        return (Condition(self.owner_key, self._version),)
 
     def remove_share(self, share: Share) -> None:
         """Forget a share that is no longer served. Its opens are closed."""

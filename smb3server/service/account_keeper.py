@@ -46,11 +46,6 @@ class UsersFileKeeper:
 
     def _change(self, change: Callable[[Users], None]) -> None:
         config = self._users.config
-        if config.cluster.url:
-            raise AccountNotKept(
-                "this server is a node of a cluster, and the other nodes would not know of it: change the user on each "
-                "node, with `smb3server user`"
-            )
         if config.users_file is None:
             raise AccountNotKept("this server has no users file")
         try:

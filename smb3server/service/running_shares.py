@@ -30,10 +30,6 @@ class ClusterShares(Protocol):
         """Serve one more share with its service. Raises ``StoreError``."""
         ...
 
-    async def permit(self, share: Share, permissions: SecurityDescriptor | None) -> None:
-        """Keep the permissions of a service's share for all nodes. Raises ``StoreError``."""
-        ...
-
     def remove_share(self, share: Share) -> None:
         """Forget a share that is no longer served."""
         ...
@@ -83,14 +79,6 @@ class RunningShares:
         share.audit = audit
         share.permissions = self.permissions.get(wanted.name.casefold())
         return share
-
-    async def permit(self, share: Share, permissions: SecurityDescriptor | None) -> bool:
-        """Keep the permissions of a share of a service for all nodes of the cluster, and return True; return False for
-        any other share. Raises ``StoreError``."""
-        if not share.service or self.cluster is None:
-            return False
-        await self.cluster.permit(share, permissions)
-        return True
 
     def try_make(self, config: Config, wanted: ShareConfig, notes: list[str]) -> Share | None:
         """Make a share, or return None if its folder is not there: the log says so once. Raises ``ConfigError``."""

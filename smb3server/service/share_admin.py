@@ -21,7 +21,6 @@ from smb3server.config.checks import check_folder
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.stored_shares import StoredShares, Table
-from smb3server.persistence.store import StoreError
 from smb3server.process import folder_ways
 from smb3server.service.reload import Outcome, Reload
 from smb3server.service.running_shares import RunningShares
@@ -116,12 +115,6 @@ class ShareAdmin:
         async with self.lock:
             if self._shares.find(name) is not None or name.casefold() in self._tables():
                 raise ShareChangeError(ShareProblem.DUPLICATE, f"share {name}: there is one of this name")
-            if self._reload.config.cluster.url:
-                raise ShareChangeError(
-                    ShareProblem.FIXED,
-                    f"share {name}: this server is a node of a cluster, and the other nodes would not have the share; "
-                    "remedy: put it into the configuration file of each node, then `smb3server reload` there",
-                )
             if not os.path.isabs(path):
                 raise ShareChangeError(ShareProblem.NO_FOLDER, f"share {name}: {path!r} is not an absolute path")
             if not os.path.isdir(path):
@@ -206,17 +199,12 @@ class ShareAdmin:
                     permissions = sddl.parse(sddl.show(permissions))
                 except ValueError as error:
                     raise ShareChangeError(ShareProblem.INVALID, f"share {name}: permissions: {error}") from error
+            _put(stored, key, permissions)
             try:
-                of_cluster = await self._shares.permit(share, permissions)
-            except StoreError as error:
-                raise ShareChangeError(ShareProblem.NOT_STORED, f"share {share.name}: permissions: {error}") from error
-            if not of_cluster:
-                _put(stored, key, permissions)
-                try:
-                    await self._store()
-                except ShareChangeError:
-                    _put(stored, key, before)
-                    raise
+                await self._store()
+            except ShareChangeError:
+                _put(stored, key, before)
+                raise
             share.permissions = permissions
             ended = self._shares.review(share)
             log.info("share %s: permissions changed, %d tree connects ended", share.name, ended)
@@ -278,7 +266,7 @@ class ShareAdmin:
         found = []
         for config in self._reload.config.shares:
             share, key = self._shares.find(config.name), config.name.casefold()
-            permissions = share.permissions if share is not None else self._stored.permissions.get(key)
+            permissions = self._stored.permissions.get(key)
             found.append(
                 {
                     "name": config.name,
