@@ -4,12 +4,15 @@ a cluster.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from typing import Any
 
+from smb3server.access.descriptor import SecurityDescriptor
 from smb3server.cluster import tickle
 from smb3server.cluster.cluster import Cluster
+from smb3server.cluster.share_permissions import SharePermissions
 from smb3server.cluster.witness_source import WitnessSource
 from smb3server.persistence.cluster_store import open_store
 from smb3server.persistence.journal import Persistence
@@ -17,6 +20,7 @@ from smb3server.persistence.sealed_store import SealedStore
 from smb3server.server.server import Server
 from smb3server.settings import store_access
 from smb3server.settings.cluster import ClusterConfig
+from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +47,40 @@ class ClusterNode:
             log.warning("%s", warning)
         self._store: SealedStore = open_store(config.url, config.name, config.access)
         self.cluster = Cluster(server, persistence, self._store, config, self._describe, self._store.refused)
+        self.permissions = SharePermissions(self._store, config.name, self._shares, self._store.refused)
+        for owner in self.cluster.services.values():
+            owner.before_serving = self.permissions.load
+        self._tasks: list[asyncio.Task[None]] = []
         self.events = WitnessSource(self.cluster, server.settings.server_name)
+
+    def _shares(self) -> list[Share]:
+        return [share for owner in self.cluster.services.values() for share in owner.shares]
+
+    async def start(self) -> None:
+        """Join the cluster."""
+        await self.cluster.start()
+        self._tasks = [asyncio.ensure_future(self.permissions.run())]
+
+    async def stop(self) -> None:
+        """Release all services and leave the cluster."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.cluster.stop()
+
+    # What running shares need (``service.running_shares.ClusterShares``)
+
+    async def add_share(self, share: Share) -> None:
+        """Serve one more share with its service. Raises ``StoreError``."""
+        await self.cluster.add_share(share)
+
+    def remove_share(self, share: Share) -> None:
+        """Forget a share that is no longer served."""
+        self.cluster.remove_share(share)
+
+    async def permit(self, share: Share, permissions: SecurityDescriptor | None) -> None:
+        """Set the permissions of a service's share, at all nodes. Raises ``StoreError``."""
+        await self.permissions.put(share, permissions)
 
     def _describe(self) -> dict[str, Any]:
         """Return the description of this node for other nodes' Witness services and for administrators."""

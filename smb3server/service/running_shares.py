@@ -30,6 +30,10 @@ class ClusterShares(Protocol):
         """Forget a share that is no longer served."""
         ...
 
+    async def permit(self, share: Share, permissions: SecurityDescriptor | None) -> None:
+        """Set the permissions of a service's share, at all nodes. Raises ``StoreError``."""
+        ...
+
 
 class Change(NamedTuple):
     """A share that is served, and what is to become of it."""

@@ -139,7 +139,9 @@ class Service:
         self.share_admin.load(self.config.state)
         self._reload.start_with(self.share_admin.complete(self.config))
         self.notes += self.config.notes
-        self.server.account_keeper = UsersFileKeeper(self.users, asyncio.get_running_loop())
+        self.server.account_keeper = UsersFileKeeper(
+            self.users, asyncio.get_running_loop(), bool(self.config.cluster.url)
+        )
         self.notes += warn_of_roots(self.server.users)
         for share in self.config.shares:
             self.server.add_share(self.shares.make(self.config, share, self.notes))
@@ -155,7 +157,7 @@ class Service:
             self.server.rdma_addresses = self.fabrics.addresses
         self._listen()
         if self.cluster is not None:
-            await self.cluster.cluster.start()
+            await self.cluster.start()
         if self.config.witness is not None:
             await self._start_witness(self.config.witness, hosts)
         if self.config.web is not None:
@@ -227,7 +229,8 @@ class Service:
         except ImportError as error:
             raise ConfigError(f"--cluster needs {error.name}: install smb3server[cluster]") from error
         self.cluster = ClusterNode(self.server, self.stored.journal(), self.config.cluster)
-        self.shares.cluster = self.cluster.cluster
+        self.shares.cluster = self.cluster
+        self.cluster.permissions.adopt = self.share_admin.adopt
         self.notes += self.cluster.warnings
 
     def _fabrics_changed(self) -> None:
@@ -349,7 +352,7 @@ class Service:
         await self._tcp.close()
         await self.fabrics.close()
         if self.cluster is not None:
-            await self.cluster.cluster.stop()
+            await self.cluster.stop()
         # The server is no longer a node, so its last responses need no fence.
         self.server.fence = None
         await self.server.shutdown()
