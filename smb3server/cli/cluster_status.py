@@ -57,7 +57,9 @@ def describe(
     return {"nodes": nodes, "services": services, "draining_and_down": away, "refused": dict(refused)}
 
 
-def _node_state(node: Mapping[str, Any]) -> str:
+def _node_state(node: Mapping[str, Any], stale: bool) -> str:
+    if stale:
+        return "[yellow]not known[/yellow]"
     if node["answers"] is False:
         return "[red]up, but does not answer[/red]"
     return "[yellow]up, draining[/yellow]" if node["draining"] else "[green]up[/green]"
@@ -77,6 +79,43 @@ def _text(value: object) -> str:
     return "-" if value is None else escape(str(value))
 
 
+def _size(count: int) -> str:
+    return f"{count / (1 << 20):.0f} MiB"
+
+
+def _show_etcd(status: Mapping[str, Any], console: Console) -> None:
+    """Print the state of etcd's members, and what is wrong with them."""
+    members = Table(title="etcd", title_justify="left", header_style="bold")
+    for column in ("member", "state", "database", "quota", "in use", "answers in"):
+        members.add_column(column, overflow="fold")
+    for member in status["etcd"]:
+        if member["error"]:
+            members.add_row(escape(member["endpoint"]), f"[red]{escape(member['error'])}[/red]", "-", "-", "-", "-")
+            continue
+        state = "[green]up[/green]" if member["has_leader"] else "[red]no leader[/red]"
+        if member["alarms"]:
+            state = f"[red]alarm {escape(', '.join(member['alarms']))}[/red]"
+        members.add_row(
+            escape(member["endpoint"]),
+            state,
+            _size(member["size"]),
+            _size(member["quota"]) if member["quota"] else "not known",
+            _size(member["in_use"]),
+            f"{1000 * member['seconds']:.0f} ms",
+        )
+    console.print(members)
+    for problem in status["problems"]:
+        color = "red" if problem["is_error"] else "yellow"
+        console.print(
+            f"[{color}]{'error' if problem['is_error'] else 'warning'}[/{color}]: {escape(problem['text'])}",
+            soft_wrap=True,
+        )
+    for text in status["unknown"]:
+        console.print(f"[red]not known[/red]: {escape(text)}", soft_wrap=True)
+    if status["stale"]:
+        console.print("[red]This is what one member of etcd had last, and may be old.[/red]")
+
+
 def show(status: Mapping[str, Any], console: Console | None = None) -> None:
     """Print two tables. Columns are never truncated if the output is not a terminal."""
     console = console or Console()
@@ -90,8 +129,8 @@ def show(status: Mapping[str, Any], console: Console | None = None) -> None:
         serves = [service["name"] for service in status["services"] if service["node"] == node["name"]]
         nodes.add_row(
             escape(node["name"]),
-            _node_state(node),
-            "expired" if left is None else f"{left:.0f} s",
+            _node_state(node, status["stale"]),
+            "-" if status["stale"] else "expired" if left is None else f"{left:.0f} s",
             escape(", ".join(serves)) or "-",
             escape(", ".join(node["addresses"])),
         )
@@ -113,13 +152,14 @@ def show(status: Mapping[str, Any], console: Console | None = None) -> None:
     for table in (nodes, services):
         if table.row_count:
             console.print(table)
+    _show_etcd(status, console)
     for node in status["nodes"]:
         if node["cannot_tickle"]:
             console.print(
                 f"[yellow]{escape(node['name'])}[/yellow]: it cannot notify clients that only wait when it takes "
                 f"over from a silent node ({escape(node['cannot_tickle'])})"
             )
-    if not status["nodes"]:
+    if not status["nodes"] and not status["unknown"]:
         console.print("No node is up.")
     for key, reason in sorted(status["refused"].items()):
         # The writer of the key may have put control characters into its name.

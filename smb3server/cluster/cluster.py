@@ -34,7 +34,7 @@ from smb3server.cluster.view import (
     read_view,
 )
 from smb3server.persistence.journal import Persistence
-from smb3server.persistence.store import Change, Put, Store, StoreError, ignore_outcome
+from smb3server.persistence.store import Change, HistoryGone, Put, Store, StoreError, ignore_outcome
 from smb3server.settings.cluster import ClusterConfig, ServiceConfig
 
 if TYPE_CHECKING:
@@ -189,6 +189,9 @@ class Cluster:
                 async for change in self._store.watch(self.prefix, await self._read()):
                     told.clear()
                     self._apply(change)
+            except HistoryGone:
+                # Nothing has changed for so long that the watch's beginning is compacted (``upkeep``).
+                continue
             except StoreError as error:
                 # Once, not at every attempt.
                 if str(error) not in told:

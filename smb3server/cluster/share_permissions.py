@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from smb3server.access import sddl
 from smb3server.access.descriptor import SecurityDescriptor
 from smb3server.cluster.view import decode
-from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Put, Store, StoreError
+from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, HistoryGone, Put, Store, StoreError
 from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,8 @@ class SharePermissions:
                     for share in self._shares():
                         if self._key(share) == change.key and change.value is not None:
                             self._apply(share, change.value, change.version)
+            except HistoryGone:
+                continue
             except StoreError as error:
                 # Once, not at every attempt.
                 if str(error) not in told:

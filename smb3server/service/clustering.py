@@ -13,10 +13,10 @@ from smb3server.access.descriptor import SecurityDescriptor
 from smb3server.cluster import tickle
 from smb3server.cluster.cluster import Cluster
 from smb3server.cluster.share_permissions import SharePermissions
+from smb3server.cluster.upkeep import Upkeep
 from smb3server.cluster.witness_source import WitnessSource
-from smb3server.persistence.cluster_store import open_store
+from smb3server.persistence.cluster_store import ClusterStore, open_store
 from smb3server.persistence.journal import Persistence
-from smb3server.persistence.sealed_store import SealedStore
 from smb3server.server.server import Server
 from smb3server.settings import store_access
 from smb3server.settings.cluster import ClusterConfig
@@ -45,8 +45,10 @@ class ClusterNode:
         """Warnings for the operator about access to the store."""
         for warning in self.warnings:
             log.warning("%s", warning)
-        self._store: SealedStore = open_store(config.url, config.name, config.access)
+        self._store: ClusterStore = open_store(config.url, config.name, config.access)
         self.cluster = Cluster(server, persistence, self._store, config, self._describe, self._store.refused)
+        self.upkeep = Upkeep(self._store.etcd, self.cluster.prefix, config.node, lambda: self.cluster.view.nodes)
+        """Looks after etcd."""
         self.permissions = SharePermissions(self._store, config.name, self._shares, self._store.refused)
         for owner in self.cluster.services.values():
             owner.before_serving = self.permissions.load
@@ -59,7 +61,7 @@ class ClusterNode:
     async def start(self) -> None:
         """Join the cluster."""
         await self.cluster.start()
-        self._tasks = [asyncio.ensure_future(self.permissions.run())]
+        self._tasks = [asyncio.ensure_future(self.permissions.run()), asyncio.ensure_future(self.upkeep.run())]
 
     async def stop(self) -> None:
         """Release all services and leave the cluster."""
