@@ -32,6 +32,8 @@ def describe(
             "addresses": info.get("addresses", []),
             "lease_left": time_left.get(node),
             "cannot_tickle": str(info.get("cannot_tickle") or ""),
+            "opens": (reports or {}).get(node, {}).get("all_opens"),
+            "max_opens": (reports or {}).get(node, {}).get("max_opens"),
             "answers": None if reports is None else node in reports,
         }
         for node, info in sorted(view.nodes.items())
@@ -122,7 +124,7 @@ def show(status: Mapping[str, Any], console: Console | None = None) -> None:
     if not console.is_terminal:
         console = Console(file=console.file, width=200)
     nodes = Table(title="Nodes", title_justify="left", header_style="bold")
-    for column in ("node", "state", "lease left", "serves", "addresses"):
+    for column in ("node", "state", "lease left", "serves", "opens", "addresses"):
         nodes.add_column(column, overflow="fold")
     for node in status["nodes"]:
         left = node["lease_left"]
@@ -132,10 +134,11 @@ def show(status: Mapping[str, Any], console: Console | None = None) -> None:
             _node_state(node, status["stale"]),
             "-" if status["stale"] else "expired" if left is None else f"{left:.0f} s",
             escape(", ".join(serves)) or "-",
+            "-" if node["opens"] is None else f"{node['opens']} of {_text(node['max_opens'])}",
             escape(", ".join(node["addresses"])),
         )
     for name in status["draining_and_down"]:
-        nodes.add_row(escape(name), "[red]down[/red], draining", "-", "-", "")
+        nodes.add_row(escape(name), "[red]down[/red], draining", "-", "-", "-", "")
     services = Table(title="Services", title_justify="left", header_style="bold")
     for column in ("service", "node", "state", "served for", "clients", "opens"):
         services.add_column(column, overflow="fold")

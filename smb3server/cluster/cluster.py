@@ -258,10 +258,13 @@ class Cluster:
     def report(self) -> dict[str, Any]:
         """Return what this node serves, to how many clients, for an administrator.
 
-        ``lease``: seconds until this node must stop. ``refused``: some keys whose records are ignored."""
+        ``lease``: seconds until this node must stop. ``max_opens``: the most that it may have.
+        ``refused``: some keys whose records are ignored."""
         return {
             "services": {owner.name: owner.report() for owner in self.services.values() if owner.owned},
             "lease": round(max(0.0, self.membership.fence.deadline - boottime()), 1),
+            "all_opens": len(self._server.opens.by_id),
+            "max_opens": self._server.opens.ceiling,
             "refused": list(islice(self._refused, _MAX_REPORTED)),
         }
 

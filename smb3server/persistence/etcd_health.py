@@ -48,7 +48,7 @@ class MemberState:
 
     def as_json(self) -> dict[str, Any]:
         """Return the state as JSON types."""
-        return asdict(self)
+        return asdict(self) | {"limit": self.limit}
 
     @property
     def limit(self) -> int:

@@ -7,13 +7,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import Counter
 from typing import Any
 
 from smb3server.access.descriptor import SecurityDescriptor
 from smb3server.cluster import tickle
 from smb3server.cluster.cluster import Cluster
+from smb3server.cluster.lease_keeper import boottime
 from smb3server.cluster.share_permissions import SharePermissions
 from smb3server.cluster.upkeep import Upkeep
+from smb3server.cluster.view import Event, ServiceEvent
 from smb3server.cluster.witness_source import WitnessSource
 from smb3server.persistence.cluster_store import ClusterStore, open_store
 from smb3server.persistence.journal import Persistence
@@ -52,6 +55,11 @@ class ClusterNode:
         self.permissions = SharePermissions(self._store, config.name, self._shares, self._store.refused)
         for owner in self.cluster.services.values():
             owner.before_serving = self.permissions.load
+        self._takeovers: Counter[str] = Counter()
+        self._losses: Counter[str] = Counter()
+        self._here: set[str] = set()
+        """Services that are served here, as the cluster's events say."""
+        self.cluster.subscribe(self._count)
         self._tasks: list[asyncio.Task[None]] = []
         self.events = WitnessSource(self.cluster, server.settings.server_name)
 
@@ -69,6 +77,49 @@ class ClusterNode:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.cluster.stop()
+
+    def _count(self, event: Event) -> int:
+        """Count takeovers and losses of services. Nobody is notified."""
+        if isinstance(event, ServiceEvent):
+            if event.node == self._config.node and event.service not in self._here:
+                self._here.add(event.service)
+                self._takeovers[event.service] += 1
+            elif event.node != self._config.node and event.service in self._here:
+                self._here.discard(event.service)
+                self._losses[event.service] += 1
+        return 0
+
+    def report(self) -> dict[str, Any]:
+        """Return what this node knows of the cluster (``status.cluster_state.ClusterState``)."""
+        membership, view = self.cluster.membership, self.cluster.view
+        left = round(max(0.0, membership.fence.deadline - boottime()), 1)
+        member = bool(membership.lease) and left > 0
+        opens = self._server.opens
+        return {
+            "name": self._config.name,
+            "node": self._config.node,
+            "member": member,
+            "lease_left": left if member else 0.0,
+            "nodes": sorted(view.nodes),
+            # A view that is not kept up to date says nothing about other nodes.
+            "services": [
+                {
+                    "name": owner.name,
+                    "owned": owner.owned,
+                    "node": self._config.node if owner.owned else view.served_by(owner.name) if member else None,
+                    "addresses": [str(entry.address) for entry in owner.config.addresses],
+                    "shares": [share.name for share in owner.shares],
+                    "restored": owner.restored,
+                    "takeovers": self._takeovers[owner.name],
+                    "losses": self._losses[owner.name],
+                    **owner.report(),
+                }
+                for owner in self.cluster.services.values()
+            ],
+            "opens": len(opens.by_id),
+            "max_opens": opens.ceiling,
+            "etcd": self.upkeep.report(),
+        }
 
     # What running shares need (``service.running_shares.ClusterShares``)
 

@@ -229,7 +229,7 @@ class Service:
         except ImportError as error:
             raise ConfigError(f"--cluster needs {error.name}: install smb3server[cluster]") from error
         self.cluster = ClusterNode(self.server, self.stored.journal(), self.config.cluster)
-        self.shares.cluster = self.cluster
+        self.shares.cluster = self.observing.cluster = self.cluster
         self.cluster.permissions.adopt = self.share_admin.adopt
         self.notes += self.cluster.warnings
 
@@ -329,7 +329,8 @@ class Service:
     def _report(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the report. ``"files": false`` leaves out opens and locks."""
         files = request.get("files", True) is not False
-        return {**collect(self.server, self.addresses(), files), "process": in_force()}
+        cluster = {} if self.cluster is None else {"cluster": self.cluster.report()}
+        return {**collect(self.server, self.addresses(), files), "process": in_force(), **cluster}
 
     def addresses(self) -> list[str]:
         """Return the addresses served, as in ``tcp 0.0.0.0:445`` and ``iwarp 0.0.0.0:5445``."""

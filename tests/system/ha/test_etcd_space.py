@@ -6,9 +6,11 @@ import asyncio
 import json
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -180,3 +182,53 @@ def test_what_is_a_problem() -> None:
     assert [entry.is_error for entry in problems([gone, full])] == [True, False]
     assert "compact 12" in problems([gone, full])[0].text
     assert isinstance(error_of("etcdserver: mvcc: database space exceeded"), StoreFull)
+
+
+def test_a_node_says_that_it_is_out_of_the_cluster(tmp_path: Path) -> None:
+    """``status`` and the metrics of a node: while it serves, and after etcd is gone."""
+    etcd = Etcd(tmp_path)
+    (tmp_path / "share").mkdir()
+    sections = (
+        '[[service]]\nname = "one"\nnodes = ["a"]\n'
+        f'[[share]]\nname = "data"\npath = "{tmp_path / "share"}"\n{own_user.LINE}service = "one"\n'
+    )
+    node = Node(tmp_path, "a", etcd.url, sections)
+
+    def ask(*arguments: str) -> str:
+        words = [sys.executable, "-m", "smb3server", *arguments, "--state", str(tmp_path / "a")]
+        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    def report() -> dict[str, Any]:
+        found = json.loads(ask("status", "--json"))["cluster"]
+        assert isinstance(found, dict)
+        return found
+
+    def wait_for(member: bool) -> None:
+        deadline = time.monotonic() + 40
+        while report()["member"] is not member or report()["services"][0]["owned"] is not member:
+            assert time.monotonic() < deadline, node.log()
+            time.sleep(0.3)
+
+    try:
+        etcd.start()
+        node.start()
+        wait_for(True)
+        while not report()["etcd"]["members"]:
+            time.sleep(0.1)
+        found = report()
+        assert found["lease_left"] > 0 and found["nodes"] == ["a"]
+        assert found["services"][0]["node"] == "a" and found["services"][0]["takeovers"] == 1
+        assert found["etcd"]["members"][0]["size"] > 0 and found["etcd"]["latency"] > 0
+        assert "service one: served here" in ask("status")
+        assert "smb3server_cluster_member 1.0" in ask("metrics")
+        status, out, errors = asked(etcd.url, "status", "--json")
+        assert status == 0, errors
+        assert json.loads(out)["nodes"][0]["max_opens"] > 100
+        etcd.kill(0)
+        wait_for(False)
+        assert report()["services"][0]["node"] is None
+        assert "NOT A MEMBER" in ask("status")
+        assert "smb3server_cluster_member 0.0" in ask("metrics")
+    finally:
+        node.kill()
+        etcd.stop()
