@@ -123,6 +123,8 @@ def status(before: _Store, /, as_json: bool, quick: bool, **store: Any) -> None:
         from smb3server.cli.cluster_status import show
 
         show(found)
+    if found["stale"]:
+        raise CommandError("etcd has no leader: its quorum is lost; remedy: start the members that are down")
 
 
 @command.command()

@@ -10,15 +10,18 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from smb3server.cli.cluster_status import describe
 from smb3server.cluster.freshness import stamped
 from smb3server.cluster.view import View, answers_prefix, coordination_prefix, decode, read_view
+from smb3server.persistence.etcd_health import problems
 from smb3server.persistence.seal import new_secret
-from smb3server.persistence.sealed_store import SealedStore
-from smb3server.persistence.store import Condition, ConditionFailed, Delete, LeaseLost, Put
+from smb3server.persistence.store import Condition, ConditionFailed, Delete, LeaseLost, Put, StoreError
 from smb3server.settings.cluster import StoreAccess
+
+if TYPE_CHECKING:
+    from smb3server.persistence.cluster_store import ClusterStore
 
 _EVENT_LIFE = 30.0
 _POLL = 0.2
@@ -52,7 +55,7 @@ def make_secret(path: Path) -> None:
 class Admin:
     """The administrator's operations on a cluster. Methods raise ``AdminError`` and ``StoreError``."""
 
-    def __init__(self, store: SealedStore, name: str) -> None:
+    def __init__(self, store: ClusterStore, name: str) -> None:
         self.store = store
         self.name = name
         self.prefix = coordination_prefix(name)
@@ -63,17 +66,48 @@ class Admin:
         return await read_view(self.store, self.prefix)
 
     async def status(self, quick: bool) -> dict[str, Any]:
-        """Return the status as plain data. With ``quick``, do not ask the nodes."""
-        view = await self.view()
+        """Return the status as plain data. With ``quick``, do not ask the nodes.
+
+        ``unknown`` says what could not be found out, and why. ``stale``: etcd has no leader, and this is what a member
+        had last."""
+        members = await self.store.etcd.members_state()
+        stale = self.store.etcd.stale = any(not member.error for member in members) and not any(
+            member.has_leader for member in members
+        )
+        unknown: list[str] = []
+        try:
+            view = await self.view()
+        except StoreError as error:
+            if not stale:
+                raise
+            view = View(self.prefix)
+            unknown.append(f"nodes and services: {error}")
         left: dict[str, float | None] = {}
         for node, info in view.nodes.items():
             left[node] = None
-            with contextlib.suppress(LeaseLost):
-                left[node] = await self.store.time_left(int(info.get("lease", 0)))
-        reports = None if quick else await self._ask({"kind": "report"}, view.nodes)
+            if not stale:
+                with contextlib.suppress(LeaseLost):
+                    left[node] = await self.store.time_left(int(info.get("lease", 0)))
+        reports = None
+        if not quick and not stale:
+            try:
+                reports = await self._ask({"kind": "report"}, view.nodes)
+            except StoreError as error:
+                unknown.append(f"what the nodes say: {error}")
         for report in (reports or {}).values():
             await self._look_at(report.get("refused"))
-        return describe(view, left, reports, time.time(), self.store.refused)
+        return {
+            **describe(view, left, reports, time.time(), self.store.refused),
+            "stale": stale,
+            "unknown": unknown,
+            "etcd": [member.as_json() for member in members],
+            "problems": [problem._asdict() for problem in problems(members)],
+        }
+
+    async def _why(self) -> str:
+        """Return what is wrong with etcd, as the end of an error; empty if nothing is."""
+        found = problems(await self.store.etcd.members_state())
+        return "".join(f"; {problem.text}" for problem in found if problem.is_error)
 
     async def _look_at(self, keys: object) -> None:
         """Check the records that a node refused at some time: those that still exist are then refused here, too."""
@@ -126,7 +160,10 @@ class Admin:
         deadline = time.monotonic() + timeout
         while left := [name for name, owner in (await self.view()).owners.items() if owner == node]:
             if time.monotonic() > deadline:
-                raise AdminError(f"after {timeout:g} s {node} still has {', '.join(sorted(left))}; it stays draining")
+                raise AdminError(
+                    f"after {timeout:g} s {node} still has {', '.join(sorted(left))}; it stays draining"
+                    + await self._why()
+                )
             await asyncio.sleep(_POLL)
         return f"{node} serves nothing until drain --undo; moved: {', '.join(moved) or 'nothing'}"
 
@@ -171,7 +208,9 @@ class Admin:
         deadline = time.monotonic() + timeout
         while (await self.view()).served_by(service) != node:
             if time.monotonic() > deadline:
-                raise AdminError(f"after {timeout:g} s {service} is not on {node}; the cluster keeps trying")
+                raise AdminError(
+                    f"after {timeout:g} s {service} is not on {node}; the cluster keeps trying" + await self._why()
+                )
             await asyncio.sleep(_POLL)
         # The move is done. If the record stayed, the service would return here after every failure of this node.
         with contextlib.suppress(ConditionFailed):

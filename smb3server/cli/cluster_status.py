@@ -37,6 +37,8 @@ def describe(
                 for service in sorted(view.services())
                 if (problem := view.lacks_storage(node, service))
             },
+            "opens": (reports or {}).get(node, {}).get("all_opens"),
+            "max_opens": (reports or {}).get(node, {}).get("max_opens"),
             "answers": None if reports is None else node in reports,
         }
         for node, info in sorted(view.nodes.items())
@@ -64,7 +66,9 @@ def describe(
     return {"nodes": nodes, "services": services, "draining_and_down": away, "refused": dict(refused)}
 
 
-def _node_state(node: Mapping[str, Any]) -> str:
+def _node_state(node: Mapping[str, Any], stale: bool) -> str:
+    if stale:
+        return "[yellow]not known[/yellow]"
     if node["answers"] is False:
         return "[red]up, but does not answer[/red]"
     return "[yellow]up, draining[/yellow]" if node["draining"] else "[green]up[/green]"
@@ -86,26 +90,64 @@ def _text(value: object) -> str:
     return "-" if value is None else escape(str(value))
 
 
+def _size(count: int) -> str:
+    return f"{count / (1 << 20):.0f} MiB"
+
+
+def _show_etcd(status: Mapping[str, Any], console: Console) -> None:
+    """Print the state of etcd's members, and what is wrong with them."""
+    members = Table(title="etcd", title_justify="left", header_style="bold")
+    for column in ("member", "state", "database", "quota", "in use", "answers in"):
+        members.add_column(column, overflow="fold")
+    for member in status["etcd"]:
+        if member["error"]:
+            members.add_row(escape(member["endpoint"]), f"[red]{escape(member['error'])}[/red]", "-", "-", "-", "-")
+            continue
+        state = "[green]up[/green]" if member["has_leader"] else "[red]no leader[/red]"
+        if member["alarms"]:
+            state = f"[red]alarm {escape(', '.join(member['alarms']))}[/red]"
+        members.add_row(
+            escape(member["endpoint"]),
+            state,
+            _size(member["size"]),
+            _size(member["quota"]) if member["quota"] else "not known",
+            _size(member["in_use"]),
+            f"{1000 * member['seconds']:.0f} ms",
+        )
+    console.print(members)
+    for problem in status["problems"]:
+        color = "red" if problem["is_error"] else "yellow"
+        console.print(
+            f"[{color}]{'error' if problem['is_error'] else 'warning'}[/{color}]: {escape(problem['text'])}",
+            soft_wrap=True,
+        )
+    for text in status["unknown"]:
+        console.print(f"[red]not known[/red]: {escape(text)}", soft_wrap=True)
+    if status["stale"]:
+        console.print("[red]This is what one member of etcd had last, and may be old.[/red]")
+
+
 def show(status: Mapping[str, Any], console: Console | None = None) -> None:
     """Print two tables. Columns are never truncated if the output is not a terminal."""
     console = console or Console()
     if not console.is_terminal:
         console = Console(file=console.file, width=200)
     nodes = Table(title="Nodes", title_justify="left", header_style="bold")
-    for column in ("node", "state", "lease left", "serves", "addresses"):
+    for column in ("node", "state", "lease left", "serves", "opens", "addresses"):
         nodes.add_column(column, overflow="fold")
     for node in status["nodes"]:
         left = node["lease_left"]
         serves = [service["name"] for service in status["services"] if service["node"] == node["name"]]
         nodes.add_row(
             escape(node["name"]),
-            _node_state(node),
-            "expired" if left is None else f"{left:.0f} s",
+            _node_state(node, status["stale"]),
+            "-" if status["stale"] else "expired" if left is None else f"{left:.0f} s",
             escape(", ".join(serves)) or "-",
+            "-" if node["opens"] is None else f"{node['opens']} of {_text(node['max_opens'])}",
             escape(", ".join(node["addresses"])),
         )
     for name in status["draining_and_down"]:
-        nodes.add_row(escape(name), "[red]down[/red], draining", "-", "-", "")
+        nodes.add_row(escape(name), "[red]down[/red], draining", "-", "-", "-", "")
     services = Table(title="Services", title_justify="left", header_style="bold")
     for column in ("service", "node", "state", "served for", "clients", "opens"):
         services.add_column(column, overflow="fold")
@@ -122,6 +164,7 @@ def show(status: Mapping[str, Any], console: Console | None = None) -> None:
     for table in (nodes, services):
         if table.row_count:
             console.print(table)
+    _show_etcd(status, console)
     for node in status["nodes"]:
         if node["cannot_tickle"]:
             console.print(
@@ -143,7 +186,7 @@ def show(status: Mapping[str, Any], console: Console | None = None) -> None:
                 f"remedy, if it is certainly off: smb3server cluster fenced {node}",
                 soft_wrap=True,
             )
-    if not status["nodes"]:
+    if not status["nodes"] and not status["unknown"]:
         console.print("No node is up.")
     for key, reason in sorted(status["refused"].items()):
         # The writer of the key may have put control characters into its name.

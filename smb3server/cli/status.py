@@ -142,7 +142,7 @@ def _parts(report: Json, sections: Sequence[str]) -> Json:
     """Return what the sections need of a report, or all of it."""
     if not sections:
         return report
-    kept = {"schema", "pid", "server"} | {"sessions" if name == "files" else name for name in sections}
+    kept = {"schema", "pid", "server", "cluster"} | {"sessions" if name == "files" else name for name in sections}
     if "shares" in sections:
         kept.add("down")
     return {key: value for key, value in report.items() if key in kept or (key == "away" and "files" in sections)}

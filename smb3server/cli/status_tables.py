@@ -17,7 +17,9 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _FEW_FILES = 50
 """Most files of the overview. ``status files`` has all."""
 _DIMMED = "dim"
-_GOOD, _BAD = "green", "yellow"
+_GOOD, _BAD, _WRONG = "green", "yellow", "bold red"
+_NEARLY = 0.8
+"""Share of a limit from which on it is told."""
 
 
 def amount(count: float) -> str:
@@ -76,6 +78,8 @@ def head(report: Json, width: int) -> list[Text]:
     lines += [Text(line) for text in about if text for line in paragraph(text, width, "  ")]
     for name, why in report.get("down", {}).items():
         lines += [Text(line, _BAD) for line in paragraph(f"share {name} is down: {why}", width, "  ")]
+    for text, style in _cluster(report.get("cluster")):
+        lines += [Text(line, style) for line in paragraph(text, width, "  ")]
     for text, style in _fabrics(server):
         lines += [Text(line, style) for line in paragraph(text, width, "  ")]
     return lines
@@ -91,6 +95,35 @@ def short_addresses(addresses: Sequence[str]) -> list[str]:
         both = host in ("0.0.0.0", "[::]") and other in addresses
         found[f"{kind} *:{port}" if both else text] = None
     return list(found)
+
+
+def _cluster(cluster: Json | None) -> Iterable[tuple[str, str]]:
+    """Return what is told of the cluster that the server is a node of: texts and their styles."""
+    if cluster is None:
+        return
+    who = f"node {cluster['node']} of cluster {cluster['name']}"
+    if not cluster["member"]:
+        yield (
+            f"{who}: NOT A MEMBER: it serves no services; remedy: `smb3server cluster status` and the log say why",
+            _WRONG,
+        )
+    else:
+        yield f"{who}: member, lease for {cluster['lease_left']:.0f} s, up: {', '.join(cluster['nodes'])}", ""
+    for service in cluster["services"]:
+        where = "served here" if service["owned"] else f"at {service['node']}" if service["node"] else "served nowhere"
+        if not cluster["member"] and not service["owned"]:
+            where = "not served here, and where is not known"
+        text = f"service {service['name']}: {where}"
+        if service["owned"]:
+            text += f", {service['clients']} clients, {service['opens']} opens, {service['restored']} restored"
+        if service["takeovers"] or service["losses"]:
+            text += f", taken over {service['takeovers']} and gone {service['losses']} times"
+        yield text, "" if service["node"] else _WRONG
+    most = cluster["max_opens"]
+    if most and cluster["opens"] >= _NEARLY * most:
+        yield f"{cluster['opens']} of at most {most} opens: raise the limit of open files of the process", _BAD
+    for problem in cluster["etcd"]["problems"]:
+        yield problem["text"], _WRONG if problem["is_error"] else _BAD
 
 
 def throughput(server: Json) -> str:

@@ -158,6 +158,10 @@ def tell_servers(path: Path) -> None:
         ended = int(answer.get("sessions_ended", 0))
         sessions = f"; {ended} session{'s' if ended != 1 else ''} ended" if ended else ""
         click.echo(f"the running server has the change{sessions}")
+        if answer.get("in_cluster"):
+            click.echo(
+                f"it is a node of a cluster: copy {file} to the other nodes, then `smb3server reload` at each", err=True
+            )
     if silent and not told:
         raise CommandError(
             f"{file} is changed, but the server at {silent[0]} does not answer; it hangs or is stopped: `smb3server "

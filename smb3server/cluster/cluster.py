@@ -36,7 +36,7 @@ from smb3server.cluster.view import (
     read_view,
 )
 from smb3server.persistence.journal import Persistence
-from smb3server.persistence.store import Change, Put, Store, StoreError, ignore_outcome
+from smb3server.persistence.store import Change, HistoryGone, Put, Store, StoreError, ignore_outcome
 from smb3server.settings.cluster import ClusterConfig, ServiceConfig
 
 if TYPE_CHECKING:
@@ -220,6 +220,9 @@ class Cluster:
                 async for change in self._store.watch(self.prefix, await self._read()):
                     told.clear()
                     self._apply(change)
+            except HistoryGone:
+                # Nothing has changed for so long that the watch's beginning is compacted (``upkeep``).
+                continue
             except StoreError as error:
                 # Once, not at every attempt.
                 if str(error) not in told:
@@ -286,10 +289,13 @@ class Cluster:
     def report(self) -> dict[str, Any]:
         """Return what this node serves, to how many clients, for an administrator.
 
-        ``lease``: seconds until this node must stop. ``refused``: some keys whose records are ignored."""
+        ``lease``: seconds until this node must stop. ``max_opens``: the most that it may have.
+        ``refused``: some keys whose records are ignored."""
         return {
             "services": {owner.name: owner.report() for owner in self.services.values() if owner.owned},
             "lease": round(max(0.0, self.membership.fence.deadline - boottime()), 1),
+            "all_opens": len(self._server.opens.by_id),
+            "max_opens": self._server.opens.ceiling,
             "refused": list(islice(self._refused, _MAX_REPORTED)),
         }
 

@@ -16,7 +16,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,10 @@ _REDIRECT_TO_OWNER = 0x0002
 """SMB2_TREE_CONNECT_FLAG_REDIRECT_TO_OWNER. [MS-SMB2 2.2.9]"""
 _ANNOUNCEMENTS = (0.0, 0.5, 2.0)
 """Seconds after the takeover at which addresses are announced to the neighbours: the first packet may get lost."""
+
+
+async def _nothing(shares: Sequence[Share]) -> None:
+    """Do nothing before clients are served in these shares."""
 
 
 class ServiceOwner:
@@ -107,6 +111,8 @@ class ServiceOwner:
         self._timers: list[asyncio.TimerHandle] = []
         self._addresses_lock = threading.Lock()
         """Held by the thread that renews the addresses, and by the one that removes them."""
+        self.before_serving: Callable[[Sequence[Share]], Awaitable[None]] = _nothing
+        """Called before clients are served in these shares of the service. May raise ``StoreError``."""
         self._domain: Domain | None = None
         """The domain of the present ownership."""
         self._peers: PeerRecord | None = None
@@ -162,6 +168,7 @@ class ServiceOwner:
         fresh = await self._check_storage(self.shares, conditions)
         domain = Domain(self._store, self._state_prefix, conditions, self.lose)
         wanted = [share for share in self.shares if share.continuous_availability]
+        await self.before_serving(self.shares)
         self._domain = domain
         for share in self.shares:
             share.lost = False
@@ -347,6 +354,7 @@ class ServiceOwner:
             await asyncio.wait([self.arriving])
         self.shares.append(share)
         share.placement = self
+        await self.before_serving([share])
         domain = self._domain
         if domain is None:
             return

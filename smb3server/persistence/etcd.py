@@ -28,6 +28,7 @@ from smb3server.persistence.etcd_access import (
     parse_answer,
     raise_error,
 )
+from smb3server.persistence.etcd_health import MemberState, quota_of, state_of
 from smb3server.persistence.etcd_members import Members
 from smb3server.persistence.etcd_renewer import EtcdRenewer
 from smb3server.persistence.store import (
@@ -38,6 +39,7 @@ from smb3server.persistence.store import (
     Delete,
     DeletePrefix,
     Entry,
+    HistoryGone,
     LeaseLost,
     Operation,
     Put,
@@ -64,6 +66,7 @@ begins anew."""
 WATCH_SILENCE = 5.0
 """Seconds without a change after which a watch connects anew, because its member may be unreachable."""
 _LINE_LIMIT = 8 << 20
+_COMPACTED = "required revision has been compacted"
 
 Json = dict[str, Any]
 
@@ -127,6 +130,10 @@ class EtcdStore(Store):
         self._last: asyncio.Future[int] | None = None
         """The future of the batch that was submitted last."""
         self._closed = False
+        self.stale = False
+        """Whether reads are answered by any member from what it has, also without a quorum."""
+        self._quotas: dict[str, int] = {}
+        """By endpoint, for those that have been asked."""
         self._watching: dict[aiohttp.ClientResponse, str] = {}
         """Watches under way, with the endpoints that they are connected to."""
         self.transactions = 0
@@ -311,7 +318,7 @@ class EtcdStore(Store):
 
     async def get(self, key: str) -> Entry | None:
         await self._submitted()
-        answer = await self._ask("/v3/kv/range", {"key": _b64(key)})
+        answer = await self._ask("/v3/kv/range", {"key": _b64(key), "serializable": self.stale})
         return _entry(answer["kvs"][0]) if answer.get("kvs") else None
 
     async def scan(self, prefix: str) -> list[Entry]:
@@ -320,7 +327,8 @@ class EtcdStore(Store):
         start: str | bytes = prefix
         revision = "0"
         while True:
-            body = {"key": _b64(start), "range_end": _b64(prefix_end(prefix)), "limit": str(_PAGE)}
+            body: Json = {"key": _b64(start), "range_end": _b64(prefix_end(prefix)), "limit": str(_PAGE)}
+            body["serializable"] = self.stale
             answer = await self._ask("/v3/kv/range", {**body, "revision": revision}, PAGE_TIMEOUT)
             revision = answer["header"]["revision"] if revision == "0" else revision
             found += [_entry(item) for item in answer.get("kvs", ())]
@@ -398,6 +406,41 @@ class EtcdStore(Store):
             del self._watching[response]
             _drop(response)
 
+    # Upkeep
+
+    async def members_state(self) -> list[MemberState]:
+        """Return the state of all members, in the order of their addresses. Does not raise."""
+        return list(await asyncio.gather(*[self._state(endpoint) for endpoint in self._members.sorted()]))
+
+    async def _state(self, endpoint: str) -> MemberState:
+        start = self._loop.time()
+        try:
+            async with asyncio.timeout(self.timeout / 2):
+                answer = await self._answer(endpoint + "/v3/maintenance/status", b"{}", self._login.token())
+                raise_error(answer)
+                state = state_of(endpoint, answer, self._loop.time() - start)
+                if not state.quota:
+                    state.quota = await self._quota(endpoint)
+                return state
+        except (StoreError, aiohttp.ClientError, ValueError, TimeoutError) as error:
+            return MemberState(endpoint, error=_reason(error))
+
+    async def _quota(self, endpoint: str) -> int:
+        """Return the quota of a member, which only its metrics have; 0 if it does not show them."""
+        if endpoint not in self._quotas:
+            limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT)
+            async with self._session.get(endpoint + "/metrics", timeout=limits) as response:
+                self._quotas[endpoint] = quota_of((await response.read()).decode(errors="replace"))
+        return self._quotas[endpoint]
+
+    async def compact(self, revision: int) -> None:
+        """Remove the history before a revision. Raises ``StoreError``."""
+        try:
+            await self._ask("/v3/kv/compaction", {"revision": str(revision)})
+        except StoreError as error:
+            if _COMPACTED not in str(error):
+                raise
+
     # Leases
 
     async def grant(self, ttl: float) -> int:
@@ -453,7 +496,7 @@ def _why(error: BaseException | None) -> str:
     return explain(error)
 
 
-def _reason(error: Exception | None) -> str:
+def _reason(error: BaseException | None) -> str:
     """Return why a member, which the message names already, did not answer properly."""
     if type(error) is aiohttp.ClientConnectorError and error.os_error.errno:
         return os.strerror(error.os_error.errno)
@@ -470,6 +513,8 @@ def _changes(answer: Json) -> list[Change]:
     raise_error(answer)
     result = answer.get("result", {})
     if result.get("canceled"):
+        if result.get("compact_revision"):
+            raise HistoryGone("watch ended: history is compacted")
         reason = result.get("cancel_reason")
         raise error_of(f"watch ended: {reason}") if reason else StoreError("watch ended: history is compacted")
     found = []

@@ -121,7 +121,11 @@ def error_of(text: str) -> StoreError:
     """Return the exception that stands for an error text of etcd."""
     if _LEASE_NOT_FOUND in text:
         return LeaseLost(text)
-    if _NO_SPACE in text or _TOO_LARGE in text:
+    if _NO_SPACE in text:
+        return StoreFull(
+            f"{text}; remedy: etcdctl compact, defrag and alarm disarm (`smb3server cluster status` shows the commands)"
+        )
+    if _TOO_LARGE in text:
         return StoreFull(text)
     if any(words in text for words in _TOKEN_REFUSED):
         return TokenRefused(f"{text}; remedy: etcd requires a user: give `user` and `password_file`")

@@ -23,6 +23,11 @@ class Members:
         """The endpoint to use now."""
         return self._endpoints[0]
 
+    def sorted(self) -> list[str]:
+        """Return all endpoints, in the same order each time."""
+        with self._lock:
+            return sorted(self._endpoints)
+
     def avoid(self, endpoint: str) -> None:
         """Use the next endpoint instead of one that does not work properly. Does nothing if it is not the first."""
         with self._lock:

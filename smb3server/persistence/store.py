@@ -41,6 +41,10 @@ class LeaseLost(StoreError):
     """The lease has expired or was revoked. The keys bound to it are deleted."""
 
 
+class HistoryGone(StoreError):
+    """A watch cannot go on, because the store has forgotten the changes since. The caller scans and watches again."""
+
+
 class Entry(NamedTuple):
     """A key with its value."""
 

@@ -18,9 +18,12 @@ _TIMEOUT = 30.0
 class UsersFileKeeper:
     """Implements ``state.ports.AccountKeeper`` for one running server. Its methods run on worker threads and block."""
 
-    def __init__(self, users: LiveUsers, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, users: LiveUsers, loop: asyncio.AbstractEventLoop, in_cluster: bool = False) -> None:
+        """``in_cluster``: whether the server is a node of a cluster. Nothing is changed then: a user who is disabled
+        at one node could still log on at the next."""
         self._users = users
         self._loop = loop
+        self._in_cluster = in_cluster
 
     def add(self, user: StoredUser) -> None:
         """Add an account. Raises ``AccountNotKept``."""
@@ -46,6 +49,11 @@ class UsersFileKeeper:
 
     def _change(self, change: Callable[[Users], None]) -> None:
         config = self._users.config
+        if self._in_cluster:
+            raise AccountNotKept(
+                "this server is a node of a cluster, and each node has a users file of its own; remedy: change it with "
+                "`smb3server user` at one node, copy it to the others, then `smb3server reload` at each"
+            )
         if config.users_file is None:
             raise AccountNotKept("this server has no users file")
         try:

@@ -21,6 +21,7 @@ from smb3server.status.trace import TraceError, Traces, Wanted
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
+    from smb3server.status.cluster_state import ClusterState
     from smb3server.status.metrics_port import MetricsPort
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ class Observing:
         self.port: MetricsPort | None = None
         """Where Prometheus scrapes; None if there is no such port."""
         self.traces = Traces(server)
+        self.cluster: ClusterState | None = None
+        """The node, if the server is one of a cluster. Set it before ``start``."""
 
     # The audit
 
@@ -91,7 +94,7 @@ class Observing:
             self._server.measuring.count()
             self._lag.start()
             audit = self._audit if isinstance(self._audit, AuditLog) else None
-            self._registry = registry(self._server, self._lag, audit)
+            self._registry = registry(self._server, self._lag, audit, self.cluster)
         return self._registry
 
     def _listen(self, host: str, port: int) -> None:

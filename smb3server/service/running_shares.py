@@ -34,6 +34,10 @@ class ClusterShares(Protocol):
         """Forget a share that is no longer served."""
         ...
 
+    async def permit(self, share: Share, permissions: SecurityDescriptor | None) -> None:
+        """Set the permissions of a service's share, at all nodes. Raises ``StoreError``."""
+        ...
+
 
 def folders_down(shares: Iterable[ShareConfig]) -> dict[str, str]:
     """Return why the folders of shares cannot be used, by the shares' names. A file system may take long to answer."""

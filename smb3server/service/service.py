@@ -150,7 +150,9 @@ class Service:
         self.share_admin.load(self.config.state)
         self._reload.start_with(self.share_admin.complete(self.config))
         self.notes += self.config.notes
-        self.server.account_keeper = UsersFileKeeper(self.users, asyncio.get_running_loop())
+        self.server.account_keeper = UsersFileKeeper(
+            self.users, asyncio.get_running_loop(), bool(self.config.cluster.url)
+        )
         self.notes += warn_of_roots(self.server.users)
         for wanted in self.config.shares:
             share = self.shares.try_make(self.config, wanted, self.notes)
@@ -168,7 +170,7 @@ class Service:
             self.server.rdma_addresses = self.fabrics.addresses
         self._listen()
         if self.cluster is not None:
-            await self.cluster.cluster.start()
+            await self.cluster.start()
         if self.config.witness is not None:
             await self._start_witness(self.config.witness, hosts)
         if self.config.web is not None:
@@ -252,7 +254,8 @@ class Service:
         except ImportError as error:
             raise ConfigError(f"--cluster needs {error.name}; {parts.remedy('cluster')}") from error
         self.cluster = ClusterNode(self.server, self.stored.journal(), self.config.cluster, self._fencer)
-        self.shares.cluster = self.cluster.cluster
+        self.shares.cluster = self.observing.cluster = self.cluster
+        self.cluster.permissions.adopt = self.share_admin.adopt
         self.notes += self.cluster.warnings
 
     def _fabrics_changed(self) -> None:
@@ -361,7 +364,9 @@ class Service:
     def _report(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the report. ``"files": false`` leaves out opens and locks."""
         files = request.get("files", True) is not False
-        return {**collect(self.server, self.addresses(), files), "down": self.shares.down, "process": in_force()}
+        cluster = {} if self.cluster is None else {"cluster": self.cluster.report()}
+        down = {"down": self.shares.down}
+        return {**collect(self.server, self.addresses(), files), **down, "process": in_force(), **cluster}
 
     def addresses(self) -> list[str]:
         """Return the addresses served, as in ``tcp 0.0.0.0:445`` and ``iwarp 0.0.0.0:5445``."""
@@ -387,7 +392,7 @@ class Service:
         await self._tcp.close()
         await self.fabrics.close()
         if self.cluster is not None:
-            await self.cluster.cluster.stop()
+            await self.cluster.stop()
         # The server is no longer a node, so its last responses need no fence.
         self.server.fence = None
         await self.server.shutdown()

@@ -21,10 +21,12 @@ from smb3server.config.checks import check_folder
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.stored_shares import StoredShares, Table
+from smb3server.persistence.store import StoreError
 from smb3server.process import folder_ways
 from smb3server.service.reload import Outcome, Reload
 from smb3server.service.running_shares import RunningShares
 from smb3server.state.ports import ShareChangeError, ShareProblem
+from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,8 @@ class ShareAdmin:
         """Shares that are forgotten at the next restart. Without a state directory all are."""
         self.lock = asyncio.Lock()
         """Held while the configuration is read, or shares change."""
+        self._copying: asyncio.Task[None] | None = None
+        """Writes what the cluster has set to the file."""
 
     def load(self, state: Path | None) -> None:
         """Read what earlier runs have stored. Raises ``ConfigError``."""
@@ -115,6 +119,12 @@ class ShareAdmin:
         async with self.lock:
             if self._shares.find(name) is not None or name.casefold() in self._tables():
                 raise ShareChangeError(ShareProblem.DUPLICATE, f"share {name}: there is one of this name")
+            if self._shares.cluster is not None:
+                raise ShareChangeError(
+                    ShareProblem.FIXED,
+                    f"share {name}: this server is a node of a cluster, and the other nodes would not have the share; "
+                    "remedy: add it to the configuration file of every node, then `smb3server reload` at each",
+                )
             if not os.path.isabs(path):
                 raise ShareChangeError(ShareProblem.NO_FOLDER, f"share {name}: {path!r} is not an absolute path")
             if not os.path.isdir(path):
@@ -191,23 +201,52 @@ class ShareAdmin:
             share = self._shares.find(name)
             if share is None or share.backend is None:
                 raise ShareChangeError(ShareProblem.UNKNOWN, f"share {name}: there is none of this name")
-            stored, key = self._stored.permissions, name.casefold()
-            before = stored.get(key)
             if permissions is not None:
                 try:
                     # As it will be read at the next start.
                     permissions = sddl.parse(sddl.show(permissions))
                 except ValueError as error:
                     raise ShareChangeError(ShareProblem.INVALID, f"share {name}: permissions: {error}") from error
+            if share.service and self._shares.cluster is not None:
+                try:
+                    await self._shares.cluster.permit(share, permissions)
+                except StoreError as error:
+                    raise ShareChangeError(
+                        ShareProblem.NOT_STORED,
+                        f"share {share.name}: its permissions are the cluster's: {error}; remedy: smb3server cluster "
+                        "status says what is wrong; then set them again",
+                    ) from error
+                return
+            stored, key = self._stored.permissions, name.casefold()
+            before = stored.get(key)
             _put(stored, key, permissions)
             try:
                 await self._store()
             except ShareChangeError:
                 _put(stored, key, before)
                 raise
-            share.permissions = permissions
-            ended = self._shares.review(share)
-            log.info("share %s: permissions changed, %d tree connects ended", share.name, ended)
+            self._use(share, permissions)
+
+    def _use(self, share: Share, permissions: SecurityDescriptor | None) -> None:
+        share.permissions = permissions
+        ended = self._shares.review(share)
+        log.info("share %s: permissions changed, %d tree connects ended", share.name, ended)
+
+    def adopt(self, share: Share, permissions: SecurityDescriptor | None) -> None:
+        """Use the permissions that the cluster has for a service's share, and keep a copy in the file.
+
+        The copy counts when etcd has lost them."""
+        _put(self._stored.permissions, share.name.casefold(), permissions)
+        self._use(share, permissions)
+        if self._copying is None or self._copying.done():
+            self._copying = asyncio.ensure_future(self._copy())
+
+    async def _copy(self) -> None:
+        async with self.lock:
+            try:
+                await self._store()
+            except ShareChangeError as error:
+                log.warning("permissions of services' shares are not copied to this node's state directory: %s", error)
 
     def allows_folder(self, path: str) -> bool:
         """Return whether administrators may share this directory from afar."""

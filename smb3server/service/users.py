@@ -144,6 +144,7 @@ class LiveUsers:
             "changed": changes.changed,
             "removed": changes.removed,
             "sessions_ended": changes.sessions_ended,
+            **({"in_cluster": True} if self._config.cluster.url else {}),
         }
 
     def list_command(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,11 @@ class OpenTable:
         """Random numbers for the next FileIds, each used once. One system call yields many."""
         # Invariant: between calls their number is even.
 
+    @property
+    def ceiling(self) -> int | None:
+        """``limit`` for reports; None if there is none."""
+        return None if self.limit == sys.maxsize else self.limit
+
     def new_file_id(self) -> tuple[int, int]:
         """Return an unused (persistent, volatile) FileId; never all zeros or all ones."""
         while True:

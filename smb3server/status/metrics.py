@@ -19,7 +19,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from smb3server import __version__
 from smb3server.dispatch.measuring import CLASSES, OTHERS, READS, WRITES
 from smb3server.state.events import Carried, fabric_of, status_name
-from smb3server.status import resources
+from smb3server.status import cluster_state, resources
+from smb3server.status.cluster_state import ClusterState
 from smb3server.wire.header import Command
 
 if TYPE_CHECKING:
@@ -39,10 +40,17 @@ class Audit(Protocol):
 class ServerCollector(Collector):
     """Makes the metrics of one server, on the thread of its event loop."""
 
-    def __init__(self, server: Server, lag: LoopLag | None = None, audit: Audit | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        lag: LoopLag | None = None,
+        audit: Audit | None = None,
+        cluster: ClusterState | None = None,
+    ) -> None:
         self._server = server
         self._lag = lag
         self._audit = audit
+        self._cluster = cluster
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: registering must not collect."""
@@ -63,6 +71,8 @@ class ServerCollector(Collector):
                 _buckets(self._lag.classes),
                 self._lag.seconds,
             )
+        if self._cluster is not None:
+            yield from cluster_state.metrics(self._cluster.report())
         if self._audit is not None:
             yield _counter("smb3server_audit_records", "Records of the audit in its file", self._audit.written)
             yield _counter("smb3server_audit_lost", "Records of the audit that were lost", self._audit.lost)
@@ -205,10 +215,12 @@ class ServerCollector(Collector):
         yield _gauge("samba_locked_file_count", "Files that are open", len(files))
 
 
-def registry(server: Server, lag: LoopLag | None = None, audit: Audit | None = None) -> CollectorRegistry:
+def registry(
+    server: Server, lag: LoopLag | None = None, audit: Audit | None = None, cluster: ClusterState | None = None
+) -> CollectorRegistry:
     """Return a registry with the metrics of the server and of its process."""
     made = CollectorRegistry()
-    made.register(ServerCollector(server, lag, audit))
+    made.register(ServerCollector(server, lag, audit, cluster))
     ProcessCollector(registry=made)
     GCCollector(registry=made)
     return made

@@ -240,8 +240,22 @@ function showChannels() {
 
 // ---- the other sections
 
+function showCluster() {
+  const { cluster } = report;
+  $("cluster").hidden = !cluster;
+  if (!cluster) return;
+  const wrong = !cluster.member || cluster.etcd.problems.some((problem) => problem.is_error) || cluster.services.some((service) => !service.node);
+  const where = (service) => service.owned ? `served here, ${service.opens} opens` : service.node ? `at ${service.node}` : cluster.member ? "served nowhere" : "not served here";
+  $("cluster").className = `verdict ${wrong ? "bad" : cluster.etcd.problems.length ? "mixed" : "good"}`;
+  $("cluster").replaceChildren(element("div", {},
+    element("strong", {}, cluster.member ? `Node ${cluster.node} of cluster ${cluster.name}` : `Node ${cluster.node} is not a member of cluster ${cluster.name}`),
+    element("p", {}, cluster.services.map((service) => `${service.name}: ${where(service)}`).join(" · ")),
+    ...cluster.etcd.problems.map((problem) => element("p", {}, problem.text))));
+}
+
 function showOverview() {
   showVerdict();
+  showCluster();
   const { server } = report;
   const limit = server.limits;
   const tiles = [["Read", rate(server.rates.read)], ["Written", rate(server.rates.written)], ["By RDMA", rate(server.rates.rdma)], ["Requests", `${Math.round(server.rates.requests)}/s`],

@@ -9,13 +9,16 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from smb3server.client.messages import ServerError
 from smb3server.dispatch.measuring import CLASSES
+from smb3server.persistence.etcd_health import MemberState
 from smb3server.status import metrics, metrics_port
+from smb3server.status.cluster_state import ClusterState
 from smb3server.status.loop_lag import LoopLag
 from smb3server.status.metrics_port import MetricsPort
 from smb3server.wire.create import Access, CreateDisposition
@@ -35,8 +38,21 @@ class Audit:
     lost = 1
 
 
-def read(scene: Lab, lag: LoopLag | None = None, audit: Audit | None = None) -> Values:
-    text = metrics.text(metrics.registry(scene.server, lag, audit)).decode()
+class Node:
+    """A node of a cluster, as it reports itself."""
+
+    def report(self) -> dict[str, Any]:
+        full = MemberState("http://m1", size=90, quota=100, has_leader=True, alarms=["NOSPACE"])
+        service = {"name": "files", "owned": True, "node": "a", "restored": 7, "takeovers": 2, "losses": 1}
+        members = [full.as_json(), MemberState("http://m2", error="Connection refused").as_json()]
+        etcd = {"latency": 0.25, "members": members, "problems": []}
+        return {"member": True, "lease_left": 3.5, "services": [service], "etcd": etcd}
+
+
+def read(
+    scene: Lab, lag: LoopLag | None = None, audit: Audit | None = None, cluster: ClusterState | None = None
+) -> Values:
+    text = metrics.text(metrics.registry(scene.server, lag, audit, cluster)).decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -104,6 +120,21 @@ def test_bytes_by_rdma_have_fabric_and_direction(tmp_path: Path) -> None:
             found = read(scene)
         assert value(found, "smb3server_rdma_bytes_total", fabric="loopback", direction="received") == 100_000
         assert value(found, "smb3server_rdma_bytes_total", fabric="loopback", direction="sent") == 100_000
+
+    play(tmp_path, body)
+
+
+def test_a_node_tells_of_its_cluster(tmp_path: Path) -> None:
+    async def body(scene: Lab) -> None:
+        found = read(scene, cluster=Node())
+        assert value(found, "smb3server_cluster_member") == 1
+        assert value(found, "smb3server_cluster_lease_seconds") == 3.5
+        assert value(found, "smb3server_cluster_takeovers_total", service="files") == 2
+        assert value(found, "smb3server_cluster_service_restored_opens", service="files") == 7
+        assert value(found, "smb3server_etcd_read_seconds") == 0.25
+        assert value(found, "smb3server_etcd_alarms", member="http://m1") == 1
+        assert value(found, "smb3server_etcd_member_up", member="http://m2") == 0
+        assert ("smb3server_etcd_size_bytes", frozenset([("member", "http://m2")])) not in found
 
     play(tmp_path, body)
 
@@ -234,7 +265,7 @@ def exported(tmp_path: Path) -> set[str]:
             with pytest.raises(ServerError):
                 await tree.session.tree_connect("none")  # type: ignore[attr-defined]
             scene.server.events.counts.refused_logons["wrong_password"] += 1
-            names.update(name for name, _ in read(scene, LoopLag(), Audit()))
+            names.update(name for name, _ in read(scene, LoopLag(), Audit(), Node()))
 
     play(tmp_path, body)
     return names
