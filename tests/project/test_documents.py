@@ -29,7 +29,7 @@ def test_tests_named_by_the_table_of_clients(reference: str) -> None:
 def test_tests_named_by_the_table_of_faults() -> None:
     page = (ROOT / "docs" / "high-availability.md").read_text()
     named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", page)
-    assert len(named) == 5
+    assert len(named) == 9
     for file, name in named:
         text = (ROOT / "tests" / "system" / "ha" / file).read_text()
         assert re.search(rf"^def {name or 'test_'}", text, re.MULTILINE), file

@@ -33,3 +33,24 @@ def test_view() -> None:
     assert change("events/x", b'{"kind": "report", "lease": "5"}') == ReportEvent(Question("None", 0))
     assert change("events/x", b"not json") is None and change("events/x", None) is None
     assert change("nodes/a", None) == NodeEvent("a", False)
+
+
+def test_what_is_noted_without_an_event() -> None:
+    view = View("n/c/")
+
+    def change(key: str, value: bytes | None) -> object:
+        return view.apply(Change(f"n/c/{key}", value, 1))
+
+    assert change("services/s/last", b'{"node": "a", "address": "10.0.0.1"}') is None and view.last == {"s": "a"}
+    assert change("services/s/fencing", b'{"node": "a", "problem": "no power"}') is None
+    assert view.fencing["s"]["problem"] == "no power"
+    assert change("services/s/storage/my%20data", b'{"mark": "1f"}') is None and view.marks == {
+        "s": {"my%20data": "1f"}
+    }
+    for key in ("last", "fencing", "storage/my%20data"):
+        assert change(f"services/s/{key}", None) is None
+    assert not view.last and not view.fencing and not view.marks["s"]
+    change("nodes/a", b'{"storage_missing": {"s": "not mounted"}}')
+    change("nodes/b", b'{"storage_missing": "forged"}')
+    found = [view.lacks_storage(node, service) for node in ("a", "b", "c") for service in ("s", "t")]
+    assert found == ["not mounted", "", "", "", "", ""]
