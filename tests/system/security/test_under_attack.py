@@ -12,7 +12,14 @@ from tools.attacks.lab import CASES, MOST_LOG, MOST_PROCESSOR, MOST_RESIDENT, Ve
 
 MODULES = (strangers, doors, accounts, rights)
 """Whose import registers the cases. Some need a network namespace: ``python -m tools.attacks`` makes one."""
-QUICK = ("which_accounts_exist", "stolen_ids", "escapes", "forged_log_lines")
+QUICK = (
+    "which_accounts_exist",
+    "stolen_ids",
+    "escapes",
+    "forged_log_lines",
+    "requests_that_are_none",
+    "silent_at_the_metrics",
+)
 """Cases that take about a second each."""
 
 
