@@ -12,7 +12,16 @@ from tools.attacks.lab import CASES, MOST_LOG, MOST_PROCESSOR, MOST_RESIDENT, Ve
 
 MODULES = (strangers, doors, accounts, bounds, rights)
 """Whose import registers the cases. Some need a network namespace: ``python -m tools.attacks`` makes one."""
-QUICK = ("which_accounts_exist", "stolen_ids", "escapes", "forged_log_lines", "large_descriptors", "locks_given_back")
+QUICK = (
+    "which_accounts_exist",
+    "stolen_ids",
+    "escapes",
+    "forged_log_lines",
+    "large_descriptors",
+    "locks_given_back",
+    "requests_that_are_none",
+    "silent_at_the_metrics",
+)
 """Cases that take about a second each."""
 
 
