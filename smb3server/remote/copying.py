@@ -14,6 +14,7 @@ from smb3server.remote.transfers import (
     Target,
     Transfer,
     changed,
+    closing_part,
     complete,
     open_part,
     version_of,
@@ -49,7 +50,7 @@ async def copy(source: Handle, target: Target, *, progress: Progress | None, res
     size, times = source.file.size, source.file.response
     version = version_of(f"{source.link.address.place}/{source.path}", size, to_ns(times.last_write_time))
     part, start = await open_part(target, version, resume, size)
-    try:
+    async with closing_part(target, part, resume):
         by_server = source.link is target.link and await _by_server(source, part, start, size, progress)
         if not by_server:
             await write_part(part, source.pieces, start, size, progress)
@@ -61,8 +62,6 @@ async def copy(source: Handle, target: Target, *, progress: Progress | None, res
             attributes=times.file_attributes & attr.SETTABLE & ~attr.SPARSE or attr.NORMAL,
         )
         await complete(target, part, kept)
-    finally:
-        await part.abandon()
     if verify:
         await _compare(source, target, size)
     return Transfer(size, start, time.monotonic() - began, by_server)
