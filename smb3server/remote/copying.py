@@ -18,6 +18,7 @@ from smb3server.remote.transfers import (
     Transfer,
     _make_sparse,
     changed,
+    closing_part,
     complete,
     data_ranges,
     open_part,
@@ -62,7 +63,7 @@ async def copy(
     size, times = source.file.size, source.file.response
     version = version_of(f"{source.link.address.place}/{source.path}", size, to_ns(times.last_write_time))
     part, start = await open_part(target, version, resume, size)
-    try:
+    async with closing_part(target, part, resume):
         ranges = await data_ranges(source, 0, size) if sparse else [(0, size)]
         has_holes = size > 0 and ranges != [(0, size)]
         if has_holes:
@@ -80,8 +81,6 @@ async def copy(
         if has_holes:
             # Samba 4.17 forgets the attribute when a file is renamed.
             await _make_sparse(part)
-    finally:
-        await part.abandon()
     if verify:
         await _compare(source, target, size)
     return Transfer(size, start, time.monotonic() - began, by_server)

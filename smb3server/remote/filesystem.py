@@ -5,12 +5,16 @@
 
 ``storage_options`` are the options of ``smb3server.remote.connect``. fsspec finds the class by its entry point. It
 is an optional part (``pip install '.[fsspec]'`` in the source's folder).
+
+A pickle of the file system has the options as they were given, a password too. With ``credentials_file``, or with none
+of them, the process that unpickles finds the password itself.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import weakref
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -42,6 +46,10 @@ class SmbDirectFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self.host, self.port = host, port or SMB_PORT
         self._user = username or ours.pop("user", None) or ""
         self._options = ours
+        self._begin()
+        _file_systems[id(self)] = self
+
+    def _begin(self) -> None:
         self._shares: dict[str, sync.Share] = {}
         self._lock = threading.Lock()
 
@@ -215,6 +223,18 @@ class SmbDirectFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if "r" not in mode:
             self._make_parent(share, rest)
         return share.open(rest, mode, buffering=block_size if block_size and block_size > 1 else -1)
+
+
+_file_systems: weakref.WeakValueDictionary[int, SmbDirectFileSystem] = weakref.WeakValueDictionary()
+
+
+def _forked() -> None:
+    """Let file systems connect anew in a child process: it cannot use its parent's shares."""
+    for one in list(_file_systems.values()):
+        one._begin()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _reports(callback: Any) -> Any:

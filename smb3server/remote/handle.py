@@ -59,7 +59,7 @@ class Handle:
         self.link = link
         self.path = path
         """The name for people."""
-        self._name = name
+        self._name = self._opened_as = name
         self._next_name = name
         """Differs while a rename is not answered."""
         self._access, self._options, self._share = access, options, share
@@ -277,8 +277,24 @@ class Handle:
         """Rename the file; ``name`` is as it travels, from the share's root. [MS-FSCC 2.4.42]"""
         record = encode_rename(RenameInformation(int(replace), 0, name))
         self._next_name = name
-        await self.do(lambda tree, file: tree.set_info(file, FileInfoClass.RENAME, record))
+        control = self._made_on
+        try:
+            await self.do(lambda tree, file: tree.set_info(file, FileInfoClass.RENAME, record))
+        except errors.RemoteError as error:
+            if error.status and control is not None and self._made_on is control and self.link.is_current(control):
+                # The first answer was a refusal: no answer was lost.
+                self._next_name = self._name
+            raise
         self._name = name
+
+    @property
+    def keeps_its_name(self) -> bool:
+        """Whether the file surely has the name under which it was opened."""
+        return self._opened_as == self._name == self._next_name
+
+    async def remove(self) -> None:
+        """Let the server remove the file when it is closed. [MS-FSCC 2.4.11]"""
+        await self.do(lambda tree, file: tree.set_info(file, FileInfoClass.DISPOSITION, b"\1"))
 
     async def set_size(self, size: int) -> None:
         """Cut the file or extend it with zeros. [MS-FSCC 2.4.14]"""

@@ -117,6 +117,8 @@ class Link:
         self._control: Channel | None = None
         self._data: list[Channel] = []
         self._guid = os.urandom(16)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of ``connect``."""
         self._session_id = 0
         self._lock = asyncio.Lock()
         self._closed = False
@@ -134,6 +136,7 @@ class Link:
 
     async def connect(self) -> None:
         """Make the first connections. Raises ``RemoteError``."""
+        self._loop = asyncio.get_running_loop()
         with errors.named(str(self.address)):
             try:
                 async with self._lock:
@@ -151,7 +154,11 @@ class Link:
                 raise errors.make(errno.EACCES, str(self.address), reason=reason) from error
 
     async def ready(self) -> Channel:
-        """Return the channel for everything but data; connect anew if it was lost. [MS-SMB2 3.2.4.2]"""
+        """Return the channel for everything but data; connect anew if it was lost. [MS-SMB2 3.2.4.2]
+
+        Raises ``RuntimeError`` on another event loop than that of ``connect``: nobody would ever answer there.
+        """
+        self._check_loop()
         if self._control is not None and not self._control.lost:
             return self._control
         async with self._lock:
@@ -187,6 +194,10 @@ class Link:
         except (StatusError, ConnectionLost) as error:
             # The open was closed meanwhile, or the server breaks the lease again on the next connection.
             log.debug("lease break: %s", error)
+
+    def _check_loop(self) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(f"{self.address}: connected on another event loop, or before a fork: connect here anew")
 
     def is_current(self, channel: Channel) -> bool:
         """Return whether opens made on ``channel``, which was once returned by ``ready``, are still valid."""
@@ -535,6 +546,7 @@ class Link:
 
     async def close(self) -> None:
         """Log off and close all connections. Idempotent."""
+        self._check_loop()
         self._closed = True
         self._stop_searching()
         control, self._control = self._control, None

@@ -754,6 +754,14 @@ class _Target:
     def link(self) -> Link:
         return self.share.link
 
+    async def is_readonly(self) -> bool:
+        try:
+            found = await self.share._kind(self.path)
+        except PermissionError:
+            # Who may not look may still be allowed to write.
+            return False
+        return found is not None and not found.is_dir() and bool(found.attributes & attr.READONLY)
+
     async def open_part(self, name: str, access: int, disposition: int) -> Handle:
         path = names.join(names.split(self.path)[0], name)
         with self.share._named(self.path):

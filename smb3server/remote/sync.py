@@ -7,20 +7,23 @@
             print(file.readline())
 
 The names are those of ``smb3server.remote``. Files are file objects of ``io``: ``shutil``, ``zipfile`` and ``csv`` take
-them. All shares of a process use one event loop on a thread of its own. They may be used from any thread.
+them. All shares of a process use one event loop on a thread of its own. They may be used from any other thread:
+``progress`` functions, which are called on that one, get a ``RuntimeError`` from a share.
+
+What a program leaves open is closed when it ends, within seconds; what cannot be written is told on stderr. A child
+process that was forked cannot use its parent's shares (``RuntimeError``): it connects for itself.
 """
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
-import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from types import TracebackType
 from typing import IO, Any, Literal, TypeVar, Unpack, overload
 
 from smb3server.remote import connecting
+from smb3server.remote.background import Background
 from smb3server.remote.entries import Entry
 from smb3server.remote.file import File
 from smb3server.remote.share import Change, StrPath, Usage, Walked
@@ -37,41 +40,25 @@ OPTIONS = frozenset(connecting.Options.__annotations__)
 """The names of the options of ``connect``."""
 
 
-class _Loop:
-    """An event loop on a thread of its own, made when it is needed first."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._process = 0
-
-    def get(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop."""
-        with self._lock:
-            # A child process has the loop's memory after a fork, and not its thread.
-            if self._loop is None or self._process != os.getpid():
-                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
-                threading.Thread(target=self._loop.run_forever, name="smb3server.remote", daemon=True).start()
-            return self._loop
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the loop and wait for it. Interrupted, it is cancelled."""
-        future = asyncio.run_coroutine_threadsafe(work, self.get())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+_loop = Background()
 
 
-_loop = _Loop()
+class _Outer:
+    """A file object that is closed when the program drops it."""
+
+    key: File | None = None
+    """The file, once this is the object that the program gets."""
+
+    def __del__(self) -> None:
+        if self.key is not None and isinstance(self, io.IOBase):
+            _loop.dropped(self.key, self)
 
 
-class RawFile(io.RawIOBase):
+class RawFile(_Outer, io.RawIOBase):
     """A file of a share without a buffer. ``Share.open`` puts the buffers of ``io`` around it."""
 
     def __init__(self, file: File) -> None:
-        self._file = file
+        self._file = self.key = file
         self.name = file.name
         self.mode = file.mode
 
@@ -100,6 +87,7 @@ class RawFile(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         """Write all of ``data`` and return the number of bytes."""
+        _loop.check_file()
         return _loop.run(self._file.write(data))
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -121,8 +109,26 @@ class RawFile(io.RawIOBase):
     def close(self) -> None:
         """Close the file. Idempotent."""
         if not self.closed:
+            _loop.check_file()
             super().close()
-            _loop.run(self._file.close())
+            if _loop.closed(self._file):
+                _loop.run(self._file.close())
+
+
+class Reader(_Outer, io.BufferedReader):
+    """A binary file of a share that is read."""
+
+
+class Writer(_Outer, io.BufferedWriter):
+    """A binary file of a share that is written."""
+
+
+class Random(_Outer, io.BufferedRandom):
+    """A binary file of a share that is read and written."""
+
+
+class Text(_Outer, io.TextIOWrapper):
+    """A text file of a share."""
 
 
 class Share:
@@ -131,6 +137,7 @@ class Share:
     def __init__(self, share: AsyncShare) -> None:
         self.asynchronous = share
         """The same share for asynchronous code on the loop of this module."""
+        _loop.connected(share)
 
     def __repr__(self) -> str:
         return repr(self.asynchronous)
@@ -144,8 +151,8 @@ class Share:
         self.close()
 
     def close(self) -> None:
-        """Log off and close the connections. Idempotent."""
-        _loop.run(self.asynchronous.close())
+        """Log off and close the connections. Idempotent; in a child process the parent's share stays open."""
+        _loop.disconnect(self.asynchronous)
 
     @property
     def transport(self) -> str:
@@ -208,20 +215,27 @@ class Share:
             raise ValueError("text needs a buffer")
         if not text and (encoding is not None or errors is not None or newline is not None):
             raise ValueError("a binary file has no encoding, errors or newline")
-        raw = RawFile(_loop.run(self.asynchronous.open(path, binary)))
+        file = _loop.run(self.asynchronous.open(path, binary))
+        raw = RawFile(file)
+        _loop.opened(file, file.name, raw)
         if buffering == 0:
             return raw  # type: ignore[return-value]
         size = buffering if buffering > 1 else BUFFER
-        buffered: io.BufferedRandom | io.BufferedReader | io.BufferedWriter
+        buffered: Random | Reader | Writer
         if raw.readable() and raw.writable():
-            buffered = io.BufferedRandom(raw, size)
+            buffered = Random(raw, size)
         elif raw.readable():
-            buffered = io.BufferedReader(raw, size)
+            buffered = Reader(raw, size)
         else:
-            buffered = io.BufferedWriter(raw, size)
+            buffered = Writer(raw, size)
         if not text:
+            buffered.key = file
+            _loop.opened(file, file.name, buffered, raw)
             return buffered
-        return io.TextIOWrapper(buffered, encoding or "utf-8", errors, newline, line_buffering=buffering == 1)
+        wrapped = Text(buffered, encoding or "utf-8", errors, newline, line_buffering=buffering == 1)
+        wrapped.key = file
+        _loop.opened(file, file.name, wrapped, buffered, raw)
+        return wrapped
 
     def stat(self, path: StrPath = "") -> Entry:
         """Return what is known of a file or folder."""
@@ -371,6 +385,7 @@ def _each(items: AsyncGenerator[T, None]) -> Iterator[T]:
             return True, item
         return False, None
 
+    process = os.getpid()
     try:
         while True:
             more, item = _loop.run(step())
@@ -378,7 +393,9 @@ def _each(items: AsyncGenerator[T, None]) -> Iterator[T]:
                 return
             yield item
     finally:
-        _loop.run(items.aclose())
+        # Where nobody can wait, the loop ends what it began when the generator is collected.
+        if _loop.can_wait and process == os.getpid():
+            _loop.run(items.aclose())
 
 
 def connect(url: str, **options: Unpack[connecting.Options]) -> Share:

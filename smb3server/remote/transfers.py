@@ -16,7 +16,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -71,6 +71,9 @@ class Target(Protocol):
 
     path: str
 
+    async def is_readonly(self) -> bool:
+        """Return whether there is such a file, which has the attribute READONLY: it cannot be replaced."""
+
     @property
     def link(self) -> Link:
         """The link of its share."""
@@ -110,7 +113,7 @@ async def download(
     size, modified = source.file.size, to_ns(source.file.response.last_write_time)
     version = version_of(f"{source.link.address.place}/{source.path}", size, modified)
     part = target.with_name(names.part_of(target.name, version))
-    with _local_part(part) as descriptor:
+    with _local_part(part) as descriptor, _removed_if_full(part, resume):
         start = min(os.fstat(descriptor).st_size, size) if resume else 0
         os.ftruncate(descriptor, start)
         if progress is not None:
@@ -153,6 +156,49 @@ def _local_part(part: Path) -> Iterator[int]:
             raise
     finally:
         os.close(descriptor)
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether there is no room for the data."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _stays(part: str) -> str:
+    return f"{part} stays, and is continued when there is room"
+
+
+@contextlib.contextmanager
+def _removed_if_full(part: Path, resume: bool) -> Iterator[None]:
+    """Remove a part for which there is no room: it would keep the disk full. With ``resume`` it stays."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error):
+            raise
+        if resume:
+            raise OSError(error.errno, f"{error.strerror}; {_stays(part.name)}", str(part)) from error
+        part.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.asynccontextmanager
+async def closing_part(target: Target, part: Handle, resume: bool) -> AsyncIterator[None]:
+    """Close a part after a block. If the block fails it stays, to be continued; it is removed if it may not get its
+    name, or, without ``resume``, if there is no room for it.
+    """
+    name, part.path = part.path, target.path
+    try:
+        yield
+    except OSError as error:
+        if resume and is_full(error) and part.keeps_its_name:
+            raise errors.make(error.errno or errno.ENOSPC, target.path, reason=_stays(name)) from error
+        if part.keeps_its_name and (is_full(error) or isinstance(error, PermissionError)):
+            # What failed is told, whatever comes of the removal.
+            with contextlib.suppress(OSError):
+                await part.remove()
+        raise
+    finally:
+        await part.abandon()
 
 
 def _write_all(descriptor: int, data: bytes, offset: int) -> None:
@@ -228,7 +274,7 @@ async def upload(
         has_holes = sparse and status.st_blocks * 512 < size
         version = version_of(f"{socket.gethostname()}:{os.path.abspath(source)}", size, status.st_mtime_ns)
         part, start = await open_part(target, version, resume, size)
-        try:
+        async with closing_part(target, part, resume):
             if has_holes:
                 await _make_sparse(part)
 
@@ -245,8 +291,6 @@ async def upload(
             if has_holes:
                 # Samba 4.17 forgets the attribute when a file is renamed.
                 await _make_sparse(part)
-        finally:
-            await part.abandon()
         if verify:
             written = await target.open_complete()
             try:
@@ -259,7 +303,12 @@ async def upload(
 
 
 async def open_part(target: Target, version: str, resume: bool, size: int) -> tuple[Handle, int]:
-    """Open the part of ``target``, and return it with the offset from which it has to be written."""
+    """Open the part of ``target``, and return it with the offset from which it has to be written.
+
+    For a few bytes nobody asks whether the target is READONLY: giving the part its name tells.
+    """
+    if size > PIECE and await target.is_readonly():
+        raise errors.make(errno.EACCES, target.path, reason="the file is READONLY; clear that attribute first")
     disposition = CreateDisposition.OPEN_IF if resume else CreateDisposition.OVERWRITE_IF
     part = await target.open_part(names.part_of(names.split(target.path)[1], version), PART_ACCESS, disposition)
     # Pieces are written out of order: below the end there may be gaps as long as what was in flight.
