@@ -120,6 +120,11 @@ class Users:
                 raise UsersFileError(f"{where}: line {number}: {error}") from error
             names.add(user.name.casefold())
             self._lines.append(user)
+        if text.startswith("# Users of smb3server, version") and not text.endswith("\n"):
+            raise UsersFileError(
+                f"{where}: the last line has no end, so a part of the file may be missing; remedy: take it from a "
+                "backup, or check the last line, for example for `disabled`, and end it with a newline"
+            )
         if self._lines and self._lines[-1] == "":
             # What follows the last line's end is no line.
             self._lines.pop()

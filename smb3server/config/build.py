@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import get_args
@@ -329,9 +330,15 @@ class _Builder:
         config.users_file = _path(section.users_file) or default_users_file(config.state)
         if section.users_file or config.keeps_users:
             with self._problems.of(SERVER, "users_file"):
-                config.accounts += read_accounts(config.users_file, config.run_as)
-                if not config.accounts:
+                stored = read_accounts(config.users_file, config.run_as)
+                config.accounts += stored
+                if not stored:
                     config.notes.append(f"{config.users_file} has no users; remedy: smb3server user add NAME")
+        elif os.path.exists(f"{config.users_file}.lock"):
+            config.notes.append(
+                f"{config.users_file} is missing, although there was one: none of its users can log on; remedy: take "
+                "it from a backup, or smb3server user add NAME"
+            )
 
     def _unix_user(self, owner: str, key: str, name: str | None, shared: bool = False) -> User | None:
         if name is not None:

@@ -10,7 +10,9 @@ It is ``shares.toml`` in the state directory, and has the keys of the configurat
     [permissions]
     projects = "D:(A;;FA;;;S-1-5-21-1-2-3-1001)(A;;FR;;;AU)"
 
-The server writes it anew with each change. A file that was edited by hand is read at the next start.
+The server writes it anew with each change. A file that was edited by hand is read at the next start. It must keep its
+last line, which shows that nothing was cut off. The file ``shares.toml.kept`` beside it shows that there was one: a
+server that lost the permissions would let everybody in.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ from smb3server.config.reader import read_share
 from smb3server.process.own_files import replace_file
 
 FILE_NAME = "shares.toml"
-_HEADER = '# Written by smb3server: change it with "smb3server share".\n'
+_FOOTER = "# The end."
+_HEADER = f'# Written by smb3server: change it with "smb3server share". The last line is "{_FOOTER}"\n'
+_KEPT = ".kept"
+"""Added to the file's name: the name of a file that shows that there was one."""
 
 Value = str | bool | int | float | list[str]
 Table = dict[str, Value]
@@ -49,8 +54,16 @@ def read(path: Path) -> StoredShares:
     """Read the file; nothing is stored if there is none. Raises ``ConfigError``."""
     stored = StoredShares()
     try:
-        document = tomllib.loads(path.read_text())
-    except FileNotFoundError:
+        text = path.read_text()
+        _check_whole(text)
+        document = tomllib.loads(text)
+    except FileNotFoundError as error:
+        kept = Path(f"{path}{_KEPT}")
+        if kept.exists():
+            raise ConfigError(
+                f"{path} is missing, and with it the shares of run time and the permissions of shares; remedy: take it "
+                f"from a backup, or remove {kept} to go on without them"
+            ) from error
         return stored
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}; remedy: mend it, or move it away to forget these shares") from error
@@ -67,11 +80,20 @@ def read(path: Path) -> StoredShares:
     return stored
 
 
+def _check_whole(text: str) -> None:
+    """Raise ``ValueError`` if a part of the file is missing. Earlier versions wrote it without a last line."""
+    if not text.strip():
+        raise ValueError("it is empty")
+    if _FOOTER in text.partition("\n")[0] and text.rstrip().rpartition("\n")[2] != _FOOTER:
+        raise ValueError(f'it is cut off: the last line "{_FOOTER}" is missing')
+
+
 def write(path: Path, stored: StoredShares) -> None:
     """Replace the file: whoever reads it, after a crash at any time, finds the old or the new content.
 
     Raises ``OSError``."""
     replace_file(path, text_of(stored).encode())
+    replace_file(Path(f"{path}{_KEPT}"), b"")
 
 
 def text_of(stored: StoredShares) -> str:
@@ -86,7 +108,7 @@ def text_of(stored: StoredShares) -> str:
         lines += [
             f"{toml.literal(name)} = {toml.literal(sddl.show(found))}" for name, found in stored.permissions.items()
         ]
-    return "\n".join(lines).rstrip("\n") + "\n"
+    return "\n".join(lines).rstrip("\n") + f"\n\n{_FOOTER}\n"
 
 
 def from_options(name: str, path: str, options: Mapping[str, object]) -> Table:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import queue
+import re
 import sqlite3
 import threading
 import time
@@ -48,6 +49,7 @@ INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM counter);
 _MAX_GROUP = 1024
 """Batches in one transaction at most."""
 _LOCKED_TIMEOUT = 2.0
+_TALLY = re.compile(rb"(\d{20}) (\d{20})\n")
 
 
 class _Batch(NamedTuple):
@@ -91,6 +93,38 @@ class _SqliteRenewer(Renewer):
         return
 
 
+class _Tally:
+    """A small file beside the database that says which version the database has, and how many records.
+
+    SQLite drops what is behind a damaged part of its log, and makes a missing database anew, without a word. The file
+    is written after each transaction, without waiting for the disk: it is never ahead of the database."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, which is made if it does not exist. Raises ``OSError``."""
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._failed = False
+
+    def read(self) -> tuple[int, int] | None:
+        """Return version and number of records; None if the file is new or damaged."""
+        found = _TALLY.fullmatch(os.pread(self._descriptor, 256, 0))
+        return None if found is None else (int(found[1]), int(found[2]))
+
+    def write(self, version: int, records: int) -> None:
+        """Note version and number of records. An error is logged once."""
+        try:
+            os.pwrite(self._descriptor, b"%020d %020d\n" % (version, records), 0)
+            self._failed = False
+        except OSError as error:
+            if not self._failed:
+                log.warning("%s: %s", self.path, error.strerror)
+            self._failed = True
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
 class SqliteStore(Store):
     """A store in one SQLite file. Make it with ``open``.
 
@@ -102,6 +136,9 @@ class SqliteStore(Store):
         self._queue: queue.SimpleQueue[_Batch | _Call | None] = queue.SimpleQueue()
         self._database: sqlite3.Connection | None = None
         self._version = 0
+        self._records = 0
+        """Number of entries."""
+        self._tally: _Tally | None = None
         self._leases: dict[int, _Lease] = {}
         self._leases_lock = threading.Lock()
         """Held while a lease expires, and while another thread renews it."""
@@ -241,13 +278,52 @@ class SqliteStore(Store):
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
+            (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise StoreError(
+                    f"{self.path} is damaged: {found}; remedy: move {self.path.name} and {self.path.name}-* away: the "
+                    "persistent opens of the last run are then lost, and their clients open the files again"
+                )
             database.executescript(_SCHEMA)
             database.execute("DELETE FROM entries WHERE lease != 0")
             (self._version,) = database.execute("SELECT version FROM counter").fetchone()
+            (self._records,) = database.execute("SELECT count(*) FROM entries").fetchone()
+            self._compare(database)
         except BaseException:
             database.close()
             raise
         self._database = database
+
+    def _compare(self, database: sqlite3.Connection) -> None:
+        """Log whether records of the last run are missing."""
+        path = self.path.with_name(f"{self.path.name}-count")
+        is_known = path.exists()
+        tally = self._tally = _Tally(path)
+        noted = tally.read()
+        if noted is None:
+            if is_known or self._version:
+                log.warning(
+                    "%s is %s: whether opens of the last run are missing is not known",
+                    path,
+                    "damaged" if is_known else "missing",
+                )
+        elif noted[0] > self._version:
+            missing = max(0, noted[1] - self._records)
+            log.warning(
+                "%d opens of the last run are missing (%d of %d records are there, and the last %d changes are not): "
+                "%s or %s-wal was damaged, removed or taken from a backup; their clients have to open the files again, "
+                "and others may have opened or locked them meanwhile",
+                missing,
+                self._records,
+                noted[1],
+                noted[0] - self._version,
+                self.path,
+                self.path.name,
+            )
+            # No version is used twice.
+            self._version = noted[0]
+            database.execute("UPDATE counter SET version = ?", (self._version,))
+        tally.write(self._version, self._records)
 
     def _keep_private(self) -> None:
         """Make the file if it does not exist, and allow no other user to read or write it.
@@ -267,6 +343,8 @@ class SqliteStore(Store):
         database, self._database = self._database, None
         if database is not None:
             database.close()
+        if self._tally is not None:
+            self._tally.close()
 
     def _run(self) -> None:
         item = self._queue.get()
@@ -314,7 +392,7 @@ class SqliteStore(Store):
 
     def _transaction(self, group: list[_Batch]) -> list[int | StoreError]:
         """Commit the batches that can be, and return the new version or the error of each. Raises ``sqlite3.Error``."""
-        version = self._version
+        version, records = self._version, self._records
         changes: list[Change] = []
         results: list[int | StoreError] = []
         database = self._db
@@ -327,7 +405,7 @@ class SqliteStore(Store):
                     continue
                 version += 1
                 for operation in batch.operations:
-                    self._apply(operation, version, changes)
+                    records += self._apply(operation, version, changes)
                 results.append(version)
             database.execute("UPDATE counter SET version = ?", (version,))
             database.execute("COMMIT")
@@ -335,7 +413,9 @@ class SqliteStore(Store):
             if database.in_transaction:
                 database.execute("ROLLBACK")
             raise
-        self._version = version
+        self._version, self._records = version, records
+        if self._tally is not None:
+            self._tally.write(version, records)
         self.transactions += 1
         if changes:
             self._loop.call_soon_threadsafe(self._report, changes)
@@ -352,16 +432,18 @@ class SqliteStore(Store):
                 return ConditionFailed(key)
         return None
 
-    def _apply(self, operation: Operation, version: int, changes: list[Change]) -> None:
+    def _apply(self, operation: Operation, version: int, changes: list[Change]) -> int:
+        """Carry out an operation. Return how many entries there are more."""
         database = self._db
         if isinstance(operation, Put):
+            known = database.execute("SELECT 1 FROM entries WHERE key = ?", (operation.key,)).fetchone()
             database.execute(
                 "INSERT INTO entries VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value, "
                 "version = excluded.version, lease = excluded.lease",
                 (operation.key, operation.value, version, operation.lease),
             )
             changes.append(Change(operation.key, operation.value, version))
-            return
+            return 0 if known else 1
         if isinstance(operation, Delete):
             keys = [operation.key]
         else:
@@ -369,9 +451,12 @@ class SqliteStore(Store):
                 "SELECT key FROM entries WHERE key >= ? AND key < ?", (operation.prefix, prefix_end(operation.prefix))
             )
             keys = [row[0] for row in rows]
+        removed = 0
         for key in keys:
             if database.execute("DELETE FROM entries WHERE key = ?", (key,)).rowcount:
                 changes.append(Change(key, None, version))
+                removed += 1
+        return -removed
 
     def _expire(self, lease: int) -> None:
         keys = [row[0] for row in self._db.execute("SELECT key FROM entries WHERE lease = ?", (lease,))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from smb3server.process.state_lock import StateLock
 
 _GUID_FILE = "server-guid"
 _STORE_FILE = "handles.db"
+_OTHERS = (_STORE_FILE, "users", "shares.toml", "sidecar")
+"""Files that show that the directory was in use."""
+
+log = logging.getLogger(__name__)
 
 
 class StateDirectory:
@@ -62,6 +67,14 @@ def _guid(file: Path) -> uuid.UUID:
                 "name users of this server name nobody then"
             ) from error
     guid = uuid.uuid4()
+    used = [name for name in _OTHERS if (file.parent / name).exists()]
+    if used:
+        log.warning(
+            "%s is missing, although there is %s: it is made anew, so permissions that name users of this server name "
+            "nobody, and clients see another server; remedy: stop the server and take it from a backup",
+            file,
+            ", ".join(used),
+        )
     # A full disk or a killed server leaves no empty file, with which the server would not start.
     replace_file(file, f"{guid}\n".encode())
     return guid
