@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from smb3server.remote import errors, names
+from smb3server.remote import errors, names, transfers
 from smb3server.remote.places import Item, Kind, LocalPlace, Place, SharePlace
 from smb3server.remote.transfers import Progress, Transfer
 from smb3server.wire import attributes as attr
@@ -116,8 +116,9 @@ class Copier:
             if kind is None:
                 await self._finish()
         finally:
+            full = any(map(_met_full_disk, self._workers))
             for worker in self._workers:
-                worker.cancel()
+                worker.cancel(transfers.NO_ROOM if full else None)
             await asyncio.gather(*self._workers, return_exceptions=True)
 
     async def _finish(self) -> None:
@@ -349,11 +350,16 @@ class Copier:
         )
 
 
+def _met_full_disk(worker: asyncio.Task[None]) -> bool:
+    error = worker.exception() if worker.done() and not worker.cancelled() else None
+    return isinstance(error, OSError) and transfers.is_full(error)
+
+
 def is_fatal(error: OSError) -> bool:
-    """Return whether nothing else can work after this error: the share is out of reach, or this machine's disk full."""
-    if isinstance(error, errors.RemoteError):
-        return isinstance(error, ConnectionError | TimeoutError) or error.errno == errno.EHOSTUNREACH
-    return error.errno == errno.ENOSPC
+    """Return whether nothing else can work after this error: the share is out of reach, or the target's disk full."""
+    if isinstance(error, errors.RemoteError) and isinstance(error, ConnectionError | TimeoutError):
+        return True
+    return transfers.is_full(error) or error.errno == errno.EHOSTUNREACH
 
 
 def same_time(first: int, second: int) -> bool:
