@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from smb3server.remote import errors, names
+from smb3server.remote import errors, names, transfers
 from smb3server.remote.places import Item, Kind, LocalPlace, Place, SharePlace
 from smb3server.remote.sameness import same_content, same_time
 from smb3server.remote.transfers import Progress, Transfer
@@ -141,8 +141,9 @@ class Copier:
             if kind is None:
                 await self._finish()
         finally:
+            full = any(map(_met_full_disk, self._workers))
             for worker in self._workers:
-                worker.cancel()
+                worker.cancel(transfers.NO_ROOM if full else None)
             await asyncio.gather(*self._workers, return_exceptions=True)
             await self._put_back()
 
@@ -507,6 +508,11 @@ class Copier:
         )
 
 
+def _met_full_disk(worker: asyncio.Task[None]) -> bool:
+    error = worker.exception() if worker.done() and not worker.cancelled() else None
+    return isinstance(error, OSError) and transfers.is_full(error)
+
+
 def is_within(source: Place, item: str, target: Place, path: str, mirror: bool) -> bool:
     """Return whether the target lies in the source, or is it; or, for a mirror, the source in the target."""
     if not isinstance(source, SharePlace) or not isinstance(target, SharePlace):
@@ -520,10 +526,10 @@ def is_within(source: Place, item: str, target: Place, path: str, mirror: bool) 
 
 
 def is_fatal(error: OSError) -> bool:
-    """Return whether nothing else can work after this error: the share is out of reach, or this machine's disk full."""
-    if isinstance(error, errors.RemoteError):
-        return isinstance(error, ConnectionError | TimeoutError) or error.errno == errno.EHOSTUNREACH
-    return error.errno == errno.ENOSPC
+    """Return whether nothing else can work after this error: the share is out of reach, or the target's disk full."""
+    if isinstance(error, errors.RemoteError) and isinstance(error, ConnectionError | TimeoutError):
+        return True
+    return transfers.is_full(error) or error.errno == errno.EHOSTUNREACH
 
 
 async def copy_all(entries: Sequence[tuple[Place, Item, Place, str]], options: Options, observer: Observer) -> Totals:

@@ -158,6 +158,10 @@ def _local_part(part: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+NO_ROOM = "there is no room"
+"""The message of a cancellation whose reason is a full disk."""
+
+
 def is_full(error: OSError) -> bool:
     """Return whether there is no room for the data."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -179,6 +183,10 @@ def _removed_if_full(part: Path, resume: bool) -> Iterator[None]:
             raise OSError(error.errno, f"{error.strerror}; {_stays(part.name)}", str(part)) from error
         part.unlink(missing_ok=True)
         raise
+    except asyncio.CancelledError as error:
+        if NO_ROOM in error.args and not resume:
+            part.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.asynccontextmanager
@@ -192,13 +200,22 @@ async def closing_part(target: Target, part: Handle, resume: bool) -> AsyncItera
     except OSError as error:
         if resume and is_full(error) and part.keeps_its_name:
             raise errors.make(error.errno or errno.ENOSPC, target.path, reason=_stays(name)) from error
-        if part.keeps_its_name and (is_full(error) or isinstance(error, PermissionError)):
-            # What failed is told, whatever comes of the removal.
-            with contextlib.suppress(OSError):
-                await part.remove()
+        if is_full(error) or isinstance(error, PermissionError):
+            await _remove(part)
+        raise
+    except asyncio.CancelledError as error:
+        if NO_ROOM in error.args and not resume:
+            await _remove(part)
         raise
     finally:
         await part.abandon()
+
+
+async def _remove(part: Handle) -> None:
+    # What failed is told, whatever comes of the removal.
+    with contextlib.suppress(OSError):
+        if part.keeps_its_name:
+            await part.remove()
 
 
 def _write_all(descriptor: int, data: bytes, offset: int) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from smb3server.remote import RemoteError, connect
+from smb3server.cli.main import main
+from smb3server.remote import RemoteError, connect, errors, transfers
 from smb3server.remote.handle import Handle
 from smb3server.wire import attributes as attr
 from smb3server.wire.status import NtStatus, StatusError
@@ -23,7 +25,7 @@ def names(folder: Path) -> list[str]:
 def test_a_readonly_file_is_refused_before_any_data_is_sent(
     served: Home, folder: Path, tmp_path: Path, kind: str
 ) -> None:
-    async def main() -> None:
+    async def copying() -> None:
         async with connect(served.url, password=PASSWORD, rdma="off") as share:
             await share.write_bytes("test/target", b"old")
             await share.write_bytes("test/source", bytes(3 << 20))
@@ -43,7 +45,7 @@ def test_a_readonly_file_is_refused_before_any_data_is_sent(
             assert await share.read_bytes("test/target") == b"old"
             await share.set_attributes("test/target", attr.NORMAL)
 
-    run(main)
+    run(copying)
     assert names(folder) == ["source", "target"]
 
 
@@ -51,7 +53,7 @@ def test_a_small_upload_onto_a_readonly_file_leaves_nothing(served: Home, folder
     """Nobody asks for the attribute before: giving the part its name fails."""
     (tmp_path / "source").write_bytes(b"new")
 
-    async def main() -> None:
+    async def copying() -> None:
         async with connect(served.url, password=PASSWORD, rdma="off") as share:
             await share.write_bytes("test/target", b"old")
             await share.set_attributes("test/target", attr.READONLY)
@@ -61,7 +63,7 @@ def test_a_small_upload_onto_a_readonly_file_leaves_nothing(served: Home, folder
             assert await share.read_bytes("test/target") == b"old"
             await share.set_attributes("test/target", attr.NORMAL)
 
-    run(main)
+    run(copying)
     assert names(folder) == ["target"]
 
 
@@ -92,7 +94,7 @@ def test_a_full_disk_is_not_kept_full_by_the_part(
     local = tmp_path / "source"
     local.write_bytes(bytes(3 << 20))
 
-    async def main() -> None:
+    async def copying() -> None:
         async with connect(served.url, password=PASSWORD, rdma="off") as share:
             with pytest.raises(OSError) as caught:
                 await share.upload(local, "test/target", resume=resume)
@@ -101,8 +103,28 @@ def test_a_full_disk_is_not_kept_full_by_the_part(
             for name in names(folder):
                 assert f"{name} stays, and is continued when there is room" in str(caught.value)
 
-    run(main)
+    run(copying)
     assert len(names(folder)) == resume
+
+
+def test_nothing_is_copied_after_the_disk_is_full(
+    served: Home, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried: set[str] = set()
+
+    async def refuse(self: Handle, offset: int, data: Buffer) -> None:
+        tried.add(self.path)
+        raise errors.of(StatusError(NtStatus.DISK_FULL), self.path)
+
+    monkeypatch.setattr(Handle, "write_piece", refuse)
+    monkeypatch.setenv("SMB3SERVER_PASSWORD", PASSWORD)
+    (tmp_path / "tree").mkdir()
+    for number in range(40):
+        (tmp_path / "tree" / str(number)).write_bytes(b"data")
+    assert main(["client", "put", "-r", "--rdma=off", str(tmp_path / "tree"), f"{served.url}/test"]) != 0
+    assert "No space left on device" in capsys.readouterr().err
+    assert len(tried) < 20
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -120,7 +142,7 @@ def test_a_full_local_disk_is_not_kept_full_by_the_part(
     monkeypatch.setattr(Handle, "read_piece", until_full)
     (tmp_path / "out").mkdir()
 
-    async def main() -> None:
+    async def copying() -> None:
         async with connect(served.url, password=PASSWORD, rdma="off") as share:
             with pytest.raises(OSError, match="No space") as caught:
                 await share.download("test/source", tmp_path / "out" / "target", resume=resume)
@@ -129,5 +151,25 @@ def test_a_full_local_disk_is_not_kept_full_by_the_part(
             # A mirror ends at errors of this machine's disk.
             assert not isinstance(caught.value, RemoteError)
 
-    run(main)
+    run(copying)
     assert len(names(tmp_path / "out")) == resume
+
+
+def test_copies_to_a_full_local_disk_leave_no_parts(
+    served: Home, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor do those that went on at the same time."""
+    for number in range(8):
+        (folder / str(number)).write_bytes(b"\1" * (3 << 20))
+    write = transfers._write_all
+
+    def until_full(descriptor: int, data: bytes, offset: int) -> None:
+        if offset:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(descriptor, data, offset)
+
+    monkeypatch.setattr(transfers, "_write_all", until_full)
+    monkeypatch.setenv("SMB3SERVER_PASSWORD", PASSWORD)
+    assert main(["client", "get", "-r", "--rdma=off", f"{served.url}/test", str(tmp_path / "out")]) != 0
+    assert "No space left on device" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()] == []

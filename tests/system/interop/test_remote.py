@@ -15,6 +15,7 @@ from smb3server.cli.main import main
 from smb3server.client import Tree, connection, negotiation, session
 from smb3server.remote import connect
 from smb3server.remote.sync import connect as connect_sync
+from smb3server.wire import attributes as attr
 from smb3server.wire.negotiate import Dialect
 from tests.lab import kdc as kerberos
 from tests.lab.remote import home, run
@@ -146,6 +147,46 @@ def test_samba_file_objects_and_watching(samba: tuple[str, Path]) -> None:
             share.rmdir("d")
         assert share.rmtree("d") == 2
         share.remove("a.txt")
+
+
+def test_a_readonly_file_of_samba_gets_no_data(
+    samba: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, folder = samba
+    monkeypatch.setenv("SMB3SERVER_PASSWORD", USER.password)
+    local = tmp_path / "refused"
+    local.write_bytes(bytes(3 << 20))
+    with connect_sync(url, password=USER.password) as share:
+        share.write_bytes("refused", b"old")
+        share.set_attributes("refused", attr.READONLY)
+        assert share.stat("refused").attributes & attr.READONLY
+        assert main(["client", "put", str(local), f"{url}/refused"]) == 1
+        assert "'refused' (the file is READONLY" in capsys.readouterr().err
+        assert [path.name for path in folder.iterdir() if path.name.startswith("refused")] == ["refused"]
+        share.set_attributes("refused", attr.NORMAL)
+        share.remove("refused")
+
+
+@pytest.mark.root
+def test_sambas_full_disk_is_not_kept_full(
+    samba: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, folder = samba
+    monkeypatch.setenv("SMB3SERVER_PASSWORD", USER.password)
+    (tmp_path / "tree").mkdir()
+    for number in range(8):
+        (tmp_path / "tree" / str(number)).write_bytes(os.urandom(6 << 20))
+    small = folder / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=777", "chandle", small], check=True)
+    try:
+        assert main(["client", "put", "-r", str(tmp_path / "tree"), f"{url}/small"]) == 1
+        said = capsys.readouterr().err
+        assert "No space left on device" in said
+        assert "Traceback" not in said
+        assert [path for path in small.rglob("*") if path.name.endswith(".part")] == []
+    finally:
+        subprocess.run(["umount", small], check=True)
 
 
 @pytest.mark.skipif(
