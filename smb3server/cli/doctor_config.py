@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from smb3server.config.service_user import lacks_rights
 from smb3server.net.fabric_choice import WILDCARDS, Choice, choose_automatically, choose_named, fatal, ports_needed
 from smb3server.net.host import CAP_NET_BIND_SERVICE, SMB_PORT, kernel_owner, overlapping
 from smb3server.net.interfaces import rdma_capable
-from smb3server.process import state_lock
+from smb3server.process import parts, state_lock
 from smb3server.wire.negotiate import DIALECT_NAMES, Dialect
 from smb3server.wire.rdma_transform import RdmaTransformId
 
@@ -127,6 +128,45 @@ def _fabrics(config: Config, host: Host, choices: list[Choice]) -> Iterator[Find
             yield Finding(Verdict.OK, "interface list", f"clients will see {entry.address} as RDMA capable")
 
 
+def _cluster(config: Config) -> Iterator[Finding]:
+    """Look at the cluster's etcd: whether it answers, its size and its alarms."""
+    if not config.cluster.url:
+        return
+    subject = "cluster"
+    try:
+        # aiohttp is an extra.
+        from smb3server.persistence.cluster_store import open_store
+        from smb3server.persistence.etcd_health import MemberState, problems
+    except ImportError as error:
+        yield Finding(
+            Verdict.PROBLEM, subject, f"it needs {error.name}", parts.remedy("cluster").removeprefix("remedy: ")
+        )
+        return
+
+    async def look() -> list[MemberState]:
+        store = open_store(config.cluster.url, config.cluster.name, config.cluster.access)
+        try:
+            return await store.etcd.members_state()
+        finally:
+            await store.close()
+
+    try:
+        members = asyncio.run(look())
+    except ValueError as error:
+        yield Finding(Verdict.PROBLEM, subject, str(error), "mend [cluster]")
+        return
+    if all(member.error for member in members):
+        yield Finding(
+            Verdict.PROBLEM, subject, "no member of etcd answers: services would not be served", "docs/etcd.md"
+        )
+    found = problems(members)
+    for problem in found:
+        text, _, remedy = problem.text.partition("; remedy: ")
+        yield Finding(Verdict.PROBLEM if problem.is_error else Verdict.WARNING, subject, text, remedy)
+    if not found:
+        yield Finding(Verdict.OK, subject, f"etcd answers: {', '.join(member.endpoint for member in members)}")
+
+
 def examine_config(file: Path, as_user: str = "") -> tuple[int, list[Finding], str]:
     """Return exit status, findings and verdict for a configuration file on this machine."""
     found = examine(ServerOptions(config=file), as_user)
@@ -143,6 +183,7 @@ def examine_config(file: Path, as_user: str = "") -> tuple[int, list[Finding], s
         *_tcp(config, host),
         *_state(config),
         *_protection(config),
+        *_cluster(config),
         *_fabrics(config, host, choices),
     ]
     status, text = _verdict(config, choices, findings)

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from smb3server.cli.doctor_config import examine_config
+from smb3server.cli.findings import Verdict
 from smb3server.cluster import upkeep as upkeep_module
 from smb3server.cluster.upkeep import Upkeep
 from smb3server.persistence.etcd import EtcdStore
@@ -73,6 +75,11 @@ def test_a_full_etcd_is_said_with_its_remedy(small: Etcd, tmp_path: Path) -> Non
         assert found["etcd"][0]["alarms"] == ["NOSPACE"] and found["etcd"][0]["quota"] == QUOTA
         assert any("what the nodes say" in text for text in found["unknown"])
         (problem,) = [entry["text"] for entry in found["problems"] if entry["is_error"]]
+        node.config.write_text(
+            node.config.read_text().replace("[cluster]", f'[cluster]\netcd = "{small.url}"\nnode = "a"')
+        )
+        (finding,) = [entry for entry in examine_config(node.config)[1] if entry.subject == "cluster"]
+        assert finding.verdict is Verdict.PROBLEM and "NOSPACE" in finding.text and "compact" in finding.remedy
         assert asked(small.url, "drain", "a")[0] == 1
         assert "remedy: etcdctl compact" in asked(small.url, "drain", "a")[2]
         deadline = time.monotonic() + 2 * upkeep_module.INTERVAL
