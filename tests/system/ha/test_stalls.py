@@ -27,7 +27,6 @@ from tools.support import own_user
 TTL = 4
 PATIENCE = 60.0
 """Seconds for what must come about, on whatever machine."""
-OWNER = "smb3server/c/services/one/owner"
 
 
 class Stalling:
@@ -36,6 +35,8 @@ class Stalling:
     def __init__(self, folder: Path, etcd: Etcd, max_stall: int) -> None:
         self.folder = folder
         self.etcd = etcd
+        self.name = folder.name.replace("[", "-").replace("]", "")
+        """Of the cluster: each test has a folder of its own, which is not the file system of an earlier one."""
         self.share = folder / "share"
         self.share.mkdir()
         services = (
@@ -46,7 +47,7 @@ class Stalling:
         self.a, self.b = (
             Node(
                 folder, name, etcd.url, services, TTL,
-                cluster_options=f"max_stall = {max_stall}",
+                cluster_options=f'max_stall = {max_stall}\nname = "{self.name}"',
                 program=("-m", "tests.lab.stalling", str(folder)),
             )
             for name in "ab"
@@ -104,8 +105,8 @@ def run(body: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(body(), 110))
 
 
-async def owner(store: EtcdStore) -> Entry:
-    found = await store.get(OWNER)
+async def owner(store: EtcdStore, cluster: Stalling) -> Entry:
+    found = await store.get(f"{cluster.name}/c/services/one/owner")
     assert found is not None
     return found
 
@@ -123,19 +124,19 @@ def test_services_stay_while_the_event_loop_stands_still(make: Make, how: str) -
         await file.lock(0, 1)
         tree = await share.connected()
         remote = await file._attached(tree)
-        before = await owner(store)
+        before = await owner(store, cluster)
         await cluster.stall(how)
         end = boottime() + 2 * TTL
         writing = asyncio.ensure_future(tree.write(remote, 0, b"waited for"))
         while boottime() < end:
-            assert await owner(store) == before
+            assert await owner(store, cluster) == before
             await asyncio.sleep(0.2)
         assert cluster.is_stalled() and not writing.done()
         cluster.go_on(how)
         await writing
         await file.unlock(0, 1)
         assert tree.client.closed is None and share.tree is tree
-        assert await owner(store) == before
+        assert await owner(store, cluster) == before
         assert "a turn of the event loop took" in cluster.a.log()
         assert "service one is lost" not in cluster.a.log()
         await file.close()
@@ -158,7 +159,7 @@ def test_a_dead_event_loop_gives_the_lease_up(make: Make) -> None:
         await file.write(0, b"old")
         tree = await share.connected()
         remote = await file._attached(tree)
-        before = await owner(store)
+        before = await owner(store, cluster)
         began = boottime()
         await cluster.stall("stuck")
         late = asyncio.ensure_future(tree.write(remote, 0, b"LATE"))
@@ -167,7 +168,7 @@ def test_a_dead_event_loop_gives_the_lease_up(make: Make) -> None:
         # The client goes on at the other node, once that has it.
         await file.write(0, b"new")
         assert cluster.is_stalled()
-        after = await owner(store)
+        after = await owner(store, cluster)
         assert json.loads(after.value)["node"] == "b" and after.version > before.version
         # Not before the loop was silent for as long as it may be.
         assert boottime() - began > TTL
@@ -178,7 +179,7 @@ def test_a_dead_event_loop_gives_the_lease_up(make: Make) -> None:
         await cluster.wait_until(lambda: cluster.a.log().count("a joined the cluster") == 2)
         assert (cluster.share / "f").read_bytes() == b"new"
         await file.write(0, b"end")
-        assert await owner(store) == after
+        assert await owner(store, cluster) == after
         await file.close()
         await share.close()
         await store.close()
