@@ -250,7 +250,7 @@ def test_a_keytab_without_the_libraries_is_an_error(
 
     async def test() -> None:
         config = configured(tmp_path, "--listen", "127.0.0.1", text="[server]\nkeytab = '/nowhere/krb5.keytab'\n")
-        with pytest.raises(ConfigError, match=r"keytab /nowhere/krb5.keytab: .*smb3server\[kerberos\]"):
+        with pytest.raises(ConfigError, match=r"keytab /nowhere/krb5.keytab: .*pip install '\.\[kerberos\]'"):
             async with running(config):
                 pass
 

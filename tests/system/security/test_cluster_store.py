@@ -17,8 +17,11 @@ import pytest
 from smb3server.client.connection import Client
 from smb3server.client.messages import ServerError
 from smb3server.client.transports import open_tcp
+from smb3server.cluster.view import coordination_prefix
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.seal import Seal
+from smb3server.persistence.store import DeletePrefix
+from smb3server.settings.cluster import DEFAULT_NAME
 from smb3server.settings.store_access import etcd_access
 from smb3server.settings.store_url import parse_url
 from smb3server.wire.create import ShareAccess
@@ -53,6 +56,16 @@ class Cluster:
     def stop(self) -> None:
         self.a.kill()
         self.b.kill()
+
+    def forget_file_systems(self) -> None:
+        """Remove the marks of the shares' file systems: the next test has a folder of its own."""
+
+        async def body() -> None:
+            store = EtcdStore(parse_url(self.etcd.url), access=etcd_access(self.etcd.url, self.etcd.access))
+            await store.commit([DeletePrefix(f"{coordination_prefix(DEFAULT_NAME)}services/one/storage/")])
+            await store.close()
+
+        asyncio.run(body())
 
     def admin(self, *arguments: str) -> str:
         """What the command says when it succeeds."""
@@ -91,6 +104,7 @@ def cluster(tmp_path: Path, secured: SecuredEtcd) -> Iterator[Cluster]:
     finally:
         found.stop()
         found.admin("purge")
+        found.forget_file_systems()
 
 
 def forged_open(path: Path) -> bytes:
