@@ -52,6 +52,14 @@ _LOCKED_TIMEOUT = 2.0
 _TALLY = re.compile(rb"(\d{20}) (\d{20})\n")
 
 
+_COUNTED = "opens/"
+"""Prefix of the keys whose number is noted beside the database: those of opens (``records.opens_prefix``)."""
+
+
+def _counts(key: str) -> int:
+    return int(key.startswith(_COUNTED))
+
+
 class _Batch(NamedTuple):
     operations: Sequence[Operation]
     conditions: Sequence[Condition]
@@ -287,7 +295,9 @@ class SqliteStore(Store):
             database.executescript(_SCHEMA)
             database.execute("DELETE FROM entries WHERE lease != 0")
             (self._version,) = database.execute("SELECT version FROM counter").fetchone()
-            (self._records,) = database.execute("SELECT count(*) FROM entries").fetchone()
+            (self._records,) = database.execute(
+                "SELECT count(*) FROM entries WHERE key >= ? AND key < ?", (_COUNTED, prefix_end(_COUNTED))
+            ).fetchone()
             self._compare(database)
         except BaseException:
             database.close()
@@ -433,7 +443,7 @@ class SqliteStore(Store):
         return None
 
     def _apply(self, operation: Operation, version: int, changes: list[Change]) -> int:
-        """Carry out an operation. Return how many entries there are more."""
+        """Carry out an operation. Return how many records of opens there are more."""
         database = self._db
         if isinstance(operation, Put):
             known = database.execute("SELECT 1 FROM entries WHERE key = ?", (operation.key,)).fetchone()
@@ -443,7 +453,7 @@ class SqliteStore(Store):
                 (operation.key, operation.value, version, operation.lease),
             )
             changes.append(Change(operation.key, operation.value, version))
-            return 0 if known else 1
+            return 0 if known else _counts(operation.key)
         if isinstance(operation, Delete):
             keys = [operation.key]
         else:
@@ -455,7 +465,7 @@ class SqliteStore(Store):
         for key in keys:
             if database.execute("DELETE FROM entries WHERE key = ?", (key,)).rowcount:
                 changes.append(Change(key, None, version))
-                removed += 1
+                removed += _counts(key)
         return -removed
 
     def _expire(self, lease: int) -> None:

@@ -72,7 +72,7 @@ def test_a_connect_that_is_cancelled_leaves_nothing(served: Home, rdma: str) -> 
         count = 0
         while True:
             task = asyncio.ensure_future(opened(served, rdma=rdma, channels=2))
-            await asyncio.sleep(0.002 * count)
+            await asyncio.sleep(0.0005 * count)
             if task.done():
                 await task.result().close()
                 return count
