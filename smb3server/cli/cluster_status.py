@@ -103,7 +103,7 @@ def _show_etcd(status: Mapping[str, Any], console: Console) -> None:
         if member["error"]:
             members.add_row(escape(member["endpoint"]), f"[red]{escape(member['error'])}[/red]", "-", "-", "-", "-")
             continue
-        state = "[green]up[/green]" if member["has_leader"] else "[red]no leader[/red]"
+        state = "[green]answers[/green]" if member["has_leader"] else "[red]no leader[/red]"
         if member["alarms"]:
             state = f"[red]alarm {escape(', '.join(member['alarms']))}[/red]"
         members.add_row(
