@@ -69,7 +69,7 @@ class Handle:
         self._made_on: Channel | None = None
         self._first: RemoteFile | None = None
         self._opening = asyncio.Lock()
-        self._lasting = Lasting() if access & _CHANGES else None
+        self._lasting = Lasting(only_persistent=share != SHARE_ALL) if access & _CHANGES else None
         # Invariant: _changes counts the changes that the server has acknowledged, of which the first _flushed are on
         # its disk.
         self._changes = self._flushed = 0

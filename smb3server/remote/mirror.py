@@ -183,8 +183,13 @@ class Copier:
         """Remove an entry; of a folder that has what ``_keeps`` names, the rest."""
 
         async def remove() -> None:
-            whole = await place.remove(item, self._keeps, dry_run=True) if self.options.exclude or self._used else True
-            if whole and await place.remove(item, self._keeps, self.options.dry_run):
+            try:
+                whole = not (self.options.exclude or self._used) or await place.remove(item, self._keeps, dry_run=True)
+                gone = whole and await place.remove(item, self._keeps, self.options.dry_run)
+            except FileNotFoundError:
+                # The part of a copy that was broken off, which this run has completed: it has its own name now.
+                gone = True
+            if gone:
                 self.totals.removed += 1
                 self.observer.event(Event("remove", shown))
                 return
