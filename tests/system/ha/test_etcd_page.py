@@ -71,7 +71,7 @@ def test_the_page(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stdout
     assert "No node is up." in ended.stdout
-    assert len(re.findall(r"https://10\.0\.0\.[123]:2379 +│ up +│ +0 MiB +│ +8192 MiB", ended.stdout)) == 3, (
+    assert len(re.findall(r"https://10\.0\.0\.[123]:2379 +│ answers +│ +0 MiB +│ +8192 MiB", ended.stdout)) == 3, (
         ended.stdout
     )
     assert "etcd member" not in ended.stdout.partition("No node is up.")[2]
