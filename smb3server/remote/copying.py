@@ -16,11 +16,11 @@ from smb3server.remote.transfers import (
     Range,
     Target,
     Transfer,
-    _make_sparse,
     changed,
     closing_part,
     complete,
     data_ranges,
+    make_sparse,
     open_part,
     version_of,
     write_part,
@@ -67,7 +67,7 @@ async def copy(
         ranges = await data_ranges(source, 0, size) if sparse else [(0, size)]
         has_holes = size > 0 and ranges != [(0, size)]
         if has_holes:
-            await _make_sparse(part)
+            await make_sparse(part)
         by_server = await _copy_data(source, target, part, ranges, start, size, progress)
         if await _version(source) != (size, times.last_write_time):
             await _discard(part)
@@ -80,7 +80,7 @@ async def copy(
         await complete(target, part, kept)
         if has_holes:
             # Samba 4.17 forgets the attribute when a file is renamed.
-            await _make_sparse(part)
+            await make_sparse(part)
     if verify:
         await _compare(source, target, size)
     return Transfer(size, start, time.monotonic() - began, by_server)

@@ -293,7 +293,7 @@ async def upload(
         part, start = await open_part(target, version, resume, size)
         async with closing_part(target, part, resume):
             if has_holes:
-                await _make_sparse(part)
+                await make_sparse(part)
 
             def pieces(begin: int, end: int) -> AsyncGenerator[tuple[int, bytes], None]:
                 ranges = _local_ranges(descriptor, begin, end) if has_holes else [(begin, end)]
@@ -307,7 +307,7 @@ async def upload(
             await complete(target, part, times)
             if has_holes:
                 # Samba 4.17 forgets the attribute when a file is renamed.
-                await _make_sparse(part)
+                await make_sparse(part)
         if verify:
             written = await target.open_complete()
             try:
@@ -392,7 +392,8 @@ async def complete(target: Target, part: Handle, times: BasicInformation) -> Non
     await target.rename_part(part)
 
 
-async def _make_sparse(part: Handle) -> None:
+async def make_sparse(part: Handle) -> None:
+    """Let a part have holes, if the server can. [MS-FSCC 2.3.64]"""
     try:
         await part.fsctl(Fsctl.SET_SPARSE, b"\1", 0)
     except errors.RemoteError as error:
