@@ -43,7 +43,7 @@ class InstallManual(install_data):
 
     def run(self) -> None:
         sys.path.insert(0, str(Path(__file__).parent.resolve()))
-        from smb3server.cli.manual import write
+        from smb3server.cli.itself.manual import write
 
         made = Path("build", "manual")
         self.data_files = [(str(file.parent), [str(made / file)]) for file in write(made)]

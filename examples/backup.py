@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from smb3server.remote.sync import connect
+from smb3server.client.sync import connect
 
 source, url = Path(sys.argv[1]), sys.argv[2]
 if not source.is_dir():

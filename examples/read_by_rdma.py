@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 
-from smb3server.remote import connect
+from smb3server.client import connect
 
 
 async def main(url: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from smb3server.config.arguments import parse_arguments
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.service.service import Service
 
 

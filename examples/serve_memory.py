@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 from smb3server.backends.memory.backend import MemoryBackend
-from smb3server.config.arguments import parse_arguments
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.service.service import Service
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.remote.sync import Share, connect
+from smb3server.client.sync import Share, connect
 from smb3server.testing import serve
 
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from smb3server.admin.socket import Command
 from smb3server.auth.acceptor import Acceptor
 from smb3server.settings.witness import WitnessConfig
 from smb3server.state.events import Events
-from smb3server.status.admin_socket import Command
 from smb3server.wire.address import Address
 from smbdirect.unauthenticated import UnauthenticatedPeers
 from witness.cluster import ClusterEvents, ManualCluster, Node

@@ -21,8 +21,8 @@ def ask_server(
 
     Raises ``CommandError``, with the server's own words if it refuses.
     """
+    from smb3server.admin.socket import ask, follow
     from smb3server.process.log_lines import printable_tree
-    from smb3server.status.admin_socket import ask, follow
 
     path = find_socket(state, socket, config)
     try:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from smb3server.cli.admin.password_input import logon_password
 from smb3server.cli.exits import EXIT_USAGE, CommandError
-from smb3server.cli.findings import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN
-from smb3server.cli.password_input import logon_password
+from smb3server.doctor.findings import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN
 
 if TYPE_CHECKING:
-    from smb3server.cli.doctor_patient import Target
+    from smb3server.doctor.patient import Target
 
 SMB_PORT = 445
 _TARGET = re.compile(
@@ -68,19 +68,19 @@ def command(
     Exit status: 0 if RDMA is used (without a target: served, or can be), 1 if not, 2 if that could not be found out,
     and for wrong usage.
     """
-    from smb3server.config.passwords import hide_arguments
+    from smb3server.config.sources.passwords import hide_arguments
 
     hide_arguments([user or ""])
     if config is not None and target is not None:
         raise click.UsageError("--config is about this machine: give no target with it")
     if config is not None:
-        from smb3server.cli.doctor_config import examine_config
-        from smb3server.cli.doctor_host import show
+        from smb3server.doctor.config import examine_config
+        from smb3server.doctor.host import show
 
         status, findings, text = examine_config(config, as_user)
         return show(status, findings, text, False, as_json)
     if target is None:
-        from smb3server.cli.doctor_host import report
+        from smb3server.doctor.host import report
 
         return report(as_json)
     return _examine_share(_target(target, user, fabrics, rdma_port), as_json)
@@ -88,7 +88,7 @@ def command(
 
 def _target(text: str, user: str | None, fabrics: str | None, rdma_port: int | None) -> Target:
     """Return what is to be examined. Raises ``CommandError``."""
-    from smb3server.cli.doctor_patient import Target
+    from smb3server.doctor.patient import Target
     from smb3server.net.fabric_choice import FABRICS
 
     matched = _TARGET.fullmatch(text)
@@ -113,9 +113,9 @@ def _target(text: str, user: str | None, fabrics: str | None, rdma_port: int | N
 
 
 def _examine_share(target: Target, as_json: bool) -> int:
-    from smb3server.cli.doctor_patient import Answer
-    from smb3server.cli.doctor_share import consult
-    from smb3server.cli.findings import verdict_lines
+    from smb3server.doctor.findings import verdict_lines
+    from smb3server.doctor.patient import Answer
+    from smb3server.doctor.share import consult
 
     result = asyncio.run(consult(target))
     if as_json:

@@ -27,8 +27,8 @@ def _completion(command: str, rows: str, name: str, help_of: Sequence[str] = ())
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
+        from smb3server.admin.socket import ask
         from smb3server.process.log_lines import printable
-        from smb3server.status.admin_socket import ask
 
         given = context.params
         try:

@@ -48,7 +48,7 @@ def find_sockets(
 
     Raises ``CommandError``, which lists the servers if there are several to choose from.
     """
-    from smb3server.status.admin_socket import SOCKET_NAME
+    from smb3server.admin.socket import SOCKET_NAME
 
     if socket is not None:
         return [socket]
@@ -73,7 +73,7 @@ def find_sockets(
 
 def _running() -> list[Path]:
     """Return the sockets of the servers that answer this user. Root may ask those of all users."""
-    from smb3server.status.admin_socket import running
+    from smb3server.admin.socket import running
 
     found = running()
     if os.geteuid() == 0:
@@ -85,7 +85,7 @@ def _running() -> list[Path]:
 
 def _pid(path: Path) -> int:
     """Return the process id of a server that has just answered, or 0 if it has ended since."""
-    from smb3server.status.admin_socket import ask
+    from smb3server.admin.socket import ask
 
     try:
         return int(ask(path, "ping").get("pid", 0))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from smb3server.cli.exits import STATUSES
-from smb3server.config.options import options_with_value
+from smb3server.config.command_line.options import options_with_value
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -40,32 +40,32 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "serve": Entry("smb3server.cli.serve", SERVING, "share directories; the same as no command"),
-    "check": Entry("smb3server.cli.check", SERVING, "test a configuration, show the values in effect"),
-    "config": Entry("smb3server.cli.config", SERVING, "example, schema, values in effect, import from Samba"),
-    "reload": Entry("smb3server.cli.reload", SERVING, "read the configuration again, without cutting clients"),
-    "stop": Entry("smb3server.cli.stop", SERVING, "end a running server"),
-    "hash": Entry("smb3server.cli.password_hash", SERVING, "make a line for users_file"),
-    "status": Entry("smb3server.cli.status", SHOWING, "sessions, channels and opens, and whether RDMA is used"),
-    "metrics": Entry("smb3server.cli.metrics", SHOWING, "print metrics for Prometheus"),
-    "trace": Entry("smb3server.cli.trace", SHOWING, "write a client's messages to a file for Wireshark"),
-    "log-level": Entry("smb3server.cli.log_level", SHOWING, "show or change the levels of the log"),
+    "serve": Entry("smb3server.cli.server.serve", SERVING, "share directories; the same as no command"),
+    "check": Entry("smb3server.cli.server.check", SERVING, "test a configuration, show the values in effect"),
+    "config": Entry("smb3server.cli.server.config", SERVING, "example, schema, values in effect, import from Samba"),
+    "reload": Entry("smb3server.cli.server.reload", SERVING, "read the configuration again, without cutting clients"),
+    "stop": Entry("smb3server.cli.server.stop", SERVING, "end a running server"),
+    "hash": Entry("smb3server.cli.admin.password_hash", SERVING, "make a line for users_file"),
+    "status": Entry("smb3server.cli.status.command", SHOWING, "sessions, channels and opens, and whether RDMA is used"),
+    "metrics": Entry("smb3server.cli.server.metrics", SHOWING, "print metrics for Prometheus"),
+    "trace": Entry("smb3server.cli.server.trace", SHOWING, "write a client's messages to a file for Wireshark"),
+    "log-level": Entry("smb3server.cli.server.log_level", SHOWING, "show or change the levels of the log"),
     "doctor": Entry("smb3server.cli.doctor", SHOWING, "what this machine can serve, or how a share is reached"),
-    "user": Entry("smb3server.cli.user", CHANGING, "add, change, list and remove users, import them from Samba"),
-    "share": Entry("smb3server.cli.share", CHANGING, "list, add, change and remove shares at run time"),
-    "session": Entry("smb3server.cli.session", CHANGING, "list sessions, end some"),
-    "file": Entry("smb3server.cli.file", CHANGING, "list open files, close some"),
-    "cluster": Entry("smb3server.cli.cluster", CHANGING, "show nodes and services of a cluster, move services"),
-    "witness": Entry("smb3server.cli.witness", CHANGING, "ask a Witness service, notify its clients"),
-    "client": Entry("smb3server.cli.client", USING, "copy and list files of any share, also by RDMA"),
-    "selfcheck": Entry("smb3server.cli.selfcheck", TESTING, "check that RDMA NICs carry data unharmed"),
-    "verbs-check": Entry("smb3server.cli.selfcheck", TESTING, "the old name of selfcheck", hidden=True),
-    "conformance": Entry("smb3server.cli.conformance", TESTING, "test an SMB Direct server rule by rule"),
-    "pcap": Entry("smb3server.cli.pcap", TESTING, "judge captures of SMB Direct and SMB"),
-    "proxy": Entry("smb3server.cli.proxy", TESTING, "carry a client's TCP over SMB Direct"),
-    "bench": Entry("smb3server.cli.bench", TESTING, "measure this server against Samba"),
-    "completion": Entry("smb3server.cli.completion", OTHER, "print the completion script of a shell"),
-    "help": Entry("smb3server.cli.help", OTHER, "show the help of a command"),
+    "user": Entry("smb3server.cli.admin.user", CHANGING, "add, change, list and remove users, import them from Samba"),
+    "share": Entry("smb3server.cli.admin.share", CHANGING, "list, add, change and remove shares at run time"),
+    "session": Entry("smb3server.cli.admin.session", CHANGING, "list sessions, end some"),
+    "file": Entry("smb3server.cli.admin.file", CHANGING, "list open files, close some"),
+    "cluster": Entry("smb3server.cli.cluster.command", CHANGING, "show nodes and services of a cluster, move services"),
+    "witness": Entry("smb3server.cli.cluster.witness", CHANGING, "ask a Witness service, notify its clients"),
+    "client": Entry("smb3server.cli.client.command", USING, "copy and list files of any share, also by RDMA"),
+    "selfcheck": Entry("smb3server.cli.lab.selfcheck", TESTING, "check that RDMA NICs carry data unharmed"),
+    "verbs-check": Entry("smb3server.cli.lab.selfcheck", TESTING, "the old name of selfcheck", hidden=True),
+    "conformance": Entry("smb3server.cli.lab.conformance", TESTING, "test an SMB Direct server rule by rule"),
+    "pcap": Entry("smb3server.cli.lab.pcap", TESTING, "judge captures of SMB Direct and SMB"),
+    "proxy": Entry("smb3server.cli.lab.proxy", TESTING, "carry a client's TCP over SMB Direct"),
+    "bench": Entry("smb3server.cli.lab.bench", TESTING, "measure this server against Samba"),
+    "completion": Entry("smb3server.cli.itself.completion", OTHER, "print the completion script of a shell"),
+    "help": Entry("smb3server.cli.itself.help", OTHER, "show the help of a command"),
 }
 IMPLIED = ""
 """Name of the command if the command line has none: ``serve``."""
@@ -173,7 +173,7 @@ class Tree(click.Group):
 
 def _print_version(context: click.Context, option: click.Parameter, given: bool) -> None:
     if given and not context.resilient_parsing:
-        from smb3server.cli.version import version_line
+        from smb3server.cli.itself.version import version_line
 
         print(version_line())
         context.exit()

@@ -1,26 +1,55 @@
-"""Offer a small asynchronous SMB client over any ``MessageTransport``, TCP and SMB Direct alike. [MS-SMB2 3.2]
+"""Use shares as folders: over SMB Direct where the server has it, else over TCP.
 
-Reading order: ``messages`` (requests, responses, and the protocols between connection, session and tree) ->
-``payloads`` (how data travels) -> ``files`` (the operations of a tree) -> ``session`` (logon, trees; parts of it are
-``anonymous`` and ``validation``) -> ``connection`` (messages, credits, negotiation; ``silence`` watches for answers) ->
-``transports`` (TCP and SMB Direct) -> ``channels``, ``persistent`` and ``impacket_adapter``.
+    async with connect("smb://alice@nas/data", rdma="auto") as share:
+        text = await share.read_text("notes/today.txt")
+        await share.download("films/big.mkv", "/tmp", progress=print)
 
-    connection = await Client.connect(await open_tcp("server", 445))
-    session = await connection.log_on("user", "password")
-    tree = await session.tree_connect("share")
-    file = await tree.create("a.txt")
-    data = await tree.read(file, 0, 65536)
+``smb3server.client.sync`` has the same for code that is not asynchronous, and ``smb3server.client.filesystem`` the file
+system ``smbd://`` of fsspec.
 
-Over SMB Direct, ``read`` and ``write`` move 4096 bytes and more by RDMA. Where the session signs or the share encrypts,
-RDMA transforms protect the data; if they were not negotiated it travels in messages. ``tree.choice`` says which.
+Reading order: ``address`` and ``credentials`` (where, who) -> ``link`` (connections, channels; ``fabrics`` finds RDMA)
+-> ``handle`` (one open file over connections that may be lost) -> ``file``, ``share`` (what users see) ->
+``transfers``, ``copying`` (whole files; ``local_modes``) -> ``places``, ``sameness``, ``mirror`` (whole folders).
+``errors`` and ``names`` are used by all.
 """
 
 from __future__ import annotations
 
-from smb3server.client.connection import Client
-from smb3server.client.files import RemoteFile, Tree
-from smb3server.client.messages import Reply, ServerError
-from smb3server.client.session import ClientSession
-from smb3server.client.transports import open_rdma, open_tcp
+from smb3server.client.connecting import connect
+from smb3server.client.credentials import CredentialsError
+from smb3server.client.entries import Entry
+from smb3server.client.errors import (
+    RemoteConnectionError,
+    RemoteError,
+    RemoteFileExistsError,
+    RemoteFileNotFoundError,
+    RemoteIsADirectoryError,
+    RemoteNotADirectoryError,
+    RemotePermissionError,
+    RemoteTimeoutError,
+)
+from smb3server.client.file import File
+from smb3server.client.share import Change, Share, Usage
+from smb3server.client.share_list import ListedShare, list_shares
+from smb3server.client.transfers import Transfer
 
-__all__ = ["Client", "ClientSession", "RemoteFile", "Reply", "ServerError", "Tree", "open_rdma", "open_tcp"]
+__all__ = [
+    "Change",
+    "CredentialsError",
+    "Entry",
+    "File",
+    "ListedShare",
+    "RemoteConnectionError",
+    "RemoteError",
+    "RemoteFileExistsError",
+    "RemoteFileNotFoundError",
+    "RemoteIsADirectoryError",
+    "RemoteNotADirectoryError",
+    "RemotePermissionError",
+    "RemoteTimeoutError",
+    "Share",
+    "Transfer",
+    "Usage",
+    "connect",
+    "list_shares",
+]

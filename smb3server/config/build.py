@@ -15,11 +15,11 @@ from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
 from smb3server.config import schema
 from smb3server.config.error import ConfigError, Problems
-from smb3server.config.host_users import user_to_become
 from smb3server.config.model import Config, ShareConfig
-from smb3server.config.passwords import read_password
 from smb3server.config.sections import keys_of
-from smb3server.config.users import default_users_file, read_accounts
+from smb3server.config.sources.host_users import user_to_become
+from smb3server.config.sources.passwords import read_password
+from smb3server.config.sources.users import default_users_file, read_accounts
 from smb3server.config.values import check_address, check_share_name, parse_rdma, split_folder, unix_user
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists

@@ -12,11 +12,11 @@ from shlex import quote
 
 from smb3server.auth.groups import is_user
 from smb3server.config.error import ConfigError, Problems, RightsError, label
-from smb3server.config.host_users import user_name, wrong_host_users
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.schema import SMALLEST_IO, SMALLEST_MESSAGE
 from smb3server.config.sections import did_you_mean
-from smb3server.config.users import clashes
+from smb3server.config.sources.host_users import user_name, wrong_host_users
+from smb3server.config.sources.users import clashes
 from smb3server.settings import store_access
 from smb3server.settings.store_url import parse_url
 from smb3server.wire.negotiate import Dialect

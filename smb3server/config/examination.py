@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from smb3server.config import effective, service_user, stored_shares
+from smb3server.config import effective, service_user
 from smb3server.config.advice import advise
-from smb3server.config.arguments import read_options
 from smb3server.config.checks import check_folder
+from smb3server.config.command_line.arguments import read_options
+from smb3server.config.command_line.options import ServerOptions
 from smb3server.config.error import ConfigError, Problem, Problems
 from smb3server.config.model import Config
-from smb3server.config.options import ServerOptions
-from smb3server.config.passwords import read_text
 from smb3server.config.schema import Document
 from smb3server.config.service_user import lacks_rights
+from smb3server.config.sources import stored_shares
+from smb3server.config.sources.passwords import read_text
 
 
 @dataclass(slots=True)

@@ -1,55 +1,16 @@
-"""Use shares as folders: over SMB Direct where the server has it, else over TCP.
-
-    async with connect("smb://alice@nas/data", rdma="auto") as share:
-        text = await share.read_text("notes/today.txt")
-        await share.download("films/big.mkv", "/tmp", progress=print)
-
-``smb3server.remote.sync`` has the same for code that is not asynchronous, and ``smb3server.remote.filesystem`` the file
-system ``smbd://`` of fsspec.
-
-Reading order: ``address`` and ``credentials`` (where, who) -> ``link`` (connections, channels; ``fabrics`` finds RDMA)
--> ``handle`` (one open file over connections that may be lost) -> ``file``, ``share`` (what users see) ->
-``transfers``, ``copying`` (whole files; ``local_modes``) -> ``places``, ``sameness``, ``mirror`` (whole folders).
-``errors`` and ``names`` are used by all.
-"""
+"""The former name of ``smb3server.client``: an alias for one release."""
 
 from __future__ import annotations
 
-from smb3server.remote.connecting import connect
-from smb3server.remote.credentials import CredentialsError
-from smb3server.remote.entries import Entry
-from smb3server.remote.errors import (
-    RemoteConnectionError,
-    RemoteError,
-    RemoteFileExistsError,
-    RemoteFileNotFoundError,
-    RemoteIsADirectoryError,
-    RemoteNotADirectoryError,
-    RemotePermissionError,
-    RemoteTimeoutError,
-)
-from smb3server.remote.file import File
-from smb3server.remote.share import Change, Share, Usage
-from smb3server.remote.share_list import ListedShare, list_shares
-from smb3server.remote.transfers import Transfer
+import importlib
+import sys
+import warnings
 
-__all__ = [
-    "Change",
-    "CredentialsError",
-    "Entry",
-    "File",
-    "ListedShare",
-    "RemoteConnectionError",
-    "RemoteError",
-    "RemoteFileExistsError",
-    "RemoteFileNotFoundError",
-    "RemoteIsADirectoryError",
-    "RemoteNotADirectoryError",
-    "RemotePermissionError",
-    "RemoteTimeoutError",
-    "Share",
-    "Transfer",
-    "Usage",
-    "connect",
-    "list_shares",
-]
+from smb3server.client import *  # noqa: F403
+from smb3server.client import __all__ as __all__
+
+warnings.warn(
+    "smb3server.remote is smb3server.client; this name ends with the next release", DeprecationWarning, stacklevel=2
+)
+for _name in ("sync", "filesystem"):
+    sys.modules[f"{__name__}.{_name}"] = importlib.import_module(f"smb3server.client.{_name}")

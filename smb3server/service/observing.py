@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smb3server.admin.socket import Command, RefusedError
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
+from smb3server.observing import trace
+from smb3server.observing.loop_lag import LoopLag
+from smb3server.observing.trace import TraceError, Traces, Wanted
 from smb3server.process import log_levels, log_output, parts
 from smb3server.process.audit_log import AuditLines, AuditLog
 from smb3server.server.server import Server
 from smb3server.state.audit import ShareAudit
-from smb3server.status import trace
-from smb3server.status.admin_socket import Command, RefusedError
-from smb3server.status.loop_lag import LoopLag
-from smb3server.status.trace import TraceError, Traces, Wanted
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
+    from smb3server.observing.metrics_port import MetricsPort
     from smb3server.status.cluster_state import ClusterState
-    from smb3server.status.metrics_port import MetricsPort
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Observing:
         if self._registry is None:
             try:
                 # prometheus_client is an extra.
-                from smb3server.status.metrics import registry
+                from smb3server.observing.metrics import registry
             except ImportError as error:
                 raise ConfigError(f"metrics need {error.name}; {parts.remedy('metrics')}") from error
             self._server.measuring.count()
@@ -98,7 +98,7 @@ class Observing:
         return self._registry
 
     def _listen(self, host: str, port: int) -> None:
-        from smb3server.status.metrics_port import MetricsPort
+        from smb3server.observing.metrics_port import MetricsPort
 
         made = MetricsPort(self._metrics, self._server.admits)
         try:
@@ -108,7 +108,7 @@ class Observing:
         self.port = made
 
     def _metrics(self) -> bytes:
-        from smb3server.status.metrics import text
+        from smb3server.observing.metrics import text
 
         return text(self._begin_metrics())
 

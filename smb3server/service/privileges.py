@@ -20,13 +20,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from smb3server.admin.socket import RUNTIME_VARIABLE, runtime_directory_of
 from smb3server.backends.local import impersonate
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.process import capabilities, sandbox
 from smb3server.process.capabilities import NO_CAPABILITY, Capability, Sets
 from smb3server.process.own_files import open_folder
-from smb3server.status.admin_socket import RUNTIME_VARIABLE, runtime_directory_of
 from smbdirect.providers.verbs import thread as verbs_thread
 
 log = logging.getLogger(__name__)

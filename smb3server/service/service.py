@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from smb3server.admin.socket import AdminSocket, Command, socket_path
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.base import Backend
 from smb3server.commands import load
@@ -23,9 +24,10 @@ from smb3server.net.listener import TcpListener
 from smb3server.process import parts
 from smb3server.process.service_manager import ServiceManager
 from smb3server.server.server import Server
-from smb3server.service.account_keeper import UsersFileKeeper
-from smb3server.service.admin_commands import client_commands, process_commands, share_commands
-from smb3server.service.client_admin import ClientAdmin
+from smb3server.service.admin.account_keeper import UsersFileKeeper
+from smb3server.service.admin.clients import ClientAdmin
+from smb3server.service.admin.commands import client_commands, process_commands, share_commands
+from smb3server.service.admin.shares import ShareAdmin
 from smb3server.service.homes import HomeShares
 from smb3server.service.kerberos import realms_of_keytab
 from smb3server.service.listeners import Fabrics
@@ -34,7 +36,6 @@ from smb3server.service.privileges import Privileges, in_force
 from smb3server.service.reception import Reception
 from smb3server.service.reload import Outcome, Reload
 from smb3server.service.running_shares import RunningShares, folders_down
-from smb3server.service.share_admin import ShareAdmin
 from smb3server.service.shares import warn_of_roots
 from smb3server.service.state_directory import StateDirectory
 from smb3server.service.stored_opens import StoredOpens
@@ -44,7 +45,6 @@ from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 from smb3server.state.share import Share
-from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
 
 if TYPE_CHECKING:

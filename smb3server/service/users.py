@@ -12,9 +12,9 @@ from smb3server.access.identity import Identity
 from smb3server.auth.users import Account
 from smb3server.auth.users_file import show_time
 from smb3server.config.error import ConfigError
-from smb3server.config.host_users import check_host_users
 from smb3server.config.model import Config
-from smb3server.config.users import check_accounts, read_accounts
+from smb3server.config.sources.host_users import check_host_users
+from smb3server.config.sources.users import check_accounts, read_accounts
 from smb3server.server.server import Server
 from smb3server.service import stand_in
 from smb3server.state import endings

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
+from smb3server.admin.socket import Command
 from smb3server.auth.administrators import Administrators
 from smb3server.config.error import ConfigError
 from smb3server.server.server import Server
 from smb3server.settings.web import WebConfig
-from smb3server.status.admin_socket import Command
 from smb3server.web.serving import WebServer, is_loopback
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from smb3server.backends.base import Backend
-from smb3server.config.arguments import parse_arguments
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.service.service import Service
 
 HOST, SHARE = "127.0.0.1", "data"

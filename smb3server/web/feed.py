@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from smb3server.status.rates import add_rates
+from smb3server.admin.rates import add_rates
 
 log = logging.getLogger(__name__)
 

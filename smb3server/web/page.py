@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from aiohttp import hdrs, web
 
+from smb3server.admin.socket import Answer, Command, RefusedError
 from smb3server.net.http import body_in_time
 from smb3server.process.log_tail import LogTail
-from smb3server.status.admin_socket import Answer, Command, RefusedError
 from smb3server.web.feed import Feed
 from smb3server.web.guards import Guard, Handler
 from smb3server.web.logins import Login, LoginError, Logins

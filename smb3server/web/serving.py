@@ -10,13 +10,13 @@ import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from smb3server.admin.socket import Command
 from smb3server.auth.administrators import Administrators
 from smb3server.auth.guessing import Guesses
 from smb3server.auth.users import UserDatabase
 from smb3server.net.http import HttpDoor
 from smb3server.process.log_tail import LogTail
 from smb3server.settings.web import WebConfig
-from smb3server.status.admin_socket import Command
 from smb3server.web.guards import Guard
 from smb3server.web.logins import Logins
 from smb3server.web.page import Page

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.tools.pcap.given_secrets import Secrets
-from smb3server.tools.pcap.judge import Judge, judge_capture
-from smb3server.tools.pcap.rewrite import TcpStream, rewrite
-from smb3server.tools.pcap.rules import RULES
+from smb3server.lab.pcap.given_secrets import Secrets
+from smb3server.lab.pcap.judge import Judge, judge_capture
+from smb3server.lab.pcap.rewrite import TcpStream, rewrite
+from smb3server.lab.pcap.rules import RULES
 from tests.lab.hostile_captures.all_faults import FAULTS, write
 from tests.lab.hostile_captures.over_roce import RoceSession
 from tools.kernel_lab.judge import lab_secrets, tshark_complaints

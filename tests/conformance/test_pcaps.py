@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from smb3server.tools.pcap.judge import Judge, judge_capture
+from smb3server.lab.pcap.judge import Judge, judge_capture
 from tests.lab.captures import CAPTURES, FOLDER
 from tools.kernel_lab.judge import capture_complaints, for_tshark, lab_secrets, tshark_complaints
 

@@ -6,11 +6,11 @@ from functools import cache
 
 import pytest
 
-from smb3server.tools.pcap.connection import Connection
-from smb3server.tools.pcap.judge import judge_capture
-from smb3server.tools.pcap.replay import replay_iwarp, replay_machines, replay_sends, replay_smb2
-from smb3server.tools.pcap.smbdirect import SmbDirectReader
-from smb3server.tools.pcap.tcp import Direction
+from smb3server.lab.pcap.connection import Connection
+from smb3server.lab.pcap.judge import judge_capture
+from smb3server.lab.pcap.replay import replay_iwarp, replay_machines, replay_sends, replay_smb2
+from smb3server.lab.pcap.smbdirect import SmbDirectReader
+from smb3server.lab.pcap.tcp import Direction
 from tests.lab.captures import CAPTURES, FOLDER
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from smb3server.tools.conformance.own import SHORT, own_server
-from smb3server.tools.conformance.registry import Case, load
-from smb3server.tools.conformance.runner import run
-from smb3server.tools.conformance.target import Timing
-from smb3server.tools.conformance.verdict import Result, Verdict
+from smb3server.lab.conformance.own import SHORT, own_server
+from smb3server.lab.conformance.registry import Case, load
+from smb3server.lab.conformance.runner import run
+from smb3server.lab.conformance.target import Timing
+from smb3server.lab.conformance.verdict import Result, Verdict
 
 BROKEN = Timing(
     negotiation=0.6, keepalive=0.8, keepalive_answer=0.4, credit=0.4, setup=2.0, patience=0.5, quiet=0.2, slack=0.3

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from smb3server.cli.doctor_patient import Result, Target
-from smb3server.cli.doctor_share import consult
+from smb3server.doctor.patient import Result, Target
+from smb3server.doctor.share import consult
 from tests.lab.scene import Scene
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from smb3server.auth.users import Account, nt_hash
-from smb3server.client import Client, open_tcp
+from smb3server.client.protocol import Client, open_tcp
 from smb3server.config.model import Config, ShareConfig
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings

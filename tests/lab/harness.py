@@ -9,8 +9,8 @@ from pathlib import Path
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.client import Client, ClientSession, Tree, open_rdma, open_tcp
-from smb3server.client.negotiation import Offer
+from smb3server.client.protocol import Client, ClientSession, Tree, open_rdma, open_tcp
+from smb3server.client.protocol.negotiation import Offer
 from smb3server.net.listener import TcpListener
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings

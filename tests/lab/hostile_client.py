@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 
-from smb3server.client import Client, RemoteFile, Tree, open_rdma, open_tcp
+from smb3server.client.protocol import Client, RemoteFile, Tree, open_rdma, open_tcp
 from smb3server.wire.create import CreateDisposition
 from smbdirect.core.events import OutgoingSend
 from smbdirect.core.messages import DATA_TRANSFER_PADDED, DataTransferPadded

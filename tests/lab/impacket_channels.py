@@ -12,8 +12,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from impacket import crypto, smb3, smb3structs
 
-from smb3server.client import open_rdma
-from smb3server.client.impacket_adapter import TransportSession
+from smb3server.client.protocol import open_rdma
+from smb3server.client.protocol.impacket_adapter import TransportSession
 from smbdirect.providers.make import make_provider
 
 DIALECT = smb3structs.SMB2_DIALECT_302

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from smb3server.backends import names as disk_names
-from smb3server.remote import names
+from smb3server.client import names
 
 Map = Callable[[str], str]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from smb3server.remote import connect
-from smb3server.remote.mirror import Event, Options, Totals, copy_all
-from smb3server.remote.places import LocalPlace, Place, SharePlace
-from smb3server.remote.transfers import Progress
+from smb3server.client import connect
+from smb3server.client.mirror import Event, Options, Totals, copy_all
+from smb3server.client.places import LocalPlace, Place, SharePlace
+from smb3server.client.transfers import Progress
 from tests.lab.remote import PASSWORD, run
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.cli.main import main
-from smb3server.client.persistent import PersistentShare
-from smb3server.client.transports import open_tcp
+from smb3server.client.protocol.persistent import PersistentShare
+from smb3server.client.protocol.transports import open_tcp
 from smbdirect.message_transport import MessageTransport
 from tools.cluster import node
 from tools.cluster.node import PASSWORD, USER, admin

@@ -11,8 +11,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from smb3server.client.persistent import PersistentShare
-from smb3server.client.transports import open_tcp
+from smb3server.client.protocol.persistent import PersistentShare
+from smb3server.client.protocol.transports import open_tcp
 from smbdirect.message_transport import MessageTransport
 from tools.support import own_user
 from tools.support.ports import free_port

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from smb3server.client import RemoteFile, Tree
+from smb3server.client.protocol import RemoteFile, Tree
 
 
 async def ask_write_by_rdma(tree: Tree, file: RemoteFile, data: bytes) -> asyncio.Task[int]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.auth.users import Account, nt_hash
-from smb3server.client import Client, ClientSession, open_rdma, open_tcp
-from smb3server.client.interfaces import query_interfaces
+from smb3server.client.protocol import Client, ClientSession, open_rdma, open_tcp
+from smb3server.client.protocol.interfaces import query_interfaces
 from smb3server.config.model import Config, ShareConfig
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings

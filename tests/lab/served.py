@@ -9,8 +9,8 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
-from smb3server.client import Client, Tree, open_tcp
-from smb3server.status.admin_socket import SOCKET_NAME, ask
+from smb3server.admin.socket import SOCKET_NAME, ask
+from smb3server.client.protocol import Client, Tree, open_tcp
 
 ROOT = Path(__file__).parents[2]
 

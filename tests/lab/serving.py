@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client import Client, ClientSession, Tree, open_tcp
-from smb3server.client.messages import ServerError
-from smb3server.config.arguments import parse_arguments
+from smb3server.client.protocol import Client, ClientSession, Tree, open_tcp
+from smb3server.client.protocol.messages import ServerError
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.service.service import Service
 from smb3server.wire.create import CreateDisposition, CreateOptions
 

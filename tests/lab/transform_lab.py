@@ -11,7 +11,7 @@ from pathlib import Path
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.client import open_rdma, open_tcp
+from smb3server.client.protocol import open_rdma, open_tcp
 from smb3server.net.listener import TcpListener
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from unittest import mock
 
-from smb3server.client import Client, RemoteFile, Tree, open_rdma, open_tcp
-from smb3server.client.files import READ_WRITE
-from smb3server.client.negotiation import Offer as ClientOffer
+from smb3server.client.protocol import Client, RemoteFile, Tree, open_rdma, open_tcp
+from smb3server.client.protocol.negotiation import Offer as ClientOffer
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.net.listener import TcpListener
 from smbdirect.transport.listen import listen
 from smbdirect.transport.pool import BufferPool

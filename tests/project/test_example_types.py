@@ -16,7 +16,7 @@ PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if "```python" in p
 
 def functions(page: Path) -> str:
     """Each block of a page as a function of its own, which may wait and may use a share."""
-    found = ["from smb3server.remote import Share"]
+    found = ["from smb3server.client import Share"]
     for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)):
         block = block.replace("from __future__ import annotations\n", "")
         given = "" if "as share" in block else "share: Share"

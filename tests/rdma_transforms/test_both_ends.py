@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.client import Client, ClientSession, Tree, open_rdma
-from smb3server.client.channels import BoundSession
-from smb3server.client.files import READ_WRITE
-from smb3server.client.negotiation import Offer
-from smb3server.client.ways import Way
+from smb3server.client.protocol import Client, ClientSession, Tree, open_rdma
+from smb3server.client.protocol.channels import BoundSession
+from smb3server.client.protocol.negotiation import Offer
+from smb3server.client.protocol.tree import READ_WRITE
+from smb3server.client.protocol.ways import Way
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.state.share import Share
 from tests.lab.transform_lab import FABRICS, Setup, TransformLab, play

@@ -9,8 +9,8 @@ from unittest import mock
 
 import pytest
 
-from smb3server.client import ServerError
-from smb3server.client.ways import Way
+from smb3server.client.protocol import ServerError
+from smb3server.client.protocol.ways import Way
 from smb3server.crypto.signing import Signer as OurSigner
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, ProtocolError

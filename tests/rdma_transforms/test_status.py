@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from smb3server.cli.status_tables import render
+from smb3server.cli.status.tables import render
 from smb3server.status.rdma_reasons import Code
 from smb3server.status.report import collect
 from tests.lab.transform_client import Offer

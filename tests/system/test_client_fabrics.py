@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from smb3server.remote import connect, fabrics
-from smb3server.remote.connecting import Rdma
+from smb3server.client import connect, fabrics
+from smb3server.client.connecting import Rdma
 from tests.lab.two_hosts import TwoHosts
 from tools.cluster.network import why_not
 

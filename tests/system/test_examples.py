@@ -55,7 +55,7 @@ def test_backup(served: Home, tmp_path: Path) -> None:
 def test_table_by_url(served: Home) -> None:
     (served.folder / "t.csv").write_text("name,size\na,1.5\nb,2\n")
     # A checkout has no installed entry points: the file system is registered by hand.
-    register = "import fsspec; from smb3server.remote.filesystem import SmbDirectFileSystem as F;"
+    register = "import fsspec; from smb3server.client.filesystem import SmbDirectFileSystem as F;"
     program = f"{register} fsspec.register_implementation('smbd', F, clobber=True); import runpy; "
     program += f"runpy.run_path({str(ROOT / 'examples' / 'table_by_url.py')!r}, run_name='__main__')"
     url = served.url.replace("smb:", "smbd:") + "/t.csv"

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from smb3server import __version__
-from smb3server.cli.completion import SHELLS
-from smb3server.cli.manual import pages
-from smb3server.client import Client, open_tcp
+from smb3server.cli.itself.completion import SHELLS
+from smb3server.cli.itself.manual import pages
+from smb3server.client.protocol import Client, open_tcp
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smbdirect import native
 

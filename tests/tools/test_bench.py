@@ -14,8 +14,8 @@ from random import Random
 import pytest
 
 from smb3server.cli.main import main
-from smb3server.tools.bench import client, interpreter, page, servers
-from smb3server.tools.bench.accounting import (
+from smb3server.lab.bench import client, interpreter, page, servers
+from smb3server.lab.bench.accounting import (
     Process,
     Reading,
     family,
@@ -26,9 +26,9 @@ from smb3server.tools.bench.accounting import (
     server_seconds,
     used,
 )
-from smb3server.tools.bench.cases import CASES
-from smb3server.tools.bench.errors import BenchError
-from smb3server.tools.bench.figures import BUSY, Sample, ratios, spread, verdict
+from smb3server.lab.bench.cases import CASES
+from smb3server.lab.bench.errors import BenchError
+from smb3server.lab.bench.figures import BUSY, Sample, ratios, spread, verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 ECHO = CASES["echo q1"]
@@ -372,7 +372,7 @@ def _content(path: Path) -> bytes:
 
 
 def test_cases_are_tests_that_the_client_knows() -> None:
-    source = (ROOT / "smb3server" / "tools" / "bench" / "labgen.c").read_text()
+    source = (ROOT / "smb3server" / "lab" / "bench" / "labgen.c").read_text()
     for case in CASES.values():
         assert case.options[0] == "-t"
         assert case.options[1].removeprefix("rand") in source

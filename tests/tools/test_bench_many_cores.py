@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.tools.bench import client
-from smb3server.tools.bench.errors import BenchError
+from smb3server.lab.bench import client
+from smb3server.lab.bench.errors import BenchError
 from tools.bench import many_cores, released_lock
 from tools.bench.many_cores import Sample, Setup, possible, table
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.tools.bench import client
-from smb3server.tools.bench.errors import BenchError
+from smb3server.lab.bench import client
+from smb3server.lab.bench.errors import BenchError
 from tools.bench.quick import record
 from tools.bench.quick.__main__ import main
 from tools.bench.quick.measure import CASES_OF_QUICK, Costs

@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from smb3server.tools.bench import client, page
-from smb3server.tools.bench.cases import CASES, CROWDS, bulk, small
-from smb3server.tools.bench.errors import BenchError
-from smb3server.tools.bench.figures import Sample, fairness, percentile
-from smb3server.tools.bench.idle import Idle
+from smb3server.lab.bench import client, page
+from smb3server.lab.bench.cases import CASES, CROWDS, bulk, small
+from smb3server.lab.bench.errors import BenchError
+from smb3server.lab.bench.figures import Sample, fairness, percentile
+from smb3server.lab.bench.idle import Idle
 from tools.bench.report import plots, run, store, text
 from tools.bench.report.__main__ import chosen, main, parse
 from tools.bench.report.plan import EVERYONE, SAMBA, SIZES, TCP, Point, sections

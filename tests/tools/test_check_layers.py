@@ -130,7 +130,7 @@ def test_the_longer_name_says_where_a_module_is() -> None:
         ("smb3server.files.caching", "asyncio"),
         ("smb3server.config.reader", "smb3server.persistence.store"),
         ("smb3server.config.reader", "witness.setup"),
-        ("smb3server.tools.pcap.capture", "scapy.all"),
+        ("smb3server.lab.pcap.capture", "scapy.all"),
         ("witness.service", "pytest"),
     ],
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.messages import Reply
+from smb3server.client.protocol.messages import Reply
 from smb3server.wire.header import HEADER, Header
 from smb3server.wire.status import NtStatus
 from tools.fuzz import smb, watch

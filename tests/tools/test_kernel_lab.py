@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.tools.pcap.judge import Judge
-from smb3server.tools.pcap.rules import SMBD_LAST
-from smb3server.tools.pcap.verdicts import Breach, Gap
+from smb3server.lab.pcap.judge import Judge
+from smb3server.lab.pcap.rules import SMBD_LAST
+from smb3server.lab.pcap.verdicts import Breach, Gap
 from tools.flaky import record
 from tools.kernel_lab import __main__ as lab
 from tools.kernel_lab import judge as judge_module

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from smb3server.tools.bench.page import BEGIN, END
-from smb3server.tools.conformance.registry import load
+from smb3server.lab.bench.page import BEGIN, END
+from smb3server.lab.conformance.registry import load
 from tools.kernel_lab import conformance
 from tools.kernel_lab.cases import select
 from tools.kernel_lab.conformance import DOCUMENT, FOUND, PART, Difference, differences, judge, table

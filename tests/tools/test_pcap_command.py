@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from smb3server.cli.main import main
-from smb3server.tools.pcap import logons
-from smb3server.tools.pcap.rules import RULES
+from smb3server.lab.pcap import logons
+from smb3server.lab.pcap.rules import RULES
 from tests.lab.captures import FOLDER
 from tests.lab.hostile_captures.all_faults import write
 

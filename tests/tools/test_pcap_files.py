@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from smb3server.tools.pcap.capture import CaptureError, Frame, Frames
-from smb3server.tools.pcap.judge import Judge, judge_capture
-from smb3server.tools.pcap.packets import PacketError, read_packet
+from smb3server.lab.pcap.capture import CaptureError, Frame, Frames
+from smb3server.lab.pcap.judge import Judge, judge_capture
+from smb3server.lab.pcap.packets import PacketError, read_packet
 from tests.lab.made_captures import LINKS, frames_of, native, over_ipv6, pcap, pcapng, relinked, write
 
 TWO = [Frame(n, 1000 + n * 1e-6, 1, data, len(data)) for n, data in enumerate((b"first frame!", b"second"), 1)]

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from smb3server.tools.pcap.capture import Frame
-from smb3server.tools.pcap.judge import Judge
-from smb3server.tools.pcap.packets import TcpSegment
-from smb3server.tools.pcap.tcp import Chunk, Conversation, Reassembler
+from smb3server.lab.pcap.capture import Frame
+from smb3server.lab.pcap.judge import Judge
+from smb3server.lab.pcap.packets import TcpSegment
+from smb3server.lab.pcap.tcp import Chunk, Conversation, Reassembler
 from tests.lab.captures import CAPTURES
 from tests.lab.made_captures import frames_of
 from tools.kernel_lab.judge import lab_secrets

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from smb3server.tools.proxy.offload import THRESHOLD, Offload, Outgoing
+from smb3server.lab.proxy.offload import THRESHOLD, Offload, Outgoing
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.read_write import (
     READ_REQUEST,

@@ -9,8 +9,8 @@ import struct
 import uuid
 from typing import Any
 
-from smb3server.client.files import Tree
-from smb3server.client.messages import ServerError
+from smb3server.client.protocol.messages import ServerError
+from smb3server.client.protocol.tree import Tree
 from smb3server.wire import read_write
 from smb3server.wire.create_contexts import APP_INSTANCE_ID, RawContext
 from smb3server.wire.header import HEADER, Header

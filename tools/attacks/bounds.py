@@ -10,8 +10,8 @@ import struct
 from typing import Any, NamedTuple
 
 from smb3server.access.descriptor import EVERYONE, Ace, Acl, SecurityDescriptor, Sid, allow
-from smb3server.client.files import Tree
-from smb3server.client.messages import ServerError
+from smb3server.client.protocol.messages import ServerError
+from smb3server.client.protocol.tree import Tree
 from smb3server.wire.create_contexts import MAX_CONTEXTS, RawContext
 from smb3server.wire.fsctl import CopyChunk, CopyChunkHeader
 from smb3server.wire.ioctl import Fsctl

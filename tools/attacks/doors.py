@@ -11,7 +11,7 @@ import struct
 import time
 from collections.abc import Iterator
 
-from smb3server.client.messages import ServerError
+from smb3server.client.protocol.messages import ServerError
 from tools.attacks.lab import Target, case, password
 from tools.attacks.strangers import many_descriptors, newcomer
 from tools.fuzz.pipes import bind, pdu, request

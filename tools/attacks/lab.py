@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 
-from smb3server.client import Client, open_tcp
-from smb3server.client.files import Tree
+from smb3server.client.protocol import Client, open_tcp
+from smb3server.client.protocol.tree import Tree
 from smbdirect.message_transport import MessageTransport
 from tools.cluster.certificates import Authority
 from tools.support import memory_file_system, server_process

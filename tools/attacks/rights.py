@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from smb3server.client import open_rdma
-from smb3server.client.files import Tree
-from smb3server.client.messages import ServerError
+from smb3server.client.protocol import open_rdma
+from smb3server.client.protocol.messages import ServerError
+from smb3server.client.protocol.tree import Tree
 from smb3server.wire import read_write
 from smb3server.wire.file_info import FileInfoClass, RenameInformation, encode_rename
 from smb3server.wire.header import Command

@@ -8,7 +8,7 @@ import resource
 import struct
 import time
 
-from smb3server.client import open_rdma
+from smb3server.client.protocol import open_rdma
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.providers.make import make_provider
 from tools.attacks import raw

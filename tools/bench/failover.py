@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from smb3server import cluster
-from smb3server.cli.cluster_admin import make_secret
+from smb3server.cli.cluster.admin import make_secret
 from smb3server.persistence.cluster_store import open_store
 from smb3server.persistence.records import key_of
 from smb3server.persistence.store import Put, StoreError

@@ -22,14 +22,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from smb3server.lab.bench import interpreter, machine
+from smb3server.lab.bench.accounting import server_seconds
+from smb3server.lab.bench.cases import crowd, small
+from smb3server.lab.bench.client import Client, Target, build
+from smb3server.lab.bench.errors import BenchError
+from smb3server.lab.bench.interruption import interruptible
+from smb3server.lab.bench.servers import ROOT, ours, samba, samba_version
 from smb3server.process import output
-from smb3server.tools.bench import interpreter, machine
-from smb3server.tools.bench.accounting import server_seconds
-from smb3server.tools.bench.cases import crowd, small
-from smb3server.tools.bench.client import Client, Target, build
-from smb3server.tools.bench.errors import BenchError
-from smb3server.tools.bench.interruption import interruptible
-from smb3server.tools.bench.servers import ROOT, ours, samba, samba_version
 
 _DEPTH = 8
 _NETWORK = "127.0.2"

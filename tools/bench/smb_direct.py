@@ -26,11 +26,11 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import NamedTuple
 
-from smb3server.client import Client, open_rdma, open_tcp
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol import Client, open_rdma, open_tcp
+from smb3server.client.protocol.tree import READ_WRITE
+from smb3server.lab.bench.load import Case, Load, last_message_id, run
+from smb3server.lab.bench.rdma_client import over_loopback
 from smb3server.process import output
-from smb3server.tools.bench.load import Case, Load, last_message_id, run
-from smb3server.tools.bench.rdma_client import over_loopback
 from smb3server.wire.create import CreateDisposition
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.base import Completion, ConnectionRequest, Endpoint, Operation, Provider, Send, Status

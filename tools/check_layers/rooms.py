@@ -15,11 +15,14 @@ ROOMS = (
     *_rooms("smbdirect", "errors", "codec", "life", "native", "tcp_info", "unauthenticated"),
     *_rooms("smbdirect", "message_transport", "tapping"),
     *_rooms("smbdirect", "core", "providers", "transport"),
-    *_rooms("smb3server", "process", "wire", "backends", "crypto", "access", "auth", "net", "settings", "files"),
-    *_rooms("smb3server", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),
-    *_rooms("smb3server", "discovery", "web"),
+    *_rooms("smb3server", "process", "wire", "backends", "crypto", "access", "auth", "net", "admin", "settings"),
+    *_rooms("smb3server", "files", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),
+    *_rooms("smb3server", "observing", "discovery", "web"),
     "witness",
-    *_rooms("smb3server", "cluster", "client", "remote", "config", "service", "testing", "tools", "cli", "__main__"),
+    *_rooms(
+        "smb3server", "cluster", "client.protocol", "client", "remote", "config", "service", "testing", "lab", "doctor"
+    ),
+    *_rooms("smb3server", "cli", "__main__"),
     *_rooms(
         "tools", "support", "flaky", "failover", "cluster", "fuzz", "access_differential", "attacks", "load", "soak"
     ),
@@ -81,7 +84,7 @@ RULES = (
         "what reads a configuration loads none of what it configures",
     ),
     Rule(
-        ("smb3server.client", "smb3server.tools"),
+        ("smb3server.client.protocol", "smb3server.lab"),
         ("smb3server.cluster", "witness"),
         "clusters and their witness are the service's alone, and their commands'",
     ),

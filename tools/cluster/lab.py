@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from smb3server.cli.cluster_admin import Admin
+from smb3server.cli.cluster.admin import Admin
 from smb3server.persistence.cluster_store import open_store
 from smb3server.persistence.store import StoreError
 from smb3server.settings.cluster import DEFAULT_NAME, StoreAccess

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from smb3server.client import negotiation
+from smb3server.client.protocol import negotiation
 from smb3server.crypto.algorithms import SigningAlgorithm
 from smb3server.wire import create as create_wire
 from smb3server.wire import create_contexts as contexts

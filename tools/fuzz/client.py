@@ -7,9 +7,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from smb3server.client import Client
-from smb3server.client.connection import NO_MESSAGE_ID
-from smb3server.client.messages import Call, Protection, Reply
+from smb3server.client.protocol import Client
+from smb3server.client.protocol.connection import NO_MESSAGE_ID
+from smb3server.client.protocol.messages import Call, Protection, Reply
 from smb3server.wire.header import HEADER, SIGNATURE_OFFSET, Command, Header, HeaderFlags
 from smb3server.wire.status import NtStatus
 from smbdirect.codec import Buffer

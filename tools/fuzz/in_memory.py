@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from smb3server import commands
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.memory.backend import MemoryBackend
-from smb3server.client import Client, ClientSession
-from smb3server.client.transports import open_rdma
+from smb3server.client.protocol import Client, ClientSession
+from smb3server.client.protocol.transports import open_rdma
 from smb3server.crypto.encryption import TRANSFORM_PROTOCOL_ID
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings

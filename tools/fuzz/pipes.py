@@ -8,8 +8,8 @@ import struct
 import uuid
 from typing import Any
 
-from smb3server.client.files import RemoteFile, Tree
-from smb3server.client.negotiation import Offer
+from smb3server.client.protocol.negotiation import Offer
+from smb3server.client.protocol.tree import RemoteFile, Tree
 from smb3server.wire.status import StatusError
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError
 from tools.fuzz.mutation import mutate

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from smb3server.tools.pcap.connection import Connection
-from smb3server.tools.pcap.judge import judge_capture
-from smb3server.tools.pcap.rdma import Kind
-from smb3server.tools.pcap.tcp import Direction
+from smb3server.lab.pcap.connection import Connection
+from smb3server.lab.pcap.judge import judge_capture
+from smb3server.lab.pcap.rdma import Kind
+from smb3server.lab.pcap.tcp import Direction
 from smbdirect.errors import DecodeError
 
 FOLDER = Path(__file__).parents[2] / "pcaps"

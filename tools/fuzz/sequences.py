@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from smb3server.client.files import RemoteFile, Tree
-from smb3server.client.messages import Break
-from smb3server.client.session import ClientSession
+from smb3server.client.protocol.messages import Break
+from smb3server.client.protocol.session import ClientSession
+from smb3server.client.protocol.tree import RemoteFile, Tree
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire import read_write
 from smb3server.wire.create import CreateRequest, pack_request

@@ -7,11 +7,11 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from smb3server.client import open_rdma, open_tcp
-from smb3server.client.channels import BoundSession
-from smb3server.client.files import Tree
-from smb3server.client.negotiation import Offer
-from smb3server.client.session import ClientSession
+from smb3server.client.protocol import open_rdma, open_tcp
+from smb3server.client.protocol.channels import BoundSession
+from smb3server.client.protocol.negotiation import Offer
+from smb3server.client.protocol.session import ClientSession
+from smb3server.client.protocol.tree import Tree
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.create_contexts import RawContext

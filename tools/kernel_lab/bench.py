@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from smb3server.lab.bench.errors import BenchError
+from smb3server.lab.bench.interruption import interruptible
 from smb3server.process import output
-from smb3server.tools.bench.errors import BenchError
-from smb3server.tools.bench.interruption import interruptible
 from tools.kernel_lab.__main__ import build
 from tools.kernel_lab.ksmbd_guest import guest, serving
 from tools.kernel_lab.network import NetworkError

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from smb3server.lab.bench.page import rewrite
 from smb3server.process import output
-from smb3server.tools.bench.page import rewrite
 from tools.kernel_lab.cases import Case
 from tools.kernel_lab.ksmbd_guest import PASSWORD, SHARE, USER, serving
 from tools.kernel_lab.network import TAP, tap_namespace

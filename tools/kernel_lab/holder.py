@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from smb3server.client import Client, open_rdma
+from smb3server.client.protocol import Client, open_rdma
 from smbdirect.providers.verbs.provider import VerbsProvider
 
 PATIENCE = 120.0

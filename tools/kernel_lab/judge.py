@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from smb3server.tools.pcap.capture import CaptureError
-from smb3server.tools.pcap.given_secrets import Secrets
-from smb3server.tools.pcap.judge import Judge, judge_capture
-from smb3server.tools.pcap.replay import replay
-from smb3server.tools.pcap.rewrite import TcpStream, rewrite
-from smb3server.tools.pcap.smb2 import READ, WRITE, transfer_length
+from smb3server.lab.pcap.capture import CaptureError
+from smb3server.lab.pcap.given_secrets import Secrets
+from smb3server.lab.pcap.judge import Judge, judge_capture
+from smb3server.lab.pcap.replay import replay
+from smb3server.lab.pcap.rewrite import TcpStream, rewrite
+from smb3server.lab.pcap.smb2 import READ, WRITE, transfer_length
 from tools.kernel_lab import multichannel
 from tools.kernel_lab.cases import Case
 from tools.kernel_lab.server import log_complaints

@@ -6,8 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
-from smb3server.tools.pcap.capture import CaptureError
-from smb3server.tools.pcap.judge import judge_capture
+from smb3server.lab.pcap.capture import CaptureError
+from smb3server.lab.pcap.judge import judge_capture
 from tools.kernel_lab.cases import Case
 from tools.kernel_lab.judge import (
     debug_data,

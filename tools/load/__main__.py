@@ -18,7 +18,7 @@ from pathlib import Path
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.client import Client, open_rdma, open_tcp
+from smb3server.client.protocol import Client, open_rdma, open_tcp
 from smb3server.commands import load as load_commands
 from smb3server.net.listener import TcpListener
 from smb3server.process import output

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from smb3server.client import RemoteFile, Tree
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol import RemoteFile, Tree
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.ioctl import Fsctl

@@ -10,7 +10,7 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from smb3server.client import Client, open_rdma, open_tcp
+from smb3server.client.protocol import Client, open_rdma, open_tcp
 from smb3server.process import output
 from smb3server.wire.status import StatusError
 from smbdirect.errors import SmbDirectError

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from smb3server.client import Client, open_tcp
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol import Client, open_tcp
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.wire.create import CreateDisposition
 from smbdirect.core.messages import DATA_TRANSFER_PADDED, NEGOTIATE_REQUEST, DataTransferPadded, NegotiateRequest
 from smbdirect.providers.base import Endpoint, Send

@@ -6,8 +6,8 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from smb3server.client import RemoteFile, ServerError, Tree
-from smb3server.client.files import READ, READ_WRITE
+from smb3server.client.protocol import RemoteFile, ServerError, Tree
+from smb3server.client.protocol.tree import READ, READ_WRITE
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.create_contexts import (

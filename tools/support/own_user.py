@@ -7,7 +7,7 @@ import pwd
 from pathlib import Path
 
 from smb3server.backends.base import User
-from smb3server.config.host_users import ALLOW_ROOT_VARIABLE
+from smb3server.config.sources.host_users import ALLOW_ROOT_VARIABLE
 
 # What this process starts inherits it: root may then be the one that everybody acts as.
 os.environ[ALLOW_ROOT_VARIABLE] = "1"

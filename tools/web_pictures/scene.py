@@ -8,8 +8,8 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from smb3server.client import Client, ClientSession, Tree, open_rdma, open_tcp
-from smb3server.config.arguments import parse_arguments
+from smb3server.client.protocol import Client, ClientSession, Tree, open_rdma, open_tcp
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.service.service import Service
 from smb3server.settings.web import WebConfig
 from smb3server.wire.create import CreateDisposition

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from smb3server.tools.pcap.rdma import Kind
-from smb3server.tools.pcap.smb2 import READ, WRITE
+from smb3server.lab.pcap.rdma import Kind
+from smb3server.lab.pcap.smb2 import READ, WRITE
 from tests.lab.hostile_captures.over_iwarp import DOWN, UP, IwarpSession, Step
 from tests.lab.hostile_captures.table import RDMA_ENCRYPTED, RDMA_SIGNED, over_iwarp
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from smb3server.tools.pcap.smb2 import (
+from smb3server.lab.pcap.smb2 import (
     CREATE,
     NEGOTIATE,
     QUERY_INFO,
@@ -14,7 +14,7 @@ from smb3server.tools.pcap.smb2 import (
     TREE_CONNECT,
     TREE_DISCONNECT,
 )
-from smb3server.tools.pcap.tcp import Direction
+from smb3server.lab.pcap.tcp import Direction
 from tests.lab.hostile_captures.over_tcp import (
     BODY,
     FLAGS_AT,

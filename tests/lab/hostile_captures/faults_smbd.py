@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from smb3server.tools.pcap.rdma import Kind
+from smb3server.lab.pcap.rdma import Kind
 from tests.lab.hostile_captures.over_iwarp import DOWN, UP, IwarpSession, Step, empty
 from tests.lab.hostile_captures.table import over_iwarp
 

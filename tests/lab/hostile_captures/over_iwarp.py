@@ -10,10 +10,10 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from smb3server.tools.pcap.judge import judge_capture
-from smb3server.tools.pcap.rdma import Kind, RdmaMessage
-from smb3server.tools.pcap.rewrite import TcpStream, rewrite
-from smb3server.tools.pcap.tcp import Chunk, Direction
+from smb3server.lab.pcap.judge import judge_capture
+from smb3server.lab.pcap.rdma import Kind, RdmaMessage
+from smb3server.lab.pcap.rewrite import TcpStream, rewrite
+from smb3server.lab.pcap.tcp import Chunk, Direction
 from tests.lab.captures import FOLDER
 
 CLIENT, SERVER = ("10.2.0.2", 40000), ("10.2.0.1", 5445)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from smb3server.tools.pcap.capture import Frame, Frames, opened
-from smb3server.tools.pcap.ib_transport import BTH, ICRC, icrc
-from smb3server.tools.pcap.packets import IbPacket, read_packet
+from smb3server.lab.pcap.capture import Frame, Frames, opened
+from smb3server.lab.pcap.ib_transport import BTH, ICRC, icrc
+from smb3server.lab.pcap.packets import IbPacket, read_packet
 from tests.lab.captures import FOLDER
 
 _UDP = 8

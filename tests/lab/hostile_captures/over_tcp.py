@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from smb3server.tools.pcap.direct_tcp import UpperMessage
-from smb3server.tools.pcap.judge import judge_capture
-from smb3server.tools.pcap.rewrite import TcpStream, rewrite
-from smb3server.tools.pcap.tcp import Chunk, Direction
+from smb3server.lab.pcap.direct_tcp import UpperMessage
+from smb3server.lab.pcap.judge import judge_capture
+from smb3server.lab.pcap.rewrite import TcpStream, rewrite
+from smb3server.lab.pcap.tcp import Chunk, Direction
 from tests.lab.captures import FOLDER
 
 CLIENT, SERVER = ("10.1.0.2", 40000), ("10.1.0.1", 445)

@@ -14,8 +14,8 @@ import pytest
 from smb3server.access.check import granted_access
 from smb3server.access.descriptor import EVERYONE, Ace, Acl, Control, SecurityDescriptor, Sid, allow, deny, unpack
 from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_READ
-from smb3server.client import Tree
-from smb3server.client.messages import ServerError
+from smb3server.client.protocol import Tree
+from smb3server.client.protocol.messages import ServerError
 from smb3server.service.service import Service
 from smb3server.state.caller import token_of
 from smb3server.wire.create import CreateDisposition

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.cli.main import main
-from smb3server.config import options
+from smb3server.config.command_line import options
 from smb3server.process import capabilities
 from smb3server.process.capabilities import Sets
 
@@ -226,7 +226,7 @@ def test_the_file_of_the_service(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read if nothing is given. A file without shares is no mistake: they may come later."""
-    monkeypatch.setattr("smb3server.config.arguments.DEFAULT_FILE", tmp_path / "smb.toml")
+    monkeypatch.setattr("smb3server.config.command_line.arguments.DEFAULT_FILE", tmp_path / "smb.toml")
     assert Path("/etc/smb3server/smb3server.toml") == options.DEFAULT_FILE
     assert main(["check"]) == 2
     assert "nothing to share" in capsys.readouterr().err

@@ -17,7 +17,7 @@ import pytest
 
 from smb3server.cli import exits
 from smb3server.cli.main import main
-from smb3server.client import ClientSession
+from smb3server.client.protocol import ClientSession
 from tests.lab.remote import PASSWORD, Home, home
 
 ROOT = Path(__file__).parents[3]

@@ -12,8 +12,8 @@ import pytest
 
 from smb3server.cli import exits
 from smb3server.cli.main import main
-from smb3server.client.files import Tree
-from smb3server.remote.sync import connect
+from smb3server.client.protocol.tree import Tree
+from smb3server.client.sync import connect
 from smb3server.wire import attributes as attr
 from tests.lab.remote import PASSWORD, Home, home
 

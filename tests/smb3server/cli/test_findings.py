@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.cli.findings import verdict_lines
+from smb3server.admin import socket as admin_socket
 from smb3server.cli.running_server import find_sockets
-from smb3server.cli.status_tables import short_addresses
-from smb3server.status import admin_socket
+from smb3server.cli.status.tables import short_addresses
+from smb3server.doctor.findings import verdict_lines
 
 
 def test_a_long_verdict_has_short_lines() -> None:

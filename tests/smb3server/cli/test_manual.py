@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.cli.completion import SHELLS
-from smb3server.cli.manual import _escape, pages, write
+from smb3server.cli.itself.completion import SHELLS
+from smb3server.cli.itself.manual import _escape, pages, write
 from smb3server.cli.tree import COMMANDS
 
 PAGES = pages()
@@ -54,7 +54,7 @@ def test_pages_are_made_where_click_alone_is_installed(tmp_path: Path) -> None:
     """As when the wheel is built."""
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({FOREIGN!r}))\n"
-        f"from pathlib import Path; from smb3server.cli.manual import write; write(Path({str(tmp_path)!r}))"
+        f"from pathlib import Path; from smb3server.cli.itself.manual import write; write(Path({str(tmp_path)!r}))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=os.environ)
     made = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}

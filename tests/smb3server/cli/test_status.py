@@ -24,14 +24,14 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from smb3server.admin.rates import add_rates
+from smb3server.admin.socket import AdminSocket
 from smb3server.cli.main import main as cli_main
-from smb3server.cli.status_layout import Cell, Column, Table, fit, paragraph
-from smb3server.cli.status_live import screen
-from smb3server.cli.status_selection import Selection
-from smb3server.cli.status_tables import _TABLES, render
-from smb3server.client.files import READ_WRITE
-from smb3server.status.admin_socket import AdminSocket
-from smb3server.status.rates import add_rates
+from smb3server.cli.status.layout import Cell, Column, Table, fit, paragraph
+from smb3server.cli.status.live import screen
+from smb3server.cli.status.selection import Selection
+from smb3server.cli.status.tables import _TABLES, render
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.status.report import collect
 from smb3server.wire.create import CreateDisposition
 from tests.lab.scene import Scene, log_on, play
@@ -161,7 +161,7 @@ def test_sections_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_choosing_among_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("smb3server.status.admin_socket.runtime_directory", lambda: tmp_path / "run")
+    monkeypatch.setattr("smb3server.admin.socket.runtime_directory", lambda: tmp_path / "run")
     monkeypatch.setattr("smb3server.cli.running_server.USERS_RUNTIME_DIRECTORIES", tmp_path / "users")
     assert cli_main(["status"]) == 3
     assert "no server found; start one" in capsys.readouterr().err

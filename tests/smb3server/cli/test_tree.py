@@ -16,10 +16,10 @@ from pathlib import Path
 import click
 import pytest
 
+from smb3server.admin.socket import AdminSocket
 from smb3server.cli import exits
 from smb3server.cli.main import main
 from smb3server.cli.tree import COMMANDS, HEADINGS, TREE, find_command
-from smb3server.status.admin_socket import AdminSocket
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 60
@@ -270,8 +270,8 @@ def test_every_module_of_a_command_is_in_the_table() -> None:
 
 
 def test_the_bench_has_the_cases_of_its_examples() -> None:
-    from smb3server.cli.bench import command
-    from smb3server.tools.bench.cases import ALL
+    from smb3server.cli.lab.bench import command
+    from smb3server.lab.bench.cases import ALL
 
     named = re.findall(r"--cases (?:'([^']+)'|(\S+))", command.help or "")
     assert named and all((quoted or plain) in ALL for quoted, plain in named)

@@ -15,9 +15,10 @@ from click.testing import CliRunner
 from smb3server.auth.password_rules import EMPTY_HASH
 from smb3server.auth.users import nt_hash
 from smb3server.auth.users_file import StoredUser, parse_time, read_users
-from smb3server.cli import ask_server, users_store
+from smb3server.cli import ask_server
+from smb3server.cli.admin import users_store
 from smb3server.cli.tree import TREE
-from smb3server.config.arguments import parse_arguments
+from smb3server.config.command_line.arguments import parse_arguments
 
 PASSWORD = "correct horse"
 ME = pwd.getpwuid(os.geteuid()).pw_name

@@ -1,122 +1,114 @@
-"""A name with several addresses, and servers that do not speak SMB 2."""
+"""Addresses, names and credentials: what is taken, and what is refused with a remedy."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
-import socket
-import time
-from collections.abc import AsyncIterator
-from typing import Any
+import pickle
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from smb3server.client import transports
-from smb3server.client.transports import open_tcp, speaks_smb1
-
-ANSWER = b"\xffSMB\x72" + bytes(27) + b"\x01"
-
-
-@contextlib.asynccontextmanager
-async def listening(answer: bytes = b"", host: str = "127.0.0.1") -> AsyncIterator[int]:
-    writers: list[asyncio.StreamWriter] = []
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        if answer:
-            await reader.readexactly(4)
-            writer.write(answer)
-
-    async with await asyncio.start_server(accept, host, 0) as server:
-        yield server.sockets[0].getsockname()[1]
-        for writer in writers:
-            writer.transport.abort()
-
-
-def named(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    """Make ``both`` a name of these addresses."""
-
-    async def getaddrinfo(self: Any, host: str, port: int, **_: Any) -> list[Any]:
-        assert host == "both"
-        return [
-            (socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
-            for address in addresses
-        ]
-
-    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "getaddrinfo", getaddrinfo)
-
-
-def test_the_address_that_serves_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    named(monkeypatch, "127.0.0.2", "127.0.0.1")
-
-    async def test() -> None:
-        async with listening() as port:
-            transport = await open_tcp("both", port)
-            assert transport.peer_address == ("127.0.0.1", port)
-            transport.abort()
-
-    asyncio.run(test())
-
-
-def test_a_silent_address_costs_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    named(monkeypatch, "192.0.2.1", "127.0.0.1")
-    original = asyncio.selector_events.BaseSelectorEventLoop.sock_connect
-    silent: list[asyncio.Future[None]] = []
-
-    async def sock_connect(self: Any, sock: socket.socket, address: Any) -> None:
-        if address[0] == "192.0.2.1":
-            silent.append(asyncio.get_running_loop().create_future())
-            await silent[0]
-        await original(self, sock, address)
-
-    monkeypatch.setattr(asyncio.selector_events.BaseSelectorEventLoop, "sock_connect", sock_connect)
-
-    async def test() -> None:
-        async with listening() as port:
-            began, before = time.monotonic(), len(os.listdir("/proc/self/fd"))
-            transport = await open_tcp("both", port, timeout=30)
-            assert transport.peer_address[0] == "127.0.0.1"
-            assert time.monotonic() - began >= transports.ATTEMPT_DELAY
-            assert silent[0].cancelled()
-            transport.abort()
-            silent.clear()
-            with pytest.raises(TimeoutError):
-                await open_tcp("both", 1, timeout=2 * transports.ATTEMPT_DELAY)
-            await asyncio.sleep(0.1)
-            # The listener's end of the connection may be open still.
-            assert len(os.listdir("/proc/self/fd")) <= before + 1
-
-    asyncio.run(test())
-
-
-def test_the_most_telling_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    named(monkeypatch, "2001:db8::1", "127.0.0.1")
-
-    async def test() -> None:
-        with pytest.raises(ConnectionRefusedError):
-            await open_tcp("both", 1)
-
-    asyncio.run(test())
-
-
-def test_families_take_turns_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    named(monkeypatch, "::1", "::2", "::3", "192.0.2.1", "192.0.2.2", *(f"192.0.2.{last}" for last in range(3, 200)))
-    found = asyncio.run(transports.addresses_of("both", 445))
-    assert [entry[4][0] for entry in found] == [
-        "::1", "192.0.2.1", "::2", "192.0.2.2", "::3", "192.0.2.3", "192.0.2.4", "192.0.2.5",
-    ]  # fmt: skip
+from smb3server.client import credentials, errors, names
+from smb3server.client.address import Address, is_remote, parse
+from smb3server.wire.status import NtStatus, StatusError
 
 
 @pytest.mark.parametrize(
-    ("body", "found"),
-    [(ANSWER + b"\0\0", True), (ANSWER + b"\xff\xff", False), (b"\xfeSMB" + bytes(60), False), (b"HTTP", False)],
-    ids=["SMB 1", "another dialect", "SMB 2", "no SMB"],
+    ("text", "expected"),
+    [
+        ("smb://alice@nas/data/a/b", Address("nas", "data", "a/b", user="alice")),
+        ("smb://DOM;alice@nas:1445/data", Address("nas", "data", port=1445, user="alice", domain="DOM")),
+        ("smbd://alice:s%40c:ret@nas/data", Address("nas", "data", user="alice", password="s@c:ret")),
+        ("//nas/data/100%25?", Address("nas", "data", "100%25?")),
+        ("\\\\nas\\data\\a b", Address("nas", "data", "a b")),
+        ("smb://nas/data/a%20b%3F//./c/../d", Address("nas", "data", "a b?/d")),
+        ("smb://[fe80::1%25eth0]:5/d", Address("fe80::1%eth0", "d", port=5)),
+        ("CIFS://nas", Address("nas")),
+    ],
 )
-def test_smb_1_is_recognized(body: bytes, found: bool) -> None:
-    async def test() -> None:
-        async with listening(len(body).to_bytes(4, "big") + body) as port:
-            assert await speaks_smb1("127.0.0.1", port, 0.5) is found
-        assert not await speaks_smb1("127.0.0.1", port, 0.5)
+def test_addresses(text: str, expected: Address) -> None:
+    found = parse(text)
+    assert found == expected
+    assert is_remote(text)
+    assert "ret" not in repr(found)
+    assert parse(str(found)).place == found.place
 
-    asyncio.run(test())
+
+def test_addresses_of_one_connection() -> None:
+    assert parse("smb://NAS/Data/x").place == parse("//nas/DATA").place
+    assert parse("//nas/stra\u00dfe").place != parse("//nas/strasse").place
+    assert parse("//nas/data").place != parse("smb://u@nas/data").place
+
+
+@pytest.mark.parametrize(
+    "text", ["nas/data", "http://nas/x", "smb://", "smb:///data", "smb://n:0/x", "smb://n:99999/x", "smb://a/b/../.."]
+)
+def test_wrong_addresses(text: str) -> None:
+    with pytest.raises(ValueError, match=r"smb://|port|leads out"):
+        parse(text)
+
+
+@given(st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs", "Co"]), min_size=1, max_size=255))
+def test_every_local_name_comes_back_from_a_share(name: str) -> None:
+    if name in (".", ".."):
+        return
+    carried = names.to_share(name)
+    assert not set(carried) & set('"*:<>?\\|') and not carried.endswith((" ", "."))
+    assert names.from_share(carried) == name
+    part = names.part_of(name, "0123abcd")
+    assert len(os.fsencode(part)) <= 255 and len(part.encode("utf-16-le")) // 2 <= 255
+
+
+def test_a_path_never_leads_out() -> None:
+    assert names.clean("/a//./b/../c/") == "a/c"
+    for path in ("..", "a/../..", "../x", "a\0b"):
+        with pytest.raises(OSError, match=r"leads out|NUL"):
+            names.clean(path)
+
+
+def test_where_passwords_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("SMB3SERVER_PASSWORD", raising=False)
+    where = parse("smb://alice@nas/data")
+    with pytest.raises(credentials.CredentialsError, match="SMB3SERVER_PASSWORD"):
+        credentials.find(where)
+    assert credentials.find(where, ask=lambda question: question).password == "Password of alice for nas: "
+    file = credentials.default_file()
+    file.parent.mkdir()
+    file.write_text("[nas]\nuser = Alice\npassword = p%=w\ndomain = D\n[*]\nuser = bob\npassword = other\n")
+    file.chmod(0o644)
+    with pytest.raises(credentials.CredentialsError, match="chmod 600"):
+        credentials.find(where)
+    file.chmod(0o600)
+    assert credentials.find(where) == credentials.Login("alice", "p%=w", "D")
+    assert credentials.find(parse("//nas/data")) == credentials.Login("Alice", "p%=w", "D")
+    assert credentials.find(parse("//elsewhere/data")).user == "bob"
+    with pytest.raises(credentials.CredentialsError):
+        credentials.find(parse("smb://carol@nas/data"))
+    monkeypatch.setenv("SMB3SERVER_PASSWORD", "env")
+    assert credentials.find(where).password == "env"
+    assert credentials.find(where, password="given").password == "given"
+    assert credentials.find(where, file=file).password == "p%=w"
+    assert credentials.find(where, anonymous=True) == credentials.Login()
+    assert "env" not in repr(credentials.find(where))
+    plain = tmp_path / "mount"
+    plain.write_text("username=alice\npassword=q\n")
+    plain.chmod(0o600)
+    assert credentials.find(where, file=plain).password == "q"
+    plain.write_text("pasword=q\n")
+    with pytest.raises(credentials.CredentialsError, match="unknown key pasword"):
+        credentials.find(where, file=plain)
+
+
+def test_errors_are_those_of_python() -> None:
+    error = errors.of(StatusError(NtStatus.OBJECT_NAME_NOT_FOUND), "a/b")
+    assert isinstance(error, FileNotFoundError)
+    assert (error.errno, error.filename) == (2, "a/b")
+    assert isinstance(error, errors.RemoteError) and error.status_name == "STATUS_OBJECT_NAME_NOT_FOUND"
+    assert str(error) == "No such file or directory: 'a/b' (STATUS_OBJECT_NAME_NOT_FOUND)"
+    assert isinstance(errors.of(StatusError(NtStatus.ACCESS_DENIED)), PermissionError)
+    assert isinstance(errors.of(StatusError(NtStatus.DIRECTORY_NOT_EMPTY)), OSError)
+    both = pickle.loads(pickle.dumps(errors.of(StatusError(0xC0000035), "a", "b")))
+    assert isinstance(both, FileExistsError) and str(both).startswith("File exists: 'a' -> 'b'")

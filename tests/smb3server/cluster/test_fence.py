@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.connection import Client
-from smb3server.client.files import READ_WRITE, Tree
-from smb3server.client.transports import open_rdma
+from smb3server.client.protocol.connection import Client
+from smb3server.client.protocol.transports import open_rdma
+from smb3server.client.protocol.tree import READ_WRITE, Tree
 from smb3server.cluster.lease_keeper import Fence, boottime
 from smb3server.commands import read
 from smb3server.commands.create.opening import Opening
-from smb3server.config.arguments import parse_arguments
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.dispatch.fast_lane import SHORT_FORMS
 from smb3server.service.service import Service
 from smb3server.state.share import Share

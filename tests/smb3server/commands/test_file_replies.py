@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends.local import page_cache
-from smb3server.client import Client
-from smb3server.client.files import READ_WRITE, RemoteFile, Tree
+from smb3server.client.protocol import Client
+from smb3server.client.protocol.tree import READ_WRITE, RemoteFile, Tree
 from smb3server.net.tcp import TcpTransport
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import FileRange

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client import Client, open_rdma, open_tcp
+from smb3server.client.protocol import Client, open_rdma, open_tcp
 from smb3server.commands import read
 from smb3server.commands.fsctl.smbtorture import READ_RESPONSE_BODY_PADDING8
 from smb3server.crypto.encryption import SessionCipher

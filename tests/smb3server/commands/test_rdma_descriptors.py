@@ -11,8 +11,8 @@ from typing import Any, Never
 
 import pytest
 
-from smb3server.client import RemoteFile, ServerError, Tree
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol import RemoteFile, ServerError, Tree
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.commands import read as read_command
 from smb3server.commands import write as write_command
 from smb3server.wire.status import NtStatus

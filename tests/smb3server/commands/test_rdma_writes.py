@@ -6,7 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.files.caching import Caching
 from smb3server.wire import oplock_break
 from smb3server.wire.create import CreateDisposition

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from smb3server.cli.main import main as cli_main
-from smb3server.config.arguments import parse_arguments
+from smb3server.config.command_line.arguments import parse_arguments
+from smb3server.config.command_line.options import server_options
 from smb3server.config.error import ConfigError
-from smb3server.config.options import server_options
 from smb3server.config.reader import read_file
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smbdirect import native

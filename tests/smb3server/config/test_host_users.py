@@ -10,10 +10,10 @@ import pytest
 
 from smb3server.auth.users import nt_hash
 from smb3server.auth.users_file import StoredUser, change_users
-from smb3server.config.arguments import parse_arguments
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.config.error import ConfigError
-from smb3server.config.host_users import ALLOW_ROOT_VARIABLE, user_to_become
 from smb3server.config.model import Config, ShareConfig
+from smb3server.config.sources.host_users import ALLOW_ROOT_VARIABLE, user_to_become
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")
 OTHER = pwd.getpwnam("games")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.config.arguments import parse_arguments
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.config.error import ConfigError
 
 

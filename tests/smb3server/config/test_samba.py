@@ -14,7 +14,7 @@ import pytest
 from smb3server.cli.main import main
 from smb3server.config.error import Problems
 from smb3server.config.reader import read_document
-from smb3server.config.samba import SambaError, convert
+from smb3server.config.sources.samba import SambaError, convert
 
 CONF = """# A comment
 [global]

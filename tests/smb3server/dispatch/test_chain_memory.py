@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends.local import page_cache
-from smb3server.client import Client, Tree, open_tcp
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol import Client, Tree, open_tcp
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.dispatch import dispatcher
 from smb3server.wire import read_write
 from smb3server.wire.create import CreateDisposition

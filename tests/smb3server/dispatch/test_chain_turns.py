@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client import Client, open_tcp
+from smb3server.client.protocol import Client, open_tcp
 from smb3server.dispatch import dispatcher
 from smb3server.dispatch.request import HANDLERS, Request, Response
 from smb3server.process.turns import Turns

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.commands import read as read_command
 from smb3server.state.objects import SessionState
 from smb3server.state.share import Share

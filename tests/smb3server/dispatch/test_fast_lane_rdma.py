@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from smb3server.client import Client, ClientSession, RemoteFile, ServerError, Tree
-from smb3server.client.files import READ, READ_WRITE
-from smb3server.client.messages import Call
+from smb3server.client.protocol import Client, ClientSession, RemoteFile, ServerError, Tree
+from smb3server.client.protocol.messages import Call
+from smb3server.client.protocol.tree import READ, READ_WRITE
 from smb3server.commands import read as read_command
 from smb3server.wire import lock as lock_wire
 from smb3server.wire.create import CreateDisposition, CreateOptions

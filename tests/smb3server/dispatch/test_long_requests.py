@@ -20,8 +20,8 @@ from smb3server.backends import names
 from smb3server.backends.local import file_io, release, resolve, syscalls
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.local.metadata import MetadataStore
-from smb3server.client import Client, ServerError, Tree, open_tcp
-from smb3server.client.files import READ_WRITE, RemoteFile
+from smb3server.client.protocol import Client, ServerError, Tree, open_tcp
+from smb3server.client.protocol.tree import READ_WRITE, RemoteFile
 from smb3server.wire.create import CreateAction, CreateDisposition
 from smb3server.wire.create_contexts import ALLOCATION_SIZE, EA_BUFFER, RawContext
 from smb3server.wire.file_info import FileInfoClass

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.messages import ServerError
+from smb3server.client.protocol.messages import ServerError
 from smb3server.dispatch.measuring import CLASSES, OTHERS, READS, WRITES, Measuring, Timings
 from smb3server.dispatch.watchdog import Watchdog
 from smb3server.wire.create import Access, CreateDisposition

@@ -12,8 +12,8 @@ import pytest
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.client import Client, ServerError, open_rdma
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol import Client, ServerError, open_rdma
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings
 from smb3server.state.share import Share

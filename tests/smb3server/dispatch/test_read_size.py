@@ -12,12 +12,12 @@ import pytest
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.cli.status_tables import render
-from smb3server.client import Client, ClientSession, ServerError, Tree, open_rdma
-from smb3server.client.channels import BoundSession
-from smb3server.client.files import READ_WRITE
-from smb3server.client.negotiation import Offer
-from smb3server.config.arguments import parse_arguments
+from smb3server.cli.status.tables import render
+from smb3server.client.protocol import Client, ClientSession, ServerError, Tree, open_rdma
+from smb3server.client.protocol.channels import BoundSession
+from smb3server.client.protocol.negotiation import Offer
+from smb3server.client.protocol.tree import READ_WRITE
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.config.error import ConfigError
 from smb3server.server.server import Server
 from smb3server.service.listeners import transport_settings

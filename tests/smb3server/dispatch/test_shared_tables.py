@@ -14,8 +14,8 @@ import pytest
 
 from smb3server.access.descriptor import Sid
 from smb3server.auth.accounts import Accounts, Known
-from smb3server.client import Client, ServerError, Tree, open_tcp
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol import Client, ServerError, Tree, open_tcp
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.commands.info import rename
 from smb3server.rpc import lsarpc, pipes, samr, srvsvc
 from smb3server.wire.create import CreateDisposition

@@ -13,11 +13,11 @@ import pytest
 from smb3server.backends.local import file_io
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.local.share_root import ShareRoot
-from smb3server.client.files import READ_WRITE, RemoteFile, Tree
-from smb3server.client.messages import ServerError
-from smb3server.client.persistent import PersistentShare
-from smb3server.client.transports import open_tcp
-from smb3server.config.arguments import parse_arguments
+from smb3server.client.protocol.messages import ServerError
+from smb3server.client.protocol.persistent import PersistentShare
+from smb3server.client.protocol.transports import open_tcp
+from smb3server.client.protocol.tree import READ_WRITE, RemoteFile, Tree
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.service.service import Service
 from smb3server.wire import fsctl as wire
 from smb3server.wire.file_info import FileInfoClass

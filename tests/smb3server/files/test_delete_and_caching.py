@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client import ServerError
-from smb3server.client.files import READ_WRITE, RemoteFile
+from smb3server.client.protocol import ServerError
+from smb3server.client.protocol.tree import READ_WRITE, RemoteFile
 from smb3server.files.caching import HANDLE, READ
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.create_contexts import RawContext

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.auth.users import Account, nt_hash
-from smb3server.client import Client, open_rdma, open_tcp
-from smb3server.client.interfaces import ServerInterface, parse_interfaces, query_interfaces
+from smb3server.client.protocol import Client, open_rdma, open_tcp
+from smb3server.client.protocol.interfaces import ServerInterface, parse_interfaces, query_interfaces
 from smb3server.config.model import Config, ShareConfig
 from smb3server.net.interfaces import Interface, pack_interfaces
 from smb3server.service.service import Service

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.cli import status
-from smb3server.cli.status_selection import Selection
+from smb3server.cli.status import command as status
+from smb3server.cli.status.selection import Selection
 from smb3server.process.log_lines import (
     FORMAT,
     LINE,
@@ -170,7 +170,7 @@ def test_debug_lines_are_not_limited(log: Log) -> None:
 
 def test_a_report_reaches_the_terminal_escaped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     report = {"server": {"name": EVIL}, "sessions": [{"user": EVIL, EVIL: 1}]}
-    monkeypatch.setattr("smb3server.status.admin_socket.ask", lambda path, command, **arguments: report)
+    monkeypatch.setattr("smb3server.admin.socket.ask", lambda path, command, **arguments: report)
     shown = status._Asked(tmp_path, Selection()).shown()
     assert shown["server"]["name"].isprintable()
     assert all(part.isprintable() for part in (shown["sessions"][0]["user"], *shown["sessions"][0]))

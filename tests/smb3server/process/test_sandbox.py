@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client import Client, open_rdma
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol import Client, open_rdma
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.process import sandbox
 from smb3server.wire.create import CreateDisposition
 from smbdirect.providers.iwarp.provider import IwarpProvider

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.config.arguments import parse_arguments, parse_share
+from smb3server.config.command_line.arguments import parse_arguments, parse_share
 from smb3server.config.error import ConfigError
 from smb3server.service import stand_in
 from smb3server.state.ports import ShareChangeError

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.cli.share import read_settings
-from smb3server.client.files import READ_WRITE
-from smb3server.client.messages import ServerError
+from smb3server.cli.admin.share import read_settings
+from smb3server.client.protocol.messages import ServerError
+from smb3server.client.protocol.tree import READ_WRITE
+from smb3server.config.command_line.options import parse_options
 from smb3server.config.examination import examine
-from smb3server.config.options import parse_options
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client import Client, open_rdma
-from smb3server.client.interfaces import query_interfaces
+from smb3server.client.protocol import Client, open_rdma
+from smb3server.client.protocol.interfaces import query_interfaces
 from smb3server.net.host import ROCE_UDP_PORT
 from smb3server.server.server import Server
 from smb3server.service.listeners import Fabrics

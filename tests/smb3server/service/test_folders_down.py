@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.config.arguments import parse_arguments
+from smb3server.admin.socket import SOCKET_NAME, ask
+from smb3server.config.command_line.arguments import parse_arguments
+from smb3server.config.command_line.options import ServerOptions, parse_options
 from smb3server.config.error import ConfigError
 from smb3server.config.examination import examine
-from smb3server.config.options import ServerOptions, parse_options
 from smb3server.service import service as service_module
 from smb3server.service.service import Service
-from smb3server.status.admin_socket import SOCKET_NAME, ask
 from smb3server.wire.status import NtStatus
 from tests.lab.served import served
 from tests.lab.serving import make, serving, session_of, status_of_connect

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.admin.socket import ask
 from smb3server.auth.users import nt_hash
 from smb3server.auth.users_file import StoredUser, Users, change_users
-from smb3server.client import ClientSession
-from smb3server.client.messages import ServerError
+from smb3server.client.protocol import ClientSession
+from smb3server.client.protocol.messages import ServerError
 from smb3server.config.error import ConfigError
 from smb3server.service.service import Service
-from smb3server.status.admin_socket import ask
 from smb3server.wire.status import NtStatus
 from tests.lab.serving import READ, make, serving, session_of, status_of_connect, status_of_logon, status_of_open
 from tools.support import own_user

@@ -14,8 +14,8 @@ from typing import Any, get_args
 import pytest
 from click.testing import CliRunner
 
-from smb3server.cli import log_level, metrics, trace
-from smb3server.config.arguments import parse_arguments
+from smb3server.cli.server import log_level, metrics, trace
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.config.error import ConfigError
 from smb3server.config.schema import AuditEvent
 from smb3server.process import log_levels, log_output

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.cli.main import main as cli_main
-from smb3server.config.arguments import parse_arguments
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.config.error import ConfigError
 from smb3server.process import output
 from smb3server.process.state_lock import StateLock

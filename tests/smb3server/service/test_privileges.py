@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client import ServerError, Tree
-from smb3server.client.files import READ_WRITE
+from smb3server.admin import socket as admin_socket
+from smb3server.client.protocol import ServerError, Tree
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.config.reader import read_file
 from smb3server.process.capabilities import Capability, names
 from smb3server.service.privileges import Privileges, needed, start_only
 from smb3server.settings.cluster import ServiceConfig, VirtualAddress
-from smb3server.status import admin_socket
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.status import NtStatus
 from tests.lab.served import ROOT, Served, open_up, run, served
@@ -290,7 +290,7 @@ def test_acting_as_users_takes_capabilities_not_root() -> None:
         "capabilities.Change(Sets(kept, kept)).make()\n"
         "from smb3server.auth.users import Account\n"
         "from smb3server.config.error import ConfigError\n"
-        "from smb3server.config.host_users import check_host_users\n"
+        "from smb3server.config.sources.host_users import check_host_users\n"
         "from smb3server.config.model import Config\n"
         "from smb3server.config.values import unix_user\n"
         "from smb3server.backends.local.impersonate import may_act\n"

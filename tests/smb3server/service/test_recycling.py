@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.access.descriptor import EVERYONE, Acl, SecurityDescriptor, allow
-from smb3server.client.files import Tree
-from smb3server.client.messages import ServerError
+from smb3server.client.protocol.messages import ServerError
+from smb3server.client.protocol.tree import Tree
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.file_info import (

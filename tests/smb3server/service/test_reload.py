@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.files import READ_WRITE
-from smb3server.client.messages import ServerError
+from smb3server.client.protocol.messages import ServerError
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.service import effects

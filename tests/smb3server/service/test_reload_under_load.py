@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.client import Client, Tree, open_rdma, open_tcp
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol import Client, Tree, open_rdma, open_tcp
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.config.model import Config, ShareConfig
 from smb3server.service.service import Service
 from smb3server.state.share import Share

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import spnego
 
-from smb3server.client import Client, ClientSession, ServerError, open_rdma, open_tcp
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol import Client, ClientSession, ServerError, open_rdma, open_tcp
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.config.error import ConfigError
 from smb3server.service.service import Service
 from smb3server.wire.create import CreateDisposition

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client import Client, open_rdma, open_tcp
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol import Client, open_rdma, open_tcp
+from smb3server.client.protocol.tree import READ_WRITE
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.iwarp import IwarpProvider
 from tests.lab.services import configured, port_of, running

@@ -12,8 +12,8 @@ import pytest
 
 from smb3server.access.identity import Identity
 from smb3server.auth.users import Account, nt_hash
-from smb3server.client import Client, ServerError, Tree, open_tcp
-from smb3server.client.files import READ_WRITE, RemoteFile
+from smb3server.client.protocol import Client, ServerError, Tree, open_tcp
+from smb3server.client.protocol.tree import READ_WRITE, RemoteFile
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
 from smb3server.config.reader import read_file

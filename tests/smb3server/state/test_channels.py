@@ -7,9 +7,9 @@ import socket
 from pathlib import Path
 from typing import Any, cast
 
-from smb3server.client import Client, open_rdma, open_tcp
-from smb3server.client.channels import BoundSession
-from smb3server.config.arguments import parse_arguments
+from smb3server.client.protocol import Client, open_rdma, open_tcp
+from smb3server.client.protocol.channels import BoundSession
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.net.tcp import PEER_TIMEOUT, TcpTransport
 from smb3server.service.service import Service
 from smb3server.state.break_notifications import BreakNotifications

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client import Client
-from smb3server.client.messages import ServerError
+from smb3server.client.protocol import Client
+from smb3server.client.protocol.messages import ServerError
 from smb3server.net.host_lists import HostLists, parse
 from smb3server.process.log_lines import event_of
 from smb3server.process.log_output import JsonFormatter

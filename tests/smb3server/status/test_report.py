@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from smb3server.client import Tree
-from smb3server.client.files import READ_WRITE
+from smb3server.admin.rates import add_rates
+from smb3server.client.protocol import Tree
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.net.interfaces import Interface
-from smb3server.status.rates import add_rates
 from smb3server.status.report import collect
 from smb3server.wire.create import CreateDisposition
 from tests.lab.machine import interface

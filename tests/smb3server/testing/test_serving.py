@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from smb3server import remote
+from smb3server import client as remote
 from smb3server.backends.memory.backend import MemoryBackend
+from smb3server.client.sync import connect
 from smb3server.config.error import ConfigError
-from smb3server.remote.sync import connect
 from smb3server.testing import serve
 
 

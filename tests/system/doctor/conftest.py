@@ -21,15 +21,15 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoHosts]
     if reason is not None:
         pytest.skip(reason)
     for name, seconds in (
-        ("doctor_network.TIMEOUT", 0.5),
-        ("doctor_network.BANNER_TIMEOUT", 0.3),
-        ("doctor_share.CONNECT_TIMEOUT", 0.5),
-        ("doctor_fabrics.ATTEMPT_TIMEOUT", 0.5),
-        ("doctor_share.LOGON_TIMEOUT", 5.0),
-        ("doctor_transfer.STALL_TIMEOUT", 0.5),
+        ("network.TIMEOUT", 0.5),
+        ("network.BANNER_TIMEOUT", 0.3),
+        ("share.CONNECT_TIMEOUT", 0.5),
+        ("fabrics.ATTEMPT_TIMEOUT", 0.5),
+        ("share.LOGON_TIMEOUT", 5.0),
+        ("transfer.STALL_TIMEOUT", 0.5),
     ):
-        monkeypatch.setattr(f"smb3server.cli.{name}", seconds)
-    monkeypatch.setattr("smb3server.status.admin_socket.runtime_directory", lambda: tmp_path / "run")
+        monkeypatch.setattr(f"smb3server.doctor.{name}", seconds)
+    monkeypatch.setattr("smb3server.admin.socket.runtime_directory", lambda: tmp_path / "run")
     lab = TwoHosts(tmp_path)
     try:
         lab.up()

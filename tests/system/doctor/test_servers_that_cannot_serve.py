@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.cli.findings import EXIT_NO_RDMA, EXIT_RDMA
+from smb3server.admin.socket import SOCKET_NAME
+from smb3server.doctor.findings import EXIT_NO_RDMA, EXIT_RDMA
 from smb3server.process.state_lock import StateLock
-from smb3server.status.admin_socket import SOCKET_NAME
 from tests.lab.two_hosts import TwoHosts
 from tools.support import own_user
 

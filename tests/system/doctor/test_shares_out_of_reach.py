@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from smb3server.cli.findings import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN
+from smb3server.doctor.findings import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN
 from tests.lab.two_hosts import TwoHosts
 
 Said = dict[str, Any]

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.connection import Client
-from smb3server.client.files import READ_WRITE
-from smb3server.client.messages import ServerError
-from smb3server.client.persistent import PersistentShare
+from smb3server.client.protocol.connection import Client
+from smb3server.client.protocol.messages import ServerError
+from smb3server.client.protocol.persistent import PersistentShare
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.cluster.cluster import coordination_prefix
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store import Delete, Operation, Put

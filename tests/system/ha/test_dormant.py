@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.messages import ServerError
-from smb3server.client.persistent import OpenLost, PersistentShare
+from smb3server.client.protocol.messages import ServerError
+from smb3server.client.protocol.persistent import OpenLost, PersistentShare
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from smb3server.wire.status import NtStatus

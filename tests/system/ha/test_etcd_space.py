@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from smb3server.cli.doctor_config import examine_config
-from smb3server.cli.findings import Verdict
 from smb3server.cluster import upkeep as upkeep_module
 from smb3server.cluster.upkeep import Upkeep
+from smb3server.doctor.config import examine_config
+from smb3server.doctor.findings import Verdict
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.etcd_access import error_of
 from smb3server.persistence.etcd_health import MemberState, problems

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.connection import Client
-from smb3server.client.messages import ServerError
-from smb3server.client.persistent import PersistentShare
-from smb3server.client.transports import open_tcp
+from smb3server.client.protocol.connection import Client
+from smb3server.client.protocol.messages import ServerError
+from smb3server.client.protocol.persistent import PersistentShare
+from smb3server.client.protocol.transports import open_tcp
 from smb3server.net.interfaces import FAMILY_IPV4
 from smb3server.wire import share_redirect as redirect
 from smb3server.wire.header import HEADER_SIZE, Command

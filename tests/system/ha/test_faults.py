@@ -18,11 +18,11 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 
-from smb3server.client.connection import Client
-from smb3server.client.files import Tree
-from smb3server.client.messages import ServerError
-from smb3server.client.persistent import PersistentFile, PersistentShare
-from smb3server.client.transports import open_tcp
+from smb3server.client.protocol.connection import Client
+from smb3server.client.protocol.messages import ServerError
+from smb3server.client.protocol.persistent import PersistentFile, PersistentShare
+from smb3server.client.protocol.transports import open_tcp
+from smb3server.client.protocol.tree import Tree
 from smb3server.cluster.cluster import STARTUP_GRACE
 from smb3server.wire.create import CreateDisposition, ShareAccess
 from smb3server.wire.oplock_break import LeaseState

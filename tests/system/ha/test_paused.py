@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.files import RemoteFile, Tree
-from smb3server.client.messages import ServerError
-from smb3server.client.persistent import PersistentShare
-from smb3server.client.transports import open_tcp
+from smb3server.client.protocol.messages import ServerError
+from smb3server.client.protocol.persistent import PersistentShare
+from smb3server.client.protocol.transports import open_tcp
+from smb3server.client.protocol.tree import RemoteFile, Tree
 from smb3server.cluster.cluster import STARTUP_GRACE
 from smb3server.wire import read_write
 from smb3server.wire.header import HEADER, HEADER_SIZE, Command

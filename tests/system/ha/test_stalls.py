@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.persistent import PersistentShare
-from smb3server.client.transports import open_tcp
+from smb3server.client.protocol.persistent import PersistentShare
+from smb3server.client.protocol.transports import open_tcp
 from smb3server.cluster.lease_keeper import boottime
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store import Entry

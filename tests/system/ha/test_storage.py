@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.persistent import PersistentFile, PersistentShare
-from smb3server.client.transports import open_tcp
+from smb3server.client.protocol.persistent import PersistentFile, PersistentShare
+from smb3server.client.protocol.transports import open_tcp
 from smb3server.cluster.cluster import STARTUP_GRACE
 from tests.lab.nodes import PASSWORD, USER
 from tools.cluster import lab

@@ -19,8 +19,8 @@ from scapy.layers.inet6 import IPv6
 from scapy.packet import Packet
 from scapy.utils import rdpcap
 
-from smb3server.client.connection import Client
-from smb3server.client.transports import open_rdma
+from smb3server.client.protocol.connection import Client
+from smb3server.client.protocol.transports import open_rdma
 from smb3server.cluster.peers import Peer, parse
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.settings.store_url import parse_url

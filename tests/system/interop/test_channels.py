@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from smb3server.client import Client, open_tcp
-from smb3server.config.arguments import parse_arguments
+from smb3server.client.protocol import Client, open_tcp
+from smb3server.config.command_line.arguments import parse_arguments
+from smb3server.lab.proxy.proxy import Proxy
 from smb3server.service.service import Service
 from smb3server.state import objects
 from smb3server.status.report import collect
-from smb3server.tools.proxy.proxy import Proxy
 from smb3server.wire.status import NtStatus
 from smbdirect.providers.make import make_provider
 from tests.lab.impacket_channels import Channel

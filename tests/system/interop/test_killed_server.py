@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client import Client, RemoteFile, ServerError, Tree, open_rdma, open_tcp
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol import Client, RemoteFile, ServerError, Tree, open_rdma, open_tcp
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.wire import read_write
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smbdirect.errors import ConnectionLost, ProtocolError

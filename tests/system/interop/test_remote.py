@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from smb3server.cli.main import main
-from smb3server.client import Tree, connection, negotiation, session
-from smb3server.remote import connect
-from smb3server.remote.sync import connect as connect_sync
+from smb3server.client import connect
+from smb3server.client.protocol import Tree, connection, negotiation, session
+from smb3server.client.sync import connect as connect_sync
 from smb3server.wire import attributes as attr
 from smb3server.wire.negotiate import Dialect
 from tests.lab import kdc as kerberos

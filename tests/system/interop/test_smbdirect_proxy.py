@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.tools.proxy.proxy import Proxy, server_in_process
+from smb3server.lab.proxy.proxy import Proxy, server_in_process
 from smbdirect.providers.base import Provider
 from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.providers.make import make_provider

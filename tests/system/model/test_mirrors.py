@@ -24,10 +24,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, event, given, note, settings
 from hypothesis import strategies as st
 
-from smb3server.remote import connect, errors, names
-from smb3server.remote.mirror import Copier, Event, Options, Totals, copy_all
-from smb3server.remote.places import LocalPlace, Place, SharePlace
-from smb3server.remote.transfers import Progress
+from smb3server.client import connect, errors, names
+from smb3server.client.mirror import Copier, Event, Options, Totals, copy_all
+from smb3server.client.places import LocalPlace, Place, SharePlace
+from smb3server.client.transfers import Progress
 from tests.lab import mirror_model as model
 from tests.lab.mirror_model import Map, Node, Rules
 from tests.lab.mirrors import Ears

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from smb3server.client import RemoteFile, ServerError, Tree
+from smb3server.client.protocol import RemoteFile, ServerError, Tree
 from smb3server.settings.server import Settings
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.create_contexts import LEASE_V2_CODEC, REQUEST_LEASE, LeaseV2, RawContext

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client import Client, open_rdma, open_tcp
-from smb3server.client.messages import ServerError
-from smb3server.config.arguments import parse_arguments
+from smb3server.client.protocol import Client, open_rdma, open_tcp
+from smb3server.client.protocol.messages import ServerError
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.config.error import ConfigError
 from smb3server.net.host_lists import HostLists, parse
 from smb3server.service.service import Service

@@ -16,8 +16,8 @@ from smb3server.backends.base import FolderNotRead
 from smb3server.backends.local import case_cache
 from smb3server.backends.local.case_cache import CaseCache
 from smb3server.backends.local.folder_names import FolderNames
-from smb3server.client import Client, ServerError, Tree, open_tcp
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol import Client, ServerError, Tree, open_tcp
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.process.long_work import LongWork
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.status import NtStatus

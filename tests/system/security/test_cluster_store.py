@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from smb3server.client.connection import Client
-from smb3server.client.messages import ServerError
-from smb3server.client.transports import open_tcp
+from smb3server.client.protocol.connection import Client
+from smb3server.client.protocol.messages import ServerError
+from smb3server.client.protocol.transports import open_tcp
 from smb3server.cluster.view import coordination_prefix
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.seal import Seal

@@ -20,11 +20,13 @@ from typing import NamedTuple
 
 import pytest
 
+from smb3server.admin.socket import SOCKET_NAME
 from smb3server.auth.users import Account, nt_hash
 from smb3server.config.model import Config, ShareConfig
 from smb3server.discovery import announcer, wsd
 from smb3server.net import http
 from smb3server.net.host_lists import HostLists
+from smb3server.observing import metrics_port
 from smb3server.rpc import tcp as rpc_tcp
 from smb3server.service.service import Service
 from smb3server.settings.discovery import DiscoveryConfig
@@ -32,8 +34,6 @@ from smb3server.settings.observing import MetricsSettings
 from smb3server.settings.server import Settings
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
-from smb3server.status import metrics_port
-from smb3server.status.admin_socket import SOCKET_NAME
 from smb3server.web import serving
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.iwarp import provider as iwarp

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.admin import socket as admin_socket
+from smb3server.admin.socket import AdminSocket, ask, running
 from smb3server.auth.users_file import UsersFileError, change_users
-from smb3server.config import stored_shares
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
+from smb3server.config.sources import stored_shares
+from smb3server.observing.trace import Trace, Wanted, parse_client
 from smb3server.process.log_output import open_append
 from smb3server.service.privileges import Privileges
 from smb3server.service.state_directory import StateDirectory
-from smb3server.status import admin_socket
-from smb3server.status.admin_socket import AdminSocket, ask, running
-from smb3server.status.trace import Trace, Wanted, parse_client
 
 ROOT = Path(__file__).parents[3]
 STRANGER = 54321

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.admin import socket as admin
+from smb3server.admin.socket import AdminSocket, running
 from smb3server.auth.users import nt_hash
 from smb3server.auth.users_file import read_users
 from smb3server.cli.main import main as cli_main
-from smb3server.config.arguments import parse_arguments
+from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.config.error import ConfigError
 from smb3server.config.reader import read_file
-from smb3server.status import admin_socket as admin
-from smb3server.status.admin_socket import AdminSocket, running
 from tests.lab.served import ROOT, run, served
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="files of others need root")
@@ -148,7 +148,7 @@ def test_a_password_is_asked_for(tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from smb3server.auth.users import nt_hash\n"
-        "from smb3server.config.arguments import parse_arguments\n"
+        "from smb3server.config.command_line.arguments import parse_arguments\n"
         f"config = parse_arguments(['--share', 'd={tmp_path}', '--user', 'u'])\n"
         f"sys.exit(0 if config.accounts[0].nt_hash == nt_hash({PASSWORD!r}) else 3)\n"
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.config.model import Config
 from smb3server.config.schema import Document
 from smb3server.config.sections import keys_of

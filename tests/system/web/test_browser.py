@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.messages import ServerError
+from smb3server.client.protocol.messages import ServerError
 from smb3server.wire.create import CreateDisposition
 from tools.web_pictures.browser import Browser, browser, why_not
 from tools.web_pictures.scene import ADMIN, PASSWORD, READ_WRITE, USER, busy, serving, session, url

@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
+from smb3server.lab.bench import machine
+from smb3server.lab.bench.errors import BenchError
+from smb3server.lab.bench.interruption import interruptible
 from smb3server.process import output
-from smb3server.tools.bench import machine
-from smb3server.tools.bench.errors import BenchError
-from smb3server.tools.bench.interruption import interruptible
 from tools.bench.quick import record
 from tools.bench.quick.measure import CASES_OF_QUICK, Costs, Quick, bench
 

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from smb3server.tools.bench import servers
-from smb3server.tools.bench.accounting import server_seconds
-from smb3server.tools.bench.cases import CASES, PROTECTIONS, Case, bulk, small
-from smb3server.tools.bench.client import Client, Running, Target, build
-from smb3server.tools.bench.errors import BenchError
+from smb3server.lab.bench import servers
+from smb3server.lab.bench.accounting import server_seconds
+from smb3server.lab.bench.cases import CASES, PROTECTIONS, Case, bulk, small
+from smb3server.lab.bench.client import Client, Running, Target, build
+from smb3server.lab.bench.errors import BenchError
 
 _REPETITIONS = 2
 """Counts are taken so often, and the lowest is kept: a message that arrives in two pieces costs a call more."""
@@ -102,7 +102,7 @@ class Bench:
     @contextlib.contextmanager
     def _running(self, target: Target, quick: Quick, operations: int) -> Iterator[Running]:
         if quick.fabric:
-            generator = (sys.executable, "-m", "smb3server.tools.bench.rdma_client", "--fabric", quick.fabric)
+            generator = (sys.executable, "-m", "smb3server.lab.bench.rdma_client", "--fabric", quick.fabric)
             target = target._replace(port=target.ports[quick.fabric], generator=generator)
         try:
             with self._client.connected(target, (*quick.case.options, "-T", "30", "-c", str(operations))) as running:

@@ -7,7 +7,7 @@ import platform
 from pathlib import Path
 from typing import NamedTuple
 
-from smb3server.tools.bench.errors import BenchError
+from smb3server.lab.bench.errors import BenchError
 from smbdirect import native
 from tools.bench.quick.measure import Costs
 

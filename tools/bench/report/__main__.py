@@ -16,12 +16,12 @@ import os
 import sys
 from pathlib import Path
 
+from smb3server.lab.bench import interpreter, machine, page
+from smb3server.lab.bench.errors import BenchError
+from smb3server.lab.bench.figures import ROUNDS_FOR_VERDICT
+from smb3server.lab.bench.interruption import interruptible
+from smb3server.lab.bench.servers import ROOT, samba_version
 from smb3server.process import output
-from smb3server.tools.bench import interpreter, machine, page
-from smb3server.tools.bench.errors import BenchError
-from smb3server.tools.bench.figures import ROUNDS_FOR_VERDICT
-from smb3server.tools.bench.interruption import interruptible
-from smb3server.tools.bench.servers import ROOT, samba_version
 from tools.bench.report import plots, run, text
 from tools.bench.report.plan import IMPACKET, SAMBA, SIZES, TCP, Section, sections
 from tools.bench.report.store import Results, read, save

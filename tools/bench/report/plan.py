@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from smb3server.tools.bench.cases import CASES, CROWDS, Case, bulk, small
+from smb3server.lab.bench.cases import CASES, CROWDS, Case, bulk, small
 
 TCP, SAMBA, IMPACKET = "smb3server", "Samba", "impacket"
 IWARP, ROCE, LOOPBACK = "iWARP", "RoCEv2", "loopback"

@@ -10,8 +10,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from smb3server.tools.bench.cases import size_name
-from smb3server.tools.bench.figures import Sample
+from smb3server.lab.bench.cases import size_name
+from smb3server.lab.bench.figures import Sample
 from tools.bench.report.plan import DEPTHS, IMPACKET, IWARP, LOOPBACK, ROCE, SAMBA, SIZES, TCP, Point
 from tools.bench.report.store import Results
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from smb3server.tools.bench import idle, servers
-from smb3server.tools.bench.client import Client, Target, build
-from smb3server.tools.bench.errors import BenchError
+from smb3server.lab.bench import idle, servers
+from smb3server.lab.bench.client import Client, Target, build
+from smb3server.lab.bench.errors import BenchError
 from tools.bench.report.plan import IMPACKET, IWARP, LOOPBACK, ROCE, SAMBA, TCP, Point, Section
 from tools.bench.report.store import Results, save
 
@@ -53,7 +53,7 @@ def targets(
         fabrics = [name for name, target in (("iwarp", IWARP), ("roce", ROCE)) if target in wanted]
         tcp = stack.enter_context(servers.ours(root / "ours", python, prefix, megabytes, ",".join(fabrics) or "off"))
         found[TCP] = tcp
-        generator = (python, "-m", "smb3server.tools.bench.rdma_client", "--fabric")
+        generator = (python, "-m", "smb3server.lab.bench.rdma_client", "--fabric")
         for fabric, name in (("iwarp", IWARP), ("roce", ROCE)):
             if fabric in fabrics:
                 found[name] = tcp._replace(name=name, port=tcp.ports[fabric], generator=(*generator, fabric))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from smb3server.tools.bench.cases import Case
-from smb3server.tools.bench.errors import BenchError
-from smb3server.tools.bench.figures import Sample
-from smb3server.tools.bench.idle import Idle
+from smb3server.lab.bench.cases import Case
+from smb3server.lab.bench.errors import BenchError
+from smb3server.lab.bench.figures import Sample
+from smb3server.lab.bench.idle import Idle
 from tools.bench.report.plan import Point
 
 

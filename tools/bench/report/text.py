@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from smb3server.tools.bench import page
-from smb3server.tools.bench.figures import Sample
-from smb3server.tools.bench.idle import BUSY_CASE
+from smb3server.lab.bench import page
+from smb3server.lab.bench.figures import Sample
+from smb3server.lab.bench.idle import BUSY_CASE
 from tools.bench.report.plan import SAMBA, TCP, Point
 from tools.bench.report.store import Results
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from smb3server.tools.pcap.capture import CaptureError
-from smb3server.tools.pcap.judge import judge_capture
+from smb3server.lab.pcap.capture import CaptureError
+from smb3server.lab.pcap.judge import judge_capture
 from tools.fuzz import seeds
 from tools.fuzz.capture_records import block, mutate
 from tools.fuzz.memory_file import MemoryFile

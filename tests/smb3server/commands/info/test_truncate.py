@@ -13,8 +13,8 @@ import pytest
 
 from smb3server.backends.local import release
 from smb3server.backends.local.handle import LocalHandle
-from smb3server.client import Client, ServerError, open_tcp
-from smb3server.client.files import READ_WRITE
+from smb3server.client.protocol import Client, ServerError, open_tcp
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.status import NtStatus

@@ -1,0 +1,1 @@
+"""Commands that administer users, shares, sessions and files."""

@@ -1,0 +1,1 @@
+"""Commands of the lab: captures, conformance, the proxy, the bench, the check of a NIC."""

@@ -1,0 +1,203 @@
+"""Run the server, from its parsed command line to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from smb3server.cli.exits import EXIT_USAGE, CommandError
+from smb3server.config.command_line.arguments import read_options
+from smb3server.config.command_line.options import ServerOptions
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config
+from smb3server.config.sources.passwords import hide_arguments, read_text
+from smb3server.doctor import mount_commands
+from smb3server.process import garbage as collector
+from smb3server.process import log_levels, log_output, state_lock
+from smb3server.process.service_manager import SOCKETS_VARIABLE, ServiceManager, passed_sockets
+from smb3server.service.privileges import Privileges
+from smb3server.service.service import Service
+from smb3server.service.tcp_ports import check_free
+from smbdirect.errors import ProviderError
+
+if TYPE_CHECKING:
+    from smb3server.cluster.fencer import Fencer
+
+log = logging.getLogger(__name__)
+
+
+def commands(service: Service) -> list[str]:
+    """Return commands that reach the first share, ready to copy."""
+    config = service.config
+    share = next((entry for entry in config.shares if service.shares.find(entry.name)), None)
+    if share is None:
+        return []
+    interfaces = service.server.interfaces.interfaces
+    addresses = [str(entry.address) for entry in interfaces if not entry.loopback]
+    # A cluster's share is served at its service's address, by the node that currently has the service.
+    virtual = [
+        str(entry.address)
+        for served in config.cluster.services
+        if served.name == share.service
+        for entry in served.addresses
+    ]
+    return mount_commands.commands(
+        mount_commands.Reach(
+            share.name,
+            next((account.name for account in config.accounts if share.admits(account)), ""),
+            virtual[0] if virtual else mount_commands.choose_host(config.listen, addresses),
+            service.listeners[0].address[1],
+            virtual or addresses,
+            [(fabric, *listener.address) for fabric, listener in service.fabrics.listeners],
+        )
+    )
+
+
+def _describe(service: Service) -> str:
+    """Return what the service manager shows of a running server."""
+    server = service.server
+    counts = (("share", server.share_list), ("session", server.sessions.by_id), ("connection", server.connection_list))
+    text = ", ".join(f"{len(table)} {name}{'' if len(table) == 1 else 's'}" for name, table in counts)
+    return "; ".join([text, *(f"share {name} is down: {why}" for name, why in service.shares.down.items())])
+
+
+def terminal_is_gone(had: bool) -> bool:
+    """Return whether the terminal that the server was started at was closed. ``had``: whether there was one.
+
+    A terminal that hangs up sends SIGHUP as well, but it answers no longer.
+    """
+    return had and not any(os.isatty(descriptor) for descriptor in (0, 1, 2))
+
+
+async def serve(
+    config: Config,
+    privileges: Privileges,
+    manager: ServiceManager,
+    read: Callable[[], Config] | None = None,
+    fencer: Fencer | None = None,
+) -> int:
+    """Run until SIGTERM, SIGINT or the end of the terminal, and return the exit status.
+
+    SIGHUP reads the configuration again by ``read``. ``fencer`` is that of a cluster's node, if it has one. Raises
+    ``CommandError`` if it cannot start.
+    """
+    try:
+        sockets = passed_sockets()
+    except ValueError as error:
+        raise CommandError(str(error), EXIT_USAGE) from error
+    service = Service(config, privileges, read, sockets, manager, fencer)
+    if config.command_line_passwords:
+        service.notes.append(
+            "a password was on the command line, where other users of this host may have seen it; --user NAME asks for "
+            "it, --password-file reads it"
+        )
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    had_terminal = not terminal_is_gone(True)
+    reloads: set[asyncio.Task[None]] = set()
+
+    def hung_up() -> None:
+        if terminal_is_gone(had_terminal):
+            stop.set()
+            return
+        task = loop.create_task(_reload(service))
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, hung_up)
+    service.on_stop = stop.set
+    try:
+        await service.start()
+    except (ConfigError, OSError, ProviderError) as error:
+        manager.failed(str(error))
+        await service.stop()
+        raise CommandError(str(error)) from error
+    down = service.shares.down
+    for share in service.config.shares:
+        why = f"down: {down[share.name]}" if share.name in down else share.path
+        print(f"share {share.name}: {why}{' (read-only)' if share.read_only else ''}")
+    for choice in service.fabrics.choices:
+        print(f"rdma: {choice}")
+    for note in service.notes:
+        print(f"note: {note}")
+    for line in commands(service):
+        print(line)
+    collector.freeze()
+    print("ready", ", ".join(service.addresses()), flush=True)
+    lacking = "".join(f"; share {name} is down: {why}" for name, why in down.items())
+    manager.ready(f"serves {', '.join(service.addresses())}{lacking}")
+    manager.keep_informed(lambda: _describe(service))
+    await stop.wait()
+    manager.stopping()
+    await service.stop()
+    manager.close()
+    return 0
+
+
+async def _reload(service: Service) -> None:
+    """Reload as SIGHUP asks. What is wrong is in the log, and the server goes on as it was."""
+    try:
+        await service.reload()
+    except ConfigError:
+        log.error("the configuration was not reloaded; remedy: mend it, then `smb3server reload`")
+
+
+def start_log(config: Config) -> None:
+    """Begin to log as configured. Raises ``ConfigError``."""
+    try:
+        log_output.start(log_levels.parse(config.log_level), config.log.file, config.log.format)
+    except OSError as error:
+        raise ConfigError(f"log_file {config.log.file}: {error.strerror}") from error
+
+
+def _fencer(config: Config) -> Fencer | None:
+    """Start the helper that fences silent nodes, if this is a node of a cluster with a ``fence_command``."""
+    cluster = config.cluster
+    if not cluster.url or not cluster.fence_command:
+        return None
+    from smb3server.cluster.fencer import Fencer
+
+    return Fencer(cluster.fence_command, cluster.fence_timeout)
+
+
+def _check_ports(config: Config) -> None:
+    """Check that nobody else has the ports. Raises ``CommandError``: another start may find them free."""
+    if config.state is not None and state_lock.user_of(config.state):
+        return  # Another server has the state as well, and that says more.
+    try:
+        check_free(config.listen, config.port)
+    except ConfigError as error:
+        raise CommandError(str(error)) from error
+
+
+def run(options: ServerOptions) -> int:
+    """Run the server until a signal, and return the exit status. Raises ``CommandError``."""
+    try:
+        # Passwords are asked for once. The file is read anew with each reload.
+        command_line = read_options(options)
+        config = command_line.read()
+        hide_arguments(config.command_line_passwords)
+        for path in config.secret_files:
+            read_text(path)
+        if not os.environ.get(SOCKETS_VARIABLE):
+            _check_ports(config)
+        # Before the privileges are gone that its command may need.
+        fencer = _fencer(config)
+        privileges = Privileges(config)
+        privileges.restrict()
+        start_log(config)
+    except ConfigError as error:
+        raise CommandError(str(error), EXIT_USAGE) from error
+    manager = ServiceManager.of_process()
+    try:
+        # uvloop is optional, and exists on Linux with CPython only.
+        import uvloop
+    except ImportError:
+        return asyncio.run(serve(config, privileges, manager, command_line.read, fencer))
+    return int(uvloop.run(serve(config, privileges, manager, command_line.read, fencer)))

@@ -1,0 +1,1 @@
+"""``smb3server status``."""

@@ -1,0 +1,123 @@
+"""Who logs on: the password from the caller, the environment, a file of the user, or the terminal."""
+
+from __future__ import annotations
+
+import configparser
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from smb3server.client.address import Address
+from smb3server.process.secret_files import SecretFileError, read_secret
+
+PASSWORD_VARIABLE = "SMB3SERVER_PASSWORD"
+KEYS = {"user": "user", "username": "user", "password": "password", "domain": "domain"}
+"""Keys of a file with credentials; ``username`` as in those of mount.cifs(8)."""
+
+
+class CredentialsError(ValueError):
+    """No password was found, or a file with passwords was refused; the text has the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """An account. Without a user it is anonymous, or whoever has the Kerberos ticket."""
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    domain: str = ""
+    kerberos: str = ""
+    """The server's name in Kerberos; empty for NTLM."""
+    guest: bool = False
+    """Whether the server may make a guest of this user, whose messages nobody can sign."""
+
+
+def default_file() -> Path:
+    """Return the user's file with credentials."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "smb3server" / "credentials"
+
+
+def read(path: Path, host: str) -> dict[str, str]:
+    """Return user, password and domain for ``host`` from a file; empty if it has none.
+
+    The file has lines ``key = value``, below a line ``[HOST]`` for each server, or without one for all of them. Others
+    must not be able to read it. Raises ``CredentialsError``.
+    """
+    parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), default_section="\0")
+    try:
+        text = read_secret(path).decode()
+        parser.read_string(text if text.lstrip().startswith("[") else f"[*]\n{text}", str(path))
+    except (SecretFileError, UnicodeDecodeError, configparser.Error) as error:
+        raise CredentialsError(str(error).replace("\n", " ")) from error
+    for section in (host, host.lower(), "*"):
+        if parser.has_section(section):
+            found = dict(parser.items(section))
+            if unknown := found.keys() - KEYS.keys():
+                raise CredentialsError(f"{path}: unknown key {min(unknown)}; the keys are user, password and domain")
+            return {KEYS[key]: value for key, value in found.items()}
+    return {}
+
+
+def find(
+    address: Address,
+    *,
+    user: str | None = None,
+    password: str | None = None,
+    domain: str | None = None,
+    kerberos: bool = False,
+    kerberos_name: str | None = None,
+    guest: bool = False,
+    anonymous: bool = False,
+    file: Path | None = None,
+    variable: str | None = PASSWORD_VARIABLE,
+    ask: Callable[[str], str] | None = None,
+) -> Login:
+    """Return the account for a server.
+
+    The places of a password are, in this order: ``password``, the address, ``file``, the environment's ``variable``,
+    the user's file (``default_file``), and ``ask``, which is called with a question. Raises ``CredentialsError`` if
+    there is none.
+    """
+    user, domain = user or address.user, domain or address.domain
+    if anonymous:
+        return Login()
+    if kerberos:
+        return Login(user, password or address.password or "", domain, kerberos_name or address.host)
+    if guest:
+        return Login(user or "guest", password or address.password or "", domain, guest=True)
+    given = password if password is not None else address.password
+    if given is None:
+        given, user, domain = _look_up(address, file, variable, user, domain)
+    if not user:
+        raise CredentialsError(
+            f"no user for {address.host}; write smb://USER@{address.host}/..., or ask for guest, anonymous or kerberos"
+        )
+    if given is None and ask is not None:
+        given = ask(f"Password of {user} for {address.host}: ")
+    if given is None:
+        raise CredentialsError(
+            f"no password for {user} at {address.host}; {f'set {variable}, or ' if variable else ''}write it to"
+            f" {default_file()} (mode 600), below [{address.host}]"
+        )
+    return Login(user, given, domain)
+
+
+def _look_up(
+    address: Address, file: Path | None, variable: str | None, user: str, domain: str
+) -> tuple[str | None, str, str]:
+    """Return password, user and domain of files and environment. A file's password is only for the file's user."""
+    places: list[dict[str, str]] = []
+    if file is not None:
+        places.append(read(file, address.host))
+    if variable is not None and variable in os.environ:
+        places.append({"password": os.environ[variable]})
+    if file is None and default_file().exists():
+        places.append(read(default_file(), address.host))
+    for found in places:
+        if not user or found.get("user", user).casefold() == user.casefold():
+            named = user or found.get("user", "")
+            if "password" in found:
+                return found["password"], named, domain or found.get("domain", "")
+    return None, user, domain

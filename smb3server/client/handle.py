@@ -1,0 +1,413 @@
+"""One open of a file, over connections that may come and go, and its data in pieces that are in flight together."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+from smb3server.client import errors
+from smb3server.client.lasting import Lasting
+from smb3server.client.link import PIECE, Channel, Link
+from smb3server.client.protocol.tree import SHARE_ALL, RemoteFile, Tree
+from smb3server.wire.create import Access, CreateDisposition
+from smb3server.wire.create_contexts import RawContext
+from smb3server.wire.file_info import (
+    BASIC,
+    END_OF_FILE,
+    STANDARD,
+    BasicInformation,
+    EndOfFileInformation,
+    FileInfoClass,
+    RenameInformation,
+    encode_rename,
+)
+from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import Buffer
+from smbdirect.errors import ConnectionLost
+
+T = TypeVar("T")
+_CHANGES = int(Access.GENERIC_WRITE | Access.WRITE_DATA | Access.APPEND_DATA | Access.GENERIC_ALL)
+_FORGOTTEN = frozenset(
+    [
+        NtStatus.OBJECT_NAME_NOT_FOUND,
+        NtStatus.OBJECT_PATH_NOT_FOUND,
+        NtStatus.INVALID_PARAMETER,
+        NtStatus.ACCESS_DENIED,
+        NtStatus.FILE_CLOSED,
+        NtStatus.NOT_SUPPORTED,
+    ]
+)
+"""Statuses of a server that does not have the open any more. [MS-SMB2 3.3.5.9.7, 3.3.5.9.12]"""
+
+
+class Handle:
+    """An open; ``open_handle`` makes one.
+
+    If the connection is lost, what was not answered is repeated on the next one. An open that may change the file is
+    durable, or persistent, where the server grants that, and is reclaimed. Otherwise it is opened by its name again: a
+    file that is only read must not have changed meanwhile, and one that was written must have been flushed since. If
+    it was not, the server may have lost what it acknowledged: each operation raises ``LostWritesError``, until
+    ``go_back``.
+    """
+
+    def __init__(
+        self, link: Link, path: str, name: str, access: int, options: int, share: int, durable: bool = True
+    ) -> None:
+        """``durable``: whether an open that may change the file asks for a durable handle where it gets no persistent
+        one."""
+        self.link = link
+        self.path = path
+        """The name for people."""
+        self._name = self._opened_as = name
+        self._next_name = name
+        """Differs while a rename is not answered."""
+        self._access, self._options, self._share = access, options, share
+        # Invariant: ``_file`` is an open of the session of ``_made_on``; None if it is closed. In another session the
+        # same FileId may be that of another file.
+        self._file: RemoteFile | None = None
+        self._made_on: Channel | None = None
+        self._first: RemoteFile | None = None
+        self._opening = asyncio.Lock()
+        self._lasting = Lasting(only_persistent=not durable) if access & _CHANGES else None
+        # Invariant: _changes counts the changes that the server has acknowledged, of which the first _flushed are on
+        # its disk.
+        self._changes = self._flushed = 0
+
+    @property
+    def file(self) -> RemoteFile:
+        """The open as it was made first: its size, times and attributes."""
+        assert self._first is not None
+        return self._first
+
+    async def open(self, disposition: int, attributes: int) -> None:
+        """Open the file for the first time."""
+
+        async def attempt() -> None:
+            control = await self.link.ready()
+            self._file = await self._create(control, disposition, attributes)
+            self._made_on = control
+
+        # A repeated CREATE would find the file that the first one made.
+        await (attempt() if disposition == CreateDisposition.CREATE else self.link.until_done(attempt))
+        self._first = self._file
+
+    async def _create(
+        self,
+        control: Channel,
+        disposition: int,
+        attributes: int = 0,
+        reclaimed: RemoteFile | None = None,
+        name: str | None = None,
+    ) -> RemoteFile:
+        """Send CREATE: to open the file, or to reclaim ``reclaimed``, an open of a connection that is lost."""
+        lasting = self._lasting
+        asked: list[RawContext] = []
+        oplock = 0
+        if lasting is not None:
+            asked, oplock = lasting.request(control.tree) if reclaimed is None else lasting.reclaim(reclaimed)
+            self.link.leases[lasting.lease_key] = lasting.broken
+        file = await self.link.answered(
+            control.tree,
+            lambda tree: tree.create(
+                self._name if name is None else name,
+                self._access,
+                disposition,
+                self._options,
+                self._share,
+                attributes=attributes,
+                contexts=asked,
+                oplock=oplock,
+            ),
+        )
+        if lasting is not None and reclaimed is None:
+            lasting.opened(file)
+        return file
+
+    async def _open_again(self, control: Channel, before: RemoteFile, first: RemoteFile) -> RemoteFile:
+        """Return the open in a new session: reclaimed, or made by its name."""
+        if self._lasting is not None and self._lasting.granted:
+            for name in dict.fromkeys((self._name, self._next_name)):
+                try:
+                    found = await self._create(control, CreateDisposition.OPEN, reclaimed=before, name=name)
+                except StatusError as error:
+                    if error.status not in _FORGOTTEN:
+                        raise
+                else:
+                    self._name = name
+                    return found
+        if self._changes > self._flushed:
+            raise LostWritesError(self.path)
+        found = await self._create(control, CreateDisposition.OPEN)
+        if not self._access & _CHANGES and _version(found) != _version(first):
+            reason = "the file was changed while the connection was lost"
+            raise errors.make(errno.ESTALE, self.path, reason=reason)
+        return found
+
+    def go_back(self) -> None:
+        """Give up what was written since the last flush: the caller will write it again."""
+        self._flushed = self._changes
+
+    async def _attached(self) -> tuple[Channel, RemoteFile]:
+        """Return the open and the link's channel, which are of the same session; open it anew in a new session.
+
+        They stay so until the caller waits for something.
+        """
+        while True:
+            control = await self.link.ready()
+            async with self._opening:
+                if self._file is None or self._first is None:
+                    raise errors.make(errno.EBADF, self.path, reason="the file is closed")
+                if self._made_on is not control:
+                    self._file = await self._open_again(control, self._file, self._first)
+                    self._made_on = control
+                if self.link.is_current(control):
+                    return control, self._file
+
+    async def do(self, work: Callable[[Tree, RemoteFile], Awaitable[T]]) -> T:
+        """Do something with the open that may be repeated if its answer is lost."""
+
+        async def attempt() -> T:
+            control, file = await self._attached()
+            return await self.link.answered(control.tree, lambda tree: work(tree, file))
+
+        with errors.named(self.path):
+            return await self.link.until_done(attempt)
+
+    async def _piece(self, work: Callable[[Tree, RemoteFile], Awaitable[T]], count: Callable[[Channel, T], None]) -> T:
+        """Move one piece over the channel that has the least to do."""
+
+        async def attempt() -> T:
+            _, file = await self._attached()
+            channel = self.link.pick()
+            channel.busy += 1
+            try:
+                async with channel.slots:
+                    # If the channel is lost, its requests fail: they never reach another session.
+                    result = await self.link.answered(channel.tree, lambda tree: work(tree, file))
+            finally:
+                channel.busy -= 1
+            count(channel, result)
+            return result
+
+        with errors.named(self.path):
+            return await self.link.until_done(attempt)
+
+    async def read_piece(self, offset: int, length: int) -> bytes:
+        """Read up to ``length`` bytes (at most ``PIECE``); fewer at the end of the file.
+
+        A server may answer with fewer bytes than it has: the rest is asked for, until there is none. [MS-SMB2 3.3.5.12]
+        """
+        pieces: list[bytes] = []
+        done = 0
+        while done < length:
+            data = await self._read(offset + done, length - done)
+            pieces.append(data)
+            done += len(data)
+            if not data:
+                break
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _read(self, offset: int, length: int) -> bytes:
+        data = await self._piece(
+            lambda tree, file: tree.read(file, offset, length),
+            lambda channel, data: self.link.count(channel, 0, len(data)),
+        )
+        if len(data) > length:
+            # It would overwrite what follows.
+            raise errors.make(errno.EPROTO, self.path, reason=f"the server sent {len(data)} bytes in place of {length}")
+        return data
+
+    async def write_piece(self, offset: int, data: Buffer) -> None:
+        """Write all of ``data`` (at most ``PIECE`` bytes)."""
+        count = await self._piece(
+            lambda tree, file: tree.write(file, offset, data),
+            lambda channel, count: self.link.count(channel, count, 0),
+        )
+        if count < len(data):
+            raise errors.make(errno.EIO, self.path, reason=f"the server wrote {count} of {len(data)} bytes")
+        self._changes += 1
+
+    async def pieces(self, offset: int, end: int, whole: bool = True) -> AsyncGenerator[tuple[int, bytes], None]:
+        """Yield the data between two offsets in order, as (offset, bytes).
+
+        A file that ends before ``end`` is an error, ESTALE; without ``whole`` the data ends there, too.
+        """
+        waiting: deque[tuple[int, asyncio.Task[bytes]]] = deque()
+        at = offset
+        try:
+            while at < end or waiting:
+                while at < end and len(waiting) < self.link.window:
+                    length = min(PIECE, end - at)
+                    waiting.append((at, asyncio.ensure_future(self.read_piece(at, length))))
+                    at += length
+                start, task = waiting.popleft()
+                data = await task
+                if data:
+                    yield start, data
+                if len(data) < min(PIECE, end - start):
+                    if whole:
+                        reason = f"it ends at {start + len(data)}, and had at least {end} bytes"
+                        raise errors.make(errno.ESTALE, self.path, reason=reason)
+                    return
+        finally:
+            await _stop([task for _, task in waiting])
+
+    async def write_pieces(self, source: AsyncIterator[tuple[int, Buffer]], done: Callable[[int], None]) -> None:
+        """Write the pieces of ``source``, several at a time; ``done`` is called with the number of bytes of each."""
+        waiting: set[asyncio.Task[None]] = set()
+
+        async def write(offset: int, data: Buffer) -> None:
+            await self.write_piece(offset, data)
+            done(len(data))
+
+        try:
+            async for offset, data in source:
+                waiting.add(asyncio.ensure_future(write(offset, data)))
+                while len(waiting) >= self.link.window:
+                    ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    await _raise_first(ended)
+            while waiting:
+                ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                await _raise_first(ended)
+        finally:
+            await _stop(list(waiting))
+
+    async def rename(self, name: str, replace: bool) -> None:
+        """Rename the file; ``name`` is as it travels, from the share's root. [MS-FSCC 2.4.42]"""
+        record = encode_rename(RenameInformation(int(replace), 0, name))
+        self._next_name = name
+        control = self._made_on
+        try:
+            await self.do(lambda tree, file: tree.set_info(file, FileInfoClass.RENAME, record))
+        except errors.RemoteError as error:
+            if error.status and control is not None and self._made_on is control and self.link.is_current(control):
+                # The first answer was a refusal: no answer was lost.
+                self._next_name = self._name
+            raise
+        self._name = name
+
+    @property
+    def keeps_its_name(self) -> bool:
+        """Whether the file surely has the name under which it was opened."""
+        return self._opened_as == self._name == self._next_name
+
+    async def remove(self) -> None:
+        """Let the server remove the file when it is closed. [MS-FSCC 2.4.11]"""
+        await self.do(lambda tree, file: tree.set_info(file, FileInfoClass.DISPOSITION, b"\1"))
+
+    async def set_size(self, size: int) -> None:
+        """Cut the file or extend it with zeros. [MS-FSCC 2.4.14]"""
+        record = END_OF_FILE.pack(EndOfFileInformation(size))
+        await self.do(lambda tree, file: tree.set_info(file, FileInfoClass.END_OF_FILE, record))
+        self._changes += 1
+
+    async def size(self) -> int:
+        """Return the end of the file as it is now."""
+        found = await self.do(lambda tree, file: tree.query_info(file, FileInfoClass.STANDARD))
+        return STANDARD.unpack(found).end_of_file
+
+    async def set_basic(self, record: BasicInformation) -> None:
+        """Set times and attributes. [MS-FSCC 2.4.7]"""
+        await self.do(lambda tree, file: tree.set_info(file, FileInfoClass.BASIC, BASIC.pack(record)))
+
+    async def flush(self) -> None:
+        """Let the server write what it has cached to its disk."""
+        before = self._changes
+        await self.do(lambda tree, file: tree.flush(file))
+        self._flushed = max(self._flushed, before)
+
+    async def fsctl(
+        self, code: Fsctl, data: bytes = b"", max_output: int = 65536, accept: tuple[int, ...] = (0,)
+    ) -> bytes:
+        """Send an FSCTL that may be repeated, and return its output."""
+        output = await self.do(lambda tree, file: tree.ioctl(code, data, file, max_output=max_output, accept=accept))
+        self._changes += code == Fsctl.SRV_COPYCHUNK_WRITE
+        return output
+
+    async def close(self) -> None:
+        """Close the open; do nothing if it is closed.
+
+        Raises ``LostWritesError`` if the connection was lost, the open cannot be reclaimed, and the file was changed
+        since the last flush.
+        """
+        try:
+            if self._file is not None and self._changes > self._flushed:
+                await self.do(lambda tree, file: tree.close(file))
+                self._forget()
+        finally:
+            await self.abandon()
+
+    async def abandon(self) -> None:
+        """Close the open if its connection is there, and promise nothing."""
+        file, control = self._file, self._made_on
+        self._forget()
+        if file is None or control is None:
+            return
+        if not self.link.is_current(control):
+            # A lasting open would keep others out until the server's time-out.
+            if self._lasting is None or not self._lasting.granted or not self.link.has_connection:
+                return
+            try:
+                control = await self.link.ready()
+                file = await self._create(control, CreateDisposition.OPEN, reclaimed=file)
+            except (OSError, StatusError, ConnectionLost):
+                return
+        closing = file
+        try:
+            await self.link.answered(control.tree, lambda tree: tree.close(closing))
+        except ConnectionLost:
+            return
+
+    def _forget(self) -> None:
+        self._file = None
+        if self._lasting is not None:
+            self.link.leases.pop(self._lasting.lease_key, None)
+
+
+def _version(file: RemoteFile) -> tuple[int, int, int]:
+    response = file.response
+    return response.end_of_file, response.last_write_time, response.creation_time
+
+
+class LostWritesError(errors.RemoteError):
+    """The connection was lost, and the server does not know the open any more: it may have lost what it had
+    acknowledged since the last flush."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EIO, os.strerror(errno.EIO), path)
+        self.reason = "the server may have lost data that was not flushed: write the file again"
+
+
+async def _raise_first(ended: set[asyncio.Task[None]]) -> None:
+    """Raise the first error of ``ended``, if there is one. All results are looked at: asyncio complains otherwise."""
+    for result in await asyncio.gather(*ended, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+
+
+async def _stop(tasks: list[asyncio.Task[T]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def open_handle(
+    link: Link,
+    path: str,
+    name: str,
+    access: int,
+    disposition: int = CreateDisposition.OPEN,
+    options: int = 0,
+    attributes: int = 0,
+    share: int = SHARE_ALL,
+    durable: bool = True,
+) -> Handle:
+    """Open or create a file. ``path`` is for errors, ``name`` as it travels, ``durable`` as for ``Handle``."""
+    handle = Handle(link, path, name, access, options, share, durable)
+    await handle.open(disposition, attributes)
+    return handle

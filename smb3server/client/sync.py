@@ -1,0 +1,407 @@
+"""Use shares from code that is not asynchronous.
+
+    from smb3server.client.sync import connect
+
+    with connect("smb://alice@nas/data") as share:
+        with share.open("table.csv", "r") as file:
+            print(file.readline())
+
+The names are those of ``smb3server.client``. Files are file objects of ``io``: ``shutil``, ``zipfile`` and ``csv`` take
+them. All shares of a process use one event loop on a thread of its own. They may be used from any other thread:
+``progress`` functions, which are called on that one, get a ``RuntimeError`` from a share.
+
+What a program leaves open is closed when it ends, within seconds; what cannot be written is told on stderr. A child
+process that was forked cannot use its parent's shares (``RuntimeError``): it connects for itself.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import AsyncGenerator, Iterator
+from types import TracebackType
+from typing import IO, Any, Literal, TypeVar, Unpack, overload
+
+from smb3server.client import connecting
+from smb3server.client.background import Background
+from smb3server.client.entries import Entry
+from smb3server.client.file import File
+from smb3server.client.share import Change, StrPath, Usage, Walked
+from smb3server.client.share import Share as AsyncShare
+from smb3server.client.transfers import Progress, Transfer
+from smbdirect.codec import Buffer
+
+T = TypeVar("T")
+BUFFER = 1 << 20
+"""Bytes that a file object reads ahead, and collects before it writes."""
+TextMode = Literal["r", "w", "a", "x", "r+", "w+", "a+", "x+", "rt", "wt", "at", "xt"]
+BinaryMode = Literal["rb", "wb", "ab", "xb", "r+b", "w+b", "a+b", "x+b", "rb+", "wb+", "ab+", "xb+"]
+OPTIONS = frozenset(connecting.Options.__annotations__)
+"""The names of the options of ``connect``."""
+
+
+_loop = Background()
+
+
+class _Outer:
+    """A file object that is closed when the program drops it."""
+
+    key: File | None = None
+    """The file, once this is the object that the program gets."""
+
+    def __del__(self) -> None:
+        if self.key is not None and isinstance(self, io.IOBase):
+            _loop.dropped(self.key, self)
+
+
+class RawFile(_Outer, io.RawIOBase):
+    """A file of a share without a buffer. ``Share.open`` puts the buffers of ``io`` around it."""
+
+    def __init__(self, file: File) -> None:
+        self._file = self.key = file
+        self.name = file.name
+        self.mode = file.mode
+
+    def __repr__(self) -> str:
+        return f"<RawFile of {self._file!r}>"
+
+    def readable(self) -> bool:
+        """Return whether the mode allows reading."""
+        return self._file.readable()
+
+    def writable(self) -> bool:
+        """Return whether the mode allows writing."""
+        return self._file.writable()
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into ``buffer`` and return the number of bytes."""
+        return _loop.run(self._file.readinto(buffer))
+
+    def readall(self) -> bytes:
+        """Read to the end of the file."""
+        return _loop.run(self._file.read())
+
+    def write(self, data: Any) -> int:
+        """Write all of ``data`` and return the number of bytes."""
+        _loop.check_file()
+        return _loop.run(self._file.write(data))
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move the position and return it."""
+        return _loop.run(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._file.tell()
+
+    def truncate(self, size: int | None = None) -> int:
+        """Cut or extend the file."""
+        return _loop.run(self._file.truncate(size))
+
+    def sync(self) -> None:
+        """Let the server write to its disk what it has cached of the file."""
+        _loop.run(self._file.flush())
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if not self.closed:
+            _loop.check_file()
+            super().close()
+            if _loop.closed(self._file):
+                _loop.run(self._file.close())
+
+
+class Reader(_Outer, io.BufferedReader):
+    """A binary file of a share that is read."""
+
+
+class Writer(_Outer, io.BufferedWriter):
+    """A binary file of a share that is written."""
+
+
+class Random(_Outer, io.BufferedRandom):
+    """A binary file of a share that is read and written."""
+
+
+class Text(_Outer, io.TextIOWrapper):
+    """A text file of a share."""
+
+
+class Share:
+    """A connected share; ``connect`` makes one. The methods are those of ``smb3server.client.Share``."""
+
+    def __init__(self, share: AsyncShare) -> None:
+        self.asynchronous = share
+        """The same share for asynchronous code on the loop of this module."""
+        _loop.connected(share)
+
+    def __repr__(self) -> str:
+        return repr(self.asynchronous)
+
+    def __enter__(self) -> Share:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Log off and close the connections. Idempotent; in a child process the parent's share stays open."""
+        _loop.disconnect(self.asynchronous)
+
+    @property
+    def transport(self) -> str:
+        """How data travels, for people."""
+        return self.asynchronous.transport
+
+    @property
+    def uses_rdma(self) -> bool:
+        """Whether data travels by RDMA."""
+        return self.asynchronous.uses_rdma
+
+    @property
+    def why_not_rdma(self) -> str:
+        """Why data does not travel by RDMA; empty if it does."""
+        return self.asynchronous.why_not_rdma
+
+    @property
+    def moved(self) -> dict[str, tuple[int, int]]:
+        """Bytes of file data written and read so far, by what carried them."""
+        return self.asynchronous.moved
+
+    @overload
+    def open(
+        self,
+        path: StrPath,
+        mode: TextMode = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> IO[str]: ...
+
+    @overload
+    def open(self, path: StrPath, mode: BinaryMode, buffering: int = -1) -> IO[bytes]: ...
+
+    @overload
+    def open(
+        self,
+        path: StrPath,
+        mode: str,
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> IO[Any]: ...
+
+    def open(
+        self,
+        path: StrPath,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> IO[Any]:
+        """Open a file as the built-in ``open`` does; text is UTF-8 without an ``encoding``."""
+        text = "b" not in mode
+        binary = mode.replace("t", "") + "b" if text else mode
+        if text and buffering == 0:
+            raise ValueError("text needs a buffer")
+        if not text and (encoding is not None or errors is not None or newline is not None):
+            raise ValueError("a binary file has no encoding, errors or newline")
+        file = _loop.run(self.asynchronous.open(path, binary))
+        raw = RawFile(file)
+        _loop.opened(file, file.name, raw)
+        if buffering == 0:
+            return raw  # type: ignore[return-value]
+        size = buffering if buffering > 1 else BUFFER
+        buffered: Random | Reader | Writer
+        if raw.readable() and raw.writable():
+            buffered = Random(raw, size)
+        elif raw.readable():
+            buffered = Reader(raw, size)
+        else:
+            buffered = Writer(raw, size)
+        if not text:
+            buffered.key = file
+            _loop.opened(file, file.name, buffered, raw)
+            return buffered
+        wrapped = Text(buffered, encoding or "utf-8", errors, newline, line_buffering=buffering == 1)
+        wrapped.key = file
+        _loop.opened(file, file.name, wrapped, buffered, raw)
+        return wrapped
+
+    def stat(self, path: StrPath = "") -> Entry:
+        """Return what is known of a file or folder."""
+        return _loop.run(self.asynchronous.stat(path))
+
+    def exists(self, path: StrPath) -> bool:
+        """Return whether there is a file or folder of this name."""
+        return _loop.run(self.asynchronous.exists(path))
+
+    def is_dir(self, path: StrPath) -> bool:
+        """Return whether there is a folder of this name."""
+        return _loop.run(self.asynchronous.is_dir(path))
+
+    def is_file(self, path: StrPath) -> bool:
+        """Return whether there is a file of this name."""
+        return _loop.run(self.asynchronous.is_file(path))
+
+    def scandir(self, path: StrPath = "") -> list[Entry]:
+        """Return the entries of a folder."""
+
+        async def collect() -> list[Entry]:
+            return [entry async for entry in self.asynchronous.scandir(path)]
+
+        return _loop.run(collect())
+
+    def listdir(self, path: StrPath = "") -> list[str]:
+        """Return the names in a folder."""
+        return _loop.run(self.asynchronous.listdir(path))
+
+    def walk(self, path: StrPath = "", *, topdown: bool = True) -> Iterator[Walked]:
+        """Yield (folder, its folders, its other entries) for a folder and all below it."""
+        return _each(self.asynchronous.walk(path, topdown=topdown))
+
+    def glob(self, pattern: str) -> list[Entry]:
+        """Return what matches a pattern."""
+        return _loop.run(self.asynchronous.glob(pattern))
+
+    def disk_usage(self) -> Usage:
+        """Return the size of the share's volume."""
+        return _loop.run(self.asynchronous.disk_usage())
+
+    def read_bytes(self, path: StrPath) -> bytes:
+        """Return the content of a file."""
+        return _loop.run(self.asynchronous.read_bytes(path))
+
+    def write_bytes(self, path: StrPath, data: Buffer) -> int:
+        """Make or replace a file with this content; return the number of bytes."""
+        return _loop.run(self.asynchronous.write_bytes(path, data))
+
+    def read_text(self, path: StrPath, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Return the content of a file as text."""
+        return _loop.run(self.asynchronous.read_text(path, encoding, errors))
+
+    def write_text(self, path: StrPath, text: str, encoding: str = "utf-8", errors: str = "strict") -> int:
+        """Make or replace a file with this text; return the number of bytes."""
+        return _loop.run(self.asynchronous.write_text(path, text, encoding, errors))
+
+    def download(
+        self,
+        path: StrPath,
+        local: StrPath,
+        *,
+        progress: Progress | None = None,
+        resume: bool = False,
+        sparse: bool = True,
+        verify: bool = False,
+    ) -> Transfer:
+        """Copy a file of the share to a local file. ``progress`` is called on the thread of the event loop."""
+        return _loop.run(
+            self.asynchronous.download(path, local, progress=progress, resume=resume, sparse=sparse, verify=verify)
+        )
+
+    def upload(
+        self,
+        local: StrPath,
+        path: StrPath = "",
+        *,
+        progress: Progress | None = None,
+        resume: bool = False,
+        sparse: bool = True,
+        verify: bool = False,
+        attributes: int = 0,
+    ) -> Transfer:
+        """Copy a local file to a file of the share. ``progress`` is called on the thread of the event loop."""
+        return _loop.run(
+            self.asynchronous.upload(
+                local, path, progress=progress, resume=resume, sparse=sparse, verify=verify, attributes=attributes
+            )
+        )
+
+    def copy(
+        self,
+        source: StrPath,
+        target: StrPath,
+        *,
+        to: Share | None = None,
+        progress: Progress | None = None,
+        resume: bool = False,
+        verify: bool = False,
+    ) -> Transfer:
+        """Copy a file to another name on this share, or to the share ``to``."""
+        other = to.asynchronous if to is not None else None
+        return _loop.run(
+            self.asynchronous.copy(source, target, to=other, progress=progress, resume=resume, verify=verify)
+        )
+
+    def mkdir(self, path: StrPath, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """Make a folder; with ``parents`` those above it, too."""
+        _loop.run(self.asynchronous.mkdir(path, parents=parents, exist_ok=exist_ok))
+
+    def remove(self, path: StrPath) -> None:
+        """Remove a file, or a symbolic link."""
+        _loop.run(self.asynchronous.remove(path))
+
+    def rmdir(self, path: StrPath) -> None:
+        """Remove an empty folder."""
+        _loop.run(self.asynchronous.rmdir(path))
+
+    def rmtree(self, path: StrPath, *, ignore_missing: bool = False) -> int:
+        """Remove a folder and everything below it; return how many entries."""
+        return _loop.run(self.asynchronous.rmtree(path, ignore_missing=ignore_missing))
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        """Rename a file or folder; fail if the new name is taken."""
+        _loop.run(self.asynchronous.rename(source, target))
+
+    def replace(self, source: StrPath, target: StrPath) -> None:
+        """Rename a file or folder; a file that has the new name is replaced."""
+        _loop.run(self.asynchronous.replace(source, target))
+
+    def utime(self, path: StrPath, modified_ns: int, *, created_ns: int = 0) -> None:
+        """Set the time of the last change of a file or folder."""
+        _loop.run(self.asynchronous.utime(path, modified_ns, created_ns=created_ns))
+
+    def set_attributes(self, path: StrPath, attributes: int) -> None:
+        """Set the attributes READONLY, HIDDEN, SYSTEM and ARCHIVE, and clear those that are not given."""
+        _loop.run(self.asynchronous.set_attributes(path, attributes))
+
+    def watch(self, path: StrPath = "", *, recursive: bool = False) -> Iterator[Change]:
+        """Yield the changes in a folder as they happen; each step waits for the next one."""
+        return _each(self.asynchronous.watch(path, recursive=recursive))
+
+
+def _each(items: AsyncGenerator[T, None]) -> Iterator[T]:
+    async def step() -> tuple[bool, T | None]:
+        async for item in items:
+            return True, item
+        return False, None
+
+    process = os.getpid()
+    try:
+        while True:
+            more, item = _loop.run(step())
+            if not more or item is None:
+                return
+            yield item
+    finally:
+        # Where nobody can wait, the loop ends what it began when the generator is collected.
+        if _loop.can_wait and process == os.getpid():
+            _loop.run(items.aclose())
+
+
+def connect(url: str, **options: Unpack[connecting.Options]) -> Share:
+    """Connect to a share; see ``smb3server.client.connect``."""
+
+    async def connected() -> AsyncShare:
+        return await connecting.connect(url, **options)
+
+    return Share(_loop.run(connected()))

@@ -1,0 +1,1 @@
+"""What a configuration takes from other files: users, passwords, stored shares, smb.conf."""

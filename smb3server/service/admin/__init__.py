@@ -1,0 +1,1 @@
+"""Commands of the admin socket, and what they do."""
