@@ -55,11 +55,7 @@ class Handle:
     ``go_back``.
     """
 
-    def __init__(
-        self, link: Link, path: str, name: str, access: int, options: int, share: int, durable: bool = True
-    ) -> None:
-        """``durable``: whether an open that may change the file asks for a durable handle where it gets no persistent
-        one."""
+    def __init__(self, link: Link, path: str, name: str, access: int, options: int, share: int) -> None:
         self.link = link
         self.path = path
         """The name for people."""
@@ -73,7 +69,7 @@ class Handle:
         self._made_on: Channel | None = None
         self._first: RemoteFile | None = None
         self._opening = asyncio.Lock()
-        self._lasting = Lasting(only_persistent=not durable) if access & _CHANGES else None
+        self._lasting = Lasting() if access & _CHANGES else None
         # Invariant: _changes counts the changes that the server has acknowledged, of which the first _flushed are on
         # its disk.
         self._changes = self._flushed = 0
@@ -405,9 +401,8 @@ async def open_handle(
     options: int = 0,
     attributes: int = 0,
     share: int = SHARE_ALL,
-    durable: bool = True,
 ) -> Handle:
-    """Open or create a file. ``path`` is for errors, ``name`` as it travels, ``durable`` as for ``Handle``."""
-    handle = Handle(link, path, name, access, options, share, durable)
+    """Open or create a file. ``path`` is for errors, ``name`` as it travels."""
+    handle = Handle(link, path, name, access, options, share)
     await handle.open(disposition, attributes)
     return handle

@@ -20,10 +20,7 @@ _LEASE = int(LeaseState.READ | LeaseState.HANDLE)
 class Lasting:
     """The contexts of one open: those that ask for a lasting handle, and those that reclaim it."""
 
-    def __init__(self, only_persistent: bool = False) -> None:
-        """``only_persistent``: ask for no handle that is durable alone. The server keeps that for a minute after its
-        client has gone, and the next copy of the file would meet it."""
-        self._only_persistent = only_persistent
+    def __init__(self) -> None:
         self.lease_key = os.urandom(16)
         self.granted = False
         """Whether the server keeps the open when the connection is lost."""
@@ -36,8 +33,6 @@ class Lasting:
         if tree.client.dialect < Dialect.SMB_3_0 or not tree.client.negotiated.capabilities & Capability.LEASING:
             return [], int(OplockLevel.NONE)
         self._flags = contexts.PERSISTENT if tree.capabilities & SHARE_CAP_CONTINUOUS_AVAILABILITY else 0
-        if self._only_persistent and not self._flags:
-            return [], int(OplockLevel.NONE)
         wanted = contexts.DurableRequestV2(0, self._flags, 0, self._create_guid)
         return [
             contexts.RawContext(contexts.DURABLE_REQUEST_V2, contexts.DURABLE_REQUEST_V2_CODEC.pack(wanted)),

@@ -190,10 +190,9 @@ class Share:
         options: int = 0,
         attributes: int = 0,
         share: int = SHARE_ALL,
-        durable: bool = True,
     ) -> Handle:
         name = self._on_share(path)
-        return await open_handle(self.link, path, name, access, disposition, options, attributes, share, durable)
+        return await open_handle(self.link, path, name, access, disposition, options, attributes, share)
 
     async def _with_open(
         self, path: str, access: int, options: int, work: Callable[[Tree, RemoteFile], Awaitable[T]]
@@ -768,10 +767,7 @@ class _Target:
         path = names.join(names.split(self.path)[0], name)
         with self.share._named(self.path):
             try:
-                # A copy that is broken off must not keep the next one out.
-                return await self.share._handle(
-                    path, access, disposition, _NO_FOLDER, share=int(ShareAccess.READ), durable=False
-                )
+                return await self.share._handle(path, access, disposition, _NO_FOLDER, share=int(ShareAccess.READ))
             except errors.RemoteError as error:
                 if error.status not in (NtStatus.SHARING_VIOLATION, NtStatus.FILE_NOT_AVAILABLE):
                     raise

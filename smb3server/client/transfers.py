@@ -386,10 +386,17 @@ async def _write_range(part: Handle, pieces: Pieces, begin: int, end: int, size:
 
 
 async def complete(target: Target, part: Handle, times: BasicInformation) -> None:
-    """Set times and attributes of a complete part, and give it its name."""
+    """Set times and attributes of a complete part, and give it its name.
+
+    READONLY comes last: a part that has it and was broken off would keep every later copy of the file out.
+    """
+    read_only = times.attributes & attr.READONLY
+    first = times._replace(attributes=times.attributes & ~attr.READONLY or attr.NORMAL) if read_only else times
     # A last WRITE may change the time after it was set, until it is set by this very open. [MS-FSA 2.1.5.15.2]
-    await part.set_basic(times)
+    await part.set_basic(first)
     await target.rename_part(part)
+    if read_only:
+        await part.set_basic(BasicInformation(attributes=times.attributes))
 
 
 async def make_sparse(part: Handle) -> None:

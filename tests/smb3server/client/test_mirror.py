@@ -348,6 +348,30 @@ def test_read_only_files_are_replaced_and_removed(served: Home, folder: Path, lo
     assert (totals.removed, totals.failed) == (2, 0), ears.events
 
 
+def test_a_copy_of_a_read_only_file_broken_off_at_its_last_step_is_completed(
+    served: Home, folder: Path, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (local / "ro").write_text("text")
+    (local / "ro").chmod(0o444)
+
+    async def rename_part(*_: object) -> None:
+        raise OSError(errno.EIO, "broken off")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("smb3server.client.share._Target.rename_part", rename_part)
+        totals, ears = mirror(served.url, local, up=True, attributes=True)
+        assert totals.failed, ears.events
+    totals, ears = mirror(served.url, local, up=True, attributes=True)
+    assert totals.failed == 0, ears.events
+
+    async def look() -> int:
+        async with connect(f"{served.url}/test", password=PASSWORD, rdma="off") as share:
+            return (await share.stat("ro")).attributes
+
+    assert run(look) & attr.READONLY
+    assert (folder / "ro").read_text() == "text" and not list(folder.glob("*.part"))
+
+
 def test_local_modes_are_kept_and_parts_are_private(
     served: Home, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -292,7 +292,7 @@ def test_what_a_killed_writer_left_is_replaced(tmp_path: Path, victim: Path) -> 
 
 BY_NAME = ("write_text", "write_bytes", "mktemp", "gettempdir")
 """Ways to make a file that follow links, or whose names others know."""
-OTHER_ROOMS = ("cli", "client", "remote", "tools", "backends")
+OTHER_ROOMS = ("cli", "client", "remote", "lab", "doctor", "backends")
 """They write what the user has named, as that user; and files of clients, below a folder that is open."""
 
 
