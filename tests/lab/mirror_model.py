@@ -164,7 +164,10 @@ def is_same(source: Node, target: Node, rules: Rules) -> bool:
     """Whether a file is left out."""
     if len(source.text) != len(target.text):
         return False
-    return source.text == target.text if rules.checksum else source.time // 100 == target.time // 100
+    if rules.checksum:
+        return source.text == target.text
+    # Some file systems have no time before 1970: there such a file has the first one.
+    return source.time // 100 == target.time // 100 or source.time < 0 == target.time
 
 
 # On disks
