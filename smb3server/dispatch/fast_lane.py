@@ -17,14 +17,14 @@ The part that differs between commands is their ``ShortForm``. It lies beside th
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server.backends.local.impersonate import begin_row, end_row
+from smb3server.crypto.envelope import seal, sign_reply
 from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
-from smb3server.dispatch.checks import CREDIT_SIZE, pays_for
+from smb3server.dispatch.checks import CREDIT_SIZE, has_expired, lacks_protection, pays_for
 from smb3server.dispatch.data_channel import RemoteMemory, described
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
@@ -179,7 +179,9 @@ class FastLane:
 
     def take_payload(self, head: InboundMessage, payload: Payload) -> bool:
         """See ``PayloadTaker``."""
-        return not self._host.server.is_fenced(self._connection) and self.take(head, head.view, None, payload)
+        server = self._host.server
+        fenced = server.fence is not None and server.is_fenced(self._connection)
+        return not fenced and self.take(head, head.view, None, payload)
 
     def take(
         self,
@@ -221,22 +223,16 @@ class FastLane:
         session = connection.session_table.get(session_id)
         if session is None or session.state is not _VALID or connection.life is not _AUTHENTICATED:
             return False
-        if session.expiration_time is not None and time.monotonic() >= session.expiration_time:
-            return False
         tree = session.tree_connect_table.get(tree_id)
         signer: Signer | None = None
-        if cipher_session is not None:
-            if cipher_session is not session or flags & _SIGNED:
-                return False
-        elif session.encrypt_data or (tree is not None and tree.encrypt_data):
+        if lacks_protection(session, tree, cipher_session, flags & _SIGNED):
             return False
-        elif flags & _SIGNED:
-            channel = session.channel_list.get(connection)
-            signer = channel.signer if channel is not None else None
-            if signer is None:
-                return False
-        elif session.signing_required:
+        if session.expiration_time is not None and has_expired(session):
             return False
+        if flags & _SIGNED:
+            signer = session.signer_on(connection)
+            if signer is None or cipher_session is not None:
+                return False
         if payload is None:
             found = form.look(connection, session, tree, sequence, view)
         elif pays_for(cost, payload.length):
@@ -268,8 +264,8 @@ class FastLane:
         if body is None:
             view[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]
             return False
-        window.consume(message_id, cost)
         if type(body) is not tuple:
+            window.consume(message_id, cost)
             self.end_row()
             request = self._request(Chain(inbound, view, cipher_session, -1), session, tree, opened, signer)
             if not isinstance(body, tuple):
@@ -283,7 +279,7 @@ class FastLane:
             charge,
             0,
             command,
-            window.grant(credits, connection.credit_limit),
+            window.grant(credits, connection.credit_limit, message_id, cost),
             _REPLY | flags & (ECHOED_FLAGS | _SIGNED),
             0,
             message_id,
@@ -312,18 +308,19 @@ class FastLane:
     ) -> None:
         """Sign or encrypt the reply and send it, unless another node may be answering by now."""
         connection = self._connection
-        if self._host.server.is_fenced(connection):
+        server = self._host.server
+        if server.fence is not None and server.is_fenced(connection):
             connection.disconnect("this node is fenced")
             return
         fixed, data = body
         if signer is not None:
             # Copying a small message into one segment costs less than signing several segments.
             message = bytearray().join((header, fixed, data) if data is not None else (header, fixed))
-            message[SIGNATURE_OFFSET:HEADER_SIZE] = signer.sign((message,), message_id)
+            sign_reply(message, (message,), signer, message_id)
             self._transport.send((message,), invalidate)
         elif cipher_session is not None and cipher_session.cipher is not None:
             segments = (header, fixed, data) if data is not None else (header, fixed)
-            sealed, release = self._writer.encrypted(segments, cipher_session.cipher)
+            sealed, release = seal(segments, cipher_session.cipher, self._transport.acquire)
             self._transport.send((sealed,), None, release)
         elif data is not None:
             self._transport.send((header + fixed, data), invalidate)
@@ -371,5 +368,6 @@ class FastLane:
         header = HEADER.unpack(chain.view)
         kind = KINDS.get(header.command, Request)
         request = kind(self._host, self._connection, header, chain.view, chain, session, tree)
-        request.encrypted, request.signed, request.open = chain.cipher_session is not None, signer is not None, opened
+        request.encrypted, request.signed, request.signer = chain.cipher_session is not None, signer is not None, signer
+        request.open = opened
         return request

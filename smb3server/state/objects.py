@@ -316,6 +316,11 @@ class Session:
             return True
         return any(tree.encrypt_data for tree in self.tree_connect_table.values())
 
+    def signer_on(self, connection: Connection) -> Signer | None:
+        """Return what signs and verifies its messages on a channel, None if nothing does. [MS-SMB2 3.3.4.1.1]"""
+        channel = self.channel_list.get(connection)
+        return channel.signer if channel is not None else None
+
     def limit_credits(self) -> None:
         """Call ``Connection.limit_credits`` on all channels."""
         for connection in self.channel_list:
@@ -350,7 +355,8 @@ class TreeConnect:
         self.session = session
         self.share = share
         self.maximal_access = share.maximal_access(session.identity)
-        self.encrypt_data = share.encrypt_data
+        self.encrypt_data = session.encrypt_data or share.encrypt_data
+        """Whether its requests must be encrypted. Invariant: no session demands it later than its logon."""
         self.creation_time = time.time()
         self.caller: tuple[Identity | None, Caller] | None = None
         """The latest result of ``caller.caller_of``, with the identity that it was made for."""

@@ -14,6 +14,7 @@ from smb3server.client.protocol.tree import Tree
 from smb3server.client.protocol.validation import validate_negotiation
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import SessionCipher
+from smb3server.crypto.envelope import is_from_server
 from smb3server.crypto.kdf import derive_session_keys
 from smb3server.crypto.signing import Signer, make_signer
 from smb3server.wire.fields import fixed, tail
@@ -202,9 +203,7 @@ class ClientSession:
             raise ProtocolError("last response of the logon is not signed", "MS-SMB2 3.2.5.3.1")
         if reply.header.flags & _SIGNED:
             message = memoryview(bytearray(reply.message))
-            given = bytes(message[48:64])
-            message[48:64] = bytes(16)
-            if self.signer.sign((message,), reply.header.message_id) != given:
+            if not is_from_server(message, self.signer, reply.header.message_id):
                 raise ProtocolError("last response of the logon has a wrong signature", "MS-SMB2 3.2.5.3.1")
 
     def _check_unprotected(self) -> None:
