@@ -5,5 +5,6 @@ and keys for messages (``crypto``).
 
 Reading order: ``users`` (accounts) -> ``spnego_tokens`` and ``ntlm_messages`` (layouts) -> ``pyspnego`` (all uses of
 that library's private parts) -> ``guessing`` (failed logons) -> ``ntlm_logon`` -> ``principals`` (Kerberos) ->
-``exchange`` (SPNEGO) -> ``acceptor`` (one authentication) -> ``accounts`` (names and SIDs as clients look them up).
+``exchange`` (SPNEGO) -> ``acceptor`` (one authentication) -> ``directory`` (the port for users, SIDs and logons) ->
+``accounts`` (which implements it for this server).
 """

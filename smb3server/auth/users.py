@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -10,12 +12,27 @@ from typing import TYPE_CHECKING
 
 from smb3server.access.identity import Identity
 from smb3server.auth import pyspnego
-from smb3server.wire.status import NtStatus
+from smb3server.auth.ntlm_messages import PROOF_SIZE
+from smb3server.wire.status import NtStatus, Reason
 
 if TYPE_CHECKING:
     from smb3server.backends.base import User
 
 _HASH = re.compile(r"[0-9a-fA-F]{32}")
+_NOBODY = os.urandom(16)
+"""Stands for the NT hash if there is no account of the name. The proof is verified all the same, so that neither the
+answer nor its time shows which accounts exist."""
+
+
+class LogonError(Exception):
+    """The user may not log on."""
+
+    def __init__(self, reason: str, status: NtStatus = NtStatus.LOGON_FAILURE, code: str = "bad_exchange") -> None:
+        """Describe the failure. ``status`` is for the client. LOGON_FAILURE means that the user is unknown or the proof
+        is wrong. ``code`` is that of ``Reason``."""
+        super().__init__(reason)
+        self.status = status
+        self.reason = Reason(code, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +120,22 @@ class UserDatabase:
     def find(self, name: str) -> Account | None:
         """Return the account of a name, if any."""
         return self._accounts.get(name.casefold())
+
+    def prove(self, name: str, domain: str, challenge: bytes, response: bytes) -> tuple[Account, bytes]:
+        """Verify an NTLMv2 response, as ``Logons.prove`` says. Raises ``LogonError``. [MS-NLMP 3.3.2]"""
+        account = self.find(name)
+        proof, blob = response[:PROOF_SIZE], response[PROOF_SIZE:]
+        own = _NOBODY if account is None else account.nt_hash
+        key = hmac.digest(own, (name.upper() + domain).encode("utf-16-le"), "md5")
+        right = hmac.compare_digest(hmac.digest(key, challenge + blob, "md5"), proof)
+        if account is None:
+            raise LogonError("no such user", code="unknown_user")
+        if not right:
+            raise LogonError("wrong password", code="wrong_password")
+        return account, hmac.digest(key, proof, "md5")
+
+    def check_password(self, name: str, password: str) -> Account | None:
+        """Return the account whose password it is, or None. A name without an account takes as long."""
+        account = self.find(name)
+        right = hmac.compare_digest(nt_hash(password), _NOBODY if account is None else account.nt_hash)
+        return account if right else None

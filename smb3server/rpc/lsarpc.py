@@ -8,7 +8,7 @@ from impacket.dcerpc.v5 import lsad, lsat
 from impacket.dcerpc.v5.dtypes import NULL, RPC_SID
 
 from smb3server.access.descriptor import Sid
-from smb3server.auth.accounts import Accounts, Known, Use
+from smb3server.auth.directory import Directory, Known, Use
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.handles import NULL_HANDLE, Handles
 from smb3server.rpc.ndr import operation, wire_uuid
@@ -60,7 +60,7 @@ class Unread:
 class _Domains:
     """LSAPR_REFERENCED_DOMAIN_LIST of an answer under construction."""
 
-    def __init__(self, accounts: Accounts, answer: Any) -> None:
+    def __init__(self, accounts: Directory, answer: Any) -> None:
         self._accounts = accounts
         self._list = answer["ReferencedDomains"]
         self._list["Entries"] = 0
@@ -95,7 +95,7 @@ def _outcome(found: list[Known | None]) -> int:
 
 
 class _Service:
-    def __init__(self, accounts: Accounts, session: Session) -> None:
+    def __init__(self, accounts: Directory, session: Session) -> None:
         self.session = session
         self.accounts = accounts
         self.handles = Handles()
@@ -277,7 +277,7 @@ class _Service:
         return answer
 
 
-def interface(accounts: Accounts, session: Session) -> Interface:
+def interface(accounts: Directory, session: Session) -> Interface:
     """Return the operations that are served. All others fault with the opnum out of range."""
     service = _Service(accounts, session)
     return Interface(

@@ -9,7 +9,8 @@ from impacket.dcerpc.v5 import samr
 from impacket.dcerpc.v5.dtypes import NULL, RPC_UNICODE_STRING
 from impacket.dcerpc.v5.ndr import NDRCALL
 
-from smb3server.auth.accounts import BUILTIN, Use
+from smb3server.auth.accounts import BUILTIN
+from smb3server.auth.directory import Use
 from smb3server.rpc import samr_aliases, samr_domains, samr_passwords, samr_users
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.handles import NULL_HANDLE
@@ -242,7 +243,7 @@ class _Service:
             entry["OemAccountName"] = name
             return
         entry["Rid"], entry["AccountName"], entry["AdminComment"] = rid, name, ""
-        account = self._context.server.users.find(name) if "FullName" in entry.fields else None
+        account = self._context.accounts.find(name) if "FullName" in entry.fields else None
         if account is None:
             entry["AccountControl"] = _ENABLED_GROUP
         else:

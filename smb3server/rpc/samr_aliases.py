@@ -10,7 +10,8 @@ from impacket.dcerpc.v5 import samr
 from impacket.dcerpc.v5.dtypes import NULL
 
 from smb3server.access.descriptor import Sid
-from smb3server.auth.accounts import DOMAIN_USERS, Use
+from smb3server.auth.accounts import DOMAIN_USERS
+from smb3server.auth.directory import Use
 from smb3server.rpc.dcerpc import Operation
 from smb3server.rpc.handles import NULL_HANDLE
 from smb3server.rpc.lsarpc import rpc_sid, sid_of
@@ -53,7 +54,7 @@ class _Groups:
         info = answer["Buffer"][names[level]]
         if level in (1, 5):
             info["Name"], info["AdminComment"], info["Attributes"] = group.name, "", _ENABLED
-            info["MemberCount"] = len(self._context.server.users)
+            info["MemberCount"] = sum(1 for _ in self._context.accounts.users())
         elif level == 2:
             info["Name"] = group.name
         elif level == 3:

@@ -9,7 +9,8 @@ from impacket.dcerpc.v5 import samr
 from impacket.dcerpc.v5.dtypes import LARGE_INTEGER, NULL, RPC_UNICODE_STRING, ULONG, USHORT
 from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRSTRUCT, NDRUNION
 
-from smb3server.auth.accounts import BUILTIN, Use
+from smb3server.auth.accounts import BUILTIN
+from smb3server.auth.directory import Use
 from smb3server.rpc.dcerpc import Operation
 from smb3server.rpc.ndr import operation
 from smb3server.rpc.samr_context import Context, DomainObject, put_time

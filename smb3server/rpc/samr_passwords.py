@@ -143,7 +143,7 @@ class _PasswordChanges:
         if delay:
             guesses.withdraw(name, address, weight)
             return NtStatus.ACCOUNT_LOCKED_OUT
-        account = context.server.users.find(name)
+        account = context.accounts.find(name)
         password = prove(_NOBODY if account is None else account.nt_hash)
         if account is None or password is None:
             return NtStatus.WRONG_PASSWORD

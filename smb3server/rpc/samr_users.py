@@ -13,7 +13,8 @@ from impacket.dcerpc.v5.dtypes import NULL, UCHAR
 from impacket.dcerpc.v5.ndr import NDRCALL, NDRSTRUCT
 
 from smb3server.auth import sam_passwords
-from smb3server.auth.accounts import DOMAIN_USERS, Use, rid
+from smb3server.auth.accounts import DOMAIN_USERS, rid
+from smb3server.auth.directory import Use
 from smb3server.auth.password_rules import EMPTY_HASH, PasswordRefused, check_new_password
 from smb3server.auth.users import Account
 from smb3server.auth.users_file import StoredUser, check_name
@@ -144,7 +145,7 @@ class _Users:
             check_name(name)
         except ValueError:
             return NtStatus.INVALID_ACCOUNT_NAME
-        if context.server.users.find(name) is not None:
+        if context.accounts.find(name) is not None:
             return NtStatus.USER_EXISTS
         if context.accounts.groups.find(name) is not None:
             return NtStatus.ALIAS_EXISTS

@@ -20,7 +20,7 @@ async def start_page(config: WebConfig, server: Server, commands: Callable[[], M
     page = WebServer(
         config,
         server.settings.server_name,
-        server.users,
+        server.accounts,
         lambda: own or server.administrators,
         server.guesses,
         server.admits,
