@@ -118,17 +118,18 @@ class NtlmLogon:
             self._accept_unproven(given, Identity("", anonymous=True), self._allow_anonymous)
             return
         if self._allow_guest and self._users.find(given.user) is None:
+            if self._guesses is not None:
+                self._guesses.withdraw(given.user, self.address)
             self._accept_unproven(given, Identity(given.user, given.domain, guest=True), True)
             return
         try:
             self._prove(given, challenge, token)
-        except (LogonError, ValueError) as error:
-            wrong = not isinstance(error, LogonError) or error.status == NtStatus.LOGON_FAILURE
-            if self._guesses is not None and wrong:
-                self._guesses.failed(given.user, self.address)
+        except LogonError as error:
+            if self._guesses is not None and error.status != NtStatus.LOGON_FAILURE:
+                self._guesses.withdraw(given.user, self.address)
             raise
         if self._guesses is not None:
-            self._guesses.succeeded(given.user, self.address)
+            self._guesses.proved(given.user, self.address)
 
     def _await_turn(self, name: str) -> None:
         """Raise ``LogonDelayed`` until the proof may be verified, or ``LogonError`` if it is refused."""
@@ -138,7 +139,7 @@ class NtlmLogon:
         now = guesses.clock()
         if self._not_before is None:
             try:
-                self._not_before = now + guesses.delay(name, self.address)
+                self._not_before = now + guesses.begin(name, self.address)
             except LogonRefused as refusal:
                 self._challenge = b""
                 status = NtStatus.ACCOUNT_LOCKED_OUT if refusal.locked else NtStatus.LOGON_FAILURE
