@@ -7,8 +7,8 @@ from typing import Annotated, NamedTuple
 
 from construct import Int8ul, Int16ul, Int32ul, Int64ul
 
+from smb3server.wire.fields import Message
 from smb3server.wire.header import HEADER_SIZE
-from smbdirect.codec import Codec
 from smbdirect.errors import DecodeError
 
 BINDING = 0x01
@@ -73,11 +73,11 @@ class Empty(NamedTuple):
     reserved: Annotated[int, Int16ul] = 0
 
 
-SESSION_SETUP_REQUEST = Codec(SessionSetupRequest)
-SESSION_SETUP_RESPONSE = Codec(SessionSetupResponse)
-TREE_CONNECT_REQUEST = Codec(TreeConnectRequest)
-TREE_CONNECT_RESPONSE = Codec(TreeConnectResponse)
-EMPTY = Codec(Empty)
+SESSION_SETUP_REQUEST = Message(SessionSetupRequest)
+SESSION_SETUP_RESPONSE = Message(SessionSetupResponse)
+TREE_CONNECT_REQUEST = Message(TreeConnectRequest)
+TREE_CONNECT_RESPONSE = Message(TreeConnectResponse)
+EMPTY = Message(Empty)
 
 
 def part(message: memoryview, offset: int, length: int, fixed: int) -> memoryview:
