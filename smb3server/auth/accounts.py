@@ -30,8 +30,7 @@ from smb3server.backends.base import User
 
 if TYPE_CHECKING:
     from smb3server.access.identity import Identity
-    from smb3server.auth.principals import Principals
-    from smb3server.auth.users import Account, UserDatabase
+    from smb3server.auth.users import Account, Principals, UserDatabase
 
 UNIX_USER, UNIX_GROUP = "Unix User", "Unix Group"
 _NT, _UNIX = 5, 22

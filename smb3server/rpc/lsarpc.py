@@ -10,8 +10,7 @@ from impacket.dcerpc.v5.dtypes import NULL, RPC_SID
 from smb3server.access.descriptor import Sid
 from smb3server.auth.directory import Directory, Known, Use
 from smb3server.rpc.dcerpc import Interface
-from smb3server.rpc.handles import NULL_HANDLE, Handles
-from smb3server.rpc.ndr import operation, wire_uuid
+from smb3server.rpc.ndr import NULL_HANDLE, Handles, operation, wire_uuid
 from smb3server.state.objects import Session
 from smb3server.wire.status import NtStatus
 
@@ -106,7 +105,6 @@ class _Service:
             answer["ErrorCode"] = NtStatus.ACCESS_DENIED
             return answer
         answer["PolicyHandle"] = self.handles.add(self)
-        answer["ErrorCode"] = 0
         return answer
 
     def open_policy(self, request: Any) -> Any:
@@ -122,7 +120,6 @@ class _Service:
         self.handles.close(request["ObjectHandle"])
         answer = lsad.LsarCloseResponse()
         answer["ObjectHandle"] = NULL_HANDLE
-        answer["ErrorCode"] = 0
         return answer
 
     def query_policy(self, request: Any) -> Any:
@@ -157,7 +154,6 @@ class _Service:
             account = info["PolicyAccountDomainInfo" if level == _ACCOUNT else "PolicyLocalAccountDomainInfo"]
             account["DomainName"] = self.accounts.domain
             account["DomainSid"] = rpc_sid(self.accounts.domain_sid)
-        answer["ErrorCode"] = 0
         return answer
 
     def enumerate_nothing(self, request: Any, answer: Any, pointer: str) -> Any:
@@ -273,7 +269,6 @@ class _Service:
         anonymous = identity is None or identity.anonymous
         answer["UserName"] = "ANONYMOUS LOGON" if identity is None or anonymous else identity.name
         answer["DomainName"] = NULL
-        answer["ErrorCode"] = 0
         return answer
 
 

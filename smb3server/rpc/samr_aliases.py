@@ -13,9 +13,8 @@ from smb3server.access.descriptor import Sid
 from smb3server.auth.accounts import DOMAIN_USERS
 from smb3server.auth.directory import Use
 from smb3server.rpc.dcerpc import Operation
-from smb3server.rpc.handles import NULL_HANDLE
 from smb3server.rpc.lsarpc import rpc_sid, sid_of
-from smb3server.rpc.ndr import operation
+from smb3server.rpc.ndr import NULL_HANDLE, operation
 from smb3server.rpc.samr_context import AliasObject, Context, DomainObject, GroupObject, answer_status
 from smb3server.wire.status import NtStatus
 
@@ -61,7 +60,6 @@ class _Groups:
             info["Attributes"] = _ENABLED
         else:
             info["AdminComment"] = ""
-        answer["ErrorCode"] = 0
         return answer
 
     def members(self, request: Any) -> Any:
@@ -76,7 +74,6 @@ class _Groups:
                 number = samr.ULONG()
                 number["Data"] = value
                 answer["Members"][name].append(number)
-        answer["ErrorCode"] = 0
         return answer
 
 
@@ -116,7 +113,6 @@ class _Aliases:
             info["Name"]["Name"] = alias.name
         else:
             info["AdminComment"]["AdminComment"] = ""
-        answer["ErrorCode"] = 0
         return answer
 
     def members(self, request: Any) -> Any:
@@ -130,7 +126,6 @@ class _Aliases:
             entry = samr.PSAMPR_SID_INFORMATION()
             entry["SidPointer"] = rpc_sid(sid)
             answer["Members"]["Sids"].append(entry)
-        answer["ErrorCode"] = 0
         return answer
 
     def _members(self, alias: AliasObject) -> list[Sid]:
@@ -167,7 +162,6 @@ class _Aliases:
             number = samr.ULONG()
             number["Data"] = rid
             answer["Membership"]["Element"].append(number)
-        answer["ErrorCode"] = 0
         return answer
 
 

@@ -13,7 +13,7 @@ from smb3server.access.descriptor import Sid
 from smb3server.auth.accounts import BUILTIN, DOMAIN_USERS, DOMAIN_USERS_NAME, WELL_KNOWN, group_rid
 from smb3server.auth.directory import Use
 from smb3server.auth.users import Account
-from smb3server.rpc.handles import Handles
+from smb3server.rpc.ndr import Handles
 from smb3server.state.objects import Session
 from smb3server.state.ports import AccountKeeper, AccountNotKept
 from smb3server.state.server_state import ServerState

@@ -121,7 +121,6 @@ class _Domains:
         name, _ = _Information.union[level]
         answer["Buffer"]["tag"] = level
         self._fill[name](answer["Buffer"][name], domain)
-        answer["ErrorCode"] = 0
         return answer
 
     def _name(self, domain: DomainObject) -> str:

@@ -19,9 +19,8 @@ from smb3server.auth.password_rules import EMPTY_HASH, PasswordRefused, check_ne
 from smb3server.auth.users import Account
 from smb3server.auth.users_file import StoredUser, check_name
 from smb3server.rpc.dcerpc import Operation
-from smb3server.rpc.handles import NULL_HANDLE
 from smb3server.rpc.lsarpc import string_of
-from smb3server.rpc.ndr import operation
+from smb3server.rpc.ndr import NULL_HANDLE, operation
 from smb3server.rpc.samr_context import Context, DomainObject, UserObject, answer_status, put_time
 from smb3server.rpc.samr_passwords import EncryptedPasswordAes, aes_parts
 from smb3server.wire.filetime import from_ns, to_ns
@@ -98,7 +97,6 @@ class _Users:
         entry["Attributes"] = 7
         answer["Groups"]["MembershipCount"] = 1
         answer["Groups"]["Groups"].append(entry)
-        answer["ErrorCode"] = 0
         return answer
 
     # Looking
@@ -115,7 +113,6 @@ class _Users:
             return answer
         answer["Buffer"]["tag"] = level
         fill(answer["Buffer"], account)
-        answer["ErrorCode"] = 0
         return answer
 
     # Changing

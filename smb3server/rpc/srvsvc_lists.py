@@ -112,7 +112,6 @@ class Lists:
         for session in found:
             container["Buffer"].append(self._session_info(kind(), f"sesi{level}_", level, session))
         container["EntriesRead"] = answer["TotalEntries"] = len(found)
-        answer["ErrorCode"] = 0
         return answer
 
     @staticmethod
@@ -159,7 +158,6 @@ class Lists:
             count += 1
             container["Buffer"].append(_file_info(kind(), level, opened, path))
         container["EntriesRead"] = answer["TotalEntries"] = count
-        answer["ErrorCode"] = 0
         return answer
 
     def _own_opens(self) -> Iterator[Open]:
@@ -194,7 +192,6 @@ class Lists:
             return answer
         answer["InfoStruct"]["tag"] = level
         _file_info(answer["InfoStruct"][f"FileInfo{level}"], level, found[0], self._path(found[0]))
-        answer["ErrorCode"] = 0
         return answer
 
     def file_close(self, request: Any) -> Any:
@@ -268,7 +265,6 @@ class Lists:
             info = _CONNECTION_INFO[level]()
             container["Buffer"].append(_connection_info(info, level, number, tree, qualifier))
         container["EntriesRead"] = answer["TotalEntries"] = len(found)
-        answer["ErrorCode"] = 0
         return answer
 
     def _trees(self) -> Iterator[TreeConnect]:

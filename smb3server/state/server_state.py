@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from smb3server.auth.acceptor import Acceptor, hint_token
 from smb3server.auth.accounts import Accounts
-from smb3server.auth.administrators import Administrators
 from smb3server.auth.directory import Directory
+from smb3server.auth.groups import Administrators
 from smb3server.auth.guessing import Guesses
-from smb3server.auth.principals import Principals
-from smb3server.auth.users import UserDatabase
+from smb3server.auth.users import Principals, UserDatabase
 from smb3server.files.file import FileTable
 from smb3server.files.flushes import Flushes
 from smb3server.net.interfaces import InterfaceList

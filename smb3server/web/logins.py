@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from smb3server.auth.administrators import Administrators
 from smb3server.auth.directory import Logons
+from smb3server.auth.groups import Administrators
 from smb3server.auth.guessing import Guesses, LogonRefused
 from smb3server.auth.users import Account
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from smb3server.admin.socket import Command
-from smb3server.auth.administrators import Administrators
 from smb3server.auth.directory import Logons
+from smb3server.auth.groups import Administrators
 from smb3server.auth.guessing import Guesses
 from smb3server.net.http import HttpDoor
 from smb3server.process.log_tail import LogTail
