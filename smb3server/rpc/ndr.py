@@ -37,6 +37,11 @@ def text(value: str) -> str:
     return value + "\0"
 
 
+def declare(base: type, **layout: Any) -> Any:
+    """Return a structure, union, pointer or array of NDR with the layout that impacket reads from its attributes."""
+    return type(base.__name__, (base,), layout)
+
+
 def operation(request_type: Any, serve: Callable[[Any], Any]) -> Operation:
     """Return an operation that decodes its request, calls ``serve`` and encodes the result."""
 

@@ -20,7 +20,7 @@ from smb3server.auth.users import Account
 from smb3server.auth.users_file import StoredUser, check_name
 from smb3server.rpc.dcerpc import Operation
 from smb3server.rpc.lsarpc import string_of
-from smb3server.rpc.ndr import NULL_HANDLE, operation
+from smb3server.rpc.ndr import NULL_HANDLE, declare, operation
 from smb3server.rpc.samr_context import Context, DomainObject, UserObject, answer_status, put_time
 from smb3server.rpc.samr_passwords import EncryptedPasswordAes, aes_parts
 from smb3server.wire.filetime import from_ns, to_ns
@@ -46,12 +46,10 @@ _ALL_RC4, _RC4, _ALL_SALTED, _SALTED, _AES, _ALL_AES = 23, 24, 25, 26, 31, 32
 """Levels of information about an account. [MS-SAMR 2.2.6.28]"""
 
 
-class _Internal7(NDRSTRUCT):  # type: ignore[misc]
-    structure = (("UserPassword", EncryptedPasswordAes), ("PasswordExpired", UCHAR))
-
-
-class _Internal8(NDRSTRUCT):  # type: ignore[misc]
-    structure = (("I1", samr.SAMPR_USER_ALL_INFORMATION), ("UserPassword", EncryptedPasswordAes))
+_Internal7 = declare(NDRSTRUCT, structure=(("UserPassword", EncryptedPasswordAes), ("PasswordExpired", UCHAR)))
+_Internal8 = declare(
+    NDRSTRUCT, structure=(("I1", samr.SAMPR_USER_ALL_INFORMATION), ("UserPassword", EncryptedPasswordAes))
+)
 
 
 class _Buffer(samr.SAMPR_USER_INFO_BUFFER):  # type: ignore[misc]

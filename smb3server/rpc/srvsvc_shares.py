@@ -29,6 +29,7 @@ from smb3server.rpc.ndr import (
     NERR_UNKNOWN_DEVICE,
     NULL_HANDLE,
     Handles,
+    declare,
     text,
 )
 from smb3server.rpc.srvsvc_lists import shown_path
@@ -68,14 +69,9 @@ _SHARE_INFO = {
 }
 
 
-class ShareInfo1501(NDRSTRUCT):  # type: ignore[misc]
-    """SHARE_INFO_1501_I. impacket's has no pointer. [MS-SRVS 2.2.4.31]"""
-
-    structure = (("shi1501_reserved", DWORD), ("shi1501_security_descriptor", LPBYTE))
-
-
-class _Pointer1501(NDRPOINTER):  # type: ignore[misc]
-    referent = (("Data", ShareInfo1501),)
+ShareInfo1501 = declare(NDRSTRUCT, structure=(("shi1501_reserved", DWORD), ("shi1501_security_descriptor", LPBYTE)))
+"""SHARE_INFO_1501_I. impacket's has no pointer. [MS-SRVS 2.2.4.31]"""
+_Pointer1501 = declare(NDRPOINTER, referent=(("Data", ShareInfo1501),))
 
 
 class ShareInfo(srvs.SHARE_INFO):  # type: ignore[misc]
