@@ -99,21 +99,14 @@ class _Service:
         self.accounts = accounts
         self.handles = Handles()
 
-    def _open(self, answer: Any) -> Any:
+    def open_policy(self, answer: Any) -> Any:
+        """Serve LsarOpenPolicy and LsarOpenPolicy2. Any requested access gets read access. [MS-LSAD 3.1.4.4.2]"""
         if not self.accounts.may_be_asked_by(self.session.identity):
             answer["PolicyHandle"] = NULL_HANDLE
             answer["ErrorCode"] = NtStatus.ACCESS_DENIED
             return answer
         answer["PolicyHandle"] = self.handles.add(self)
         return answer
-
-    def open_policy(self, request: Any) -> Any:
-        """Serve LsarOpenPolicy. Any requested access gets read access. [MS-LSAD 3.1.4.4.2]"""
-        return self._open(lsad.LsarOpenPolicyResponse())
-
-    def open_policy2(self, request: Any) -> Any:
-        """Serve LsarOpenPolicy2, like ``open_policy``."""
-        return self._open(lsad.LsarOpenPolicy2Response())
 
     def close(self, request: Any) -> Any:
         """Serve LsarClose."""
@@ -122,15 +115,8 @@ class _Service:
         answer["ObjectHandle"] = NULL_HANDLE
         return answer
 
-    def query_policy(self, request: Any) -> Any:
-        """Serve LsarQueryInformationPolicy. [MS-LSAD 3.1.4.4.4]"""
-        return self._policy(request, lsad.LsarQueryInformationPolicyResponse())
-
-    def query_policy2(self, request: Any) -> Any:
-        """Serve LsarQueryInformationPolicy2, like ``query_policy``."""
-        return self._policy(request, lsad.LsarQueryInformationPolicy2Response())
-
-    def _policy(self, request: Any, answer: Any) -> Any:
+    def query_policy(self, request: Any, answer: Any) -> Any:
+        """Serve LsarQueryInformationPolicy and LsarQueryInformationPolicy2. [MS-LSAD 3.1.4.4.4]"""
         self.handles.find(request["PolicyHandle"])
         level = int(request["InformationClass"])
         if level not in (_PRIMARY, _ACCOUNT, _ROLE, _DNS, _LOCAL_ACCOUNT):
@@ -286,8 +272,11 @@ def interface(accounts: Directory, session: Session) -> Interface:
                     request, lsad.LsarEnumeratePrivilegesResponse(), "Privileges"
                 ),
             ),
-            6: operation(Unread, service.open_policy),
-            7: operation(lsad.LsarQueryInformationPolicy, service.query_policy),
+            6: operation(Unread, lambda request: service.open_policy(lsad.LsarOpenPolicyResponse())),
+            7: operation(
+                lsad.LsarQueryInformationPolicy,
+                lambda request: service.query_policy(request, lsad.LsarQueryInformationPolicyResponse()),
+            ),
             13: operation(
                 lsad.LsarEnumerateTrustedDomains,
                 lambda request: service.enumerate_nothing(
@@ -296,9 +285,12 @@ def interface(accounts: Directory, session: Session) -> Interface:
             ),
             14: operation(lsat.LsarLookupNames, service.lookup_names),
             15: operation(lsat.LsarLookupSids, service.lookup_sids),
-            44: operation(Unread, service.open_policy2),
+            44: operation(Unread, lambda request: service.open_policy(lsad.LsarOpenPolicy2Response())),
             45: operation(Unread, service.get_user_name),
-            46: operation(lsad.LsarQueryInformationPolicy2, service.query_policy2),
+            46: operation(
+                lsad.LsarQueryInformationPolicy2,
+                lambda request: service.query_policy(request, lsad.LsarQueryInformationPolicy2Response()),
+            ),
             57: operation(lsat.LsarLookupSids2, service.lookup_sids2),
             58: operation(lsat.LsarLookupNames2, service.lookup_names2),
             68: operation(lsat.LsarLookupNames3, service.lookup_names3),

@@ -42,16 +42,20 @@ def declare(base: type, **layout: Any) -> Any:
     return type(base.__name__, (base,), layout)
 
 
+def _decoded(request_type: Any, stub: bytes) -> Any:
+    try:
+        return request_type(stub)
+    except Exception as error:
+        # impacket's decoders may raise any exception for malformed input.
+        log.debug("bad stub of %s: %r", request_type.__name__, error)
+        raise Fault(FAULT_BAD_STUB_DATA) from error
+
+
 def operation(request_type: Any, serve: Callable[[Any], Any]) -> Operation:
     """Return an operation that decodes its request, calls ``serve`` and encodes the result."""
 
     def run(stub: bytes) -> bytes:
-        try:
-            request = request_type(stub)
-        except Exception as error:
-            # impacket's decoders may raise any exception for malformed input.
-            log.debug("bad stub of %s: %r", request_type.__name__, error)
-            raise Fault(FAULT_BAD_STUB_DATA) from error
+        request = _decoded(request_type, stub)
         try:
             return bytes(serve(request).getData())
         except UnicodeError as error:
@@ -66,12 +70,7 @@ def operation_later(request_type: Any, serve: Callable[[Any], Awaitable[Any]]) -
     tasks: set[asyncio.Task[None]] = set()
 
     def run(stub: bytes) -> Deferred:
-        try:
-            request = request_type(stub)
-        except Exception as error:
-            # As for ``operation``.
-            log.debug("bad stub of %s: %r", request_type.__name__, error)
-            raise Fault(FAULT_BAD_STUB_DATA) from error
+        request = _decoded(request_type, stub)
         deferred = Deferred(lambda: None)
 
         async def answer() -> None:
