@@ -30,16 +30,9 @@ def _negotiate(message: memoryview) -> None:
         negotiate.numbers_of(data)
 
 
-def _session_setup(message: memoryview) -> None:
-    request = session.SESSION_SETUP_REQUEST.parse(message)
-    session.part(
-        message, request.security_buffer_offset, request.security_buffer_length, session.SESSION_SETUP_REQUEST.size
-    )
-
-
 SUBJECTS = (
     _negotiate,
-    _session_setup,
+    session.SESSION_SETUP_REQUEST.parse_both,
     header.HEADER.unpack,
     negotiate.smb1_dialects,
     create.parse_request,
