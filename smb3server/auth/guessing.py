@@ -137,19 +137,12 @@ class Guesses:
         """Return the number of entries of all tables."""
         return len(self._accounts) + len(self._sources) + len(self._proven)
 
-    def delay(self, account: str, address: str) -> float:
-        """Reserve a time slot for a logon and return the seconds until it may be verified. Raises ``LogonRefused``.
-
-        Between a return of 0 and ``failed`` or ``succeeded`` the caller must not let others run: use ``begin`` where
-        the verification waits, or runs on a thread."""
-        with self._lock:
-            return self._delay(_account_key(account), source_of(address), self.clock())
-
     def begin(self, account: str, address: str, weight: int = 1) -> float:
-        """Reserve a time slot as ``delay`` does, and count the guess as ``weight`` failures before it is verified.
+        """Reserve a time slot for a logon, and return the seconds until it may be verified.
 
-        Guesses that begin at the same time are so counted before the first of them ends. Call ``proved`` if it was
-        right, or ``withdraw`` if it was not verified. Raises ``LogonRefused``, and then counts nothing.
+        The guess counts as ``weight`` failures before it is verified, so that guesses at the same time are counted
+        before the first of them ends. Call ``proved`` if it was right, or ``withdraw`` if it proved nothing wrong.
+        Raises ``LogonRefused``, and then counts nothing.
         """
         with self._lock:
             name, source = _account_key(account), source_of(address)
@@ -163,7 +156,11 @@ class Guesses:
             self._withdraw(_account_key(account), source_of(address), weight)
 
     def proved(self, account: str, address: str, weight: int = 1) -> None:
-        """Take back what ``begin`` counted, and remember the success."""
+        """Take back what ``begin`` counted, and remember that the account's user logs on from that address.
+
+        Earlier failures of the address are kept. Otherwise an attacker with an account could clear them by logging on
+        between two guesses at other accounts.
+        """
         with self._lock:
             name, source = _account_key(account), source_of(address)
             self._withdraw(name, source, weight)
@@ -171,12 +168,17 @@ class Guesses:
 
     def _withdraw(self, name: str, source: str, weight: int) -> None:
         entry = self._accounts.find(name)
-        for failures in (entry, self._sources.find(source)):
+        if entry is not None and entry.locked_until > self.clock():
+            # This guess, or one that began with it, has locked the account.
+            entry.in_a_row, entry.locked_until = self._lockout_failures - 1, 0.0
+        elif entry is not None:
+            entry.in_a_row = max(entry.in_a_row - 1, 0)
+        for table, key in ((self._accounts, name), (self._sources, source)):
+            failures = table.find(key)
             if failures is not None:
                 failures.count = max(failures.count - weight, 0.0)
-        if entry is not None:
-            entry.in_a_row = max(entry.in_a_row - 1, 0)
-            entry.locked_until = 0.0
+                if not failures.count and not failures.in_a_row:
+                    table.drop(key)
 
     def _delay(self, name: str, source: str, now: float) -> float:
         entry = self._accounts.find(name)
@@ -210,11 +212,6 @@ class Guesses:
         """Return the failures that are still remembered at the time ``now``."""
         return failures.count * float(0.5 ** ((now - failures.counted) / HALF_LIFE))
 
-    def failed(self, account: str, address: str) -> None:
-        """Count a wrong proof, or a name without an account."""
-        with self._lock:
-            self._fail(_account_key(account), source_of(address), 1)
-
     def _fail(self, name: str, source: str, weight: int) -> None:
         now = self.clock()
         pair = name, source
@@ -238,15 +235,6 @@ class Guesses:
         entry.counted = now
         table.put(key, entry)
         return entry
-
-    def succeeded(self, account: str, address: str) -> None:
-        """Remember that the account's user logs on from that address.
-
-        Failures of the address are kept. Otherwise an attacker with an account could clear them by logging on between
-        two guesses at other accounts.
-        """
-        with self._lock:
-            self._succeed(_account_key(account), source_of(address))
 
     def _succeed(self, name: str, source: str) -> None:
         self._proven.put((name, source), 0)

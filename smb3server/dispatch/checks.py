@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.dispatch.request import KINDS, TreeRequest
 from smb3server.state.objects import SessionState
-from smb3server.wire.file_id import RELATED_FILE_ID
-from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
+from smb3server.wire.header import HEADER_SIZE, RELATED_FILE_ID, Command, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:

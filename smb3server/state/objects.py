@@ -18,8 +18,7 @@ from smb3server.state.life import ConnectionLife, change
 from smb3server.state.message_window import CommandSequenceWindow
 from smb3server.state.replayable import Replayable
 from smb3server.wire.attributes import MAX_OFFSET
-from smb3server.wire.file_id import FileId
-from smb3server.wire.header import Command
+from smb3server.wire.header import Command, FileId
 from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:

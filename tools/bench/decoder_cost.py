@@ -19,8 +19,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from smb3server.auth.acceptor import Acceptor
-from smb3server.auth.principals import Principals
-from smb3server.auth.users import Account, UserDatabase, nt_hash
+from smb3server.auth.users import Account, Principals, UserDatabase, nt_hash
 from smb3server.commands import load
 from smb3server.process import output
 from smb3server.rpc import endpoint_mapper
