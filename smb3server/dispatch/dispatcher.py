@@ -468,7 +468,7 @@ class Dispatcher:
             return
         connection.enter(ConnectionLife.CLOSED)
         connection.drop_deadlines()
-        if connection.transport.rdma is not None and any(connection.client_guid):
+        if connection.is_smb_direct and any(connection.client_guid):
             reason = connection.ended_by or str(error or "closed by the client")
             self.server.rdma_lost(connection.client_guid, reason)
         self.server.events.connection_ended(connection, error)

@@ -20,6 +20,7 @@ from smb3server.state.replayable import Replayable
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.header import Command, FileId
 from smbdirect.codec import Buffer
+from smbdirect.message_transport import TransportKind
 
 if TYPE_CHECKING:
     from smb3server.access.caller import Caller
@@ -150,6 +151,11 @@ class Connection:
     def is_authenticated(self) -> bool:
         """Whether a session was valid on it once, and the connection is in use."""
         return self.life is ConnectionLife.AUTHENTICATED
+
+    @property
+    def is_smb_direct(self) -> bool:
+        """Whether its messages travel by SMB Direct."""
+        return self.transport.kind is TransportKind.SMB_DIRECT
 
     @property
     def closed(self) -> bool:
