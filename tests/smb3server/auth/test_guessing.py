@@ -159,7 +159,7 @@ def test_memory_is_bounded() -> None:
         succeed(guesses, clock, f"user{number}", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
         clock.now += 0.001
     assert len(guesses) <= 3 * MAX_ENTRIES
-    assert all(len(key) <= guessing.NAME_LENGTH * 3 for key in guesses._accounts._entries)
+    assert all(len(key) <= guessing.NAME_LENGTH * 3 for key in guesses._accounts)
 
 
 def test_lock_out_is_the_administrators_choice() -> None:
@@ -238,7 +238,7 @@ def test_sessions_are_slowed_over_connections(caplog: pytest.LogCaptureFixture) 
         outcomes = await asyncio.gather(*(attempt("wrong") for _ in range(12)))
         assert outcomes == [NtStatus.LOGON_FAILURE] * 12
         # Most were refused unseen, being too many at once.
-        assert guesses._accounts._entries["u"].in_a_row < 9
+        assert guesses._accounts["u"].in_a_row < 9
         clock.now += 10
         assert await attempt("pw", "other") == 0
         assert await attempt("pw") == 0

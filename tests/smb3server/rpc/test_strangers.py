@@ -122,7 +122,7 @@ def test_a_port_makes_guessers_wait() -> None:
             assert COMMON.unpack(sock.recv(4096)).type == FAULT
         # It was looked at, and was right.
         deadline = time.monotonic() + 10
-        while ("u", "127.0.0.1") not in guesses._proven._entries:
+        while ("u", "127.0.0.1") not in guesses._proven:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:
