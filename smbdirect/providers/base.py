@@ -146,11 +146,9 @@ class MemoryRegion(Protocol):
 
     def invalidate(self) -> None:
         """Refuse the token from now on, even for transfers under way (Local Invalidate). Idempotent."""
-        ...
 
     def deregister(self) -> None:
         """Invalidate the token and drop the memory, which may be freed after the return. Idempotent."""
-        ...
 
 
 class DomainUser(Protocol):
@@ -158,7 +156,6 @@ class DomainUser(Protocol):
 
     def domain_closed(self) -> None:
         """Deregister everything in the domain, which is about to be closed."""
-        ...
 
 
 class ProtectionDomain(Protocol):
@@ -166,11 +163,9 @@ class ProtectionDomain(Protocol):
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
         """Register ``memory``. Raise ``ProviderError`` if the device refuses it."""
-        ...
 
     def add_user(self, user: DomainUser) -> None:
         """Notify ``user`` before the domain is closed. It is held weakly."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -229,33 +224,26 @@ class Endpoint(Protocol):
     @property
     def counters(self) -> dict[str, int]:
         """The provider's own counters: registrations, allocations, retransmissions, crc_errors, bytes_*, ..."""
-        ...
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
         """Register writable, contiguous ``memory`` for ``access``. Raise ``ProviderError`` if that is impossible."""
-        ...
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
         """Queue one receive. Raise ``ProviderError`` if the queue is full."""
-        ...
 
     def post(self, requests: Sequence[WorkRequest]) -> None:
         """Queue a chain of work requests with one call (one sendmsg, one doorbell). Raise ``ProviderError`` and queue
         nothing if they exceed the queue or the capabilities. On a dead endpoint they complete FLUSHED."""
-        ...
 
     def is_stalled(self) -> bool:
         """Return whether data is in flight and the peer has acknowledged nothing for a second or longer. Always False
         if the provider ends such a connection by itself within seconds."""
-        ...
 
     def disconnect(self) -> None:
         """Send everything that was posted, then end the connection. Idempotent."""
-        ...
 
     def abort(self, reason: CloseReason | None = None) -> None:
         """End the connection immediately. ``reason`` is reported to ``on_closed``. Idempotent."""
-        ...
 
 
 class ConnectionRequest(Protocol):
@@ -267,16 +255,13 @@ class ConnectionRequest(Protocol):
 
     def prepare(self) -> Endpoint:
         """Return the endpoint. Receives are posted and callbacks set on it before ``accept``."""
-        ...
 
     async def accept(self, private_data: bytes = b"") -> None:
         """Accept, and return when the connection is established. Receives may complete before that. Raise
         ``ConnectionLost`` if it cannot be established."""
-        ...
 
     def reject(self, private_data: bytes = b"") -> None:
         """Refuse the connection."""
-        ...
 
 
 def ignore_change() -> None:
@@ -294,7 +279,6 @@ class Listener(Protocol):
 
     async def close(self) -> None:
         """Stop listening; established endpoints remain."""
-        ...
 
 
 OnRequest = Callable[[ConnectionRequest], None]
@@ -318,7 +302,6 @@ class Provider(Protocol):
 
     def available(self) -> str | None:
         """Return None if the fabric can be used on this machine, else why not and what to do."""
-        ...
 
     def share_table(self, unauthenticated: UnauthenticatedPeers, admits: Callable[[str], bool]) -> None:
         """Count peers that are setting up a connection in ``unauthenticated``, together with those of other listeners,
@@ -333,7 +316,6 @@ class Provider(Protocol):
 
     async def listen(self, host: str, port: int, on_request: OnRequest) -> Listener:
         """Listen, and call ``on_request`` for each connection request."""
-        ...
 
     async def connect(
         self,
@@ -345,4 +327,3 @@ class Provider(Protocol):
     ) -> Endpoint:
         """Connect. ``prepare`` sets callbacks and posts receives before the first byte is sent. ``timeout`` is in
         seconds. Raise ``ConnectionLost`` if that fails."""
-        ...

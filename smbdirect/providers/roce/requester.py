@@ -48,7 +48,6 @@ class Path(Protocol):
     @property
     def ready(self) -> bool:
         """Whether the network accepts more packets at present."""
-        ...
 
     def send(
         self,
@@ -62,7 +61,6 @@ class Path(Protocol):
     ) -> None:
         """Send one packet. ``size`` is the length of the concatenated ``segments``, which may change after the
         return."""
-        ...
 
     def send_middles(
         self, opcode: int, psn: int, memory: memoryview, count: int, countdown: int = 0, ask_every: int = 0
@@ -70,7 +68,6 @@ class Path(Protocol):
         """Send ``memory`` in ``count`` packets of the path's MTU without extension headers, numbered from ``psn`` on.
         The ``countdown``-th packet, and after it every ``ask_every``-th, requests an acknowledgement (with 0 none
         does). Return how many were sent: fewer if ``ready`` became False."""
-        ...
 
 
 _SOLICITED = 0x80

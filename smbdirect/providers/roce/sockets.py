@@ -59,23 +59,18 @@ class Arrivals(Protocol):
 
     def on_packet(self, route: Route, packet: memoryview, marked: bool) -> None:
         """Process a packet, from BTH to ICRC. ``marked`` says whether its IP header has the congestion mark."""
-        ...
 
     def on_run(self, route: Route, run: Run, marked: bool) -> None:
         """Process several packets."""
-        ...
 
     def on_damaged(self, port: Port, packet: memoryview, source: bytes) -> None:
         """Count a packet of at least ``MIN_PACKET`` bytes whose ICRC is wrong."""
-        ...
 
     def on_pause(self) -> None:
         """Answer: all that has arrived, or enough for one turn, was handed over."""
-        ...
 
     def on_unblocked(self) -> None:
         """Send what waits: a socket accepts packets again."""
-        ...
 
 
 class Route(NamedTuple):
