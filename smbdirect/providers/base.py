@@ -25,10 +25,11 @@ import enum
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
+from smbdirect.life import Life
 from smbdirect.unauthenticated import UnauthenticatedPeers
 
 
@@ -111,20 +112,29 @@ class Capabilities:
     """Bytes in one Read or Write work request."""
     max_message: int
     """Bytes in one Send."""
-    max_inline: int
-    """Bytes of a Send that are copied when it is posted (the buffer may be reused immediately)."""
     max_send_queue: int
     max_receive_queue: int
     max_outstanding_reads: int
     """Reads that the provider keeps in flight; it queues further ones."""
-    remote_invalidation: bool
+    max_inline: int = 0
+    """Bytes of a Send that are copied when it is posted (the buffer may be reused immediately)."""
+    remote_invalidation: bool = True
     """Whether Send with Invalidate can be posted."""
-    receives_before_accept: bool
-    """Whether a message without a posted receive ends the connection (on all known fabrics)."""
-    requires_registration: bool
+    requires_registration: bool = False
     """Whether local buffers of Send, Write and Read need a registration (not in software providers)."""
     regions_invalidatable: bool = True
     """Whether a peer's Send with Invalidate may name regions registered here."""
+
+    def check(self, request: WorkRequest, length: int) -> None:
+        """Raise ``ProviderError`` if ``request``, with ``length`` bytes of local memory, exceeds a limit."""
+        segments, limit = len(request.segments), self.max_read_sge if type(request) is Read else self.max_send_sge
+        if segments > limit:
+            raise ProviderError(f"{segments} segments are more than {limit}")
+        most = self.max_message if isinstance(request, Send) else self.max_transfer
+        if length > most:
+            raise ProviderError(f"{length} bytes are more than {most}")
+        if not isinstance(request, Send) and length != request.remote.length:
+            raise ProviderError(f"{length} local bytes for {request.remote.length} remote ones")
 
 
 class RemoteSegment(NamedTuple):
@@ -176,6 +186,7 @@ class Send:
     ``context`` and ``signalled`` of any work request may be set until it is posted; after that it must not change.
     """
 
+    operation: ClassVar = Operation.SEND
     segments: Sequence[Buffer]
     context: object = None
     invalidate: int | None = None
@@ -186,6 +197,7 @@ class Send:
 class Write:
     """An RDMA Write of the concatenated ``segments`` to ``remote`` (of the same total length)."""
 
+    operation: ClassVar = Operation.WRITE
     segments: Sequence[Buffer]
     remote: RemoteSegment
     context: object = None
@@ -196,6 +208,7 @@ class Write:
 class Read:
     """An RDMA Read of ``remote`` into the concatenated ``segments`` (of the same total length). Always signalled."""
 
+    operation: ClassVar = Operation.READ
     segments: Sequence[memoryview]
     remote: RemoteSegment
     context: object = None
@@ -244,6 +257,36 @@ class Endpoint(Protocol):
 
     def abort(self, reason: CloseReason | None = None) -> None:
         """End the connection immediately. ``reason`` is reported to ``on_closed``. Idempotent."""
+
+
+def ignore(_: object) -> None:
+    """Do nothing: the value of a callback with one argument until its owner sets it."""
+
+
+class BaseEndpoint:
+    """What the endpoints of all providers have in common. ``Endpoint`` describes the attributes."""
+
+    def __init__(
+        self, capabilities: Capabilities, local_address: tuple[str, int], peer_address: tuple[str, int]
+    ) -> None:
+        self.capabilities = capabilities
+        self.local_address = local_address
+        self.peer_address = peer_address
+        self.domain: ProtectionDomain | None = None
+        self.private_data = b""
+        self.on_completions: OnCompletions = ignore
+        self.on_closed: Callable[[CloseReason], None] = ignore
+        self.life = Life.OPENING
+        self.close_reason: CloseReason | None = None
+        """Why the connection ended. Invariant: set if and only if ``life`` is dead or ended."""
+
+    def is_stalled(self) -> bool:
+        """Return False: the provider's retries end within seconds, or it has none."""
+        return False
+
+
+Prepare = Callable[[Endpoint], None]
+"""Sets callbacks and posts receives."""
 
 
 class ConnectionRequest(Protocol):
@@ -318,12 +361,7 @@ class Provider(Protocol):
         """Listen, and call ``on_request`` for each connection request."""
 
     async def connect(
-        self,
-        host: str,
-        port: int,
-        prepare: Callable[[Endpoint], None],
-        private_data: bytes = b"",
-        timeout: float = 5.0,
+        self, host: str, port: int, prepare: Prepare, private_data: bytes = b"", timeout: float = 5.0
     ) -> Endpoint:
-        """Connect. ``prepare`` sets callbacks and posts receives before the first byte is sent. ``timeout`` is in
-        seconds. Raise ``ConnectionLost`` if that fails."""
+        """Connect. ``prepare`` is called before the first byte is sent. ``timeout`` is in seconds. Raise
+        ``ConnectionLost`` if that fails."""

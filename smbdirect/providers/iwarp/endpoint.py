@@ -18,18 +18,19 @@ from smbdirect.errors import ProviderError
 from smbdirect.life import Life, change
 from smbdirect.providers.base import (
     Access,
+    BaseEndpoint,
     Capabilities,
     CloseCause,
     CloseReason,
     Completion,
     MemoryRegion,
     Operation,
-    ProtectionDomain,
     Read,
     Send,
     Status,
     WorkRequest,
     Write,
+    ignore,
 )
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.mpa import DEFAULT_READ_DEPTH, Parameters, ulpdu_for_segment
@@ -67,13 +68,9 @@ CAPABILITIES = Capabilities(
     max_read_sge=256,
     max_transfer=1 << 30,
     max_message=1 << 24,
-    max_inline=0,
     max_send_queue=4096,
     max_receive_queue=4096,
     max_outstanding_reads=DEFAULT_READ_DEPTH,
-    remote_invalidation=True,
-    receives_before_accept=True,
-    requires_registration=False,
 )
 
 
@@ -88,8 +85,9 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-class IwarpEndpoint:
-    """One iWARP connection. Implements ``base.Endpoint``. ``establish`` starts the data phase after MPA set-up."""
+class IwarpEndpoint(BaseEndpoint):
+    """One iWARP connection, open once MPA set-up is done. Implements ``base.Endpoint``. ``establish`` starts the data
+    phase."""
 
     def __init__(
         self,
@@ -98,14 +96,8 @@ class IwarpEndpoint:
         private_data: bytes = b"",
         large_fpdus: bool | None = None,
     ) -> None:
-        self.capabilities = CAPABILITIES
-        self.local_address: tuple[str, int] = sock.getsockname()[:2]
-        self.peer_address: tuple[str, int] = sock.getpeername()[:2]
-        self.domain: ProtectionDomain | None = None
+        super().__init__(CAPABILITIES, sock.getsockname()[:2], sock.getpeername()[:2])
         self.private_data = private_data
-        self.on_completions: Callable[[Sequence[Completion]], None] = _ignore
-        self.on_closed: Callable[[CloseReason], None] = _ignore
-        self.close_reason: CloseReason | None = None
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._rings = rings
@@ -124,8 +116,6 @@ class IwarpEndpoint:
         self._ird = DEFAULT_READ_DEPTH
         self._queue: deque[Work] = deque()
         """Work that was posted and is not completed, in posting order."""
-        self.life = Life.OPENING
-        """Open once MPA set-up is done."""
         self._writing = False
         """Whether the loop watches for room in the socket. Invariant: if so, the sender has something to send."""
         self._receiving = False
@@ -523,7 +513,7 @@ class IwarpEndpoint:
         finally:
             self.life = change(self.life, Life.ENDED)
             reason = self.close_reason
-            on_closed, self.on_closed = self.on_closed, _ignore
+            on_closed, self.on_closed = self.on_closed, ignore
             if reason is not None:
                 on_closed(reason)
 
@@ -535,7 +525,3 @@ def _reset(sock: socket.socket) -> None:
     except OSError:
         _log.debug("no linger option on a dead socket")
     sock.close()
-
-
-def _ignore(_: object) -> None:
-    """Do nothing: the default callback."""

@@ -16,6 +16,7 @@ from smbdirect.providers.base import (
     CloseReason,
     Endpoint,
     OnRequest,
+    Prepare,
     Provider,
     ignore_change,
 )
@@ -323,12 +324,7 @@ class IwarpProvider(Provider):
             sock.close()
 
     async def connect(
-        self,
-        host: str,
-        port: int,
-        prepare: Callable[[Endpoint], None],
-        private_data: bytes = b"",
-        timeout: float = 5.0,
+        self, host: str, port: int, prepare: Prepare, private_data: bytes = b"", timeout: float = 5.0
     ) -> Endpoint:
         """See ``base.Provider.connect``."""
         try:
@@ -337,9 +333,7 @@ class IwarpProvider(Provider):
         except TimeoutError:
             raise ConnectionLost(CloseReason(CloseCause.TIMEOUT, f"no MPA reply within {timeout} s")) from None
 
-    async def _connect(
-        self, host: str, port: int, prepare: Callable[[Endpoint], None], private_data: bytes
-    ) -> IwarpEndpoint:
+    async def _connect(self, host: str, port: int, prepare: Prepare, private_data: bytes) -> IwarpEndpoint:
         sock = await _connected(host, port)
         try:
             endpoint = self.endpoint(sock)

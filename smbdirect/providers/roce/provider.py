@@ -16,8 +16,8 @@ from smbdirect.providers.base import (
     Capabilities,
     CloseCause,
     CloseReason,
-    ConnectionRequest,
-    Endpoint,
+    OnRequest,
+    Prepare,
     Provider,
     ignore_change,
 )
@@ -60,13 +60,9 @@ CAPABILITIES = Capabilities(
     max_read_sge=16,
     max_transfer=8 << 20,
     max_message=1 << 20,
-    max_inline=0,
     max_send_queue=512,
     max_receive_queue=1024,
     max_outstanding_reads=MAX_PENDING_READS,
-    remote_invalidation=True,
-    receives_before_accept=True,
-    requires_registration=False,
 )
 RNR_RETRY = 6
 """How often a peer may retry after an RNR NAK; a peer that respects credits never needs to."""
@@ -117,7 +113,7 @@ class RoceListener:
         provider: RoceProvider,
         port: Port,
         address: tuple[str, int],
-        on_request: Callable[[ConnectionRequest], None],
+        on_request: OnRequest,
     ) -> None:
         self.address = address
         self.port = port
@@ -186,7 +182,7 @@ class RoceProvider(Provider):
 
     # -- listening and connecting ----------------------------------------------------------------------------------
 
-    async def listen(self, host: str, port: int, on_request: Callable[[ConnectionRequest], None]) -> RoceListener:
+    async def listen(self, host: str, port: int, on_request: OnRequest) -> RoceListener:
         """Serve service ID 0x01060000 | ``port`` on ``host`` (an address; ``0.0.0.0`` or ``::`` for all). Raise
         ``ProviderError`` if UDP port 4791 is in use."""
         host = host or "0.0.0.0"
@@ -204,12 +200,7 @@ class RoceProvider(Provider):
         return listener
 
     async def connect(
-        self,
-        host: str,
-        port: int,
-        prepare: Callable[[Endpoint], None],
-        private_data: bytes = b"",
-        timeout: float = 5.0,
+        self, host: str, port: int, prepare: Prepare, private_data: bytes = b"", timeout: float = 5.0
     ) -> RoceEndpoint:
         """See ``base.Provider``. Raise ``ConnectionLost`` if the peer rejects or does not answer within ``timeout``
         seconds, and ``ProviderError`` if there is no route."""

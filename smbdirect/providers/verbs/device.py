@@ -159,8 +159,6 @@ class Device:
             max_send_queue=max(16, min(SEND_QUEUE, attributes.max_qp_wr)),
             max_receive_queue=max(16, min(RECEIVE_QUEUE, attributes.max_qp_wr)),
             max_outstanding_reads=self.max_initiator_depth,
-            remote_invalidation=True,
-            receives_before_accept=True,
             requires_registration=True,
             # A plain user-space region cannot be invalidated: that needs memory windows, which siw does not have.
             regions_invalidatable=False,

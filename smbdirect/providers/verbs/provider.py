@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from smbdirect.errors import ConnectionLost, ProviderError
-from smbdirect.providers.base import Capabilities, CloseCause, CloseReason, Endpoint, Provider, ignore_change
+from smbdirect.providers.base import Capabilities, CloseCause, CloseReason, Endpoint, Prepare, Provider, ignore_change
 from smbdirect.providers.verbs import abi, device
 from smbdirect.providers.verbs.device import Device
 from smbdirect.providers.verbs.endpoint import VerbsEndpoint
@@ -319,12 +319,9 @@ class VerbsProvider(Provider):
             max_read_sge=1,
             max_transfer=device.MAX_TRANSFER,
             max_message=device.MAX_TRANSFER,
-            max_inline=0,
             max_send_queue=16,
             max_receive_queue=16,
             max_outstanding_reads=1,
-            remote_invalidation=True,
-            receives_before_accept=True,
             requires_registration=True,
             regions_invalidatable=False,
         )
@@ -358,12 +355,7 @@ class VerbsProvider(Provider):
         raise error
 
     async def connect(
-        self,
-        host: str,
-        port: int,
-        prepare: Callable[[Endpoint], None],
-        private_data: bytes = b"",
-        timeout: float = 5.0,
+        self, host: str, port: int, prepare: Prepare, private_data: bytes = b"", timeout: float = 5.0
     ) -> VerbsEndpoint:
         """See ``base.Provider``. Raise ``ConnectionLost`` or ``OSError`` if that fails."""
         cm = self._cm()
