@@ -233,23 +233,17 @@ class RoceProvider(Provider):
             info = look_up(unpack_address(route.peer), unpack_address(route.local))
         except ProviderError as error:
             self.reject(connection, b"")
-            gone = CloseReason(CloseCause.DEVICE, str(error))
-            endpoint.end(gone)
-            raise ConnectionLost(gone) from None
+            raise _lost(endpoint, CloseCause.DEVICE, str(error)) from None
         if mtu > path_mtu(info.mtu, len(route.peer) == 16):
             self._manager.reject(connection, Reason.INVALID_MTU)
             self._after_manager()
-            gone = CloseReason(CloseCause.DEVICE, f"the peer requests MTU {mtu}, the interface has {info.mtu}")
-            endpoint.end(gone)
-            raise ConnectionLost(gone)
+            raise _lost(endpoint, CloseCause.DEVICE, f"the peer requests MTU {mtu}, the interface has {info.mtu}")
         parameters = self._parameters(endpoint, mtu)._replace(
             responder_resources=min(MAX_PENDING_READS, peer.initiator_depth or MAX_PENDING_READS),
             initiator_depth=min(self.capabilities.max_outstanding_reads, peer.responder_resources),
         )
         if not self._manager.accept(connection, parameters, private_data, asyncio.get_running_loop().time()):
-            gone = CloseReason(CloseCause.PEER, "the peer gave up connecting")
-            endpoint.end(gone)
-            raise ConnectionLost(gone)
+            raise _lost(endpoint, CloseCause.PEER, "the peer gave up connecting")
         connection.owner, endpoint.connection = endpoint, connection
         self._start(connection, route, endpoint)
         await self._until_established(connection, route, endpoint, None)
@@ -268,9 +262,7 @@ class RoceProvider(Provider):
             endpoint.end(cast(CloseReason, error.reason))
             raise
         except TimeoutError:
-            reason = CloseReason(CloseCause.TIMEOUT, "no answer to the connection request")
-            endpoint.end(reason)
-            raise ConnectionLost(reason) from None
+            raise _lost(endpoint, CloseCause.TIMEOUT, "no answer to the connection request") from None
         except asyncio.CancelledError:
             endpoint.end(CloseReason(CloseCause.LOCAL, "cancelled"))
             raise
@@ -518,12 +510,11 @@ class RoceProvider(Provider):
             if future is not None and not future.done():
                 future.set_result(None)
             return
-        reason = CloseReason(CloseCause.PEER, event.detail)
-        if event.outcome is Outcome.TIMED_OUT:
-            reason = CloseReason(CloseCause.TIMEOUT, event.detail)
+        cause = CloseCause.TIMEOUT if event.outcome is Outcome.TIMED_OUT else CloseCause.PEER
+        if isinstance(endpoint, RoceEndpoint) and endpoint.queue_pair.responder.starved:
+            cause = CloseCause.NO_RECEIVE
+        reason = CloseReason(cause, event.detail)
         if isinstance(endpoint, RoceEndpoint):
-            if endpoint.queue_pair.responder.starved:
-                reason = CloseReason(CloseCause.NO_RECEIVE, event.detail)
             endpoint.end(reason)
         if future is not None and not future.done():
             future.set_exception(ConnectionLost(reason))
@@ -533,3 +524,10 @@ class RoceProvider(Provider):
             endpoint.private_data = connection.private_data
             self._start(connection, route, endpoint)
         endpoint.established()
+
+
+def _lost(endpoint: RoceEndpoint, cause: CloseCause, detail: str) -> ConnectionLost:
+    """End an endpoint that is not established, and return the error for its user."""
+    reason = CloseReason(cause, detail)
+    endpoint.end(reason)
+    return ConnectionLost(reason)

@@ -26,8 +26,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from smbdirect.errors import ProviderError
 from smbdirect.providers.roce import icrc
-from smbdirect.providers.roce.arrival import MIN_PACKET, Run, is_intact, runs
-from smbdirect.providers.roce.raw import SLOTS, Slots
+from smbdirect.providers.roce.arrival import MIN_PACKET, SLOTS, Run, Slots, is_intact, runs
 
 _IP_PKTINFO = 8
 _IP_MTU_DISCOVER = 10
