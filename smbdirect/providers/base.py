@@ -259,8 +259,8 @@ class Endpoint(Protocol):
         """End the connection immediately. ``reason`` is reported to ``on_closed``. Idempotent."""
 
 
-def ignore(_: object) -> None:
-    """Do nothing: the value of a callback with one argument until its owner sets it."""
+def ignore(*_: object) -> None:
+    """Do nothing: the value of a callback until its owner sets it."""
 
 
 class BaseEndpoint:
@@ -305,10 +305,6 @@ class ConnectionRequest(Protocol):
 
     def reject(self, private_data: bytes = b"") -> None:
         """Refuse the connection."""
-
-
-def ignore_change() -> None:
-    """Do nothing: the value of ``Listener.on_change`` until its owner sets it."""
 
 
 class Listener(Protocol):

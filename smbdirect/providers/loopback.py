@@ -34,7 +34,7 @@ from smbdirect.providers.base import (
     Status,
     WorkRequest,
     Write,
-    ignore_change,
+    ignore,
 )
 from smbdirect.providers.memory import AccessRefused, LocalDomain, Region, RegionTable
 
@@ -432,7 +432,7 @@ class LoopbackListener:
     def __init__(self, provider: LoopbackProvider, address: tuple[str, int], on_request: OnRequest) -> None:
         self.address = address
         self.down = ""
-        self.on_change: Callable[[], None] = ignore_change
+        self.on_change: Callable[[], None] = ignore
         self.on_request = on_request
         self._provider = provider
 

@@ -58,7 +58,6 @@ class Region:
         self.valid = True
 
     def invalidate(self) -> None:
-        """See ``base.MemoryRegion.invalidate``."""
         if self.valid:
             self.valid = False
             self._owner.forget(self)
@@ -153,7 +152,6 @@ class LocalDomain:
         self._users: weakref.WeakSet[DomainUser] = weakref.WeakSet()
 
     def add_user(self, user: DomainUser) -> None:
-        """See ``base.ProtectionDomain``."""
         self._users.add(user)
 
     def register(self, memory: memoryview, access: Access) -> Region:

@@ -34,10 +34,9 @@ from smbdirect.providers.base import (
 )
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.mpa import DEFAULT_READ_DEPTH, Parameters, ulpdu_for_segment
-from smbdirect.providers.iwarp.operations import Operations
-from smbdirect.providers.iwarp.placement import PendingRead, RingPool
+from smbdirect.providers.iwarp.operations import Operations, PendingRead
 from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, describe_terminate
-from smbdirect.providers.iwarp.receiver import Receiver
+from smbdirect.providers.iwarp.receiver import Receiver, RingPool
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
 from smbdirect.providers.memory import Region, RegionTable, as_bytes_view
 from smbdirect.tcp_info import is_stalled, raise_error, retransmissions
@@ -198,7 +197,6 @@ class IwarpEndpoint(BaseEndpoint):
         return is_stalled(self._sock)
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
-        """See ``base.Endpoint.register``."""
         if self.life >= Life.DEAD:
             raise ProviderError("the connection is gone")
         region = self._regions.register(memory, access)
@@ -206,7 +204,6 @@ class IwarpEndpoint(BaseEndpoint):
         return region
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
-        """See ``base.Endpoint.post_receive``."""
         receives = self._operations.receives
         if len(receives) >= self.capabilities.max_receive_queue:
             raise ProviderError("receive queue is full")
@@ -255,7 +252,6 @@ class IwarpEndpoint(BaseEndpoint):
         self._finish_if_drained()
 
     def abort(self, reason: CloseReason | None = None) -> None:
-        """See ``base.Endpoint.abort``."""
         self._die(reason or CloseReason(CloseCause.LOCAL, "aborted"))
 
     # -- work requests ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from smbdirect.providers.base import Operation
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS, UNTAGGED_HEADER
 from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, Rtr, trailer
-from smbdirect.providers.iwarp.placement import PendingRead
+from smbdirect.providers.iwarp.operations import PendingRead
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
 from smbdirect.providers.memory import Region
 

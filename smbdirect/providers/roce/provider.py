@@ -19,7 +19,7 @@ from smbdirect.providers.base import (
     OnRequest,
     Prepare,
     Provider,
-    ignore_change,
+    ignore,
 )
 from smbdirect.providers.roce.arrival import Run
 from smbdirect.providers.roce.cm import (
@@ -118,7 +118,7 @@ class RoceListener:
         self.address = address
         self.port = port
         self.down = ""
-        self.on_change: Callable[[], None] = ignore_change
+        self.on_change: Callable[[], None] = ignore
         self.on_request = on_request
         self._provider = provider
 
@@ -172,7 +172,6 @@ class RoceProvider(Provider):
 
     @property
     def notices(self) -> Sequence[str]:
-        """See ``base.Provider.notices``."""
         return self._notices
 
     def available(self) -> str | None:
@@ -362,14 +361,12 @@ class RoceProvider(Provider):
                 port.close()
 
     def on_unblocked(self) -> None:
-        """See ``sockets.Arrivals``."""
         for endpoint in list(self.endpoints.values()):
             endpoint.pump()
 
     # -- packets in ------------------------------------------------------------------------------------------------
 
     def on_packet(self, route: Route, packet: memoryview, marked: bool) -> None:
-        """See ``sockets.Arrivals``."""
         number = packet[5] << 16 | packet[6] << 8 | packet[7]
         endpoint = self._receiver(number, route, marked)
         if endpoint is not None:
@@ -380,7 +377,6 @@ class RoceProvider(Provider):
             self.counters["unknown_queue_pair"] += 1
 
     def on_run(self, route: Route, run: Run, marked: bool) -> None:
-        """See ``sockets.Arrivals``."""
         endpoint = self._receiver(int.from_bytes(run.head[5:], "big"), route, marked)
         if endpoint is not None:
             endpoint.queue_pair.receive_run(run, endpoint.now())
@@ -402,7 +398,6 @@ class RoceProvider(Provider):
         return endpoint
 
     def on_pause(self) -> None:
-        """See ``sockets.Arrivals``."""
         dirty, self._dirty = self._dirty, []
         for endpoint in dirty:
             if not endpoint.queue_pair.ready_to_send:
@@ -417,7 +412,6 @@ class RoceProvider(Provider):
             self._after_manager()
 
     def on_damaged(self, port: Port, packet: memoryview, source: bytes) -> None:
-        """See ``sockets.Arrivals``."""
         endpoint = self.endpoints.get(packet[5] << 16 | packet[6] << 8 | packet[7])
         if endpoint is not None and endpoint.peer == source:
             endpoint.counters["crc_errors"] += 1

@@ -87,7 +87,6 @@ class Registration:
                 raise ProviderError(str(abi.oserror("ibv_dereg_mr")))
 
     def deregister(self) -> None:
-        """See ``base.MemoryRegion``."""
         self.invalidate()
         self.memory = memoryview(b"")
         on_gone, self.on_gone = self.on_gone, None
@@ -113,11 +112,9 @@ class Domain:
         self._free_slots: list[StagingSlot] = []
 
     def add_user(self, user: DomainUser) -> None:
-        """See ``base.ProtectionDomain``."""
         self._users.add(user)
 
     def register(self, memory: memoryview, access: Access) -> Registration:
-        """See ``base.ProtectionDomain``."""
         rights = abi.ACCESS_LOCAL_WRITE if access & (Access.LOCAL_WRITE | Access.REMOTE_WRITE) else 0
         if access & Access.REMOTE_READ:
             rights |= abi.ACCESS_REMOTE_READ

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from smbdirect.errors import ConnectionLost, ProviderError
-from smbdirect.providers.base import Capabilities, CloseCause, CloseReason, Endpoint, Prepare, Provider, ignore_change
+from smbdirect.providers.base import Capabilities, CloseCause, CloseReason, Endpoint, Prepare, Provider, ignore
 from smbdirect.providers.verbs import abi, device
 from smbdirect.providers.verbs.device import Device
 from smbdirect.providers.verbs.endpoint import VerbsEndpoint
@@ -256,7 +256,7 @@ class VerbsListener:
 
     def __init__(self, cm: _Cm, cm_id: int, host: str, on_request: Callable[[VerbsConnectionRequest], None]) -> None:
         self.down = ""
-        self.on_change: Callable[[], None] = ignore_change
+        self.on_change: Callable[[], None] = ignore
         self.queue_pair = 0
         self.port = abi.byte_at(cm_id + abi.CM_ID_PORT)
         bound = abi.pointer_at(cm_id + abi.CM_ID_VERBS) != 0
