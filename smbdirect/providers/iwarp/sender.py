@@ -68,19 +68,9 @@ class _Outgoing:
     """One message of which some FPDUs are still to be cut. All bytes of it come from ``segments``."""
 
     __slots__ = (
-        "control",
-        "index",
-        "kind",
-        "msn",
-        "offset",
-        "owner",
-        "segments",
-        "stag",
-        "start",
-        "tagged_offset",
-        "total",
+        "control", "index", "kind", "msn", "offset", "owner", "segments", "stag", "start", "tagged_offset", "total",
         "whole",
-    )
+    )  # fmt: skip
 
     def __init__(
         self, control: int, owner: Work | Response, segments: Sequence[memoryview], stag: int, tagged_offset: int | None

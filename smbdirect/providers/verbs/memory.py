@@ -42,18 +42,8 @@ class Registration:
     """One memory region of the device. Implements ``base.MemoryRegion``. ``memory`` keeps the memory alive."""
 
     __slots__ = (
-        "__weakref__",
-        "_domain",
-        "_handle",
-        "address",
-        "end",
-        "length",
-        "lkey",
-        "memory",
-        "on_gone",
-        "token",
-        "valid",
-    )
+        "__weakref__", "_domain", "_handle", "address", "end", "length", "lkey", "memory", "on_gone", "token", "valid",
+    )  # fmt: skip
 
     def __init__(self, domain: Domain, memory: memoryview, access: int) -> None:
         if not len(memory):
