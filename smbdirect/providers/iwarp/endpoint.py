@@ -493,11 +493,9 @@ class IwarpEndpoint(BaseEndpoint):
     def _flush(self) -> None:
         completions = self._operations.completions
         for work in self._queue:
-            if work.done:
-                if work.signalled:
-                    completions.append(Completion(work.operation, Status.OK, work.context))
-            else:
-                completions.append(Completion(work.operation, Status.FLUSHED, work.context))
+            if work.signalled or not work.done:
+                status = Status.OK if work.done else Status.FLUSHED
+                completions.append(Completion(work.operation, status, work.context))
         self._queue.clear()
         receives = self._operations.receives
         completions.extend(Completion(Operation.RECEIVE, Status.FLUSHED, context) for _, context in receives)

@@ -28,7 +28,6 @@ MIGRATED = 0x40
 ICRC_LENGTH = 4
 PATH_MTUS = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 """Path MTU codes (12.7.28), in bytes."""
-MAX_PAYLOAD = 4096
 
 
 class Opcode(enum.IntEnum):

@@ -111,7 +111,6 @@ class Responder:
         self.deadline: float | None = None
         """When to call ``handle_timer``, or None."""
         self._fatal: int | None = None
-        self._invalidate: int | None = None
 
     def start(self, psn: int, mtu: int) -> None:
         """Take over the parameters of the connection."""

@@ -43,7 +43,6 @@ EVENT_QP_FATAL, EVENT_QP_REQUEST_ERROR, EVENT_QP_ACCESS_ERROR = 1, 2, 3
 EVENT_DEVICE_FATAL, EVENT_PORT_ACTIVE, EVENT_PORT_ERROR = 8, 9, 10
 
 NODE_RNIC = 4
-TRANSPORT_IWARP = 1
 
 SEND_WR = struct.Struct("=QQQiiIIQI")
 """wr_id, next, sg_list, num_sge, opcode, send_flags, invalidate_rkey, rdma.remote_addr, rdma.rkey."""
@@ -200,15 +199,20 @@ def oserror(what: str) -> OSError:
     return OSError(number, f"{what}: {os.strerror(number)}")
 
 
-def pack_sockaddr(host: str, port: int) -> bytes:
-    """Return a ``sockaddr_in`` or ``sockaddr_in6``. An IPv6 scope may follow '%'."""
+def memory_of(data: bytes) -> ctypes.Array[c_char]:
+    """Return memory with a copy of ``data``, of at least one byte, so that it has an address."""
+    return ctypes.create_string_buffer(data, max(1, len(data)))
+
+
+def pack_sockaddr(host: str, port: int) -> ctypes.Array[c_char]:
+    """Return a ``sockaddr_in`` or ``sockaddr_in6`` in memory. An IPv6 scope may follow '%'."""
     info = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     family, address = info[0], info[4]
     if family == socket.AF_INET6:
         flow, scope = int(address[2]), int(address[3])  # type: ignore[misc]
         raw = socket.inet_pton(family, str(address[0]).split("%", 1)[0])
-        return struct.pack("=HHI16sI", family, socket.htons(port), flow, raw, scope)
-    return struct.pack("=HH4s8x", family, socket.htons(port), socket.inet_aton(str(address[0])))
+        return memory_of(struct.pack("=HHI16sI", family, socket.htons(port), flow, raw, scope))
+    return memory_of(struct.pack("=HH4s8x", family, socket.htons(port), socket.inet_aton(str(address[0]))))
 
 
 def unpack_sockaddr(address: int) -> tuple[str, int]:

@@ -212,7 +212,7 @@ class VerbsConnectionRequest:
         if connection.gone:
             raise ConnectionLost("closed")
         opened = connection.device
-        buffer = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
+        buffer = abi.memory_of(private_data)
         responder, initiator = self._responder_resources, self._initiator_depth
         if opened.iwarp:
             # Linux 6.12: iw_cm reports the peer's two values in the opposite order to ib_cm, and NIC drivers reduce
@@ -242,7 +242,7 @@ class VerbsConnectionRequest:
         connection = self._connection
         if connection.gone:
             return
-        buffer = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
+        buffer = abi.memory_of(private_data)
         connection.cm.libraries.cm.rdma_reject(connection.cm_id, ctypes.addressof(buffer), len(private_data))
         if connection.endpoint is not None:
             connection.endpoint.abort()
@@ -342,8 +342,7 @@ class VerbsProvider(Provider):
         cm = self._cm()
         cm_id = cm.create_id()
         address = abi.pack_sockaddr(host, port)
-        buffer = ctypes.create_string_buffer(address, len(address))
-        if cm.libraries.cm.rdma_bind_addr(cm_id, ctypes.addressof(buffer)):
+        if cm.libraries.cm.rdma_bind_addr(cm_id, ctypes.addressof(address)):
             error = abi.oserror(f"rdma_bind_addr {host or '*'}:{port}")
         elif cm.libraries.cm.rdma_listen(cm_id, BACKLOG):
             error = abi.oserror(f"rdma_listen {host or '*'}:{port}")
@@ -361,10 +360,9 @@ class VerbsProvider(Provider):
         cm = self._cm()
         connection = _Connection(cm, cm.create_id())
         address = abi.pack_sockaddr(host, port)
-        buffer = ctypes.create_string_buffer(address, len(address))
         library = cm.libraries.cm
         try:
-            if library.rdma_resolve_addr(connection.cm_id, None, ctypes.addressof(buffer), RESOLVE_MILLISECONDS):
+            if library.rdma_resolve_addr(connection.cm_id, None, ctypes.addressof(address), RESOLVE_MILLISECONDS):
                 raise abi.oserror(f"rdma_resolve_addr {host}")
             await connection.wait(timeout)
             if library.rdma_resolve_route(connection.cm_id, RESOLVE_MILLISECONDS):
@@ -374,7 +372,7 @@ class VerbsProvider(Provider):
             prepare(endpoint)
             opened = connection.device
             assert opened is not None
-            data = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
+            data = abi.memory_of(private_data)
             parameters = abi.ConnParam(
                 private_data=ctypes.addressof(data) if private_data else None,
                 private_data_len=len(private_data),
