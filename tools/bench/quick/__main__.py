@@ -13,8 +13,7 @@ import time
 from pathlib import Path
 
 from smb3server.lab.bench import machine
-from smb3server.lab.bench.errors import BenchError
-from smb3server.lab.bench.interruption import interruptible
+from smb3server.lab.bench.errors import BenchError, interruptible
 from smb3server.process import output
 from tools.bench.quick import record
 from tools.bench.quick.measure import CASES_OF_QUICK, Costs, Quick, bench
