@@ -1,7 +1,7 @@
 """The interface between the SMB server (or client) and the transport that carries its messages.
 
-It serves direct-TCP framing, SMB Direct and loopback. Users do not ask which one they have, except through ``rdma is
-None``. A transport does not trust its peer until ``trust`` is called.
+It serves direct-TCP framing, SMB Direct and loopback. A transport says what it is, by ``kind`` and ``fabric``, and what
+it can do, by ``rdma`` and ``takes_file``. A transport does not trust its peer until ``trust`` is called.
 
 Everything here runs on the thread of one event loop. Callbacks are plain functions called on that thread. Nothing
 blocks.
@@ -9,10 +9,18 @@ blocks.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from smbdirect.codec import Buffer
+
+
+class TransportKind(enum.Enum):
+    """How messages travel. [MS-SMB2 2.1]"""
+
+    TCP = "TCP"
+    SMB_DIRECT = "SMB Direct"
 
 
 class PooledBuffer(Protocol):
@@ -209,6 +217,9 @@ class Tap(Protocol):
 class MessageTransport(Protocol):
     """One connection that carries whole messages in both directions."""
 
+    kind: TransportKind
+    fabric: str
+    """What is below: tcp, or the RDMA provider's name: iwarp, roce, verbs, loopback."""
     local_address: tuple[str, int]
     peer_address: tuple[str, int]
     max_message_size: int

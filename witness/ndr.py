@@ -11,7 +11,7 @@ from construct import Bytes, Int32ul
 from impacket.dcerpc.v5.dtypes import DWORD, LPWSTR, NULL, ULONG, USHORT
 from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRSTRUCT, NDRUniConformantArray
 
-from smb3server.rpc.ndr import wire_uuid
+from smb3server.rpc.ndr import declare, wire_uuid
 from smb3server.wire.address import Address
 from smbdirect.codec import Codec
 from smbdirect.errors import DecodeError
@@ -222,52 +222,35 @@ class Packed16(NDRSTRUCT):  # type: ignore[misc]
         return 2
 
 
-class WitnessInterfaceInfo(NDRSTRUCT):  # type: ignore[misc]
-    structure = (
+WitnessInterfaceInfo = declare(
+    NDRSTRUCT,
+    structure=(
         ("InterfaceGroupName", WideName),
         ("Version", ULONG),
         ("State", USHORT),
         ("IPV4", Packed4),
         ("IPV6", Packed16),
         ("Flags", ULONG),
-    )
-
-
-class WitnessInterfaceInfoArray(NDRUniConformantArray):  # type: ignore[misc]
-    item = WitnessInterfaceInfo
-
-
-class PWitnessInterfaceInfo(NDRPOINTER):  # type: ignore[misc]
-    referent = (("Data", WitnessInterfaceInfoArray),)
-
-
-class WitnessInterfaceList(NDRSTRUCT):  # type: ignore[misc]
-    structure = (("NumberOfInterfaces", ULONG), ("InterfaceInfo", PWitnessInterfaceInfo))
-
-
-class PWitnessInterfaceList(NDRPOINTER):  # type: ignore[misc]
-    referent = (("Data", WitnessInterfaceList),)
-
-
-class ByteArray(NDRUniConformantArray):  # type: ignore[misc]
-    item = "c"
-
-
-class PByteArray(NDRPOINTER):  # type: ignore[misc]
-    referent = (("Data", ByteArray),)
-
-
-class RespAsyncNotify(NDRSTRUCT):  # type: ignore[misc]
-    structure = (
+    ),
+)
+WitnessInterfaceInfoArray = declare(NDRUniConformantArray, item=WitnessInterfaceInfo)
+PWitnessInterfaceInfo = declare(NDRPOINTER, referent=(("Data", WitnessInterfaceInfoArray),))
+WitnessInterfaceList = declare(
+    NDRSTRUCT, structure=(("NumberOfInterfaces", ULONG), ("InterfaceInfo", PWitnessInterfaceInfo))
+)
+PWitnessInterfaceList = declare(NDRPOINTER, referent=(("Data", WitnessInterfaceList),))
+ByteArray = declare(NDRUniConformantArray, item="c")
+PByteArray = declare(NDRPOINTER, referent=(("Data", ByteArray),))
+RespAsyncNotify = declare(
+    NDRSTRUCT,
+    structure=(
         ("MessageType", ULONG),
         ("Length", ULONG),
         ("NumberOfMessages", ULONG),
         ("MessageBuffer", PByteArray),
-    )
-
-
-class PRespAsyncNotify(NDRPOINTER):  # type: ignore[misc]
-    referent = (("Data", RespAsyncNotify),)
+    ),
+)
+PRespAsyncNotify = declare(NDRPOINTER, referent=(("Data", RespAsyncNotify),))
 
 
 class GetInterfaceList(NDRCALL):  # type: ignore[misc]

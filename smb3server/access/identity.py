@@ -65,7 +65,7 @@ class Identity:
         own = self.user
         if own is None or own.shared or self.domain:
             return False
-        return any(f"{HOST_GROUP}{gid}" in names for gid in (own.gid, *own.groups))
+        return not names.isdisjoint([f"{HOST_GROUP}{gid}" for gid in (own.gid, *own.groups)])
 
     def __str__(self) -> str:
         """Return the name for logs and status, with non-printable characters escaped and at most ``_MAX_SHOWN``

@@ -15,13 +15,13 @@ from typing import Any
 from spnego.exceptions import SpnegoError
 
 from smb3server.access.identity import Identity
+from smb3server.auth.directory import Logons, Tickets
 from smb3server.auth.exchange import AP_REQ, Exchange, Mechanism
 from smb3server.auth.guessing import Guesses, LogonDelayed
-from smb3server.auth.ntlm_logon import LogonError, NtlmLogon
-from smb3server.auth.principals import Principals
+from smb3server.auth.ntlm_logon import NtlmLogon
 from smb3server.auth.pyspnego import KerberosContext, NtlmContext, pack_hint
 from smb3server.auth.spnego_tokens import KERBEROS, MS_KERBEROS, NTLM, gss_mechanism
-from smb3server.auth.users import UserDatabase
+from smb3server.auth.users import LogonError
 from smb3server.process import parts
 from smb3server.wire.status import NtStatus, Reason, StatusError
 from smbdirect.errors import DecodeError
@@ -107,11 +107,11 @@ class Acceptor:
 
     def __init__(
         self,
-        users: UserDatabase,
+        users: Logons,
         server_name: str,
         allow_guest: bool = False,
         allow_anonymous: bool = False,
-        kerberos: Principals | None = None,
+        kerberos: Tickets | None = None,
         service: str = "cifs",
         keys_only: bool = False,
         ntlm: bool = True,
@@ -129,7 +129,6 @@ class Acceptor:
         """
         self._logon = NtlmLogon(users, server_name, allow_guest, allow_anonymous, guesses)
         self._logon.address = address
-        self._users = users
         self._principals = kerberos
         self._service = service
         self._keytab = keytab

@@ -13,7 +13,6 @@ the members of BUILTIN\\Administrators.
 from __future__ import annotations
 
 import contextlib
-import enum
 import functools
 import grp
 import hashlib
@@ -21,16 +20,17 @@ import pwd
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from smb3server.access.descriptor import ANONYMOUS, AUTHENTICATED_USERS, Sid
 from smb3server.access.identity import HOST_GROUP
+from smb3server.auth.directory import Known, Use
 from smb3server.auth.groups import Groups
 from smb3server.backends.base import User
 
 if TYPE_CHECKING:
     from smb3server.access.identity import Identity
-    from smb3server.auth.users import Account, UserDatabase
+    from smb3server.auth.users import Account, Principals, UserDatabase
 
 UNIX_USER, UNIX_GROUP = "Unix User", "Unix Group"
 _NT, _UNIX = 5, 22
@@ -56,27 +56,6 @@ class Lists(Protocol):
     def admins(self) -> frozenset[str]:
         """Users who may change the server from afar."""
         ...
-
-
-class Use(enum.IntEnum):
-    """Kind of the object that a SID names (SID_NAME_USE). [MS-LSAT 2.2.13]"""
-
-    USER = 1
-    GROUP = 2
-    DOMAIN = 3
-    ALIAS = 4
-    WELL_KNOWN = 5
-    UNKNOWN = 8
-
-
-class Known(NamedTuple):
-    """A name and its SID, as a look-up returns them."""
-
-    sid: Sid
-    use: Use
-    domain: str
-    name: str
-    """Empty for a domain."""
 
 
 def _well_known() -> list[Known]:
@@ -157,7 +136,7 @@ class _Index:
 
 
 class Accounts:
-    """Look-ups of the accounts of one server. Later changes of ``users`` are seen."""
+    """The ``Directory`` of one server's own accounts. Later changes of ``users`` are seen."""
 
     def __init__(
         self, users: UserDatabase, domain: str, domain_seed: bytes, *, guests_may_ask: bool, lists: Lists | None = None
@@ -177,6 +156,17 @@ class Accounts:
         """What the latest index was made from, and the index."""
         self._principals: dict[Sid, Identity] = {}
         """Principals without an account that have logged on, the latest last."""
+        self.principals: Principals | None = None
+        """Maps Kerberos principals to accounts. None means that tickets are not accepted."""
+        self.find = users.find
+        self.prove = users.prove
+        self.check_password = users.check_password
+
+    def identity_of(self, principal: str) -> Identity:
+        """Return the identity of a principal. Raises ``ValueError`` if it may not log on."""
+        if self.principals is None:
+            raise ValueError("this server does not use Kerberos")
+        return self.principals.identity_of(principal)
 
     def may_be_asked_by(self, identity: Identity | None) -> bool:
         """Return whether a user may look up names of accounts and of the host's users.

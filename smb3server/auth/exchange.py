@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from smb3server.auth import ntlm_messages, spnego_tokens
-from smb3server.auth.ntlm_logon import LogonError
 from smb3server.auth.spnego_tokens import (
     ACCEPT_COMPLETED,
     ACCEPT_INCOMPLETE,
@@ -23,6 +22,7 @@ from smb3server.auth.spnego_tokens import (
     Init,
     Resp,
 )
+from smb3server.auth.users import LogonError
 
 AP_REQ = b"\x6e"
 """Tag of KRB_AP_REQ (RFC 4120 5.5.1)."""

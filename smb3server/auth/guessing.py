@@ -19,7 +19,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from smbdirect.unauthenticated import source_of
 
@@ -72,27 +72,14 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-class _Recent(Generic[_Key, _Value]):
-    """A table of at most ``MAX_ENTRIES`` entries, which drops the one that was updated least recently."""
-
-    def __init__(self) -> None:
-        # Invariant: at most MAX_ENTRIES entries, ordered by their last update.
-        self._entries: OrderedDict[_Key, _Value] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def find(self, key: _Key) -> _Value | None:
-        return self._entries.get(key)
+class _Recent(OrderedDict[_Key, _Value]):
+    """A table that drops the entry that was updated least recently, so that it has at most ``MAX_ENTRIES``."""
 
     def put(self, key: _Key, value: _Value) -> None:
-        self._entries[key] = value
-        self._entries.move_to_end(key)
-        if len(self._entries) > MAX_ENTRIES:
-            self._entries.popitem(last=False)
-
-    def drop(self, key: _Key) -> None:
-        self._entries.pop(key, None)
+        self[key] = value
+        self.move_to_end(key)
+        if len(self) > MAX_ENTRIES:
+            self.popitem(last=False)
 
 
 class Guesses:
@@ -137,19 +124,12 @@ class Guesses:
         """Return the number of entries of all tables."""
         return len(self._accounts) + len(self._sources) + len(self._proven)
 
-    def delay(self, account: str, address: str) -> float:
-        """Reserve a time slot for a logon and return the seconds until it may be verified. Raises ``LogonRefused``.
-
-        Between a return of 0 and ``failed`` or ``succeeded`` the caller must not let others run: use ``begin`` where
-        the verification waits, or runs on a thread."""
-        with self._lock:
-            return self._delay(_account_key(account), source_of(address), self.clock())
-
     def begin(self, account: str, address: str, weight: int = 1) -> float:
-        """Reserve a time slot as ``delay`` does, and count the guess as ``weight`` failures before it is verified.
+        """Reserve a time slot for a logon, and return the seconds until it may be verified.
 
-        Guesses that begin at the same time are so counted before the first of them ends. Call ``proved`` if it was
-        right, or ``withdraw`` if it was not verified. Raises ``LogonRefused``, and then counts nothing.
+        The guess counts as ``weight`` failures before it is verified, so that guesses at the same time are counted
+        before the first of them ends. Call ``proved`` if it was right, or ``withdraw`` if it proved nothing wrong.
+        Raises ``LogonRefused``, and then counts nothing.
         """
         with self._lock:
             name, source = _account_key(account), source_of(address)
@@ -163,30 +143,39 @@ class Guesses:
             self._withdraw(_account_key(account), source_of(address), weight)
 
     def proved(self, account: str, address: str, weight: int = 1) -> None:
-        """Take back what ``begin`` counted, and remember the success."""
+        """Take back what ``begin`` counted, and remember that the account's user logs on from that address.
+
+        Earlier failures of the address are kept. Otherwise an attacker with an account could clear them by logging on
+        between two guesses at other accounts.
+        """
         with self._lock:
             name, source = _account_key(account), source_of(address)
             self._withdraw(name, source, weight)
             self._succeed(name, source)
 
     def _withdraw(self, name: str, source: str, weight: int) -> None:
-        entry = self._accounts.find(name)
-        for failures in (entry, self._sources.find(source)):
+        entry = self._accounts.get(name)
+        if entry is not None and entry.locked_until > self.clock():
+            # This guess, or one that began with it, has locked the account.
+            entry.in_a_row, entry.locked_until = self._lockout_failures - 1, 0.0
+        elif entry is not None:
+            entry.in_a_row = max(entry.in_a_row - 1, 0)
+        for table, key in ((self._accounts, name), (self._sources, source)):
+            failures = table.get(key)
             if failures is not None:
                 failures.count = max(failures.count - weight, 0.0)
-        if entry is not None:
-            entry.in_a_row = max(entry.in_a_row - 1, 0)
-            entry.locked_until = 0.0
+                if not failures.count and not failures.in_a_row:
+                    table.pop(key, None)
 
     def _delay(self, name: str, source: str, now: float) -> float:
-        entry = self._accounts.find(name)
+        entry = self._accounts.get(name)
         if entry is not None and entry.locked_until > now:
             raise LogonRefused("account is locked out", locked=True)
-        if self._max_delay <= 0 or (name, source) in self._proven._entries:
+        if self._max_delay <= 0 or (name, source) in self._proven:
             return 0.0
         slow = [
             (failures, interval)
-            for failures, free in ((entry, self._per_account), (self._sources.find(source), self._per_address))
+            for failures, free in ((entry, self._per_account), (self._sources.get(source), self._per_address))
             if failures is not None and (interval := self._interval(failures, free, now))
         ]
         if not slow:
@@ -210,19 +199,14 @@ class Guesses:
         """Return the failures that are still remembered at the time ``now``."""
         return failures.count * float(0.5 ** ((now - failures.counted) / HALF_LIFE))
 
-    def failed(self, account: str, address: str) -> None:
-        """Count a wrong proof, or a name without an account."""
-        with self._lock:
-            self._fail(_account_key(account), source_of(address), 1)
-
     def _fail(self, name: str, source: str, weight: int) -> None:
         now = self.clock()
         pair = name, source
-        since = self._proven.find(pair)
+        since = self._proven.get(pair)
         if since is not None:
             # Another user may share the address, so one success does not exempt it forever.
             if since + weight >= self._per_account:
-                self._proven.drop(pair)
+                self._proven.pop(pair, None)
             else:
                 self._proven.put(pair, since + weight)
         entry = self._count(self._accounts, name, self._per_account, now, weight)
@@ -233,24 +217,15 @@ class Guesses:
             entry.in_a_row = 0
 
     def _count(self, table: _Recent[str, _Failures], key: str, free: int, now: float, weight: int) -> _Failures:
-        entry = table.find(key) or _Failures()
+        entry = table.get(key) or _Failures()
         entry.count = min(self._faded(entry, now) + weight, free + MAX_STEPS)
         entry.counted = now
         table.put(key, entry)
         return entry
 
-    def succeeded(self, account: str, address: str) -> None:
-        """Remember that the account's user logs on from that address.
-
-        Failures of the address are kept. Otherwise an attacker with an account could clear them by logging on between
-        two guesses at other accounts.
-        """
-        with self._lock:
-            self._succeed(_account_key(account), source_of(address))
-
     def _succeed(self, name: str, source: str) -> None:
         self._proven.put((name, source), 0)
-        entry = self._accounts.find(name)
+        entry = self._accounts.get(name)
         if entry is not None:
             entry.in_a_row = 0
 

@@ -12,36 +12,21 @@ import os
 from smb3server.access.identity import Identity
 from smb3server.auth import ntlm_messages as messages
 from smb3server.auth import pyspnego
+from smb3server.auth.directory import Logons
 from smb3server.auth.guessing import Guesses, LogonDelayed, LogonRefused
 from smb3server.auth.ntlm_messages import CLIENT_CHALLENGE_SIZE, MIC_OFFSET, MIC_SIZE, PROOF_SIZE, Authenticate, Flags
-from smb3server.auth.users import Account, UserDatabase
-from smb3server.wire.status import NtStatus, Reason
+from smb3server.auth.users import LogonError
+from smb3server.wire.status import NtStatus
 
 _UNICODE = int(Flags.UNICODE)
 _KEY_EXCHANGE = int(Flags.KEY_EXCHANGE)
 _PROTECTS = int(Flags.SIGN | Flags.SEAL)
-_NOBODY = os.urandom(16)
-"""Stands for the NT hash if there is no account of the name. The proof is verified all the same, so that neither the
-answer nor its time shows which accounts exist."""
-
-
 _RESTRICTIONS = {
     NtStatus.ACCOUNT_DISABLED: ("disabled", "the account is disabled"),
     NtStatus.ACCOUNT_EXPIRED: ("expired", "the account has expired"),
     NtStatus.PASSWORD_MUST_CHANGE: ("must_change", "the password must be changed first"),
 }
 """Codes and words for the log."""
-
-
-class LogonError(Exception):
-    """The user may not log on."""
-
-    def __init__(self, reason: str, status: NtStatus = NtStatus.LOGON_FAILURE, code: str = "bad_exchange") -> None:
-        """Describe the failure. ``status`` is for the client. LOGON_FAILURE means that the user is unknown or the proof
-        is wrong. ``code`` is that of ``Reason``."""
-        super().__init__(reason)
-        self.status = status
-        self.reason = Reason(code, reason)
 
 
 class NtlmLogon:
@@ -71,7 +56,7 @@ class NtlmLogon:
 
     def __init__(
         self,
-        users: UserDatabase,
+        users: Logons,
         server_name: str,
         allow_guest: bool,
         allow_anonymous: bool,
@@ -132,19 +117,19 @@ class NtlmLogon:
         if anonymous:
             self._accept_unproven(given, Identity("", anonymous=True), self._allow_anonymous)
             return
-        account = self._users.find(given.user)
-        if account is None and self._allow_guest:
+        if self._allow_guest and self._users.find(given.user) is None:
+            if self._guesses is not None:
+                self._guesses.withdraw(given.user, self.address)
             self._accept_unproven(given, Identity(given.user, given.domain, guest=True), True)
             return
         try:
-            self._prove(account, given, challenge, token)
-        except (LogonError, ValueError) as error:
-            wrong = not isinstance(error, LogonError) or error.status == NtStatus.LOGON_FAILURE
-            if self._guesses is not None and wrong:
-                self._guesses.failed(given.user, self.address)
+            self._prove(given, challenge, token)
+        except LogonError as error:
+            if self._guesses is not None and error.status != NtStatus.LOGON_FAILURE:
+                self._guesses.withdraw(given.user, self.address)
             raise
         if self._guesses is not None:
-            self._guesses.succeeded(given.user, self.address)
+            self._guesses.proved(given.user, self.address)
 
     def _await_turn(self, name: str) -> None:
         """Raise ``LogonDelayed`` until the proof may be verified, or ``LogonError`` if it is refused."""
@@ -154,7 +139,7 @@ class NtlmLogon:
         now = guesses.clock()
         if self._not_before is None:
             try:
-                self._not_before = now + guesses.delay(name, self.address)
+                self._not_before = now + guesses.begin(name, self.address)
             except LogonRefused as refusal:
                 self._challenge = b""
                 status = NtStatus.ACCOUNT_LOCKED_OUT if refusal.locked else NtStatus.LOGON_FAILURE
@@ -163,23 +148,15 @@ class NtlmLogon:
         if now < self._not_before:
             raise LogonDelayed(self._not_before - now)
 
-    def _prove(self, account: Account | None, given: Authenticate, challenge: bytes, token: bytes) -> None:
-        """Verify the NTLMv2 response. If there is no account, do the same work, and fail."""
+    def _prove(self, given: Authenticate, challenge: bytes, token: bytes) -> None:
+        """Verify the NTLMv2 response."""
         response = given.nt_response
         if len(response) < PROOF_SIZE + CLIENT_CHALLENGE_SIZE:
             raise LogonError("no NTLMv2 response")
-        proof, blob = response[:PROOF_SIZE], response[PROOF_SIZE:]
         # Windows checks the format before the proof.
-        av_flags = messages.av_flags(blob)
-        # NTOWFv2 (3.3.2).
-        name = (given.user.upper() + given.domain).encode("utf-16-le")
-        key = hmac.digest(_NOBODY if account is None else account.nt_hash, name, "md5")
-        right = hmac.compare_digest(hmac.digest(key, self._server_challenge + blob, "md5"), proof)
-        if account is None:
-            raise LogonError("no such user", code="unknown_user")
-        if not right:
-            raise LogonError("wrong password", code="wrong_password")
-        session_key = _exchange(given, hmac.digest(key, proof, "md5"))
+        av_flags = messages.av_flags(response[PROOF_SIZE:])
+        account, key = self._users.prove(given.user, given.domain, self._server_challenge, response)
+        session_key = _exchange(given, key)
         if av_flags & messages.AV_FLAG_MIC:
             self._verify_mic(session_key, challenge, token)
         # Only somebody who knows the password learns more about the account.

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from smb3server.cluster import storage
 from smb3server.cluster.fencer import Fencer
-from smb3server.cluster.freshness import INTERVAL, Freshness, stamped
 from smb3server.cluster.lease_keeper import boottime
 from smb3server.cluster.membership import Membership
 from smb3server.cluster.service_owner import ServiceOwner
 from smb3server.cluster.view import (
+    EVENT_INTERVAL,
     Event,
+    Freshness,
     MoveClientEvent,
     NodeEvent,
     Question,
@@ -34,6 +35,7 @@ from smb3server.cluster.view import (
     coordination_prefix,
     decode,
     read_view,
+    stamped,
 )
 from smb3server.persistence.journal import Persistence
 from smb3server.persistence.store import Change, HistoryGone, Put, Store, StoreError, ignore_outcome
@@ -247,7 +249,7 @@ class Cluster:
                 self._freshness.advance(await self._store.version(self.prefix))
             except StoreError as error:
                 log.debug("%s: %s", self.node, error)
-            await asyncio.sleep(INTERVAL if self._freshness.started else _TICK)
+            await asyncio.sleep(EVENT_INTERVAL if self._freshness.started else _TICK)
 
     async def _read(self) -> int:
         """Read everything into a new view, except events, which are over. Return the version to watch from.

@@ -67,7 +67,7 @@ def peer_of(connection: Connection) -> Peer | None:
     Return None for other connections: RoCE, and iWARP that a NIC does by itself. Return None also for addresses that
     are not complete without their interface (RFC 4007)."""
     transport = connection.transport
-    if transport.rdma is not None and transport.rdma.fabric != "iwarp":
+    if transport.fabric not in ("tcp", "iwarp"):
         return None
     local, client = map(_address, (transport.local_address[0], transport.peer_address[0]))
     if local is None or client is None or local.version != client.version or client.is_link_local:

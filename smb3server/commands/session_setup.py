@@ -15,6 +15,7 @@ from smb3server.crypto.signing import make_signer
 from smb3server.dispatch.request import Interim, Pending, Request, Response, SessionRequest, handles
 from smb3server.dispatch.waiting import answer
 from smb3server.state.objects import Channel, Connection, Session, SessionState
+from smb3server.wire.fields import tail
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect, SecurityMode
 from smb3server.wire.session import (
@@ -26,7 +27,6 @@ from smb3server.wire.session import (
     SessionFlags,
     SessionSetupRequest,
     SessionSetupResponse,
-    part,
 )
 from smb3server.wire.status import NtStatus, Reason, StatusError
 from smbdirect.codec import Buffer
@@ -46,7 +46,7 @@ def session_setup(request: Request) -> Response | Pending:
     if body.structure_size != 25:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     token = bytes(
-        part(request.message, body.security_buffer_offset, body.security_buffer_length, SESSION_SETUP_REQUEST.size)
+        tail(request.message, body.security_buffer_offset, body.security_buffer_length, SESSION_SETUP_REQUEST.end)
     )
     session_id = request.header.session_id
     binding = bool(body.flags & BINDING)

@@ -10,6 +10,7 @@ from smb3server.state.caller import maximal_access_of
 from smb3server.state.endings import end_tree
 from smb3server.state.objects import SessionState, TreeConnect
 from smb3server.state.share import Share, ShareFlags, ShareType
+from smb3server.wire.fields import tail
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.session import (
@@ -19,7 +20,6 @@ from smb3server.wire.session import (
     Empty,
     TreeConnectRequest,
     TreeConnectResponse,
-    part,
 )
 from smb3server.wire.status import Disconnect, NtStatus, Reason, StatusError
 
@@ -142,7 +142,7 @@ def _share_name(request: SessionRequest, body: TreeConnectRequest) -> str:
     offset = body.path_offset
     if body.flags & EXTENSION_PRESENT and request.connection.dialect == Dialect.SMB_3_1_1:
         offset += base
-    raw = bytes(part(request.message, offset, body.path_length, TREE_CONNECT_REQUEST.size))
+    raw = bytes(tail(request.message, offset, body.path_length, TREE_CONNECT_REQUEST.end))
     try:
         path = raw.decode("utf-16-le")
     except UnicodeDecodeError:

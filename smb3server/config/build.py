@@ -10,8 +10,7 @@ from typing import get_args
 
 from smb3server.auth.groups import Groups
 from smb3server.auth.password_rules import EMPTY_HASH
-from smb3server.auth.principals import parse as parse_principal
-from smb3server.auth.users import Account, nt_hash, parse_hash
+from smb3server.auth.users import Account, nt_hash, parse_hash, parse_principal
 from smb3server.backends.base import User
 from smb3server.config import schema
 from smb3server.config.error import ConfigError, Problems

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Path
     from smb3server.crypto.signing import Signer
     from smb3server.state.objects import Open, Session
-    from smb3server.wire.file_id import FileId
+    from smb3server.wire.header import FileId
     from smbdirect.message_transport import FileRange, InboundMessage
 
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from smb3server.dispatch.request import KINDS, TreeRequest
 from smb3server.state.objects import SessionState
-from smb3server.wire.file_id import RELATED_FILE_ID
-from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
+from smb3server.wire.header import HEADER_SIZE, RELATED_FILE_ID, Command, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.dispatch.chain import Chain
     from smb3server.dispatch.request import Request
-    from smb3server.state.objects import Session
+    from smb3server.state.objects import Session, TreeConnect
 
 FILE_ID = struct.Struct("<QQ")
 _U32 = struct.Struct("<I")
@@ -91,6 +90,21 @@ def pays_for(charge: int, payload: int) -> bool:
     return (payload - 1) // CREDIT_SIZE < (charge or 1)
 
 
+def lacks_protection(session: Session, tree: TreeConnect | None, sealed_for: Session | None, signed: int) -> bool:
+    """Return whether a command is protected less than its session, or its tree connect, demands.
+
+    ``sealed_for``: the session whose key encrypted it, or None. ``signed``: whether it is signed; an encrypted one need
+    not be. [MS-SMB2 3.3.5.2.9, 3.3.5.2.11]"""
+    if sealed_for is not None:
+        return sealed_for is not session
+    return (session if tree is None else tree).encrypt_data or (session.signing_required and not signed)
+
+
+def has_expired(session: Session) -> bool:
+    """Return whether the time of a session has ended that has one. [MS-SMB2 3.3.5.2.9]"""
+    return session.expiration_time is not None and time.monotonic() >= session.expiration_time
+
+
 def check_body(request: Request) -> None:
     """Check the size of the fixed part and its StructureSize, and that the credits pay for the payload.
 
@@ -143,9 +157,18 @@ def check(request: Request, chain: Chain) -> None:
             chain.no_session = True
             raise StatusError(NtStatus.USER_SESSION_DELETED)
         return
-    _check_session(request, chain, session)
-    if command in TREE_COMMANDS:
-        _find_tree(request, chain, session, tree_id)
+    needs_tree = command in TREE_COMMANDS
+    tree = session.tree_connect_table.get(tree_id) if needs_tree else None
+    sealed_for = chain.cipher_session
+    lacking = lacks_protection(session, tree, sealed_for, request.signed)
+    if lacking or session.state is not SessionState.VALID or session.expiration_time is not None:
+        _check_session(request, session, sealed_for)
+    if needs_tree:
+        if tree is None:
+            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+        request.tree = tree
+        if lacking:
+            raise StatusError(NtStatus.ACCESS_DENIED)
         if command in FILE_ID_OFFSET:
             _inherit_file(request, chain, related)
 
@@ -170,44 +193,32 @@ def verify(request: Request, session: Session | None) -> None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if session is None:
         return
-    channel = session.channel_list.get(request.connection)
-    if channel is None or channel.signer is None:
+    signer = session.signer_on(request.connection)
+    if signer is None:
         if request.header.command == _SESSION_SETUP:
             return
         if session.identity is not None and session.is_guest:
             return
         raise StatusError(NtStatus.ACCESS_DENIED)
-    if not channel.signer.verify(request.message):
+    if not signer.verify(request.message):
         raise StatusError(NtStatus.ACCESS_DENIED)
-    request.signed = True
+    request.signed, request.signer = True, signer
 
 
-def _check_session(request: Request, chain: Chain, session: Session) -> None:
-    """Check that the request is protected as the session demands, and the session may run commands. [MS-SMB2
+def _check_session(request: Request, session: Session, sealed_for: Session | None) -> None:
+    """Check that the request is protected as the session demands, and the session may run the command. [MS-SMB2
     3.3.5.2.9]"""
-    if chain.cipher_session is not None:
-        if chain.cipher_session is not session:
-            raise StatusError(NtStatus.USER_SESSION_DELETED)
-    elif session.encrypt_data or (session.signing_required and not request.signed):
-        raise StatusError(NtStatus.ACCESS_DENIED)
+    if lacks_protection(session, None, sealed_for, request.signed):
+        # The other one is encrypted, but with the key of another session.
+        raise StatusError(NtStatus.ACCESS_DENIED if sealed_for is None else NtStatus.USER_SESSION_DELETED)
     if session.state is SessionState.VALID:
-        if session.expiration_time is None or time.monotonic() < session.expiration_time:
+        if not has_expired(session):
             return
         session.state = SessionState.EXPIRED
     if session.state is not SessionState.EXPIRED:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
     if request.header.command not in _EXPIRED_ALLOWED:
         raise StatusError(NtStatus.NETWORK_SESSION_EXPIRED)
-
-
-def _find_tree(request: Request, chain: Chain, session: Session, tree_id: int) -> None:
-    """Find the tree connect that a request is for. [MS-SMB2 3.3.5.2.11]"""
-    tree = session.tree_connect_table.get(tree_id)
-    if tree is None:
-        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-    request.tree = tree
-    if tree.encrypt_data and chain.cipher_session is None:
-        raise StatusError(NtStatus.ACCESS_DENIED)
 
 
 def _inherit_file(request: Request, chain: Chain, related: int) -> None:

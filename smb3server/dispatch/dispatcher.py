@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from smb3server.crypto.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
+from smb3server.crypto.encryption import TRANSFORM_PROTOCOL_ID
+from smb3server.crypto.envelope import EnvelopeError, unseal
 from smb3server.dispatch import checks, lookup
 from smb3server.dispatch.chain import Chain
 from smb3server.dispatch.fast_lane import FastLane
@@ -64,7 +65,7 @@ def _is_secret(request: Request) -> bool:
     session, tree, command = request.session, request.tree, request.header.command
     if session is None or session.cipher is None or command in checks.SESSIONLESS:
         return False
-    return session.encrypt_data or (tree is not None and tree.encrypt_data and command != _TREE_CONNECT)
+    return (session if tree is None or command == _TREE_CONNECT else tree).encrypt_data
 
 
 class Owner(Protocol):
@@ -104,7 +105,8 @@ class Dispatcher:
 
     def receive(self, inbound: InboundMessage) -> None:
         """Begin or park one message of the transport. [MS-SMB2 3.3.5.2]"""
-        if self.server.is_fenced(self.connection):
+        server = self.server
+        if server.fence is not None and server.is_fenced(self.connection):
             # Do not even execute it: another node may own the share by now.
             inbound.release()
             self.connection.disconnect("this node is fenced")
@@ -155,23 +157,14 @@ class Dispatcher:
     def _decrypt(self, view: memoryview) -> tuple[memoryview, Session]:
         """Return the decrypted message, and the session whose key it was encrypted with. Raises ``Disconnect``.
         [MS-SMB2 3.3.5.2.1.1]"""
-        _, _, _, size, _, flags, session_id = TRANSFORM.fields_from(view)
-        session = self.connection.session_table.get(session_id)
-        if session is None or session.cipher is None:
-            raise Disconnect("encrypted for a session that does not exist")
+        try:
+            plain, session = unseal(view, self.connection.session_table.get)
+        except EnvelopeError as error:
+            raise Disconnect(str(error)) from error
         if session.keys_are_public and self.connection.constrained:
             # After a logon of somebody else, Windows serves it (3.3.5.2.1.1 note 259).
             raise Disconnect("encrypted by an anonymous user, and nobody else has logged on")
-        if flags != ENCRYPTED or size != len(view) - TRANSFORM_SIZE:
-            raise Disconnect("bad transform header")
-        if size < HEADER_SIZE:
-            raise Disconnect("encrypted message shorter than a header")
-        plain = session.cipher.decrypt(view)
-        if plain is None:
-            raise Disconnect("encrypted message is not authentic")
-        if plain[:4] != PROTOCOL_ID:
-            raise Disconnect("encrypted message is not an SMB2 message")
-        if int.from_bytes(plain[40:48], "little") != session_id:
+        if int.from_bytes(plain[40:48], "little") != session.session_id:
             raise Disconnect("encrypted message of another session")
         return plain, session
 
@@ -409,6 +402,7 @@ class Dispatcher:
             and not chain.replies
             and chain.cipher_session is None
             and not _is_secret(request)
+            and request.signer is None
             and self.writer.signer_for(request) is None
         )
 
@@ -422,10 +416,7 @@ class Dispatcher:
                 checks.verify(request, session)
             except StatusError:
                 return
-        if session is not None and not request.encrypted:
-            if session.encrypt_data or (session.signing_required and not request.signed):
-                return
-        elif session is not None and request.chain.cipher_session is not session:
+        if session is not None and checks.lacks_protection(session, None, request.chain.cipher_session, request.signed):
             return
         target = self.requests.find(header)
         if target is not None and target.session is session and target.pending is not None:
@@ -477,7 +468,7 @@ class Dispatcher:
             return
         connection.enter(ConnectionLife.CLOSED)
         connection.drop_deadlines()
-        if connection.transport.rdma is not None and any(connection.client_guid):
+        if connection.is_smb_direct and any(connection.client_guid):
             reason = connection.ended_by or str(error or "closed by the client")
             self.server.rdma_lost(connection.client_guid, reason)
         self.server.events.connection_ended(connection, error)

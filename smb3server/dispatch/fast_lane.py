@@ -8,7 +8,7 @@ of the general path (``dispatcher``, ``checks``, ``reply``), and the same state 
 it came and before any state has changed. So the lane refuses nothing: it knows only requests that the general path
 would serve at once.
 
-Consecutive WRITEs of one user are a row (``impersonate.begin_row``). It ends with the turn of the transport, and before
+Consecutive WRITEs to one store are a row (``Backend.begin_row``). It ends with the turn of the transport, and before
 anything but the lane itself goes on.
 
 The part that differs between commands is their ``ShortForm``. It lies beside the command's handler in ``commands``.
@@ -17,14 +17,13 @@ The part that differs between commands is their ``ShortForm``. It lies beside th
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from smb3server.backends.local.impersonate import begin_row, end_row
+from smb3server.crypto.envelope import seal, sign_reply
 from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
-from smb3server.dispatch.checks import CREDIT_SIZE, pays_for
+from smb3server.dispatch.checks import CREDIT_SIZE, has_expired, lacks_protection, pays_for
 from smb3server.dispatch.data_channel import RemoteMemory, described
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
@@ -39,6 +38,7 @@ from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
+    from smb3server.backends.base import Backend
     from smb3server.crypto.signing import Signer
     from smb3server.dispatch.measuring import Measuring, Observer, Start
     from smb3server.dispatch.parking import Parking
@@ -140,10 +140,10 @@ class FastLane:
     __slots__ = (
         "_connection",
         "_host",
-        "_in_row",
         "_measuring",
         "_parking",
         "_requests",
+        "_row",
         "_short_only",
         "_transport",
         "_window",
@@ -169,8 +169,8 @@ class FastLane:
         self._writer = writer
         self._parking = parking
         self._measuring = measuring
-        self._in_row = False
-        """Whether the thread is in a row of writes, begun here."""
+        self._row: Backend | None = None
+        """The store of the row of writes that was begun here, while the thread is in it."""
 
     def wants_payload(self, head: memoryview, length: int) -> bool:
         """See ``PayloadTaker``."""
@@ -179,7 +179,9 @@ class FastLane:
 
     def take_payload(self, head: InboundMessage, payload: Payload) -> bool:
         """See ``PayloadTaker``."""
-        return not self._host.server.is_fenced(self._connection) and self.take(head, head.view, None, payload)
+        server = self._host.server
+        fenced = server.fence is not None and server.is_fenced(self._connection)
+        return not fenced and self.take(head, head.view, None, payload)
 
     def take(
         self,
@@ -221,22 +223,16 @@ class FastLane:
         session = connection.session_table.get(session_id)
         if session is None or session.state is not _VALID or connection.life is not _AUTHENTICATED:
             return False
-        if session.expiration_time is not None and time.monotonic() >= session.expiration_time:
-            return False
         tree = session.tree_connect_table.get(tree_id)
         signer: Signer | None = None
-        if cipher_session is not None:
-            if cipher_session is not session or flags & _SIGNED:
-                return False
-        elif session.encrypt_data or (tree is not None and tree.encrypt_data):
+        if lacks_protection(session, tree, cipher_session, flags & _SIGNED):
             return False
-        elif flags & _SIGNED:
-            channel = session.channel_list.get(connection)
-            signer = channel.signer if channel is not None else None
-            if signer is None:
-                return False
-        elif session.signing_required:
+        if session.expiration_time is not None and has_expired(session):
             return False
+        if flags & _SIGNED:
+            signer = session.signer_on(connection)
+            if signer is None or cipher_session is not None:
+                return False
         if payload is None:
             found = form.look(connection, session, tree, sequence, view)
         elif pays_for(cost, payload.length):
@@ -257,9 +253,10 @@ class FastLane:
             return False
         observer = self._measuring.observer
         start = observer.began() if observer is not None else _NEVER
-        if form.writes and not self._in_row and self._transport.at_end_of_turn(self.end_row):
-            self._in_row = True
-            begin_row()
+        if form.writes and self._row is None and opened is not None and self._transport.at_end_of_turn(self.end_row):
+            self._row = opened.store
+            if self._row is not None:
+                self._row.begin_row()
         body: Body | Begin | Exception | None
         try:
             body = answer()
@@ -268,8 +265,8 @@ class FastLane:
         if body is None:
             view[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]
             return False
-        window.consume(message_id, cost)
         if type(body) is not tuple:
+            window.consume(message_id, cost)
             self.end_row()
             request = self._request(Chain(inbound, view, cipher_session, -1), session, tree, opened, signer)
             if not isinstance(body, tuple):
@@ -283,7 +280,7 @@ class FastLane:
             charge,
             0,
             command,
-            window.grant(credits, connection.credit_limit),
+            window.grant(credits, connection.credit_limit, message_id, cost),
             _REPLY | flags & (ECHOED_FLAGS | _SIGNED),
             0,
             message_id,
@@ -297,9 +294,9 @@ class FastLane:
 
     def end_row(self) -> None:
         """End the row of writes that is under way here, if there is one."""
-        if self._in_row:
-            self._in_row = False
-            end_row()
+        if self._row is not None:
+            row, self._row = self._row, None
+            row.end_row()
 
     def _send(
         self,
@@ -312,18 +309,19 @@ class FastLane:
     ) -> None:
         """Sign or encrypt the reply and send it, unless another node may be answering by now."""
         connection = self._connection
-        if self._host.server.is_fenced(connection):
+        server = self._host.server
+        if server.fence is not None and server.is_fenced(connection):
             connection.disconnect("this node is fenced")
             return
         fixed, data = body
         if signer is not None:
             # Copying a small message into one segment costs less than signing several segments.
             message = bytearray().join((header, fixed, data) if data is not None else (header, fixed))
-            message[SIGNATURE_OFFSET:HEADER_SIZE] = signer.sign((message,), message_id)
+            sign_reply(message, (message,), signer, message_id)
             self._transport.send((message,), invalidate)
         elif cipher_session is not None and cipher_session.cipher is not None:
             segments = (header, fixed, data) if data is not None else (header, fixed)
-            sealed, release = self._writer.encrypted(segments, cipher_session.cipher)
+            sealed, release = seal(segments, cipher_session.cipher, self._transport.acquire)
             self._transport.send((sealed,), None, release)
         elif data is not None:
             self._transport.send((header + fixed, data), invalidate)
@@ -371,5 +369,6 @@ class FastLane:
         header = HEADER.unpack(chain.view)
         kind = KINDS.get(header.command, Request)
         request = kind(self._host, self._connection, header, chain.view, chain, session, tree)
-        request.encrypted, request.signed, request.open = chain.cipher_session is not None, signer is not None, opened
+        request.encrypted, request.signed, request.signer = chain.cipher_session is not None, signer is not None, signer
+        request.open = opened
         return request

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smb3server.wire.file_id import RELATED_FILE_ID, FileId
-from smb3server.wire.header import Command, HeaderFlags
+from smb3server.wire.header import RELATED_FILE_ID, Command, FileId, HeaderFlags
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
 

@@ -103,8 +103,7 @@ def for_write(request: Request, crypto: CryptoTransform | None) -> Transform | N
 
 def _must_encrypt(request: Request) -> bool:
     session, tree = request.session, request.tree
-    by_session = session is not None and session.encrypt_data
-    return request.encrypted or by_session or (tree is not None and tree.encrypt_data)
+    return request.encrypted or (session is not None and (session if tree is None else tree).encrypt_data)
 
 
 def _check_may_be_clear(request: Request) -> None:
@@ -123,8 +122,7 @@ def _signer(request: Request) -> Signer | None:
     It has the key that signs the channel's messages. [MS-SMB2 3.3.4.1.1]"""
     if not request.signed or request.session is None or _must_encrypt(request):
         return None
-    channel = request.session.channel_list.get(request.connection)
-    return channel.signer if channel is not None else None
+    return request.session.signer_on(request.connection)
 
 
 def _encrypt(cipher: SessionCipher, nonce: bytes, payload: memoryview) -> bytes:

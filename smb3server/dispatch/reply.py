@@ -6,17 +6,17 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
+from smb3server.crypto.encryption import TRANSFORM_SIZE
+from smb3server.crypto.envelope import seal, seal_in, sign_reply
 from smb3server.dispatch.chain import Reply
 from smb3server.dispatch.request import Request, Response
 from smb3server.wire.error import ERROR_RESPONSE, ErrorResponse
-from smb3server.wire.header import HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, HeaderFlags
+from smb3server.wire.header import HEADER_SIZE, PROTOCOL_ID, HeaderFlags
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
-    from smb3server.crypto.encryption import SessionCipher
     from smb3server.crypto.signing import Signer
     from smb3server.state.objects import Connection, Session
 
@@ -31,8 +31,6 @@ _NO_MESSAGE_ID = 0xFFFFFFFFFFFFFFFF
 _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
 _ASYNC = int(HeaderFlags.ASYNC_COMMAND)
 _SIGNED = int(HeaderFlags.SIGNED)
-_OWN_MEMORY = 16384
-"""Bytes of an encrypted message up to which memory of its own costs less than a pooled buffer."""
 _WITHOUT_SESSION = (NtStatus.USER_SESSION_DELETED, NtStatus.INVALID_PARAMETER)
 """Statuses of a command whose session does not exist, and of a command related to it."""
 ECHOED_FLAGS = int(HeaderFlags.PRIORITY_MASK | HeaderFlags.RELATED_OPERATIONS)
@@ -95,7 +93,7 @@ class ReplyWriter:
                 session_id,
             )
         )
-        signer = self.signer_for(request)
+        signer = request.signer or self.signer_for(request)
         if result.status in _WITHOUT_SESSION and session is None and signer is None and header.flags & _SIGNED:
             # There is no key to sign with. smbtorture: does not check the signature then, but requires the flag.
             packed[16] |= _SIGNED
@@ -118,13 +116,10 @@ class ReplyWriter:
 
     def signer_for(self, request: Request) -> Signer | None:
         """Return the signer of the reply, or None if it is not signed. [MS-SMB2 3.3.4.1.1]"""
-        if request.signer is not None:
-            return request.signer
         session = request.session
         if session is None or request.encrypted or not (request.signed or session.signing_required):
             return None
-        channel = session.channel_list.get(self.connection)
-        return channel.signer if channel is not None else None
+        return session.signer_on(self.connection)
 
     def interim(self, request: Request) -> Reply:
         """Return the interim reply to a request. [MS-SMB2 3.3.4.2]
@@ -181,8 +176,7 @@ class ReplyWriter:
                 if index < last:
                     _NEXT_COMMAND.pack_into(header, 20, length + padding)
             if reply.signer is not None and encrypt_for is None:
-                header[16] |= _SIGNED
-                header[SIGNATURE_OFFSET:] = reply.signer.sign(part, reply.message_id)
+                sign_reply(header, part, reply.signer, reply.message_id)
             if reply.on_encoded is not None:
                 reply.on_encoded(part)
             segments += part
@@ -204,27 +198,12 @@ class ReplyWriter:
             return
         frame = replies[-1].frame
         if frame is not None and frame.data_at == TRANSFORM_SIZE + sum(map(len, segments[:-1])):
-            message, release = _encrypted_in(frame.memory, segments, encrypt_for.cipher), on_sent
+            message, release = seal_in(frame.memory, segments, encrypt_for.cipher), on_sent
         else:
-            message, release = self.encrypted(segments, encrypt_for.cipher)
+            message, release = seal(segments, encrypt_for.cipher, transport.acquire)
             if on_sent is not None:
                 on_sent()
         transport.send((message,), invalidate, release if then is None else _both(release, then))
-
-    def encrypted(
-        self, segments: Sequence[Buffer], cipher: SessionCipher
-    ) -> tuple[memoryview, Callable[[], None] | None]:
-        """Return the encrypted message, and what to call when it is sent. None: its memory need not be given back."""
-        length = sum(map(len, segments))
-        size = TRANSFORM_SIZE + length + TAG_SIZE
-        release: Callable[[], None] | None = None
-        if size <= _OWN_MEMORY:
-            memory = memoryview(bytearray(size))
-        else:
-            buffer = self.connection.transport.acquire(size)
-            memory, release = buffer.view, buffer.release
-        cipher.encrypt(segments, length, memory)
-        return memory[:-TAG_SIZE], release
 
     def _drop(self, replies: Sequence[Reply]) -> None:
         """Drop replies and disconnect, because another node may be answering by now."""
@@ -232,17 +211,6 @@ class ReplyWriter:
         for reply in replies:
             if reply.on_sent is not None:
                 reply.on_sent()
-
-
-def _encrypted_in(frame: memoryview, segments: Sequence[Buffer], cipher: SessionCipher) -> memoryview:
-    """Return the encrypted message, made around its last segment, which is in ``frame`` already."""
-    position = TRANSFORM_SIZE
-    for segment in segments[:-1]:
-        frame[position : position + len(segment)] = segment
-        position += len(segment)
-    end = position + len(segments[-1])
-    cipher.encrypt_in_place(end - TRANSFORM_SIZE, frame[: end + TAG_SIZE])
-    return frame[:end]
 
 
 def _both(first: Callable[[], None] | None, second: Callable[[], None]) -> Callable[[], None]:

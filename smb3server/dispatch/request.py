@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from smb3server.dispatch.chain import Chain, Frame, Fresh
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
     from smb3server.state.server_state import ServerState
-    from smb3server.wire.file_id import FileId
+    from smb3server.wire.header import FileId
     from smbdirect.message_transport import FileRange
 
 

@@ -134,7 +134,7 @@ def _cluster(config: Config) -> Iterator[Finding]:
     subject = "cluster"
     try:
         # aiohttp is an extra.
-        from smb3server.persistence.cluster_store import open_store
+        from smb3server.persistence.etcd import open_store
         from smb3server.persistence.etcd_health import MemberState, problems
     except ImportError as error:
         yield Finding(

@@ -31,6 +31,7 @@ from smbdirect.message_transport import (
     RdmaOperations,
     Tap,
     Traffic,
+    TransportKind,
 )
 from smbdirect.tapping import Tapped
 from smbdirect.transport.pool import BufferPool
@@ -102,6 +103,8 @@ def tune(sock: socket.socket) -> None:
 class TcpTransport:
     """One direct-TCP connection. Implements ``smbdirect.message_transport.MessageTransport``."""
 
+    kind = TransportKind.TCP
+    fabric = "tcp"
     rdma: RdmaOperations | None = None
     max_outbound_message_size = MAX_MESSAGE
 

@@ -4,8 +4,7 @@ Belongs here: stores, records and the journal between opens and stores. Not here
 (``cluster``), the choice of a single server's store (``service.state_directory``), and the files of a share
 (``backends``).
 
-Reading order: ``store`` (the contract: keys, conditions, leases) -> ``sqlite`` -> ``etcd`` with ``etcd_access``,
-``etcd_members`` and ``etcd_renewer`` -> ``seal`` and ``sealed_store`` (records that others cannot forge) ->
-``cluster_store`` -> ``records`` (opens as JSON) -> ``journal`` (which opens have to be stored, and when replies may go
-out) -> ``restore``.
+Reading order: ``store`` (the contract: keys, conditions, leases) -> ``sqlite`` -> ``seal`` (records that others cannot
+forge) -> ``etcd`` with ``etcd_access`` and ``etcd_health`` -> ``storage`` (marks of file systems) -> ``records`` (opens
+as JSON) -> ``journal`` (which opens have to be stored, and when replies may go out) -> ``restore``.
 """

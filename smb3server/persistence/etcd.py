@@ -20,7 +20,9 @@ import aiohttp
 from smb3server.persistence.etcd_access import (
     AUTHENTICATE,
     AccessRefused,
+    EtcdRenewer,
     Login,
+    Members,
     TokenRefused,
     error_of,
     explain,
@@ -29,8 +31,7 @@ from smb3server.persistence.etcd_access import (
     raise_error,
 )
 from smb3server.persistence.etcd_health import MemberState, quota_of, state_of
-from smb3server.persistence.etcd_members import Members
-from smb3server.persistence.etcd_renewer import EtcdRenewer
+from smb3server.persistence.seal import Seal, SealedStore
 from smb3server.persistence.store import (
     MAX_BATCH,
     Change,
@@ -50,7 +51,9 @@ from smb3server.persistence.store import (
     check_batch,
     prefix_end,
 )
-from smb3server.settings.store_access import EtcdAccess
+from smb3server.settings.cluster import StoreAccess
+from smb3server.settings.store_access import EtcdAccess, cluster_secret, etcd_access
+from smb3server.settings.store_url import parse_url
 
 log = logging.getLogger(__name__)
 
@@ -524,3 +527,20 @@ def _changes(answer: Json) -> list[Change]:
         value = None if deleted else base64.b64decode(item.get("value", ""))
         found.append(Change(_key(item["key"]), value, int(item["mod_revision"])))
     return found
+
+
+class ClusterStore(SealedStore):
+    """The store of a cluster: records with seals, in etcd."""
+
+    def __init__(self, etcd: EtcdStore, seal: Seal) -> None:
+        super().__init__(etcd, seal)
+        self.etcd = etcd
+        """The store below, for its upkeep."""
+
+
+def open_store(url: str, name: str, access: StoreAccess) -> ClusterStore:
+    """Open the store of the cluster called ``name``, for the running event loop.
+
+    Raises ``ValueError`` if the configuration is wrong."""
+    store = EtcdStore(parse_url(url), access=etcd_access(url, access))
+    return ClusterStore(store, Seal(cluster_secret(access), name))

@@ -35,7 +35,7 @@ from smb3server.state.objects import Open, Session, SessionState, TreeConnect
 from smb3server.wire.create import Access, CreateAction, CreateOptions
 
 if TYPE_CHECKING:
-    from smb3server.auth.accounts import Accounts
+    from smb3server.auth.directory import Directory
     from smb3server.backends.base import Backend
     from smb3server.files.file import File
     from smb3server.persistence.journal import Domain
@@ -220,19 +220,17 @@ def _account_here(server: ServerState, given: Identity) -> Identity:
     if given.guest or given.anonymous:
         return replace(given, user=None)
     if given.domain:
-        if server.principals is None:
-            raise PermissionError(errno.EACCES, "this server does not use Kerberos")
         try:
-            return server.principals.identity_of(f"{given.name}@{given.domain}")
+            return server.accounts.identity_of(f"{given.name}@{given.domain}")
         except ValueError as error:
             raise PermissionError(errno.EACCES, str(error)) from error
-    account = server.users.find(given.name)
+    account = server.accounts.find(given.name)
     if account is None or account.refusal() is not None:
         raise PermissionError(errno.EACCES, "there is no such user, or it may not log on")
     return replace(given, user=account.user)
 
 
-def _handle_of(accounts: Accounts, backend: Backend, opened: Open, record: OpenRecord) -> Handle:
+def _handle_of(accounts: Directory, backend: Backend, opened: Open, record: OpenRecord) -> Handle:
     """Return a handle that opens the file as the user when it is first used, which may be never.
 
     Open the file now only if programs of the host have to see the locks, because that takes a descriptor. Raises
@@ -267,7 +265,7 @@ class _Opens(Protocol):
     def open(self, request: OpenRequest) -> Handle: ...
 
 
-def _checked(accounts: Accounts, backend: Backend, opened: Open, wanted: OpenRequest, source: _Opens) -> Handle:
+def _checked(accounts: Directory, backend: Backend, opened: Open, wanted: OpenRequest, source: _Opens) -> Handle:
     """Open the file, and check that its user may open it now. Raises ``OSError`` and its subclasses."""
     handle = source.open(wanted)
     try:
@@ -279,7 +277,7 @@ def _checked(accounts: Accounts, backend: Backend, opened: Open, wanted: OpenReq
     return handle
 
 
-def _check_rights(accounts: Accounts, backend: Backend, handle: Handle, opened: Open) -> None:
+def _check_rights(accounts: Directory, backend: Backend, handle: Handle, opened: Open) -> None:
     """Raise ``PermissionError`` unless the user would be granted the same access now. [MS-FSA 2.1.5.1.2.1]
 
     A user who created the file was granted the requested access, regardless of the file's descriptor. If the descriptor

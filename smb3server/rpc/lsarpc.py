@@ -8,10 +8,9 @@ from impacket.dcerpc.v5 import lsad, lsat
 from impacket.dcerpc.v5.dtypes import NULL, RPC_SID
 
 from smb3server.access.descriptor import Sid
-from smb3server.auth.accounts import Accounts, Known, Use
+from smb3server.auth.directory import Directory, Known, Use
 from smb3server.rpc.dcerpc import Interface
-from smb3server.rpc.handles import NULL_HANDLE, Handles
-from smb3server.rpc.ndr import operation, wire_uuid
+from smb3server.rpc.ndr import NULL_HANDLE, Handles, operation, wire_uuid
 from smb3server.state.objects import Session
 from smb3server.wire.status import NtStatus
 
@@ -60,7 +59,7 @@ class Unread:
 class _Domains:
     """LSAPR_REFERENCED_DOMAIN_LIST of an answer under construction."""
 
-    def __init__(self, accounts: Accounts, answer: Any) -> None:
+    def __init__(self, accounts: Directory, answer: Any) -> None:
         self._accounts = accounts
         self._list = answer["ReferencedDomains"]
         self._list["Entries"] = 0
@@ -95,45 +94,29 @@ def _outcome(found: list[Known | None]) -> int:
 
 
 class _Service:
-    def __init__(self, accounts: Accounts, session: Session) -> None:
+    def __init__(self, accounts: Directory, session: Session) -> None:
         self.session = session
         self.accounts = accounts
         self.handles = Handles()
 
-    def _open(self, answer: Any) -> Any:
+    def open_policy(self, answer: Any) -> Any:
+        """Serve LsarOpenPolicy and LsarOpenPolicy2. Any requested access gets read access. [MS-LSAD 3.1.4.4.2]"""
         if not self.accounts.may_be_asked_by(self.session.identity):
             answer["PolicyHandle"] = NULL_HANDLE
             answer["ErrorCode"] = NtStatus.ACCESS_DENIED
             return answer
         answer["PolicyHandle"] = self.handles.add(self)
-        answer["ErrorCode"] = 0
         return answer
-
-    def open_policy(self, request: Any) -> Any:
-        """Serve LsarOpenPolicy. Any requested access gets read access. [MS-LSAD 3.1.4.4.2]"""
-        return self._open(lsad.LsarOpenPolicyResponse())
-
-    def open_policy2(self, request: Any) -> Any:
-        """Serve LsarOpenPolicy2, like ``open_policy``."""
-        return self._open(lsad.LsarOpenPolicy2Response())
 
     def close(self, request: Any) -> Any:
         """Serve LsarClose."""
         self.handles.close(request["ObjectHandle"])
         answer = lsad.LsarCloseResponse()
         answer["ObjectHandle"] = NULL_HANDLE
-        answer["ErrorCode"] = 0
         return answer
 
-    def query_policy(self, request: Any) -> Any:
-        """Serve LsarQueryInformationPolicy. [MS-LSAD 3.1.4.4.4]"""
-        return self._policy(request, lsad.LsarQueryInformationPolicyResponse())
-
-    def query_policy2(self, request: Any) -> Any:
-        """Serve LsarQueryInformationPolicy2, like ``query_policy``."""
-        return self._policy(request, lsad.LsarQueryInformationPolicy2Response())
-
-    def _policy(self, request: Any, answer: Any) -> Any:
+    def query_policy(self, request: Any, answer: Any) -> Any:
+        """Serve LsarQueryInformationPolicy and LsarQueryInformationPolicy2. [MS-LSAD 3.1.4.4.4]"""
         self.handles.find(request["PolicyHandle"])
         level = int(request["InformationClass"])
         if level not in (_PRIMARY, _ACCOUNT, _ROLE, _DNS, _LOCAL_ACCOUNT):
@@ -157,7 +140,6 @@ class _Service:
             account = info["PolicyAccountDomainInfo" if level == _ACCOUNT else "PolicyLocalAccountDomainInfo"]
             account["DomainName"] = self.accounts.domain
             account["DomainSid"] = rpc_sid(self.accounts.domain_sid)
-        answer["ErrorCode"] = 0
         return answer
 
     def enumerate_nothing(self, request: Any, answer: Any, pointer: str) -> Any:
@@ -273,11 +255,10 @@ class _Service:
         anonymous = identity is None or identity.anonymous
         answer["UserName"] = "ANONYMOUS LOGON" if identity is None or anonymous else identity.name
         answer["DomainName"] = NULL
-        answer["ErrorCode"] = 0
         return answer
 
 
-def interface(accounts: Accounts, session: Session) -> Interface:
+def interface(accounts: Directory, session: Session) -> Interface:
     """Return the operations that are served. All others fault with the opnum out of range."""
     service = _Service(accounts, session)
     return Interface(
@@ -291,8 +272,11 @@ def interface(accounts: Accounts, session: Session) -> Interface:
                     request, lsad.LsarEnumeratePrivilegesResponse(), "Privileges"
                 ),
             ),
-            6: operation(Unread, service.open_policy),
-            7: operation(lsad.LsarQueryInformationPolicy, service.query_policy),
+            6: operation(Unread, lambda request: service.open_policy(lsad.LsarOpenPolicyResponse())),
+            7: operation(
+                lsad.LsarQueryInformationPolicy,
+                lambda request: service.query_policy(request, lsad.LsarQueryInformationPolicyResponse()),
+            ),
             13: operation(
                 lsad.LsarEnumerateTrustedDomains,
                 lambda request: service.enumerate_nothing(
@@ -301,9 +285,12 @@ def interface(accounts: Accounts, session: Session) -> Interface:
             ),
             14: operation(lsat.LsarLookupNames, service.lookup_names),
             15: operation(lsat.LsarLookupSids, service.lookup_sids),
-            44: operation(Unread, service.open_policy2),
+            44: operation(Unread, lambda request: service.open_policy(lsad.LsarOpenPolicy2Response())),
             45: operation(Unread, service.get_user_name),
-            46: operation(lsad.LsarQueryInformationPolicy2, service.query_policy2),
+            46: operation(
+                lsad.LsarQueryInformationPolicy2,
+                lambda request: service.query_policy(request, lsad.LsarQueryInformationPolicy2Response()),
+            ),
             57: operation(lsat.LsarLookupSids2, service.lookup_sids2),
             58: operation(lsat.LsarLookupNames2, service.lookup_names2),
             68: operation(lsat.LsarLookupNames3, service.lookup_names3),

@@ -1,9 +1,10 @@
-"""Connects RPC operations to impacket's NDR structures."""
+"""Connects RPC operations to impacket's NDR structures, and context handles to objects."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -36,16 +37,25 @@ def text(value: str) -> str:
     return value + "\0"
 
 
+def declare(base: type, **layout: Any) -> Any:
+    """Return a structure, union, pointer or array of NDR with the layout that impacket reads from its attributes."""
+    return type(base.__name__, (base,), layout)
+
+
+def _decoded(request_type: Any, stub: bytes) -> Any:
+    try:
+        return request_type(stub)
+    except Exception as error:
+        # impacket's decoders may raise any exception for malformed input.
+        log.debug("bad stub of %s: %r", request_type.__name__, error)
+        raise Fault(FAULT_BAD_STUB_DATA) from error
+
+
 def operation(request_type: Any, serve: Callable[[Any], Any]) -> Operation:
     """Return an operation that decodes its request, calls ``serve`` and encodes the result."""
 
     def run(stub: bytes) -> bytes:
-        try:
-            request = request_type(stub)
-        except Exception as error:
-            # impacket's decoders may raise any exception for malformed input.
-            log.debug("bad stub of %s: %r", request_type.__name__, error)
-            raise Fault(FAULT_BAD_STUB_DATA) from error
+        request = _decoded(request_type, stub)
         try:
             return bytes(serve(request).getData())
         except UnicodeError as error:
@@ -60,12 +70,7 @@ def operation_later(request_type: Any, serve: Callable[[Any], Awaitable[Any]]) -
     tasks: set[asyncio.Task[None]] = set()
 
     def run(stub: bytes) -> Deferred:
-        try:
-            request = request_type(stub)
-        except Exception as error:
-            # As for ``operation``.
-            log.debug("bad stub of %s: %r", request_type.__name__, error)
-            raise Fault(FAULT_BAD_STUB_DATA) from error
+        request = _decoded(request_type, stub)
         deferred = Deferred(lambda: None)
 
         async def answer() -> None:
@@ -85,3 +90,44 @@ def operation_later(request_type: Any, serve: Callable[[Any], Awaitable[Any]]) -
         return deferred
 
     return run
+
+
+CONTEXT_MISMATCH = 0x1C00001A
+MAX_HANDLES = 256
+"""Handles per pipe. A client that opens more gets a fault."""
+NULL_HANDLE = bytes(20)
+
+
+def _key(handle: Any) -> bytes:
+    """Return a handle as bytes. impacket decodes it to bytes, or to a structure of attributes and UUID."""
+    return handle if isinstance(handle, bytes) else bytes(handle.getData())
+
+
+class Handles:
+    """The open handles of one association and their objects. [C706 6.1.6]"""
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, object] = {}
+
+    def add(self, value: object) -> bytes:
+        """Return a new handle for an object. Raises ``Fault`` if there are too many."""
+        if len(self._open) >= MAX_HANDLES:
+            raise Fault(0x1C010014)
+        handle = bytes(4) + os.urandom(16)
+        self._open[handle] = value
+        return handle
+
+    def find(self, handle: Any, kind: type | None = None) -> Any:
+        """Return the object of a handle. Raises ``Fault`` if the handle is not open or its object is not of
+        ``kind``."""
+        key = _key(handle)
+        value = self._open.get(key)
+        if value is None or (kind is not None and not isinstance(value, kind)):
+            raise Fault(CONTEXT_MISMATCH)
+        return value
+
+    def close(self, handle: Any) -> None:
+        """Close a handle. Raises ``Fault`` if it is not open."""
+        key = _key(handle)
+        if self._open.pop(key, None) is None:
+            raise Fault(CONTEXT_MISMATCH)

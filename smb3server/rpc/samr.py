@@ -9,12 +9,12 @@ from impacket.dcerpc.v5 import samr
 from impacket.dcerpc.v5.dtypes import NULL, RPC_UNICODE_STRING
 from impacket.dcerpc.v5.ndr import NDRCALL
 
-from smb3server.auth.accounts import BUILTIN, Use
+from smb3server.auth.accounts import BUILTIN
+from smb3server.auth.directory import Use
 from smb3server.rpc import samr_aliases, samr_domains, samr_passwords, samr_users
 from smb3server.rpc.dcerpc import Interface
-from smb3server.rpc.handles import NULL_HANDLE
 from smb3server.rpc.lsarpc import rpc_sid, sid_of, string_of
-from smb3server.rpc.ndr import operation, wire_uuid
+from smb3server.rpc.ndr import NULL_HANDLE, operation, wire_uuid
 from smb3server.rpc.samr_context import Context, DomainObject, ServerObject, UserObject
 from smb3server.state.objects import Session
 from smb3server.state.server_state import ServerState
@@ -61,7 +61,6 @@ class _Service:
             answer["ErrorCode"] = NtStatus.ACCESS_DENIED
             return answer
         answer["ServerHandle"] = self._context.handles.add(ServerObject())
-        answer["ErrorCode"] = 0
         return answer
 
     def connect5(self, request: Any) -> Any:
@@ -78,7 +77,6 @@ class _Service:
         self._context.handles.close(request["SamHandle"])
         answer = samr.SamrCloseHandleResponse()
         answer["SamHandle"] = NULL_HANDLE
-        answer["ErrorCode"] = 0
         return answer
 
     # Domains
@@ -128,7 +126,6 @@ class _Service:
             entry["Name"] = name
             answer["Buffer"]["Buffer"].append(entry)
         answer["CountReturned"] = len(rest)
-        answer["ErrorCode"] = 0
         return answer
 
     def _enumerate(self, request: Any, answer: Any, use: Use) -> Any:
@@ -193,7 +190,6 @@ class _Service:
         domain = held.sid if isinstance(held, DomainObject) else self._context.accounts.domain_sid
         answer = samr.SamrRidToSidResponse()
         answer["Sid"] = rpc_sid(domain._replace(sub_authorities=(*domain.sub_authorities, int(request["Rid"]))))
-        answer["ErrorCode"] = 0
         return answer
 
     # Rules for passwords
@@ -205,7 +201,6 @@ class _Service:
             self._context.handles.find(request["UserHandle"], UserObject)
         answer["PasswordInformation"]["MinPasswordLength"] = self._context.server.settings.min_password_length
         answer["PasswordInformation"]["PasswordProperties"] = 0
-        answer["ErrorCode"] = 0
         return answer
 
     # Lists as tables
@@ -242,7 +237,7 @@ class _Service:
             entry["OemAccountName"] = name
             return
         entry["Rid"], entry["AccountName"], entry["AdminComment"] = rid, name, ""
-        account = self._context.server.users.find(name) if "FullName" in entry.fields else None
+        account = self._context.accounts.find(name) if "FullName" in entry.fields else None
         if account is None:
             entry["AccountControl"] = _ENABLED_GROUP
         else:

@@ -10,11 +10,11 @@ from impacket.dcerpc.v5 import samr
 from impacket.dcerpc.v5.dtypes import NULL
 
 from smb3server.access.descriptor import Sid
-from smb3server.auth.accounts import DOMAIN_USERS, Use
+from smb3server.auth.accounts import DOMAIN_USERS
+from smb3server.auth.directory import Use
 from smb3server.rpc.dcerpc import Operation
-from smb3server.rpc.handles import NULL_HANDLE
 from smb3server.rpc.lsarpc import rpc_sid, sid_of
-from smb3server.rpc.ndr import operation
+from smb3server.rpc.ndr import NULL_HANDLE, operation
 from smb3server.rpc.samr_context import AliasObject, Context, DomainObject, GroupObject, answer_status
 from smb3server.wire.status import NtStatus
 
@@ -53,14 +53,13 @@ class _Groups:
         info = answer["Buffer"][names[level]]
         if level in (1, 5):
             info["Name"], info["AdminComment"], info["Attributes"] = group.name, "", _ENABLED
-            info["MemberCount"] = len(self._context.server.users)
+            info["MemberCount"] = sum(1 for _ in self._context.accounts.users())
         elif level == 2:
             info["Name"] = group.name
         elif level == 3:
             info["Attributes"] = _ENABLED
         else:
             info["AdminComment"] = ""
-        answer["ErrorCode"] = 0
         return answer
 
     def members(self, request: Any) -> Any:
@@ -75,7 +74,6 @@ class _Groups:
                 number = samr.ULONG()
                 number["Data"] = value
                 answer["Members"][name].append(number)
-        answer["ErrorCode"] = 0
         return answer
 
 
@@ -115,7 +113,6 @@ class _Aliases:
             info["Name"]["Name"] = alias.name
         else:
             info["AdminComment"]["AdminComment"] = ""
-        answer["ErrorCode"] = 0
         return answer
 
     def members(self, request: Any) -> Any:
@@ -129,7 +126,6 @@ class _Aliases:
             entry = samr.PSAMPR_SID_INFORMATION()
             entry["SidPointer"] = rpc_sid(sid)
             answer["Members"]["Sids"].append(entry)
-        answer["ErrorCode"] = 0
         return answer
 
     def _members(self, alias: AliasObject) -> list[Sid]:
@@ -166,7 +162,6 @@ class _Aliases:
             number = samr.ULONG()
             number["Data"] = rid
             answer["Membership"]["Element"].append(number)
-        answer["ErrorCode"] = 0
         return answer
 
 

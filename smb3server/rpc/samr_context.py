@@ -10,9 +10,10 @@ from impacket.dcerpc.v5.dtypes import ULONG
 from impacket.dcerpc.v5.ndr import NDRCALL
 
 from smb3server.access.descriptor import Sid
-from smb3server.auth.accounts import BUILTIN, DOMAIN_USERS, DOMAIN_USERS_NAME, WELL_KNOWN, Use, group_rid
+from smb3server.auth.accounts import BUILTIN, DOMAIN_USERS, DOMAIN_USERS_NAME, WELL_KNOWN, group_rid
+from smb3server.auth.directory import Use
 from smb3server.auth.users import Account
-from smb3server.rpc.handles import Handles
+from smb3server.rpc.ndr import Handles
 from smb3server.state.objects import Session
 from smb3server.state.ports import AccountKeeper, AccountNotKept
 from smb3server.state.server_state import ServerState
@@ -98,7 +99,7 @@ class Context:
 
     def account(self, user: UserObject) -> Account | None:
         """Return the account of a handle, or None if it is gone."""
-        return self.server.users.find(user.name)
+        return self.accounts.find(user.name)
 
     def entries(self, domain: DomainObject) -> list[tuple[int, str, Use]]:
         """Return RID, name and kind of everything in a domain."""

@@ -9,9 +9,10 @@ from impacket.dcerpc.v5 import samr
 from impacket.dcerpc.v5.dtypes import LARGE_INTEGER, NULL, RPC_UNICODE_STRING, ULONG, USHORT
 from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRSTRUCT, NDRUNION
 
-from smb3server.auth.accounts import BUILTIN, Use
+from smb3server.auth.accounts import BUILTIN
+from smb3server.auth.directory import Use
 from smb3server.rpc.dcerpc import Operation
-from smb3server.rpc.ndr import operation
+from smb3server.rpc.ndr import declare, operation
 from smb3server.rpc.samr_context import Context, DomainObject, put_time
 from smb3server.wire.status import NtStatus
 
@@ -25,10 +26,9 @@ _GENERAL, _GENERAL2 = 2, 11
 # zeros; Samba reads four.
 
 
-class _General(NDRSTRUCT):  # type: ignore[misc]
-    """SAMPR_DOMAIN_GENERAL_INFORMATION. [MS-SAMR 2.2.3.10]"""
-
-    structure = (
+_General = declare(
+    NDRSTRUCT,
+    structure=(
         ("ForceLogoff", samr.OLD_LARGE_INTEGER),
         ("OemInformation", RPC_UNICODE_STRING),
         ("DomainName", RPC_UNICODE_STRING),
@@ -40,31 +40,25 @@ class _General(NDRSTRUCT):  # type: ignore[misc]
         ("UserCount", ULONG),
         ("GroupCount", ULONG),
         ("AliasCount", ULONG),
-    )
-
-
-class _General2(NDRSTRUCT):  # type: ignore[misc]
-    """SAMPR_DOMAIN_GENERAL_INFORMATION2. [MS-SAMR 2.2.3.11]"""
-
-    structure = (
+    ),
+)
+"""SAMPR_DOMAIN_GENERAL_INFORMATION. [MS-SAMR 2.2.3.10]"""
+_General2 = declare(
+    NDRSTRUCT,
+    structure=(
         ("I1", _General),
         ("LockoutDuration", LARGE_INTEGER),
         ("LockoutObservationWindow", LARGE_INTEGER),
         ("LockoutThreshold", USHORT),
-    )
-
-
-class _Number(NDRSTRUCT):  # type: ignore[misc]
-    """DOMAIN_SERVER_ROLE_INFORMATION and DOMAIN_STATE_INFORMATION. [MS-SAMR 2.2.3.7, 2.2.3.3]"""
-
-    structure = (("Value", ULONG),)
-
-
-class _Information(NDRUNION):  # type: ignore[misc]
-    """SAMPR_DOMAIN_INFO_BUFFER. [MS-SAMR 2.2.3.17]"""
-
-    commonHdr = (("tag", USHORT),)
-    union = {
+    ),
+)
+"""SAMPR_DOMAIN_GENERAL_INFORMATION2. [MS-SAMR 2.2.3.11]"""
+_Number = declare(NDRSTRUCT, structure=(("Value", ULONG),))
+"""DOMAIN_SERVER_ROLE_INFORMATION and DOMAIN_STATE_INFORMATION. [MS-SAMR 2.2.3.7, 2.2.3.3]"""
+_Information = declare(
+    NDRUNION,
+    commonHdr=(("tag", USHORT),),
+    union={
         1: ("Password", samr.DOMAIN_PASSWORD_INFORMATION),
         _GENERAL: ("General", _General),
         3: ("Logoff", samr.DOMAIN_LOGOFF_INFORMATION),
@@ -77,11 +71,10 @@ class _Information(NDRUNION):  # type: ignore[misc]
         _GENERAL2: ("General2", _General2),
         12: ("Lockout", samr.SAMPR_DOMAIN_LOCKOUT_INFORMATION),
         13: ("Modified2", samr.DOMAIN_MODIFIED_INFORMATION2),
-    }
-
-
-class _InformationPointer(NDRPOINTER):  # type: ignore[misc]
-    referent = (("Data", _Information),)
+    },
+)
+"""SAMPR_DOMAIN_INFO_BUFFER. [MS-SAMR 2.2.3.17]"""
+_InformationPointer = declare(NDRPOINTER, referent=(("Data", _Information),))
 
 
 class _Response(NDRCALL):  # type: ignore[misc]
@@ -120,7 +113,6 @@ class _Domains:
         name, _ = _Information.union[level]
         answer["Buffer"]["tag"] = level
         self._fill[name](answer["Buffer"][name], domain)
-        answer["ErrorCode"] = 0
         return answer
 
     def _name(self, domain: DomainObject) -> str:

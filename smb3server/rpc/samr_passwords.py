@@ -23,7 +23,7 @@ from smb3server.auth.password_rules import PasswordRefused, check_new_password
 from smb3server.auth.users import Account, nt_hash
 from smb3server.rpc.dcerpc import Operation
 from smb3server.rpc.lsarpc import Unread, string_of
-from smb3server.rpc.ndr import operation
+from smb3server.rpc.ndr import declare, operation
 from smb3server.rpc.samr_context import Context, answer_status
 from smb3server.wire.status import NtStatus
 
@@ -35,12 +35,8 @@ _NOBODY = os.urandom(16)
 """Stands for the NT hash if there is no account of the name: the answer and its time do not show which exist."""
 
 
-class _Bytes(NDRUniConformantArray):  # type: ignore[misc]
-    item = "c"
-
-
-class _BytesPointer(NDRPOINTER):  # type: ignore[misc]
-    referent = (("Data", _Bytes),)
+_Bytes = declare(NDRUniConformantArray, item="c")
+_BytesPointer = declare(NDRPOINTER, referent=(("Data", _Bytes),))
 
 
 class _Tag(NDRUniFixedArray):  # type: ignore[misc]
@@ -57,16 +53,17 @@ class _Salt(_Tag):
         return 16
 
 
-class EncryptedPasswordAes(NDRSTRUCT):  # type: ignore[misc]
-    """SAMPR_ENCRYPTED_PASSWORD_AES. [MS-SAMR 2.2.6.32]"""
-
-    structure = (
+EncryptedPasswordAes = declare(
+    NDRSTRUCT,
+    structure=(
         ("AuthData", _Tag),
         ("Salt", _Salt),
         ("cbCipher", ULONG),
         ("Cipher", _BytesPointer),
         ("PBKDF2Iterations", ULONGLONG),
-    )
+    ),
+)
+"""SAMPR_ENCRYPTED_PASSWORD_AES. [MS-SAMR 2.2.6.32]"""
 
 
 class _ChangePasswordUser4(NDRCALL):  # type: ignore[misc]
@@ -143,7 +140,7 @@ class _PasswordChanges:
         if delay:
             guesses.withdraw(name, address, weight)
             return NtStatus.ACCOUNT_LOCKED_OUT
-        account = context.server.users.find(name)
+        account = context.accounts.find(name)
         password = prove(_NOBODY if account is None else account.nt_hash)
         if account is None or password is None:
             return NtStatus.WRONG_PASSWORD

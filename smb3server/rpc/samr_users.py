@@ -13,14 +13,14 @@ from impacket.dcerpc.v5.dtypes import NULL, UCHAR
 from impacket.dcerpc.v5.ndr import NDRCALL, NDRSTRUCT
 
 from smb3server.auth import sam_passwords
-from smb3server.auth.accounts import DOMAIN_USERS, Use, rid
+from smb3server.auth.accounts import DOMAIN_USERS, rid
+from smb3server.auth.directory import Use
 from smb3server.auth.password_rules import EMPTY_HASH, PasswordRefused, check_new_password
 from smb3server.auth.users import Account
 from smb3server.auth.users_file import StoredUser, check_name
 from smb3server.rpc.dcerpc import Operation
-from smb3server.rpc.handles import NULL_HANDLE
 from smb3server.rpc.lsarpc import string_of
-from smb3server.rpc.ndr import operation
+from smb3server.rpc.ndr import NULL_HANDLE, declare, operation
 from smb3server.rpc.samr_context import Context, DomainObject, UserObject, answer_status, put_time
 from smb3server.rpc.samr_passwords import EncryptedPasswordAes, aes_parts
 from smb3server.wire.filetime import from_ns, to_ns
@@ -46,12 +46,10 @@ _ALL_RC4, _RC4, _ALL_SALTED, _SALTED, _AES, _ALL_AES = 23, 24, 25, 26, 31, 32
 """Levels of information about an account. [MS-SAMR 2.2.6.28]"""
 
 
-class _Internal7(NDRSTRUCT):  # type: ignore[misc]
-    structure = (("UserPassword", EncryptedPasswordAes), ("PasswordExpired", UCHAR))
-
-
-class _Internal8(NDRSTRUCT):  # type: ignore[misc]
-    structure = (("I1", samr.SAMPR_USER_ALL_INFORMATION), ("UserPassword", EncryptedPasswordAes))
+_Internal7 = declare(NDRSTRUCT, structure=(("UserPassword", EncryptedPasswordAes), ("PasswordExpired", UCHAR)))
+_Internal8 = declare(
+    NDRSTRUCT, structure=(("I1", samr.SAMPR_USER_ALL_INFORMATION), ("UserPassword", EncryptedPasswordAes))
+)
 
 
 class _Buffer(samr.SAMPR_USER_INFO_BUFFER):  # type: ignore[misc]
@@ -97,7 +95,6 @@ class _Users:
         entry["Attributes"] = 7
         answer["Groups"]["MembershipCount"] = 1
         answer["Groups"]["Groups"].append(entry)
-        answer["ErrorCode"] = 0
         return answer
 
     # Looking
@@ -114,7 +111,6 @@ class _Users:
             return answer
         answer["Buffer"]["tag"] = level
         fill(answer["Buffer"], account)
-        answer["ErrorCode"] = 0
         return answer
 
     # Changing
@@ -144,7 +140,7 @@ class _Users:
             check_name(name)
         except ValueError:
             return NtStatus.INVALID_ACCOUNT_NAME
-        if context.server.users.find(name) is not None:
+        if context.accounts.find(name) is not None:
             return NtStatus.USER_EXISTS
         if context.accounts.groups.find(name) is not None:
             return NtStatus.ALIAS_EXISTS

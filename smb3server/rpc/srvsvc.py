@@ -70,7 +70,6 @@ class _Service:
             info[prefix + "anndelta"] = 3000
             info[prefix + "licenses"] = 0
             info[prefix + "userpath"] = text("C:\\")
-        answer["ErrorCode"] = 0
         return answer
 
     def server_set_info(self, request: Any) -> Any:
@@ -148,7 +147,6 @@ class _Service:
         info["tod_month"] = utc.tm_mon
         info["tod_year"] = utc.tm_year
         info["tod_weekday"] = (utc.tm_wday + 1) % 7
-        answer["ErrorCode"] = 0
         return answer
 
 

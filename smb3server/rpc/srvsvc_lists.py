@@ -94,26 +94,12 @@ class Lists:
         """Serve NetrSessionEnum. [MS-SRVS 3.1.4.5]"""
         level = int(request["InfoStruct"]["Level"])
         answer = srvs.NetrSessionEnumResponse()
-        answer["InfoStruct"]["Level"] = level
-        answer["ResumeHandle"] = NULL
         kind = _SESSION_INFO.get(level)
         if kind is None or not self._may_ask():
-            answer["InfoStruct"]["Level"] = 10
-            answer["InfoStruct"]["SessionInfo"]["tag"] = 10
-            answer["InfoStruct"]["SessionInfo"]["Level10"] = NULL
-            answer["TotalEntries"] = 0
-            answer["ErrorCode"] = ERROR_INVALID_LEVEL if kind is None else ERROR_ACCESS_DENIED
-            return answer
-        client, user = _asked(request["ClientName"]), _asked(request["UserName"])
-        answer["InfoStruct"]["SessionInfo"]["tag"] = level
-        container = answer["InfoStruct"]["SessionInfo"][f"Level{level}"]
-        container["Buffer"] = []
-        found = self._sessions_of(client, user)
-        for session in found:
-            container["Buffer"].append(self._session_info(kind(), f"sesi{level}_", level, session))
-        container["EntriesRead"] = answer["TotalEntries"] = len(found)
-        answer["ErrorCode"] = 0
-        return answer
+            return _refused(answer, "SessionInfo", 10, ERROR_INVALID_LEVEL if kind is None else ERROR_ACCESS_DENIED)
+        found = self._sessions_of(_asked(request["ClientName"]), _asked(request["UserName"]))
+        entries = [self._session_info(kind(), f"sesi{level}_", level, session) for session in found]
+        return _listed(answer, "SessionInfo", level, entries)
 
     @staticmethod
     def _session_info(info: Any, prefix: str, level: int, session: Session) -> Any:
@@ -137,30 +123,17 @@ class Lists:
         """Serve NetrFileEnum. [MS-SRVS 3.1.4.2]"""
         level = int(request["InfoStruct"]["Level"])
         answer = srvs.NetrFileEnumResponse()
-        answer["InfoStruct"]["Level"] = level
-        answer["ResumeHandle"] = NULL
         kind = _FILE_INFO.get(level)
         if kind is None or not self._may_ask():
-            answer["InfoStruct"]["Level"] = 3
-            answer["InfoStruct"]["FileInfo"]["tag"] = 3
-            answer["InfoStruct"]["FileInfo"]["Level3"] = NULL
-            answer["TotalEntries"] = 0
-            answer["ErrorCode"] = ERROR_INVALID_LEVEL if kind is None else ERROR_ACCESS_DENIED
-            return answer
+            return _refused(answer, "FileInfo", 3, ERROR_INVALID_LEVEL if kind is None else ERROR_ACCESS_DENIED)
         base, user = _asked(request["BasePath"]), _asked(request["UserName"])
-        answer["InfoStruct"]["FileInfo"]["tag"] = level
-        container = answer["InfoStruct"]["FileInfo"][f"Level{level}"]
-        container["Buffer"] = []
-        count = 0
+        entries = []
         for opened in self._own_opens():
             path = self._path(opened)
             if (base and not path.casefold().startswith(base)) or (user and _user(opened.session).casefold() != user):
                 continue
-            count += 1
-            container["Buffer"].append(_file_info(kind(), level, opened, path))
-        container["EntriesRead"] = answer["TotalEntries"] = count
-        answer["ErrorCode"] = 0
-        return answer
+            entries.append(_file_info(kind(), level, opened, path))
+        return _listed(answer, "FileInfo", level, entries)
 
     def _own_opens(self) -> Iterator[Open]:
         """Return the opens that the user may see. Those whose client is away belong to no session."""
@@ -194,7 +167,6 @@ class Lists:
             return answer
         answer["InfoStruct"]["tag"] = level
         _file_info(answer["InfoStruct"][f"FileInfo{level}"], level, found[0], self._path(found[0]))
-        answer["ErrorCode"] = 0
         return answer
 
     def file_close(self, request: Any) -> Any:
@@ -245,8 +217,6 @@ class Lists:
         level = int(request["InfoStruct"]["Level"])
         qualifier = str(request["Qualifier"]).rstrip("\0") if isinstance(request["Qualifier"], str) else ""
         answer = srvs.NetrConnectionEnumResponse()
-        answer["ResumeHandle"] = NULL
-        answer["InfoStruct"]["Level"] = level
         wrong = 0 if self._is_administrator else ERROR_ACCESS_DENIED
         if level not in _CONNECTION_INFO:
             wrong = ERROR_INVALID_LEVEL
@@ -255,25 +225,37 @@ class Lists:
         elif not wrong and not qualifier.startswith("\\") and qualifier.casefold() not in self._server.share_list:
             wrong = NERR_NET_NAME_NOT_FOUND
         if wrong:
-            answer["InfoStruct"]["Level"] = answer["InfoStruct"]["ConnectInfo"]["tag"] = 1
-            answer["InfoStruct"]["ConnectInfo"]["Level1"] = NULL
-            answer["TotalEntries"] = 0
-            answer["ErrorCode"] = wrong
-            return answer
-        answer["InfoStruct"]["ConnectInfo"]["tag"] = level
-        container = answer["InfoStruct"]["ConnectInfo"][f"Level{level}"]
-        container["Buffer"] = []
+            return _refused(answer, "ConnectInfo", 1, wrong)
         found = [tree for tree in self._trees() if _qualifies(tree, qualifier)]
-        for number, tree in enumerate(found, 1):
-            info = _CONNECTION_INFO[level]()
-            container["Buffer"].append(_connection_info(info, level, number, tree, qualifier))
-        container["EntriesRead"] = answer["TotalEntries"] = len(found)
-        answer["ErrorCode"] = 0
-        return answer
+        kind = _CONNECTION_INFO[level]
+        entries = [_connection_info(kind(), level, at, tree, qualifier) for at, tree in enumerate(found, 1)]
+        return _listed(answer, "ConnectInfo", level, entries)
 
     def _trees(self) -> Iterator[TreeConnect]:
         for session in self._own_sessions():
             yield from session.tree_connect_table.values()
+
+
+def _refused(answer: Any, union: str, level: int, error: int) -> Any:
+    """Fill in an answer without a list. Its union must have some ``level`` all the same."""
+    info = answer["InfoStruct"]
+    info["Level"] = info[union]["tag"] = level
+    info[union][f"Level{level}"] = answer["ResumeHandle"] = NULL
+    answer["TotalEntries"], answer["ErrorCode"] = 0, error
+    return answer
+
+
+def _listed(answer: Any, union: str, level: int, entries: list[Any]) -> Any:
+    """Fill in an answer with all entries at once."""
+    info = answer["InfoStruct"]
+    info["Level"] = info[union]["tag"] = level
+    answer["ResumeHandle"] = NULL
+    container = info[union][f"Level{level}"]
+    container["Buffer"] = []
+    for entry in entries:
+        container["Buffer"].append(entry)
+    container["EntriesRead"] = answer["TotalEntries"] = len(entries)
+    return answer
 
 
 def shown_path(path: str) -> str:

@@ -17,7 +17,6 @@ from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRSTRUCT
 
 from smb3server.access.descriptor import EVERYONE, Acl, Control, SecurityDescriptor, allow, unpack
 from smb3server.access.masks import FILE_ALL_ACCESS
-from smb3server.rpc.handles import NULL_HANDLE, Handles
 from smb3server.rpc.ndr import (
     ERROR_ACCESS_DENIED,
     ERROR_INVALID_LEVEL,
@@ -28,6 +27,9 @@ from smb3server.rpc.ndr import (
     NERR_DUPLICATE_SHARE,
     NERR_NET_NAME_NOT_FOUND,
     NERR_UNKNOWN_DEVICE,
+    NULL_HANDLE,
+    Handles,
+    declare,
     text,
 )
 from smb3server.rpc.srvsvc_lists import shown_path
@@ -67,14 +69,9 @@ _SHARE_INFO = {
 }
 
 
-class ShareInfo1501(NDRSTRUCT):  # type: ignore[misc]
-    """SHARE_INFO_1501_I. impacket's has no pointer. [MS-SRVS 2.2.4.31]"""
-
-    structure = (("shi1501_reserved", DWORD), ("shi1501_security_descriptor", LPBYTE))
-
-
-class _Pointer1501(NDRPOINTER):  # type: ignore[misc]
-    referent = (("Data", ShareInfo1501),)
+ShareInfo1501 = declare(NDRSTRUCT, structure=(("shi1501_reserved", DWORD), ("shi1501_security_descriptor", LPBYTE)))
+"""SHARE_INFO_1501_I. impacket's has no pointer. [MS-SRVS 2.2.4.31]"""
+_Pointer1501 = declare(NDRPOINTER, referent=(("Data", ShareInfo1501),))
 
 
 class ShareInfo(srvs.SHARE_INFO):  # type: ignore[misc]
@@ -204,7 +201,6 @@ class Shares:
             self._fill(info, level, share)
             container["Buffer"].append(info)
         answer["TotalEntries"] = len(shares)
-        answer["ErrorCode"] = 0
         return answer
 
     def get_info(self, request: Any) -> Any:
@@ -221,7 +217,6 @@ class Shares:
             return answer
         answer["InfoStruct"]["tag"] = level
         self._fill(answer["InfoStruct"][f"ShareInfo{level}"], level, share)
-        answer["ErrorCode"] = 0
         return answer
 
     def check(self, request: Any) -> Any:
@@ -366,7 +361,6 @@ class Shares:
         answer = srvs.NetrShareDelStickyResponse()
         try:
             await self._administration().make_temporary(_name(request["NetName"]))
-            answer["ErrorCode"] = 0
         except _WrongError as error:
             answer["ErrorCode"] = error.error
         except ShareChangeError as error:
@@ -385,7 +379,6 @@ class Shares:
             answer["ErrorCode"] = NERR_NET_NAME_NOT_FOUND
         else:
             answer["ContextHandle"] = self._handles.add(name)
-            answer["ErrorCode"] = 0
         return answer
 
     async def delete_commit(self, request: Any) -> Any:

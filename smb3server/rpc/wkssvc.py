@@ -41,7 +41,6 @@ class _Service:
             info[prefix + "lanroot"] = text("")
         if level == 102:
             info[prefix + "logged_on_users"] = 1
-        answer["ErrorCode"] = 0
         return answer
 
 

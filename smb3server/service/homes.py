@@ -41,7 +41,7 @@ class HomeShares:
         Administrators by SMB may make accounts of any name, and would act as whoever has the home. A server that may
         not act as users does everything as its own.
         """
-        account = self._server.users.find(user)
+        account = self._server.accounts.find(user)
         return account is not None and (not account.stored or account.user is not None or not may_act())
 
     def find(self, name: str, identity: Identity | None) -> Share | None:

@@ -192,8 +192,8 @@ class Reload:
                 outcome.changes.append(f"{name}: {effect.value}")
         self.config = replace(self.config, settings=settings)
         self._server.settings_changed()
-        if self._server.principals is not None and not settings.trusted_realms:
-            self._server.principals.trusted_realms = realms
+        if self._server.local_accounts.principals is not None and not settings.trusted_realms:
+            self._server.local_accounts.principals.trusted_realms = realms
         self.limits_changed()
         for listener in self._listeners:
             listener.first_byte_timeout = settings.negotiate_timeout

@@ -197,8 +197,8 @@ class Service:
     def _check_kerberos(self) -> None:
         """Trust the realms of the keytab unless others are named. Raises ``ConfigError``."""
         realms = realms_of_keytab(self.config.settings)
-        if self.server.principals is not None and not self.config.settings.trusted_realms:
-            self.server.principals.trusted_realms = realms
+        if self.server.local_accounts.principals is not None and not self.config.settings.trusted_realms:
+            self.server.local_accounts.principals.trusted_realms = realms
 
     def _raise_descriptor_limit(self) -> None:
         """Raise the limit of descriptors as far as allowed."""
@@ -238,7 +238,7 @@ class Service:
         else:
             # The state directory keeps the server's GUID.
             seed = self.server.server_guid[:12]
-        self.server.accounts.domain_seed = seed
+        self.server.local_accounts.domain_seed = seed
 
     async def _restore_opens(self) -> None:
         """Restore the persistent opens of the last run before any client is served."""

@@ -86,13 +86,12 @@ class LiveUsers:
         if identity.guest:
             return server.settings.allow_guest
         if not identity.domain:
-            account = server.users.find(identity.name)
+            account = server.accounts.find(identity.name)
             # A password that must be changed, or a ticket instead of a password, counts at logons only.
             return account is not None and account.refusal(by_password=False) is None
-        principals = server.principals
         try:
             # A principal that has an account by now is another user.
-            return principals is not None and principals.identity_of(f"{identity.name}@{identity.domain}") == identity
+            return server.accounts.identity_of(f"{identity.name}@{identity.domain}") == identity
         except ValueError:
             return False
 
@@ -100,7 +99,7 @@ class LiveUsers:
         """Return an identity with the user of the host that its account has now."""
         if identity.guest or identity.anonymous or identity.domain:
             return identity
-        account = self._server.users.find(identity.name)
+        account = self._server.accounts.find(identity.name)
         if account is None or account.user == identity.user:
             return identity
         return replace(identity, user=account.user)

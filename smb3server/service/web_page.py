@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from smb3server.admin.socket import Command
-from smb3server.auth.administrators import Administrators
+from smb3server.auth.groups import Administrators
 from smb3server.config.error import ConfigError
 from smb3server.server.server import Server
 from smb3server.settings.web import WebConfig
@@ -20,7 +20,7 @@ async def start_page(config: WebConfig, server: Server, commands: Callable[[], M
     page = WebServer(
         config,
         server.settings.server_name,
-        server.users,
+        server.accounts,
         lambda: own or server.administrators,
         server.guesses,
         server.admits,

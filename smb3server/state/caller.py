@@ -10,7 +10,7 @@ from smb3server.access.check import Token, granted_access
 from smb3server.access.identity import Identity
 
 if TYPE_CHECKING:
-    from smb3server.auth.accounts import Accounts
+    from smb3server.auth.directory import Directory
     from smb3server.backends.base import User
     from smb3server.state.objects import Session, TreeConnect
     from smb3server.state.share import Share
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NOBODY = Identity("", anonymous=True)
 
 
-def token_of(session: Session, user: User | None, accounts: Accounts) -> Token:
+def token_of(session: Session, user: User | None, accounts: Directory) -> Token:
     """Return the token of a session's user. The session caches the latest one.
 
     ``user``: the POSIX credentials that the user acts with on files. None means those of the server process."""
@@ -31,7 +31,7 @@ def token_of(session: Session, user: User | None, accounts: Accounts) -> Token:
     return token
 
 
-def maximal_access_of(session: Session, share: Share, accounts: Accounts) -> int:
+def maximal_access_of(session: Session, share: Share, accounts: Directory) -> int:
     """Return TreeConnect.MaximalAccess: the access that a session may ever be granted on ``share``. [MS-SMB2 3.3.5.7]
 
     0 means that it must not connect."""
@@ -42,7 +42,7 @@ def maximal_access_of(session: Session, share: Share, accounts: Accounts) -> int
     return granted
 
 
-def caller_of(session: Session, tree: TreeConnect, accounts: Accounts) -> Caller:
+def caller_of(session: Session, tree: TreeConnect, accounts: Directory) -> Caller:
     """Return the user of a session, with the credentials and the maximal access of a tree connect, which caches it."""
     identity = session.identity
     user = tree.share.acting_user(identity.user if identity is not None else None)

@@ -52,8 +52,7 @@ def dialect_name(dialect: int) -> str:
 
 def fabric_of(connection: Connection) -> str:
     """Return what carries the connection: tcp, or the RDMA fabric."""
-    rdma = connection.transport.rdma
-    return "tcp" if rdma is None else rdma.fabric
+    return connection.transport.fabric
 
 
 def status_name(status: int) -> str:

@@ -54,11 +54,18 @@ class CommandSequenceWindow:
             self.low += 1
         return True
 
-    def grant(self, requested: int, limit: int) -> int:
+    def grant(self, requested: int, limit: int, message_id: int = 0, charge: int = 0) -> int:
         """Widen the window by up to ``requested`` credits, of at most 16 bits. Return how many the client was granted.
 
         The client then holds at most ``limit`` credits and at least one. A client that leaves gaps cannot widen the
-        window beyond twice the limit."""
+        window beyond twice the limit. ``message_id``, ``charge``: identifiers to ``consume`` before, which the window
+        ``allows``."""
+        if charge:
+            if message_id == self.low and not self.used:
+                self.low = message_id + charge
+                self.beyond_one += charge - 1
+            else:
+                self.consume(message_id, charge)
         span = self.high - self.low
         available = span - len(self.used)
         room = limit - available

@@ -18,9 +18,9 @@ from smb3server.state.life import ConnectionLife, change
 from smb3server.state.message_window import CommandSequenceWindow
 from smb3server.state.replayable import Replayable
 from smb3server.wire.attributes import MAX_OFFSET
-from smb3server.wire.file_id import FileId
-from smb3server.wire.header import Command
+from smb3server.wire.header import Command, FileId
 from smbdirect.codec import Buffer
+from smbdirect.message_transport import TransportKind
 
 if TYPE_CHECKING:
     from smb3server.access.caller import Caller
@@ -151,6 +151,11 @@ class Connection:
     def is_authenticated(self) -> bool:
         """Whether a session was valid on it once, and the connection is in use."""
         return self.life is ConnectionLife.AUTHENTICATED
+
+    @property
+    def is_smb_direct(self) -> bool:
+        """Whether its messages travel by SMB Direct."""
+        return self.transport.kind is TransportKind.SMB_DIRECT
 
     @property
     def closed(self) -> bool:
@@ -316,6 +321,11 @@ class Session:
             return True
         return any(tree.encrypt_data for tree in self.tree_connect_table.values())
 
+    def signer_on(self, connection: Connection) -> Signer | None:
+        """Return what signs and verifies its messages on a channel, None if nothing does. [MS-SMB2 3.3.4.1.1]"""
+        channel = self.channel_list.get(connection)
+        return channel.signer if channel is not None else None
+
     def limit_credits(self) -> None:
         """Call ``Connection.limit_credits`` on all channels."""
         for connection in self.channel_list:
@@ -350,7 +360,8 @@ class TreeConnect:
         self.session = session
         self.share = share
         self.maximal_access = share.maximal_access(session.identity)
-        self.encrypt_data = share.encrypt_data
+        self.encrypt_data = session.encrypt_data or share.encrypt_data
+        """Whether its requests must be encrypted. Invariant: no session demands it later than its logon."""
         self.creation_time = time.time()
         self.caller: tuple[Identity | None, Caller] | None = None
         """The latest result of ``caller.caller_of``, with the identity that it was made for."""
@@ -458,6 +469,7 @@ class Open:
         "resume_key",
         "session",
         "share_access",
+        "store",
         "reserved",
         "sequence_epoch",
         "tree",
@@ -486,6 +498,8 @@ class Open:
         self.file_id = file_id
         self.session = session
         self.tree = tree
+        self.store = tree.share.backend
+        """The store that has the file, None for a pipe. Whoever asks about the file asks this one, not the share's."""
         self.granted_access = granted_access
         self.maximal_access = maximal_access
         self.share_access = share_access

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from smb3server.auth.acceptor import Acceptor, hint_token
 from smb3server.auth.accounts import Accounts
-from smb3server.auth.administrators import Administrators
+from smb3server.auth.directory import Directory
+from smb3server.auth.groups import Administrators
 from smb3server.auth.guessing import Guesses
-from smb3server.auth.principals import Principals
-from smb3server.auth.users import UserDatabase
+from smb3server.auth.users import Principals, UserDatabase
 from smb3server.files.file import FileTable
 from smb3server.files.flushes import Flushes
 from smb3server.net.interfaces import InterfaceList
@@ -82,16 +82,16 @@ class ServerState:
 
     def _init_accounts(self) -> None:
         settings = self.settings
-        self.accounts = Accounts(
+        self.local_accounts = Accounts(
             self.users,
             settings.server_name,
             self.server_guid[:12],
             guests_may_ask=settings.guests_see_accounts,
             lists=settings,
         )
+        self.accounts: Directory = self.local_accounts
+        """Who is asked for users, groups, SIDs and logons."""
         self.administrators = Administrators(settings.admins)
-        self.principals: Principals | None = None
-        """Maps Kerberos principals to users. None means that Kerberos tickets are not accepted."""
         self.hint_token = b""
         self.guesses = Guesses()
         self._settle_logons()
@@ -99,17 +99,16 @@ class ServerState:
     def settings_changed(self) -> None:
         """Take over changed ``settings`` where something was made of them."""
         self._settle_logons()
-        self.accounts.guests_may_ask = self.settings.guests_see_accounts
+        self.local_accounts.guests_may_ask = self.settings.guests_see_accounts
         self.administrators = Administrators(self.settings.admins)
         self.ceilings.settings_changed()
 
     def _settle_logons(self) -> None:
         """Make what decides about logons."""
         settings = self.settings
-        self.principals = None
-        if settings.keytab:
-            self.principals = Principals(self.users, settings.trusted_realms, settings.unknown_principals)
-        self.hint_token = hint_token(self.principals is not None, settings.ntlm)
+        principals = Principals(self.users, settings.trusted_realms, settings.unknown_principals)
+        self.local_accounts.principals = principals if settings.keytab else None
+        self.hint_token = hint_token(bool(settings.keytab), settings.ntlm)
         self.guesses.set_limits(
             settings.failed_logons_per_account,
             settings.failed_logons_per_address,
@@ -218,11 +217,11 @@ class ServerState:
         """Return an acceptor that authenticates a session of a client at ``address``."""
         settings = self.settings
         return Acceptor(
-            self.users,
+            self.accounts,
             settings.server_name,
             settings.allow_guest,
             settings.allow_anonymous,
-            self.principals,
+            self.accounts if settings.keytab else None,
             keys_only=True,
             ntlm=settings.ntlm,
             guesses=self.guesses,
@@ -234,9 +233,9 @@ class ServerState:
         """Return an acceptor that authenticates RPC calls. It refuses guests, because they have no keys."""
         settings = self.settings
         return Acceptor(
-            self.users,
+            self.accounts,
             settings.server_name,
-            kerberos=self.principals,
+            kerberos=self.accounts if settings.keytab else None,
             service="host",
             ntlm=settings.ntlm,
             guesses=self.guesses,

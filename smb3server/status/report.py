@@ -45,7 +45,7 @@ def traffic(connection: Connection) -> Json:
     """Return bytes and counters of one connection, the same keys on every transport."""
     transport = connection.transport
     found = transport.traffic._asdict()
-    if transport.rdma is not None:
+    if connection.is_smb_direct:
         found["smb_direct"] = dict(transport.counters)
     return found
 
@@ -94,7 +94,7 @@ def facts(server: Server, connection: Connection) -> Facts:
         guest=bool(named) and all(session.is_guest or session.is_anonymous for session in named),
         asked=any(entry.interfaces_asked for entry in siblings),
         flagged=max(entry.rdma_interfaces_told for entry in siblings),
-        rdma_channels=sum(entry is not connection and entry.transport.rdma is not None for entry in siblings),
+        rdma_channels=sum(entry is not connection and entry.is_smb_direct for entry in siblings),
         lost=server.lost_rdma.get(connection.client_guid, ""),
         encrypted=_who_encrypts(sessions),
         signing_required=any(session.signing_required for session in sessions),
@@ -119,7 +119,7 @@ def _who_encrypts(sessions: Iterable[Session]) -> str:
 def reason(server: Server, connection: Connection) -> Reason:
     """Return whether a connection uses RDMA, and if not, why."""
     known = facts(server, connection)
-    return why_tcp(known) if connection.transport.rdma is None else why_inline(known)
+    return why_inline(known) if connection.is_smb_direct else why_tcp(known)
 
 
 def _channel(server: Server, connection: Connection, number: int) -> Json:
@@ -129,7 +129,7 @@ def _channel(server: Server, connection: Connection, number: int) -> Json:
     signing = "none" if not connection.negotiated else _name(SigningAlgorithm, connection.signing_algorithm_id)
     return {
         "channel": number,
-        "fabric": "tcp" if transport.rdma is None else transport.rdma.fabric,
+        "fabric": transport.fabric,
         "peer": _endpoint(transport.peer_address),
         "local": _endpoint(transport.local_address),
         "since": connection.creation_time,

@@ -14,9 +14,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from smb3server.auth.administrators import Administrators
+from smb3server.auth.directory import Logons
+from smb3server.auth.groups import Administrators
 from smb3server.auth.guessing import Guesses, LogonRefused
-from smb3server.auth.users import Account, UserDatabase, nt_hash
+from smb3server.auth.users import Account
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,6 @@ LIFE = 12 * 3600.0
 MAX_SESSIONS = 64
 MAX_NAME, MAX_PASSWORD = 256, 1024
 """Characters."""
-_NOBODY = bytes(16)
-"""Compared with the password of a user who does not exist, so that this takes as long."""
 
 
 class LoginError(Exception):
@@ -54,7 +53,7 @@ class Logins:
 
     def __init__(
         self,
-        users: UserDatabase,
+        users: Logons,
         administrators: Callable[[], Administrators],
         guesses: Guesses,
         clock: Callable[[], float],
@@ -97,9 +96,8 @@ class Logins:
             log.warning("%s: web page: logon of %s refused: %s", address, name, error)
             raise LoginError("Too many failed logons. Wait a minute.") from error
         await asyncio.sleep(delay)
-        account = self._users.find(name)
-        right = hmac.compare_digest(nt_hash(password), _NOBODY if account is None else account.nt_hash)
-        if account is None or not right:
+        account = self._users.check_password(name, password)
+        if account is None:
             log.warning("%s: web page: logon of %s failed: wrong password, or no such user", address, name)
             raise LoginError("Wrong user or password.")
         self._guesses.proved(name, address)

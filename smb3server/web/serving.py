@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from smb3server.admin.socket import Command
-from smb3server.auth.administrators import Administrators
+from smb3server.auth.directory import Logons
+from smb3server.auth.groups import Administrators
 from smb3server.auth.guessing import Guesses
-from smb3server.auth.users import UserDatabase
 from smb3server.net.http import HttpDoor
 from smb3server.process.log_tail import LogTail
 from smb3server.settings.web import WebConfig
@@ -39,7 +39,7 @@ class WebServer:
         self,
         config: WebConfig,
         server_name: str,
-        users: UserDatabase,
+        users: Logons,
         administrators: Callable[[], Administrators],
         guesses: Guesses,
         admits: Callable[[str], bool],

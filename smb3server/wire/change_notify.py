@@ -10,8 +10,8 @@ from typing import Annotated, NamedTuple
 
 from construct import Int16ul, Int32ul, Int64ul
 
-from smb3server.wire.fields import decode_name, encode_name, fixed
-from smbdirect.codec import Buffer, Codec
+from smb3server.wire.fields import Message, decode_name, encode_name
+from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
 WATCH_TREE = 0x0001
@@ -67,12 +67,8 @@ class ChangeNotifyRequest(NamedTuple):
         return self.persistent, self.volatile
 
 
-CHANGE_NOTIFY_REQUEST = Codec(ChangeNotifyRequest)
-
-
-def parse_change_notify_request(message: memoryview) -> ChangeNotifyRequest:
-    """Decode a request. Raises ``DecodeError``."""
-    return fixed(CHANGE_NOTIFY_REQUEST, message, 32)
+CHANGE_NOTIFY_REQUEST = Message(ChangeNotifyRequest)
+parse_change_notify_request = CHANGE_NOTIFY_REQUEST.parse
 
 
 class Notification(NamedTuple):

@@ -6,8 +6,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Int16ul, Int32ul, Int64ul
 
-from smb3server.wire.fields import fixed
-from smbdirect.codec import Codec
+from smb3server.wire.fields import Message
 
 POSTQUERY_ATTRIB = 0x0001
 
@@ -37,15 +36,7 @@ class CloseResponse(NamedTuple):
     file_attributes: Annotated[int, Int32ul] = 0
 
 
-CLOSE_REQUEST = Codec(CloseRequest)
-CLOSE_RESPONSE = Codec(CloseResponse)
-
-
-def parse_request(message: memoryview) -> CloseRequest:
-    """Decode a request. Raises ``DecodeError``."""
-    return fixed(CLOSE_REQUEST, message, 24)
-
-
-def parse_response(message: memoryview) -> CloseResponse:
-    """Decode a response. Raises ``DecodeError``."""
-    return fixed(CLOSE_RESPONSE, message, 60)
+CLOSE_REQUEST = Message(CloseRequest)
+CLOSE_RESPONSE = Message(CloseResponse)
+parse_request = CLOSE_REQUEST.parse
+parse_response = CLOSE_RESPONSE.parse

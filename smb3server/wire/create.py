@@ -9,9 +9,7 @@ from typing import Annotated, NamedTuple
 from construct import Int8ul, Int16ul, Int32ul, Int64ul
 
 from smb3server.wire.create_contexts import RawContext, pack_contexts, parse_contexts
-from smb3server.wire.fields import decode_name, fixed, tail
-from smb3server.wire.header import HEADER_SIZE
-from smbdirect.codec import Codec
+from smb3server.wire.fields import Message, decode_name, tail
 from smbdirect.errors import DecodeError
 
 
@@ -140,14 +138,14 @@ class CreateResponse(NamedTuple):
     create_contexts_length: Annotated[int, Int32ul] = 0
 
 
-CREATE_REQUEST = Codec(CreateRequest)
-CREATE_RESPONSE = Codec(CreateResponse)
+CREATE_REQUEST = Message(CreateRequest)
+CREATE_RESPONSE = Message(CreateResponse, ("create_contexts_offset", "create_contexts_length"))
 
 
 def parse_request(message: memoryview) -> tuple[CreateRequest, str, list[RawContext]]:
     """Decode the fixed part, the name as sent, and the contexts in their order. Raises ``DecodeError``."""
-    record = fixed(CREATE_REQUEST, message, 57)
-    start = HEADER_SIZE + CREATE_REQUEST.size
+    record = CREATE_REQUEST.parse(message)
+    start = CREATE_REQUEST.end
     name = decode_name(tail(message, record.name_offset, record.name_length, start))
     contexts: list[RawContext] = []
     if record.create_contexts_length:
@@ -160,7 +158,7 @@ def parse_request(message: memoryview) -> tuple[CreateRequest, str, list[RawCont
 def pack_request(record: CreateRequest, name: str, contexts: Sequence[RawContext] = ()) -> bytes:
     """Encode a request with its name and contexts."""
     raw = name.encode("utf-16-le", "surrogatepass")
-    start = HEADER_SIZE + CREATE_REQUEST.size
+    start = CREATE_REQUEST.end
     # The buffer must have at least one byte. Windows and Linux pad an empty name to eight.
     area = bytearray(raw or bytes(8))
     fields = {"name_offset": start, "name_length": len(raw)}
@@ -175,10 +173,7 @@ def pack_request(record: CreateRequest, name: str, contexts: Sequence[RawContext
 
 def parse_response(message: memoryview) -> tuple[CreateResponse, list[RawContext]]:
     """Decode a response and its contexts. Raises ``DecodeError``."""
-    record = fixed(CREATE_RESPONSE, message, 89)
-    area = tail(
-        message, record.create_contexts_offset, record.create_contexts_length, HEADER_SIZE + CREATE_RESPONSE.size
-    )
+    record, area = CREATE_RESPONSE.parse_both(message)
     return record, parse_contexts(area) if area else []
 
 
@@ -187,8 +182,4 @@ def pack_response(record: CreateResponse, contexts: Sequence[RawContext] = ()) -
     if not contexts:
         return CREATE_RESPONSE.pack_fields(*record)
     packed = pack_contexts(contexts)
-    offset = HEADER_SIZE + CREATE_RESPONSE.size
-    return (
-        CREATE_RESPONSE.pack(record._replace(create_contexts_offset=offset, create_contexts_length=len(packed)))
-        + packed
-    )
+    return CREATE_RESPONSE.build(record, packed)

@@ -7,7 +7,8 @@ other names (3.3.5.9).
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 from construct import Bytes, Int8ul, Int16ul, Int32ul, Int64ul
@@ -338,15 +339,17 @@ def pack_contexts(contexts: Sequence[RawContext]) -> bytes:
     return bytes(out)
 
 
-def decode_requests(contexts: Sequence[RawContext]) -> dict[bytes, Any]:
-    """Decode the data of the contexts in a request, by name.
+def decode_requests(
+    contexts: Sequence[RawContext], more: Mapping[bytes, Callable[[bytes], Any]] = MappingProxyType({})
+) -> dict[bytes, Any]:
+    """Decode the data of the contexts in a request, by name. ``more``: decoders beside ``REQUESTS``.
 
     Unknown names are ignored. If a name occurs several times, the first counts. Raises ``DecodeError`` or
     ``StatusError``.
     """
     found: dict[bytes, Any] = {}
     for name, data in contexts:
-        decode = REQUESTS.get(name)
+        decode = REQUESTS.get(name) or more.get(name)
         if decode is not None and name not in found:
             found[name] = decode(data)
     return found

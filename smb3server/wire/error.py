@@ -6,9 +6,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Int8ul, Int16ul, Int32ul
 
-from smb3server.wire.fields import fixed, tail
-from smb3server.wire.header import HEADER_SIZE
-from smbdirect.codec import Codec
+from smb3server.wire.fields import Message, tail
 
 
 class ErrorResponse(NamedTuple):
@@ -21,11 +19,11 @@ class ErrorResponse(NamedTuple):
     byte_count: Annotated[int, Int32ul] = 0
 
 
-ERROR_RESPONSE = Codec(ErrorResponse)
+ERROR_RESPONSE = Message(ErrorResponse)
 
 
 def parse_response(message: memoryview) -> tuple[ErrorResponse, memoryview]:
     """Decode a response and its error data. Raises ``DecodeError``."""
-    record = fixed(ERROR_RESPONSE, message, 9)
-    start = HEADER_SIZE + ERROR_RESPONSE.size
+    record = ERROR_RESPONSE.parse(message)
+    start = ERROR_RESPONSE.end
     return record, tail(message, start, record.byte_count, start)

@@ -17,15 +17,43 @@ from smbdirect.errors import DecodeError
 R = TypeVar("R", bound=tuple[Any, ...])
 
 
-def fixed(codec: Codec[R], message: Buffer, structure_size: int) -> R:
-    """Decode the fixed part behind the SMB2 header. Raises ``DecodeError`` if it is incomplete or has another
-    StructureSize."""
-    if len(message) < HEADER_SIZE + codec.size:
-        raise DecodeError(f"fixed part of {codec.size} bytes in a message of {len(message)}")
-    record = codec.make(codec.fields_from(message, HEADER_SIZE))
-    if record[0] != structure_size:
-        raise DecodeError(f"{type(record).__name__}: StructureSize {record[0]}, not {structure_size}")
-    return record
+class Message(Codec[R]):
+    """The codec of a message: its fixed part behind the SMB2 header, and the variable part that it may have."""
+
+    def __init__(self, record: type[R], tail: tuple[str, str] | None = None, name: str = "variable part") -> None:
+        """Derive the codec. StructureSize is the record's default.
+
+        ``tail``: the fields with offset and length of the variable part. ``name`` is its name in errors.
+        """
+        super().__init__(record)
+        self._structure_size: int = record._field_defaults["structure_size"]  # type: ignore[attr-defined]
+        self.end = HEADER_SIZE + self.size
+        """Offset in the message at which the fixed part ends."""
+        self._tail = tail
+        self._name = name
+
+    def parse(self, message: Buffer) -> R:
+        """Decode the fixed part. Raises ``DecodeError`` if it is incomplete or has another StructureSize."""
+        if len(message) < self.end:
+            raise DecodeError(f"fixed part of {self.size} bytes in a message of {len(message)}")
+        record = self.make(self.fields_from(message, HEADER_SIZE))
+        if record[0] != self._structure_size:
+            raise DecodeError(f"{type(record).__name__}: StructureSize {record[0]}, not {self._structure_size}")
+        return record
+
+    def parse_both(self, message: memoryview) -> tuple[R, memoryview]:
+        """Decode the fixed part and return it with the variable part. Raises ``DecodeError``."""
+        record = self.parse(message)
+        assert self._tail is not None
+        offset, length = self._tail
+        return record, tail(message, getattr(record, offset), getattr(record, length), self.end, self._name)
+
+    def build(self, record: R, data: Buffer = b"") -> bytes:
+        """Encode a request with its variable part, which has at least one byte on the wire."""
+        assert self._tail is not None
+        if data:
+            record = record._replace(**dict(zip(self._tail, (self.end, len(data)), strict=True)))  # type: ignore[attr-defined]
+        return self.pack(record) + (bytes(data) or b"\0")
 
 
 def tail(message: memoryview, offset: int, length: int, minimum: int, name: str = "variable part") -> memoryview:

@@ -6,8 +6,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Int16ul, Int32ul, Int64ul
 
-from smb3server.wire.fields import fixed
-from smbdirect.codec import Codec
+from smb3server.wire.fields import Message
 
 
 class FlushRequest(NamedTuple):
@@ -27,15 +26,7 @@ class FlushResponse(NamedTuple):
     reserved: Annotated[int, Int16ul] = 0
 
 
-FLUSH_REQUEST = Codec(FlushRequest)
-FLUSH_RESPONSE = Codec(FlushResponse)
-
-
-def parse_request(message: memoryview) -> FlushRequest:
-    """Decode a request. Raises ``DecodeError``."""
-    return fixed(FLUSH_REQUEST, message, 24)
-
-
-def parse_response(message: memoryview) -> FlushResponse:
-    """Decode a response. Raises ``DecodeError``."""
-    return fixed(FLUSH_RESPONSE, message, 4)
+FLUSH_REQUEST = Message(FlushRequest)
+FLUSH_RESPONSE = Message(FlushResponse)
+parse_request = FLUSH_REQUEST.parse
+parse_response = FLUSH_RESPONSE.parse

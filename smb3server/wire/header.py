@@ -1,4 +1,4 @@
-"""SMB2 packet header and the command numbers. [MS-SMB2 2.2.1]"""
+"""SMB2 packet header, command numbers, and the ids of opens. [MS-SMB2 2.2.1]"""
 
 from __future__ import annotations
 
@@ -80,3 +80,11 @@ class Header(NamedTuple):
 
 
 HEADER = Codec(Header)
+
+
+FileId = tuple[int, int]
+"""SMB2_FILEID, the name of an open in messages: (persistent, volatile). [MS-SMB2 2.2.14.1]"""
+
+RELATED_FILE_ID: FileId = (0xFFFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+"""The open of the previous command in a compound. In an IOCTL it may also mean that there is no open.
+[MS-SMB2 3.3.5.2.7.2]"""

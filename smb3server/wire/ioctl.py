@@ -7,9 +7,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Int16ul, Int32ul, Int64ul
 
-from smb3server.wire.fields import fixed, tail
-from smb3server.wire.header import HEADER_SIZE
-from smbdirect.codec import Buffer, Codec
+from smb3server.wire.fields import Message
 
 IOCTL_IS_FSCTL = 0x00000001
 
@@ -87,7 +85,10 @@ class IoctlRequest(NamedTuple):
         return self.persistent, self.volatile
 
 
-IOCTL_REQUEST = Codec(IoctlRequest)
+IOCTL_REQUEST = Message(IoctlRequest, ("input_offset", "input_count"), "InputBuffer")
+"""OutputOffset and OutputCount are ignored: they are 0. [MS-SMB2 2.2.31]"""
+parse_ioctl_request = IOCTL_REQUEST.parse_both
+build_ioctl_request = IOCTL_REQUEST.build
 
 
 class IoctlResponse(NamedTuple):
@@ -111,34 +112,13 @@ class IoctlResponse(NamedTuple):
         return self.persistent, self.volatile
 
 
-IOCTL_RESPONSE = Codec(IoctlResponse)
-
-
-def parse_ioctl_request(message: memoryview) -> tuple[IoctlRequest, memoryview]:
-    """Decode a request and its input buffer. OutputOffset and OutputCount are ignored: they are 0. Raises
-    ``DecodeError``. [MS-SMB2 2.2.31]"""
-    request = fixed(IOCTL_REQUEST, message, 57)
-    minimum = HEADER_SIZE + IOCTL_REQUEST.size
-    return request, tail(message, request.input_offset, request.input_count, minimum, "InputBuffer")
-
-
-def build_ioctl_request(request: IoctlRequest, data: Buffer = b"") -> bytes:
-    """Encode a request with its input buffer."""
-    offset = HEADER_SIZE + IOCTL_REQUEST.size if data else 0
-    record = request._replace(input_offset=offset, input_count=len(data))
-    return IOCTL_REQUEST.pack(record) + (bytes(data) or b"\0")
-
-
-def parse_ioctl_response(message: memoryview) -> tuple[IoctlResponse, memoryview]:
-    """Decode a response and its output buffer. Raises ``DecodeError``."""
-    response = fixed(IOCTL_RESPONSE, message, 49)
-    minimum = HEADER_SIZE + IOCTL_RESPONSE.size
-    return response, tail(message, response.output_offset, response.output_count, minimum, "OutputBuffer")
+IOCTL_RESPONSE = Message(IoctlResponse, ("output_offset", "output_count"), "OutputBuffer")
+parse_ioctl_response = IOCTL_RESPONSE.parse_both
 
 
 def build_ioctl_response(ctl_code: int, file_id: tuple[int, int], length: int) -> bytes:
     """Encode the fixed part of a response. The caller appends ``length`` bytes of output."""
-    offset = HEADER_SIZE + IOCTL_RESPONSE.size
+    offset = IOCTL_RESPONSE.end
     return IOCTL_RESPONSE.pack(
         IoctlResponse(
             ctl_code=ctl_code,

@@ -8,8 +8,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Int16ul, Int32ul, Int64ul
 
-from smb3server.wire.fields import fixed
-from smb3server.wire.header import HEADER_SIZE
+from smb3server.wire.fields import Message
 from smbdirect.codec import Codec
 from smbdirect.errors import DecodeError
 
@@ -50,16 +49,17 @@ class LockResponse(NamedTuple):
     reserved: Annotated[int, Int16ul] = 0
 
 
-LOCK_REQUEST = Codec(LockRequest)
+LOCK_REQUEST = Message(LockRequest)
 LOCK_ELEMENT = Codec(LockElement)
-LOCK_RESPONSE = Codec(LockResponse)
+LOCK_RESPONSE = Message(LockResponse)
+parse_response = LOCK_RESPONSE.parse
 
 
 def parse_request(message: memoryview) -> tuple[LockRequest, list[LockElement]]:
     """Decode a request and its elements. Raises ``DecodeError`` if there are none or they exceed the message.
     [MS-SMB2 3.3.5.14]"""
-    record = fixed(LOCK_REQUEST, message, 48)
-    start = HEADER_SIZE + LOCK_REQUEST.size
+    record = LOCK_REQUEST.parse(message)
+    start = LOCK_REQUEST.end
     if record.lock_count == 0 or start + record.lock_count * LOCK_ELEMENT.size > len(message):
         raise DecodeError(f"{record.lock_count} locks in a message of {len(message)}")
     return record, [LOCK_ELEMENT.unpack(message, start + i * LOCK_ELEMENT.size) for i in range(record.lock_count)]
@@ -68,8 +68,3 @@ def parse_request(message: memoryview) -> tuple[LockRequest, list[LockElement]]:
 def pack_request(record: LockRequest, elements: Sequence[LockElement]) -> bytes:
     """Encode a request with its elements."""
     return LOCK_REQUEST.pack(record._replace(lock_count=len(elements))) + b"".join(map(LOCK_ELEMENT.pack, elements))
-
-
-def parse_response(message: memoryview) -> LockResponse:
-    """Decode a response. Raises ``DecodeError``."""
-    return fixed(LOCK_RESPONSE, message, 4)

@@ -9,8 +9,9 @@ from typing import Annotated, NamedTuple
 
 from construct import Bytes, Int16ul, Int32ul, Int64ul
 
+from smb3server.wire.fields import Message
 from smb3server.wire.header import HEADER_SIZE
-from smbdirect.codec import Buffer, Codec
+from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
 
@@ -105,8 +106,8 @@ class NegotiateResponse(NamedTuple):
     context_offset: Annotated[int, Int32ul] = 0
 
 
-NEGOTIATE_REQUEST = Codec(NegotiateRequest)
-NEGOTIATE_RESPONSE = Codec(NegotiateResponse)
+NEGOTIATE_REQUEST = Message(NegotiateRequest)
+NEGOTIATE_RESPONSE = Message(NegotiateResponse)
 _CONTEXT = struct.Struct("<HHI")
 _U16 = struct.Struct("<H")
 SMB1_HEADER_SIZE = 32

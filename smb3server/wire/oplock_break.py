@@ -10,9 +10,8 @@ from typing import Annotated, NamedTuple
 
 from construct import Bytes, Int8ul, Int16ul, Int32ul, Int64ul
 
-from smb3server.wire.fields import fixed
+from smb3server.wire.fields import Message
 from smb3server.wire.header import HEADER_SIZE
-from smbdirect.codec import Codec
 from smbdirect.errors import DecodeError
 
 
@@ -75,9 +74,9 @@ class LeaseBreak(NamedTuple):
     lease_duration: Annotated[int, Int64ul] = 0
 
 
-OPLOCK_BREAK = Codec(OplockBreak)
-LEASE_BREAK_NOTIFICATION = Codec(LeaseBreakNotification)
-LEASE_BREAK = Codec(LeaseBreak)
+OPLOCK_BREAK = Message(OplockBreak)
+LEASE_BREAK_NOTIFICATION = Message(LeaseBreakNotification)
+LEASE_BREAK = Message(LeaseBreak)
 
 
 def _structure_size(message: memoryview) -> int:
@@ -89,12 +88,12 @@ def _structure_size(message: memoryview) -> int:
 def parse_acknowledgment(message: memoryview) -> OplockBreak | LeaseBreak:
     """Decode an acknowledgment, or a response, which has the same two layouts. Raises ``DecodeError``."""
     if _structure_size(message) == 36:
-        return fixed(LEASE_BREAK, message, 36)
-    return fixed(OPLOCK_BREAK, message, 24)
+        return LEASE_BREAK.parse(message)
+    return OPLOCK_BREAK.parse(message)
 
 
 def parse_notification(message: memoryview) -> OplockBreak | LeaseBreakNotification:
     """Decode a notification. Raises ``DecodeError``."""
     if _structure_size(message) == 44:
-        return fixed(LEASE_BREAK_NOTIFICATION, message, 44)
-    return fixed(OPLOCK_BREAK, message, 24)
+        return LEASE_BREAK_NOTIFICATION.parse(message)
+    return OPLOCK_BREAK.parse(message)

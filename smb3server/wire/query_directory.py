@@ -7,9 +7,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Int8ul, Int16ul, Int32ul, Int64ul
 
-from smb3server.wire.fields import decode_name, encode_name, fixed, tail
-from smb3server.wire.header import HEADER_SIZE
-from smbdirect.codec import Codec
+from smb3server.wire.fields import Message, decode_name, encode_name
 
 
 class QueryDirectoryFlags(enum.IntFlag):
@@ -40,19 +38,15 @@ class QueryDirectoryRequest(NamedTuple):
         return self.persistent, self.volatile
 
 
-QUERY_DIRECTORY_REQUEST = Codec(QueryDirectoryRequest)
+QUERY_DIRECTORY_REQUEST = Message(QueryDirectoryRequest, ("file_name_offset", "file_name_length"), "FileName")
 
 
 def parse_query_directory_request(message: memoryview) -> tuple[QueryDirectoryRequest, str]:
     """Decode a request and its search pattern, '' if it has none. Raises ``DecodeError``."""
-    request = fixed(QUERY_DIRECTORY_REQUEST, message, 33)
-    minimum = HEADER_SIZE + QUERY_DIRECTORY_REQUEST.size
-    return request, decode_name(tail(message, request.file_name_offset, request.file_name_length, minimum, "FileName"))
+    request, name = QUERY_DIRECTORY_REQUEST.parse_both(message)
+    return request, decode_name(name)
 
 
 def build_query_directory_request(request: QueryDirectoryRequest, pattern: str) -> bytes:
     """Encode a request with its search pattern."""
-    name = encode_name(pattern)
-    offset = HEADER_SIZE + QUERY_DIRECTORY_REQUEST.size
-    record = request._replace(file_name_offset=offset, file_name_length=len(name))
-    return QUERY_DIRECTORY_REQUEST.pack(record) + (name or b"\0")
+    return QUERY_DIRECTORY_REQUEST.build(request, encode_name(pattern))

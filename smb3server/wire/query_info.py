@@ -7,9 +7,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Int8ul, Int16ul, Int32ul, Int64ul
 
-from smb3server.wire.fields import fixed, tail
-from smb3server.wire.header import HEADER_SIZE
-from smbdirect.codec import Buffer, Codec
+from smb3server.wire.fields import Message
 
 
 class InfoType(enum.IntEnum):
@@ -63,7 +61,9 @@ class QueryInfoRequest(NamedTuple):
         return self.persistent, self.volatile
 
 
-QUERY_INFO_REQUEST = Codec(QueryInfoRequest)
+QUERY_INFO_REQUEST = Message(QueryInfoRequest, ("input_buffer_offset", "input_buffer_length"), "InputBuffer")
+parse_query_info_request = QUERY_INFO_REQUEST.parse_both
+build_query_info_request = QUERY_INFO_REQUEST.build
 
 
 class OutputResponse(NamedTuple):
@@ -74,37 +74,14 @@ class OutputResponse(NamedTuple):
     output_buffer_length: Annotated[int, Int32ul] = 0
 
 
-OUTPUT_RESPONSE = Codec(OutputResponse)
-_OUTPUT_OFFSET = HEADER_SIZE + OUTPUT_RESPONSE.size
-
-
-def parse_query_info_request(message: memoryview) -> tuple[QueryInfoRequest, memoryview]:
-    """Decode a request and its input buffer. Raises ``DecodeError``."""
-    request = fixed(QUERY_INFO_REQUEST, message, 41)
-    data = tail(
-        message,
-        request.input_buffer_offset,
-        request.input_buffer_length,
-        HEADER_SIZE + QUERY_INFO_REQUEST.size,
-        "InputBuffer",
-    )
-    return request, data
-
-
-def build_query_info_request(request: QueryInfoRequest, data: Buffer = b"") -> bytes:
-    """Encode a request with its input buffer."""
-    offset = HEADER_SIZE + QUERY_INFO_REQUEST.size if data else 0
-    record = request._replace(input_buffer_offset=offset, input_buffer_length=len(data))
-    return QUERY_INFO_REQUEST.pack(record) + (bytes(data) or b"\0")
+OUTPUT_RESPONSE = Message(OutputResponse, ("output_buffer_offset", "output_buffer_length"), "OutputBuffer")
 
 
 def parse_output_response(message: memoryview) -> memoryview:
     """Return the output buffer of a QUERY_INFO, QUERY_DIRECTORY or CHANGE_NOTIFY response. Raises ``DecodeError``."""
-    response = fixed(OUTPUT_RESPONSE, message, 9)
-    minimum = HEADER_SIZE + OUTPUT_RESPONSE.size
-    return tail(message, response.output_buffer_offset, response.output_buffer_length, minimum, "OutputBuffer")
+    return OUTPUT_RESPONSE.parse_both(message)[1]
 
 
 def build_output_response(length: int) -> bytes:
     """Encode the fixed part of a response. The caller appends ``length`` bytes of output."""
-    return OUTPUT_RESPONSE.pack_fields(9, _OUTPUT_OFFSET, length)
+    return OUTPUT_RESPONSE.pack_fields(9, OUTPUT_RESPONSE.end, length)

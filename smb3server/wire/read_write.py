@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Int8ul, Int16ul, Int32ul, Int64ul
 
-from smb3server.wire.fields import fixed, tail
+from smb3server.wire.fields import Message
 from smb3server.wire.header import HEADER_SIZE
 from smbdirect.codec import Codec
 from smbdirect.errors import DecodeError
@@ -104,10 +104,10 @@ class BufferDescriptor(NamedTuple):
     length: Annotated[int, Int32ul] = 0
 
 
-READ_REQUEST = Codec(ReadRequest)
-READ_RESPONSE = Codec(ReadResponse)
-WRITE_REQUEST = Codec(WriteRequest)
-WRITE_RESPONSE = Codec(WriteResponse)
+READ_REQUEST = Message(ReadRequest)
+READ_RESPONSE = Message(ReadResponse, ("data_offset", "data_length"))
+WRITE_REQUEST = Message(WriteRequest)
+WRITE_RESPONSE = Message(WriteResponse)
 BUFFER_DESCRIPTOR = Codec(BufferDescriptor)
 
 TAIL = HEADER_SIZE + 48
@@ -116,27 +116,10 @@ LENGTH_AT = HEADER_SIZE + 4
 """Offset in the message of Length, which both requests have in the same place."""
 READ_DATA_OFFSET = HEADER_SIZE + 16
 """Offset in the message at which the data of a READ response begins."""
-
-
-def parse_read_request(message: memoryview) -> ReadRequest:
-    """Decode the fixed part. Raises ``DecodeError``."""
-    return fixed(READ_REQUEST, message, 49)
-
-
-def parse_read_response(message: memoryview) -> tuple[ReadResponse, memoryview]:
-    """Decode a response and its data. Raises ``DecodeError``."""
-    record = fixed(READ_RESPONSE, message, 17)
-    return record, tail(message, record.data_offset, record.data_length, READ_DATA_OFFSET)
-
-
-def parse_write_request(message: memoryview) -> WriteRequest:
-    """Decode the fixed part. Raises ``DecodeError``."""
-    return fixed(WRITE_REQUEST, message, 49)
-
-
-def parse_write_response(message: memoryview) -> WriteResponse:
-    """Decode a response. Raises ``DecodeError``."""
-    return fixed(WRITE_RESPONSE, message, 17)
+parse_read_request = READ_REQUEST.parse
+parse_read_response = READ_RESPONSE.parse_both
+parse_write_request = WRITE_REQUEST.parse
+parse_write_response = WRITE_RESPONSE.parse
 
 
 def descriptors(message: memoryview, offset: int, length: int) -> list[RemoteBuffer]:

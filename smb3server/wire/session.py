@@ -7,9 +7,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Int8ul, Int16ul, Int32ul, Int64ul
 
-from smb3server.wire.header import HEADER_SIZE
-from smbdirect.codec import Codec
-from smbdirect.errors import DecodeError
+from smb3server.wire.fields import Message
 
 BINDING = 0x01
 """SMB2_SESSION_FLAG_BINDING."""
@@ -73,20 +71,8 @@ class Empty(NamedTuple):
     reserved: Annotated[int, Int16ul] = 0
 
 
-SESSION_SETUP_REQUEST = Codec(SessionSetupRequest)
-SESSION_SETUP_RESPONSE = Codec(SessionSetupResponse)
-TREE_CONNECT_REQUEST = Codec(TreeConnectRequest)
-TREE_CONNECT_RESPONSE = Codec(TreeConnectResponse)
-EMPTY = Codec(Empty)
-
-
-def part(message: memoryview, offset: int, length: int, fixed: int) -> memoryview:
-    """Return ``length`` bytes at ``offset`` of the message.
-
-    Raises ``DecodeError`` if they are not behind the ``fixed`` bytes of the body or exceed the message.
-    """
-    if not length:
-        return message[:0]
-    if offset < HEADER_SIZE + fixed or offset + length > len(message):
-        raise DecodeError(f"{length} bytes at {offset} exceed the message")
-    return message[offset : offset + length]
+SESSION_SETUP_REQUEST = Message(SessionSetupRequest, ("security_buffer_offset", "security_buffer_length"))
+SESSION_SETUP_RESPONSE = Message(SessionSetupResponse)
+TREE_CONNECT_REQUEST = Message(TreeConnectRequest)
+TREE_CONNECT_RESPONSE = Message(TreeConnectResponse)
+EMPTY = Message(Empty)

@@ -6,9 +6,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Int8ul, Int16ul, Int32ul, Int64ul
 
-from smb3server.wire.fields import fixed, tail
-from smb3server.wire.header import HEADER_SIZE
-from smbdirect.codec import Buffer, Codec
+from smb3server.wire.fields import Message
 
 
 class SetInfoRequest(NamedTuple):
@@ -30,7 +28,9 @@ class SetInfoRequest(NamedTuple):
         return self.persistent, self.volatile
 
 
-SET_INFO_REQUEST = Codec(SetInfoRequest)
+SET_INFO_REQUEST = Message(SetInfoRequest, ("buffer_offset", "buffer_length"), "Buffer")
+parse_set_info_request = SET_INFO_REQUEST.parse_both
+build_set_info_request = SET_INFO_REQUEST.build
 
 
 class SetInfoResponse(NamedTuple):
@@ -39,17 +39,4 @@ class SetInfoResponse(NamedTuple):
     structure_size: Annotated[int, Int16ul] = 2
 
 
-SET_INFO_RESPONSE = Codec(SetInfoResponse)
-
-
-def parse_set_info_request(message: memoryview) -> tuple[SetInfoRequest, memoryview]:
-    """Decode a request and its buffer. Raises ``DecodeError``."""
-    request = fixed(SET_INFO_REQUEST, message, 33)
-    minimum = HEADER_SIZE + SET_INFO_REQUEST.size
-    return request, tail(message, request.buffer_offset, request.buffer_length, minimum, "Buffer")
-
-
-def build_set_info_request(request: SetInfoRequest, data: Buffer) -> bytes:
-    """Encode a request with its buffer."""
-    record = request._replace(buffer_offset=HEADER_SIZE + SET_INFO_REQUEST.size, buffer_length=len(data))
-    return SET_INFO_REQUEST.pack(record) + (bytes(data) or b"\0")
+SET_INFO_RESPONSE = Message(SetInfoResponse)

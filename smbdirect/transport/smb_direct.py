@@ -22,7 +22,16 @@ from smbdirect.core.events import Established, MessageReceived, NegotiationFaile
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.life import Life, change
-from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, PooledBuffer, Tap, Traffic
+from smbdirect.message_transport import (
+    FileRange,
+    InboundMessage,
+    Limits,
+    PayloadTaker,
+    PooledBuffer,
+    Tap,
+    Traffic,
+    TransportKind,
+)
 from smbdirect.providers.base import (
     Capabilities,
     CloseCause,
@@ -153,6 +162,7 @@ def _sum_matching(counters: Mapping[str, int], names: Iterable[str]) -> int:
 class SmbDirectTransport:
     """One SMB Direct connection. Implements ``message_transport.MessageTransport``."""
 
+    kind = TransportKind.SMB_DIRECT
     takes_file = False
 
     def __init__(
@@ -190,6 +200,7 @@ class SmbDirectTransport:
         # the scheduled pump, or when a completion makes room.
         self.pending_send_bytes = 0
         self.rdma = Rdma(endpoint, self.connection, pool, self.counters, loop, self._wake)
+        self.fabric = self.rdma.fabric
         self._work = self.rdma.work
         self._pump_scheduled = False
         """Invariant: True if and only if ``_scheduled_pump`` is among the loop's next calls."""

@@ -16,6 +16,7 @@ import pytest
 from smb3server.client.protocol.messages import Reply
 from smb3server.wire.header import HEADER, Header
 from smb3server.wire.status import NtStatus
+from smbdirect.message_transport import TransportKind
 from tools.fuzz import smb, watch
 from tools.fuzz.__main__ import fuzz
 from tools.fuzz.client import FuzzClient
@@ -121,6 +122,8 @@ def test_what_must_not_be_is_found(tmp_path: Path) -> None:
 
 async def _one(answer: int) -> list[int]:
     class Transport:
+        kind = TransportKind.TCP
+        fabric = "tcp"
         rdma = None
 
         def start(self, *_: object) -> None: ...

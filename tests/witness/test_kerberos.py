@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.auth.acceptor import Acceptor, kerberos_available
-from smb3server.auth.principals import Principals
-from smb3server.auth.users import UserDatabase
+from smb3server.auth.users import Principals, UserDatabase
 from smb3server.backends.base import User
 from tests.lab.witness import PASSWORD, USER, Running, settings
 from tools.support.ports import free_port

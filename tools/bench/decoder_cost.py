@@ -19,8 +19,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from smb3server.auth.acceptor import Acceptor
-from smb3server.auth.principals import Principals
-from smb3server.auth.users import Account, UserDatabase, nt_hash
+from smb3server.auth.users import Account, Principals, UserDatabase, nt_hash
 from smb3server.commands import load
 from smb3server.process import output
 from smb3server.rpc import endpoint_mapper
@@ -33,7 +32,16 @@ from smbdirect.codec import Buffer
 from smbdirect.core.connection import Connection, Role
 from smbdirect.core.settings import Settings
 from smbdirect.errors import DecodeError, ProtocolError
-from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, RdmaOperations, Tap, Traffic
+from smbdirect.message_transport import (
+    FileRange,
+    InboundMessage,
+    Limits,
+    PayloadTaker,
+    RdmaOperations,
+    Tap,
+    Traffic,
+    TransportKind,
+)
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.roce.cm import SERVICE_PREFIX, ConnectionManager
 from smbdirect.providers.roce.cm_messages import CMA, REQ, Attribute, CmaHeader, Req, mad_bytes
@@ -79,6 +87,8 @@ class _Message:
 class _Transport:
     """A ``message_transport.MessageTransport``; ``deliver`` passes messages to its receiver."""
 
+    kind = TransportKind.TCP
+    fabric = "tcp"
     rdma: RdmaOperations | None = None
     takes_file = False
     max_outbound_message_size = 0xFFFFFF

@@ -40,7 +40,7 @@ from typing import Any
 
 from smb3server import cluster
 from smb3server.cli.cluster.admin import make_secret
-from smb3server.persistence.cluster_store import open_store
+from smb3server.persistence.etcd import open_store
 from smb3server.persistence.records import key_of
 from smb3server.persistence.store import Put, StoreError
 from smb3server.process import output

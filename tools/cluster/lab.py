@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from smb3server.cli.cluster.admin import Admin
-from smb3server.persistence.cluster_store import open_store
+from smb3server.persistence.etcd import open_store
 from smb3server.persistence.store import StoreError
 from smb3server.settings.cluster import DEFAULT_NAME, StoreAccess
 from tools.cluster import etcd, network

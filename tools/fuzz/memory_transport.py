@@ -17,6 +17,7 @@ from smbdirect.message_transport import (
     RdmaOperations,
     Tap,
     Traffic,
+    TransportKind,
 )
 from smbdirect.transport.pool import BufferPool
 
@@ -37,6 +38,8 @@ class Whole:
 class MemoryTransport:
     """One end. Implements ``MessageTransport``; it has no RDMA and takes no files."""
 
+    kind = TransportKind.TCP
+    fabric = "tcp"
     rdma: RdmaOperations | None = None
     takes_file = False
     max_outbound_message_size = _LONGEST

@@ -59,7 +59,7 @@ def _changed(user: StoredUser, fields: dict[str, Any]) -> StoredUser:
     """Return the account with the fields that the options give. Raises ``CommandError``."""
     import pwd
 
-    from smb3server.auth.principals import parse as parse_principal
+    from smb3server.auth.users import parse_principal
     from smb3server.auth.users_file import parse_time
 
     given = {key: value for key, value in fields.items() if value is not None}

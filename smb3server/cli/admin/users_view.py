@@ -9,8 +9,7 @@ from typing import Any
 
 from smb3server.access.identity import Identity
 from smb3server.auth.groups import Groups
-from smb3server.auth.smbpasswd import Imported, read_smbpasswd
-from smb3server.auth.users_file import Users, show_time
+from smb3server.auth.users_file import Imported, Users, read_smbpasswd, show_time
 from smb3server.cli.admin.users_store import Store
 from smb3server.cli.exits import EXIT_USAGE, CommandError
 

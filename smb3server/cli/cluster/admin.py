@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from smb3server.cli.cluster.status import describe
-from smb3server.cluster.freshness import stamped
-from smb3server.cluster.view import View, answers_prefix, coordination_prefix, decode, read_view
+from smb3server.cluster.view import View, answers_prefix, coordination_prefix, decode, read_view, stamped
 from smb3server.persistence.etcd_health import problems
 from smb3server.persistence.seal import new_secret
 from smb3server.persistence.store import Condition, ConditionFailed, Delete, LeaseLost, Put, StoreError
 from smb3server.settings.cluster import StoreAccess
 
 if TYPE_CHECKING:
-    from smb3server.persistence.cluster_store import ClusterStore
+    from smb3server.persistence.etcd import ClusterStore
 
 _EVENT_LIFE = 30.0
 _POLL = 0.2
@@ -242,7 +241,7 @@ async def administer(
     Raises ``AdminError``, ``StoreError`` and ``ValueError``; ``ImportError`` without the extra "cluster".
     """
     # Needs aiohttp, which is an extra; ``make_secret`` does not.
-    from smb3server.persistence.cluster_store import open_store
+    from smb3server.persistence.etcd import open_store
 
     store = open_store(url, name, access)
     try:

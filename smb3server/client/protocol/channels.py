@@ -8,6 +8,7 @@ from typing import Any
 from smb3server.client.protocol.messages import Caller, Reply, UnprovenServer
 from smb3server.client.protocol.session import ClientSession
 from smb3server.crypto import preauth
+from smb3server.crypto.envelope import is_from_server
 from smb3server.crypto.kdf import derive_signing_key
 from smb3server.crypto.signing import make_signer
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
@@ -77,8 +78,6 @@ class BoundSession(ClientSession):
         self.signer = make_signer(client.negotiated.signing_algorithm, signing)
         client.sessions[self.session_id] = self
         message = memoryview(bytearray(reply.message))
-        given = bytes(message[48:64])
-        message[48:64] = bytes(16)
         signed = reply.header.flags & HeaderFlags.SIGNED
-        if not signed or self.signer.sign((message,), reply.header.message_id) != given:
+        if not signed or not is_from_server(message, self.signer, reply.header.message_id):
             raise ProtocolError("last response of the binding has no right signature", "MS-SMB2 3.2.5.3.3")

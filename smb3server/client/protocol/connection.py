@@ -14,8 +14,9 @@ from smb3server.client.protocol.session import ClientSession
 from smb3server.client.protocol.silence import Silence
 from smb3server.client.protocol.ways import Payloads
 from smb3server.crypto import preauth
-from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
-from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, Command, Header, HeaderFlags
+from smb3server.crypto.encryption import TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
+from smb3server.crypto.envelope import EnvelopeError, is_from_server, seal, sign_request, unseal
+from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.oplock_break import parse_notification
 from smb3server.wire.status import NtStatus, StatusError
@@ -319,7 +320,7 @@ class Client:
             if session.signer is None:
                 raise ProtocolError("a request must be signed, and there is no key", "MS-SMB2 3.2.4.1.1")
             message = bytearray().join(segments)
-            message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16] = session.signer.expect(memoryview(message))
+            sign_request(message, session.signer)
             segments = [message]
         if on_encoded is not None:
             on_encoded(segments)
@@ -332,10 +333,8 @@ class Client:
             return
         if session.cipher is None:
             raise ProtocolError("a request must be encrypted, and there is no key", "MS-SMB2 3.2.4.1.8")
-        length = sum(map(len, segments))
-        buffer = self.transport.acquire(TRANSFORM_SIZE + length + TAG_SIZE)
-        session.cipher.encrypt(segments, length, buffer.view)
-        self.transport.send((buffer.view[: TRANSFORM_SIZE + length],), None, buffer.release)
+        sealed, release = seal(segments, session.cipher, self.transport.acquire)
+        self.transport.send((sealed,), None, release)
 
     def cancel(self, started: Call) -> None:
         """Send SMB2 CANCEL; do nothing if the final response has arrived.
@@ -368,14 +367,13 @@ class Client:
         view = inbound.view
         sealed_by = 0
         if view[:4] == TRANSFORM_PROTOCOL_ID:
-            transform = TRANSFORM.unpack(view)
-            session = self.sessions.get(transform.session_id)
-            if session is None or session.cipher is None:
-                raise ProtocolError("encrypted for an unknown session", "MS-SMB2 3.2.5.1.1.1")
-            plain = session.cipher.decrypt(view)
-            if plain is None:
-                raise ProtocolError("encrypted message is not authentic", "MS-SMB2 3.2.5.1.1.1")
-            view, sealed_by = plain, transform.session_id
+            if len(view) < TRANSFORM_SIZE:
+                raise DecodeError("shorter than a transform header")
+            try:
+                view, session = unseal(view, self.sessions.get)
+            except EnvelopeError as error:
+                raise ProtocolError(str(error), "MS-SMB2 3.2.5.1.1.1") from error
+            sealed_by = session.session_id
         header = HEADER.unpack(view)
         if header.protocol_id != PROTOCOL_ID:
             raise DecodeError("not an SMB2 message")
@@ -441,10 +439,7 @@ class Client:
             if started.signed or started.encrypted:
                 raise ProtocolError("response is neither signed nor encrypted", "MS-SMB2 3.2.5.1.3")
             return
-        message = reply.message
-        given = bytes(message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16])
-        message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16] = bytes(16)
-        if session.signer.sign((message,), reply.header.message_id) != given:
+        if not is_from_server(reply.message, session.signer, reply.header.message_id):
             raise ProtocolError("response's signature is wrong", "MS-SMB2 3.2.5.1.3")
 
     def _grant(self, credits: int) -> None:

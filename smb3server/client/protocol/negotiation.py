@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
-from smb3server.wire.fields import fixed, tail
+from smb3server.wire.fields import tail
 from smb3server.wire.header import HEADER_SIZE
 from smb3server.wire.negotiate import (
     NEGOTIATE_REQUEST,
@@ -120,7 +120,7 @@ def _numbers(values: Sequence[int]) -> bytes:
 
 def parse(message: memoryview, dialects: Sequence[int], offer: Offer) -> Negotiated:
     """Parse the response. Raises ``DecodeError``, and ``ProtocolError`` for a choice that was not offered."""
-    record = fixed(NEGOTIATE_RESPONSE, message, 65)
+    record = NEGOTIATE_RESPONSE.parse(message)
     if record.dialect not in dialects:
         raise ProtocolError(f"server chose dialect {record.dialect:#x}", "MS-SMB2 3.2.5.2")
     minimum = HEADER_SIZE + NEGOTIATE_RESPONSE.size

@@ -14,9 +14,10 @@ from smb3server.client.protocol.tree import Tree
 from smb3server.client.protocol.validation import validate_negotiation
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import SessionCipher
+from smb3server.crypto.envelope import is_from_server
 from smb3server.crypto.kdf import derive_session_keys
 from smb3server.crypto.signing import Signer, make_signer
-from smb3server.wire.fields import fixed, tail
+from smb3server.wire.fields import tail
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect, SecurityMode
 from smb3server.wire.session import (
@@ -134,7 +135,7 @@ class ClientSession:
         for _ in range(_MAX_ROUNDS):
             reply = await self._exchange(token or b"")
             try:
-                response = fixed(SESSION_SETUP_RESPONSE, reply.message, 9)
+                response = SESSION_SETUP_RESPONSE.parse(reply.message)
                 minimum = HEADER_SIZE + SESSION_SETUP_RESPONSE.size
                 answer = bytes(
                     tail(
@@ -202,9 +203,7 @@ class ClientSession:
             raise ProtocolError("last response of the logon is not signed", "MS-SMB2 3.2.5.3.1")
         if reply.header.flags & _SIGNED:
             message = memoryview(bytearray(reply.message))
-            given = bytes(message[48:64])
-            message[48:64] = bytes(16)
-            if self.signer.sign((message,), reply.header.message_id) != given:
+            if not is_from_server(message, self.signer, reply.header.message_id):
                 raise ProtocolError("last response of the logon has a wrong signature", "MS-SMB2 3.2.5.3.1")
 
     def _check_unprotected(self) -> None:
@@ -236,7 +235,7 @@ class ClientSession:
         record = TreeConnectRequest(path_offset=HEADER_SIZE + TREE_CONNECT_REQUEST.size, path_length=len(name))
         # Dialect 3.1.1 binds the negotiation to the session here: the request must be signed or encrypted (3.2.4.1.1).
         reply = await self.client.call(Command.TREE_CONNECT, [TREE_CONNECT_REQUEST.pack(record), name], self, sign=True)
-        response = fixed(TREE_CONNECT_RESPONSE, reply.message, 16)
+        response = TREE_CONNECT_RESPONSE.parse(reply.message)
         tree_id = reply.header.tree_id
         reply.release()
         if response.share_flags & _SHARE_ENCRYPT_DATA:

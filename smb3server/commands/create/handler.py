@@ -9,10 +9,11 @@ from typing import Any
 
 from smb3server.backends.base import Kind
 from smb3server.commands.create import checks, durable, granting, replay, response
-from smb3server.commands.create.contexts import NOTHING, CreateContexts, decode
+from smb3server.commands.create.contexts import NOTHING, CreateContexts
 from smb3server.commands.create.opener import Opener
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.pipe import create_on_pipe
+from smb3server.commands.create.registry import KINDS, decode
 from smb3server.commands.info import presentation
 from smb3server.commands.info.truncate import one_step
 from smb3server.dispatch.chain import Fresh
@@ -21,19 +22,16 @@ from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest,
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.waiting import retry
 from smb3server.files.caching import Lease
-from smb3server.files.notify import fold
 from smb3server.process.long_work import Steps
 from smb3server.state import file_events
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
-from smb3server.state.opens import client_guid_of
 from smb3server.state.replayable import Key, Replayable
 from smb3server.state.server_state import ServerState
 from smb3server.state.share import ShareType
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.create import CreateAction, CreateRequest, pack_response, parse_request
 from smb3server.wire.header import Command, HeaderFlags
-from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -77,8 +75,9 @@ def create(request: TreeRequest) -> Response | Pending:
             return answer
     checked = checks.check(body, name, asked, tree.maximal_access, tree.share.streams)
     opening = _opening(server, opener, body, asked, checked)
-    if asked.app_instance_id is not None:
-        _close_same_application(opening, asked.app_instance_id)
+    for context in asked.others:
+        if (before := KINDS[context].before) is not None:
+            before(opening, asked.others[context])
     # If an oplock break delays the request, the client gets an interim response at once, as from Windows.
     attempt = partial(_attempt, request, server, opening)
     key = replay.key_of(connection.client_guid, asked)
@@ -136,27 +135,6 @@ def _answer_again(
     durable.revive(earlier, opener, body, opens)
     opening.action = CreateAction(earlier.create_action)
     return _respond_again(opening, earlier, key)
-
-
-def _close_same_application(opening: Opening, app_instance_id: bytes) -> None:
-    """Close the opens of an application that has failed over to this client from another one. Raises FILE_FORCED_CLOSED
-    if the other instance is newer. [MS-SMB2 3.3.5.9.13]"""
-    opener, opens = opening.opener, opening.opens
-    if opener.dialect < Dialect.SMB_3_0:
-        return
-    version = opening.contexts.app_instance_version
-    for opened in list(opens.by_application.get(app_instance_id, ())):
-        if (
-            client_guid_of(opened) == opener.client_guid
-            or opened.tree.share is not opener.tree.share
-            or fold(opened.path) != fold(opening.path)
-            or (opened.file is not None and opened.file.stream.upper() != opening.stream.upper())
-        ):
-            continue
-        if opened.app_instance_version is not None and (version is None or opened.app_instance_version >= version):
-            raise StatusError(NtStatus.FILE_FORCED_CLOSED)
-        if opened.handle is not None and opening.may_read(opened.handle):
-            opens.close(opened)
 
 
 def _attempt(request: TreeRequest, server: ServerState, opening: Opening) -> Response | Coroutine[Any, Any, Response]:
@@ -237,13 +215,13 @@ def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
     """Grant caching rights and durability, store a persistent open, and return the response."""
     asked, opener, opens = opening.contexts, opening.opener, opening.opens
     level, more = _grant_caching(server, opening, opened)
-    if asked.app_instance_id is not None:
-        opens.join_application(opened, asked.app_instance_id)
-        opened.app_instance_version = asked.app_instance_version
+    for context in asked.others:
+        if (after := KINDS[context].after) is not None:
+            after(opening, opened, asked.others[context])
     if asked.durable or asked.durable_v2 is not None:
-        context = durable.grant(opened, asked, opener, opens)
-        if context is not None:
-            more.append(context)
+        promise = durable.grant(opened, asked, opener, opens)
+        if promise is not None:
+            more.append(promise)
     if opens.persistence is not None:
         _store(opening, opened)
     if opening.info is None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from smb3server.backends.base import FileInfo
 from smb3server.commands.create.contexts import CreateContexts
+from smb3server.commands.create.registry import KINDS, Described
 from smb3server.state.objects import Open
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.attributes import REPARSE_POINT
 from smb3server.wire.create import CREATE_FLAG_REPARSEPOINT, CreateAction, CreateResponse
 from smb3server.wire.negotiate import Dialect
-from smb3server.wire.status import NtStatus
 
 
 def fields(opened: Open, info: FileInfo, level: int, action: CreateAction, dialect: int) -> CreateResponse:
@@ -35,20 +35,11 @@ def fields(opened: Open, info: FileInfo, level: int, action: CreateAction, diale
 
 def answers(asked: CreateContexts, info: FileInfo, maximal_access: int, volume: int) -> list[wire.RawContext]:
     """Return the response contexts that describe the file. ``volume``: its volume's serial number."""
-    found: list[wire.RawContext] = []
-    if asked.maximal_access:
-        found.append(_maximal_access(asked.maximal_access_since, info, maximal_access))
-    if asked.on_disk_id:
-        answer = wire.OnDiskIdResponse(info.key.inode & 0xFFFFFFFFFFFFFFFF, volume)
-        found.append(wire.RawContext(wire.QUERY_ON_DISK_ID, wire.ON_DISK_ID_RESPONSE_CODEC.pack(answer)))
-    return found
-
-
-def _maximal_access(since: int, info: FileInfo, maximal: int) -> wire.RawContext:
-    """Return the maximal access, unless the client knows it: the timestamp that it sent equals the last write time.
-    [MS-SMB2 3.3.5.9.5]"""
-    if since and since == info.last_write_time:
-        answer = wire.MaximalAccessResponse(NtStatus.NONE_MAPPED, 0)
-    else:
-        answer = wire.MaximalAccessResponse(NtStatus.SUCCESS, maximal)
-    return wire.RawContext(wire.MAXIMAL_ACCESS, wire.MAXIMAL_ACCESS_RESPONSE_CODEC.pack(answer))
+    if not asked.others:
+        return []
+    found = Described(info, maximal_access, volume)
+    return [
+        wire.RawContext(name, answer(found, asked.others[name]))
+        for name in asked.others
+        if (answer := KINDS[name].answer) is not None
+    ]

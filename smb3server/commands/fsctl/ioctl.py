@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.state.objects import Open
-from smb3server.wire.file_id import RELATED_FILE_ID, FileId
-from smb3server.wire.header import Command
+from smb3server.wire.header import RELATED_FILE_ID, Command, FileId
 from smb3server.wire.ioctl import IOCTL_IS_FSCTL, build_ioctl_response, parse_ioctl_request
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer

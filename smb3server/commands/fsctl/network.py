@@ -14,6 +14,7 @@ from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
 from smbdirect.codec import Buffer
+from smbdirect.message_transport import TransportKind
 
 _RESILIENCY_REQUEST = struct.Struct("<I4x")
 """Timeout in milliseconds. [MS-SMB2 2.2.31.3]"""
@@ -74,7 +75,7 @@ def query_network_interface_info(control: Control) -> Buffer | Response:
         entry for entry in server.interfaces.visible_from(local) if server.guid_of_address(str(entry.address)) == guid
     ]
     # 2.2.32.5 has one entry per address. Only Linux needs two. It is recognized by the POSIX extensions in 3.1.1.
-    plain_too = connection.transport.rdma is None and connection.client_knows_posix
+    plain_too = connection.transport.kind is TransportKind.TCP and connection.client_knows_posix
     output = pack_interfaces(
         interfaces, server.rdma_addresses, server.tcp_addresses, plain_too=plain_too, rss=server.settings.rss
     )

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from smb3server.auth.accounts import group_rid, rid
 from smb3server.auth.groups import Groups
-from smb3server.auth.principals import parse as parse_principal
-from smb3server.auth.users import Account
+from smb3server.auth.users import Account, parse_principal
 from smb3server.auth.users_file import StoredUser, UsersFileError, read_users
 from smb3server.config.error import ConfigError, Problems
 from smb3server.config.values import unix_user

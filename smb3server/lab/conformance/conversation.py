@@ -12,7 +12,7 @@ from smb3server.lab.conformance.peer import Peer, Received, parse
 from smbdirect.codec import Buffer
 from smbdirect.core.constants import DATA_OFFSET, DataFlags
 from smbdirect.errors import ConnectionLost, DecodeError
-from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, Tap, Traffic
+from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, Tap, Traffic, TransportKind
 from smbdirect.providers.base import CloseReason
 from smbdirect.transport.pool import BufferPool, PoolBuffer
 
@@ -44,6 +44,8 @@ class Conversation:
     """Carries messages over a negotiated peer. Implements ``message_transport.MessageTransport``."""
 
     takes_file = False
+    kind = TransportKind.TCP
+    fabric = "tcp"
     rdma = None
     """READ and WRITE of the client go in messages. Cases that move data by RDMA build their own requests."""
 

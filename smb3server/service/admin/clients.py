@@ -143,7 +143,7 @@ def _show_session(session: Session) -> Json:
         "client": session.connection.client_name,
         "dialect": dialect_name(session.connection.dialect),
         "channels": len(session.channel_list),
-        "rdma_channels": sum(connection.transport.rdma is not None for connection in session.channel_list),
+        "rdma_channels": sum(connection.is_smb_direct for connection in session.channel_list),
         "shares": sorted({tree.share.name for tree in session.tree_connect_table.values()}),
         "files": len(session.open_table),
         "since": session.creation_time,

@@ -10,7 +10,8 @@ import pytest
 from smb3server.access.descriptor import EVERYONE, Acl, Control, SecurityDescriptor, Sid, allow, deny
 from smb3server.access.identity import Identity
 from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_READ
-from smb3server.auth.accounts import Accounts, Use
+from smb3server.auth.accounts import Accounts
+from smb3server.auth.directory import Use
 from smb3server.auth.groups import Groups
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.base import User

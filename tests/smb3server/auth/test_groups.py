@@ -8,8 +8,7 @@ import os
 import pytest
 
 from smb3server.access.identity import Identity
-from smb3server.auth.administrators import Administrators
-from smb3server.auth.groups import Groups, is_user
+from smb3server.auth.groups import Administrators, Groups, is_user
 from smb3server.backends.base import User
 
 ALICE, BOB, CAROL = Identity("Alice"), Identity("bob"), Identity("carol", "EXAMPLE.COM")

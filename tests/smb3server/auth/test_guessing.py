@@ -38,11 +38,22 @@ def make(**options: Any) -> tuple[Guesses, Clock]:
 def guess(guesses: Guesses, clock: Clock, account: str, address: str) -> bool:
     """One wrong password by somebody who waits for his turn; False if he was refused."""
     try:
-        clock.now += guesses.delay(account, address)
+        clock.now += guesses.begin(account, address)
     except LogonRefused:
         return False
-    guesses.failed(account, address)
     return True
+
+
+def delay(guesses: Guesses, account: str, address: str) -> float:
+    """How long a logon has to wait that proves nothing wrong."""
+    wait = guesses.begin(account, address)
+    guesses.withdraw(account, address)
+    return wait
+
+
+def succeed(guesses: Guesses, clock: Clock, account: str, address: str) -> None:
+    clock.now += guesses.begin(account, address)
+    guesses.proved(account, address)
 
 
 def test_the_delay_grows_with_failures_and_has_an_end() -> None:
@@ -64,7 +75,7 @@ def test_failures_are_forgotten() -> None:
     for _ in range(50):
         guess(guesses, clock, "alice", HERE)
     clock.now += HALF_LIFE * 2
-    assert guesses.delay("alice", THERE) == 0.0
+    assert delay(guesses, "alice", THERE) == 0.0
 
 
 @pytest.mark.parametrize("connections", [1, 64, 4096])
@@ -77,17 +88,12 @@ def test_many_connections_guess_no_faster_than_one(connections: int) -> None:
         turns = [1.0]
         for _ in range(connections):
             try:
-                wait = guesses.delay("alice", HERE)
+                wait = guesses.begin("alice", HERE)
             except LogonRefused:
                 break
             seen += 1
             turns.append(wait)
-            if not wait:
-                guesses.failed("alice", HERE)
         clock.now += max(turns)
-        for wait in turns[1:]:
-            if wait:
-                guesses.failed("alice", HERE)
     # The free ones, one in five seconds, and some more while the delay grows.
     assert 600 / 5 < seen < 10 + 600 / 5 + 4 * MAX_STEPS
 
@@ -113,68 +119,68 @@ def test_an_address_guesses_no_faster_at_many_accounts() -> None:
 
 def test_others_are_not_slowed() -> None:
     guesses, clock = make()
-    guesses.succeeded("alice", THERE)
+    succeed(guesses, clock, "alice", THERE)
     for _ in range(100):
         guess(guesses, clock, "alice", HERE)
-    assert guesses.delay("bob", THERE) == 0.0
+    assert delay(guesses, "bob", THERE) == 0.0
     # Nor the account itself, from where its user has logged on before.
-    assert guesses.delay("alice", THERE) == 0.0
+    assert delay(guesses, "alice", THERE) == 0.0
     # Nor who logged on from the attacker's address: many may share it.
-    guesses.succeeded("carol", HERE)
-    assert guesses.delay("carol", HERE) == 0.0
+    succeed(guesses, clock, "carol", HERE)
+    assert delay(guesses, "carol", HERE) == 0.0
     # Until somebody guesses at that account from there.
     for _ in range(10):
-        guesses.failed("carol", HERE)
+        guesses.begin("carol", HERE)
     with pytest.raises(LogonRefused):
         for _ in range(100):
-            assert guesses.delay("carol", HERE) >= 0.0
+            assert delay(guesses, "carol", HERE) >= 0.0
 
 
 def test_a_success_does_not_clear_the_address() -> None:
     guesses, clock = make(per_account=1000, per_address=5, max_delay=4.0)
     for number in range(40):
         guess(guesses, clock, f"user{number}", HERE)
-        guesses.succeeded("mallory", HERE)
+        succeed(guesses, clock, "mallory", HERE)
     assert clock.now - 1000.0 > 25 * 4
 
 
 def test_successes_cost_nothing() -> None:
-    guesses, _ = make()
+    guesses, clock = make()
     for number in range(20_000):
-        assert guesses.delay(f"user{number % 50}", HERE) == 0.0
-        guesses.succeeded(f"user{number % 50}", HERE)
+        assert delay(guesses, f"user{number % 50}", HERE) == 0.0
+        succeed(guesses, clock, f"user{number % 50}", HERE)
     assert len(guesses) == 50
 
 
 def test_memory_is_bounded() -> None:
     guesses, clock = make(max_delay=0.0)
     for number in range(3 * MAX_ENTRIES):
-        guesses.failed(f"user{number}" * 100, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
-        guesses.succeeded(f"user{number}", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+        guesses.begin(f"user{number}" * 100, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+        succeed(guesses, clock, f"user{number}", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
         clock.now += 0.001
     assert len(guesses) <= 3 * MAX_ENTRIES
-    assert all(len(key) <= guessing.NAME_LENGTH * 3 for key in guesses._accounts._entries)
+    assert all(len(key) <= guessing.NAME_LENGTH * 3 for key in guesses._accounts)
 
 
 def test_lock_out_is_the_administrators_choice() -> None:
     guesses, clock = make(max_delay=0.0)
     for _ in range(1000):
-        guesses.failed("alice", HERE)
-    assert guesses.delay("alice", HERE) == 0.0
+        guesses.begin("alice", HERE)
+    assert delay(guesses, "alice", HERE) == 0.0
     guesses, clock = make(max_delay=0.0, lockout_failures=3, lockout_time=60.0)
     for name in ("alice", "nobody"):
-        guesses.failed(name, HERE)
-        guesses.failed(name, HERE)
-        guesses.succeeded(name, HERE)
-        guesses.failed(name, HERE)
-        guesses.failed(name, THERE)
-        assert guesses.delay(name, HERE) == 0.0
-        guesses.failed(name, HERE)
+        guesses.begin(name, HERE)
+        guesses.begin(name, HERE)
+        succeed(guesses, clock, name, HERE)
+        guesses.begin(name, HERE)
+        guesses.begin(name, THERE)
+        assert delay(guesses, name, HERE) == 0.0
+        guesses.begin(name, HERE)
         with pytest.raises(LogonRefused) as caught:
-            guesses.delay(name, THERE)
+            delay(guesses, name, THERE)
         assert caught.value.locked
     clock.now += 60.1
-    assert guesses.delay("alice", HERE) == 0.0
+    assert delay(guesses, "alice", HERE) == 0.0
 
 
 def acceptor(guesses: Guesses, address: str = HERE, keys_only: bool = True) -> Acceptor:
@@ -232,7 +238,7 @@ def test_sessions_are_slowed_over_connections(caplog: pytest.LogCaptureFixture) 
         outcomes = await asyncio.gather(*(attempt("wrong") for _ in range(12)))
         assert outcomes == [NtStatus.LOGON_FAILURE] * 12
         # Most were refused unseen, being too many at once.
-        assert guesses._accounts._entries["u"].in_a_row < 9
+        assert guesses._accounts["u"].in_a_row < 9
         clock.now += 10
         assert await attempt("pw", "other") == 0
         assert await attempt("pw") == 0
@@ -256,9 +262,8 @@ async def _run(clock: Clock) -> None:
 def test_who_leaves_while_it_waits_leaves_nothing() -> None:
     async def test(harness: Harness) -> None:
         guesses = harness.server.guesses = Guesses(per_account=1, per_address=1000, max_delay=30.0)
-        for _ in range(20):
-            guesses.failed("u", HERE)
-        guesses.delay("u", HERE)
+        for _ in range(8):
+            guesses.begin("u", HERE)
         client = await harness.connect()
         await client.negotiate()
         waiting = asyncio.ensure_future(client.session_setup("u", "pw"))
@@ -300,3 +305,16 @@ def test_a_dear_guess_counts_as_several() -> None:
     assert guesses.begin("u", "192.0.2.1", 11) == 0.0
     guesses.begin("u", "192.0.2.1")
     assert guesses.begin("u", "192.0.2.1") > 0.0
+
+
+def test_a_right_password_of_a_restricted_account_forgives_nothing() -> None:
+    """It is no failure, and no success: those before it still count for the lock-out."""
+    guesses = Guesses(max_delay=0.0, lockout_failures=3)
+    guesses.begin("u", HERE)
+    guesses.begin("u", HERE)
+    for _ in range(5):
+        guesses.begin("u", HERE)
+        guesses.withdraw("u", HERE)
+    guesses.begin("u", HERE)
+    with pytest.raises(LogonRefused):
+        guesses.begin("u", HERE)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smb3server.access.identity import Identity
-from smb3server.auth.principals import Principals, parse
-from smb3server.auth.users import Account, UserDatabase
+from smb3server.auth.users import Account, Principals, UserDatabase, parse_principal
 from smb3server.backends.base import User
 
 LONGEST_TURN = 0.1
@@ -59,7 +58,7 @@ def test_unknown_principals_get_in_only_where_somebody_is_named_for_them() -> No
 @pytest.mark.parametrize("unknown", [None, STRANGERS])
 def test_what_is_no_users_principal(text: str, unknown: User | None) -> None:
     with pytest.raises(ValueError, match="principal"):
-        parse(text)
+        parse_principal(text)
     with pytest.raises(ValueError, match="principal"):
         principals(unknown).identity_of(text)
 

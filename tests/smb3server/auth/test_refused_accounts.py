@@ -10,8 +10,7 @@ import spnego
 
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.guessing import Guesses
-from smb3server.auth.principals import Principals
-from smb3server.auth.users import Account, UserDatabase, nt_hash
+from smb3server.auth.users import Account, Principals, UserDatabase, nt_hash
 from smb3server.wire.status import NtStatus, StatusError
 
 PLAIN = Account("alice", nt_hash("pw"))

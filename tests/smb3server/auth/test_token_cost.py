@@ -11,8 +11,7 @@ from spnego._spnego import NegTokenInit
 from smb3server.auth import spnego_tokens
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.exchange import Exchange
-from smb3server.auth.principals import Principals
-from smb3server.auth.users import Account, UserDatabase, nt_hash
+from smb3server.auth.users import Account, Principals, UserDatabase, nt_hash
 from smb3server.wire.status import NtStatus, StatusError
 from tools.failover import logon
 from tools.failover.logon import tlv

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smb3server.cluster.freshness import Freshness, stamped
+from smb3server.cluster.view import Freshness, stamped
 
 
 def test_an_event_is_new_once() -> None:

@@ -93,26 +93,25 @@ def test_value_is_small() -> None:
 # Which connections
 
 
-def connection(local: str, peer: str, fabric: str | None = None) -> Connection:
-    rdma = None if fabric is None else SimpleNamespace(fabric=fabric)
-    transport = SimpleNamespace(local_address=(local, 445), peer_address=(peer, 50000), rdma=rdma)
+def connection(local: str, peer: str, fabric: str) -> Connection:
+    transport = SimpleNamespace(local_address=(local, 445), peer_address=(peer, 50000), fabric=fabric)
     return cast("Connection", SimpleNamespace(transport=transport))
 
 
 @pytest.mark.parametrize(
     ("local", "peer", "fabric", "wanted"),
     [
-        ("10.0.0.100", "10.0.0.1", None, True),
-        ("fd00::64", "fd00::1", None, True),
+        ("10.0.0.100", "10.0.0.1", "tcp", True),
+        ("fd00::64", "fd00::1", "tcp", True),
         ("10.0.0.100", "10.0.0.1", "iwarp", True),
-        ("::ffff:10.0.0.100", "::ffff:10.0.0.1", None, True),
+        ("::ffff:10.0.0.100", "::ffff:10.0.0.1", "tcp", True),
         ("10.0.0.100", "10.0.0.1", "roce", False),
         ("10.0.0.100", "10.0.0.1", "verbs", False),
-        ("fd00::64", "fe80::1", None, False),
-        ("loopback", "loopback", None, False),
+        ("fd00::64", "fe80::1", "tcp", False),
+        ("loopback", "loopback", "tcp", False),
     ],
 )
-def test_recorded_are_tcp_connections(local: str, peer: str, fabric: str | None, wanted: bool) -> None:
+def test_recorded_are_tcp_connections(local: str, peer: str, fabric: str, wanted: bool) -> None:
     found = peer_of(connection(local, peer, fabric))
     assert (found is not None) == wanted
     if found is not None:

@@ -7,13 +7,16 @@ import struct
 
 import pytest
 
+from smb3server.commands.create import registry
+from smb3server.commands.create.opening import Opening
 from smb3server.wire import create, create_contexts, lock, oplock_break
 from smb3server.wire.close import parse_response
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.flush import FLUSH_REQUEST, FlushRequest
 from smb3server.wire.header import Command
 from smb3server.wire.oplock_break import OplockLevel
-from smb3server.wire.status import NtStatus
+from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.errors import DecodeError
 from tests.lab.file_requests import (
     ALL,
     RWH,
@@ -160,6 +163,46 @@ def test_maximal_access_and_file_id_contexts() -> None:
         assert create_contexts.RESPONSES[b"MxAc"](found[b"MxAc"]) == (0, ALL)
         assert create_contexts.RESPONSES[b"QFid"](found[b"QFid"]).disk_file_id
         assert b"What" not in found
+
+    run(test)
+
+
+def test_a_registered_context_is_served_and_nothing_else_knows_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, object]] = []
+
+    def parse(data: bytes) -> int:
+        if len(data) != 1:
+            raise DecodeError("bad size")
+        return data[0]
+
+    def refuse_nine(opening: Opening, value: int) -> None:
+        seen.append(("before", value))
+        if value == 9:
+            raise StatusError(NtStatus.NOT_SUPPORTED)
+
+    monkeypatch.setitem(registry.KINDS, b"Mine", None)
+    monkeypatch.setitem(registry.PARSERS, b"Mine", parse)
+    del registry.KINDS[b"Mine"]
+    registry.register(
+        registry.Kind(
+            b"Mine",
+            since=0x0300,
+            before=refuse_nine,
+            after=lambda opening, opened, value: seen.append(("after", opened.path)),
+            parse=parse,
+            answer=lambda found, value: bytes([value + 1]) * 4 + bytes(found.info.end_of_file != 0),
+        )
+    )
+    with pytest.raises(ValueError, match="served already"):
+        registry.register(registry.Kind(b"Mine"))
+
+    async def test(harness: Harness, client: Client) -> None:
+        _, _, found = await opened(client, "f", [create_contexts.RawContext(b"Mine", b"\5")])
+        assert found[b"Mine"][:4] == b"\6" * 4
+        assert seen == [("before", 5), ("after", ("f",))]
+        for data, status in ((b"\11", NtStatus.NOT_SUPPORTED), (b"too long", NtStatus.INVALID_PARAMETER)):
+            asked = [create_contexts.RawContext(b"Mine", data)]
+            assert await status_of(client, "f", contexts=asked) == status
 
     run(test)
 

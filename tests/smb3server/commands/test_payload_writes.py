@@ -356,10 +356,17 @@ def test_a_close_behind_it_comes_after_it(tmp_path: Path, monkeypatch: pytest.Mo
     play(tmp_path, monkeypatch, test)
 
 
+class Expired:
+    def expired(self) -> bool:
+        return True
+
+
 def test_a_fenced_node_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(writer: Writer) -> None:
         rest = await writer.begin(CONTENT, SIZE // 2)
-        monkeypatch.setattr(writer.harness.server, "is_fenced", lambda connection: True)
+        server = writer.harness.server
+        monkeypatch.setattr(server, "guid_of_address", lambda address: bytes(16))
+        server.fence = Expired()
         await writer.client.raw(rest)
         assert await writer.client.closed()
         assert writer.content() == OLD

@@ -376,7 +376,7 @@ class Play:
         for entry in self.harness.server.sessions.by_id.values():
             entry.encrypt_data = session
             for tree in entry.tree_connect_table.values():
-                tree.encrypt_data = not session
+                tree.encrypt_data = True
 
     async def persistent(self, slot: int) -> None:
         """What is written through the open has to outlive the machine from now on."""

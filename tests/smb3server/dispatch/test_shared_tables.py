@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from smb3server.access.descriptor import Sid
-from smb3server.auth.accounts import Accounts, Known
+from smb3server.auth.accounts import Accounts
+from smb3server.auth.directory import Known
 from smb3server.client.protocol import Client, ServerError, Tree, open_tcp
 from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.commands.info import rename

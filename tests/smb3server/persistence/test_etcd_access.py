@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.persistence import etcd
-from smb3server.persistence.cluster_store import open_store
-from smb3server.persistence.etcd import EtcdStore
+from smb3server.persistence.etcd import EtcdStore, open_store
 from smb3server.persistence.etcd_access import AccessRefused
 from smb3server.persistence.store import DeletePrefix, Put, Store, StoreError
 from smb3server.settings.cluster import StoreAccess

@@ -12,8 +12,7 @@ import pytest
 
 from smb3server.cli.main import main
 from smb3server.cluster.peers import pack
-from smb3server.persistence.seal import VERSION, Seal, SealError
-from smb3server.persistence.sealed_store import MAX_REFUSED, SealedStore
+from smb3server.persistence.seal import MAX_REFUSED, VERSION, Seal, SealedStore, SealError
 from smb3server.persistence.sqlite import SqliteStore
 from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store
 from smb3server.process.secret_files import SecretFileError

@@ -93,9 +93,8 @@ def test_guesses_at_sessions_count_here(caplog: pytest.LogCaptureFixture) -> Non
     guesser = Guesser(guesses, clock)
     for _ in range(10):
         session = Acceptor(guesser.service.users, "S", keys_only=True, guesses=guesses, address="198.51.100.9")
-        clock.now += guesses.delay("u", "198.51.100.9")
+        clock.now += guesses.begin("u", "198.51.100.9")
         token, _ = logon.Account("u", "wrong").answer(session.step(logon.FIRST_TOKEN))
-        guesses.failed("u", "198.51.100.9")
         assert token
     assert not guesser.attempt("wrong")
     assert guesser.waits
@@ -110,9 +109,8 @@ def test_a_port_makes_guessers_wait() -> None:
         users.add(account)
     server = Running(settings(), new_acceptor=lambda: Acceptor(users, "FILES", guesses=guesses))
     try:
-        for _ in range(6):
-            guesses.failed("u", "192.0.2.200")
-        guesses.delay("u", "192.0.2.200")
+        for _ in range(3):
+            guesses.begin("u", "192.0.2.200")
         trailer = AUTH_TRAILER.pack(AuthTrailer(NTLM, Level.PRIVACY, 0, 0, 1))
         with socket.create_connection(("127.0.0.1", server.service.port)) as sock:
             sock.settimeout(10)
@@ -124,7 +122,7 @@ def test_a_port_makes_guessers_wait() -> None:
             assert COMMON.unpack(sock.recv(4096)).type == FAULT
         # It was looked at, and was right.
         deadline = time.monotonic() + 10
-        while ("u", "127.0.0.1") not in guesses._proven._entries:
+        while ("u", "127.0.0.1") not in guesses._proven:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:

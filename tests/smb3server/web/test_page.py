@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from smb3server.auth.administrators import Administrators
+from smb3server.auth.groups import Administrators
 from smb3server.auth.users import nt_hash
 from smb3server.config.error import ConfigError
 from smb3server.service.service import Service

@@ -16,11 +16,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from smb3server.auth import users as auth_users
 from smb3server.net import http
 from smb3server.net.host_lists import HostLists
 from smb3server.service.service import Service
 from smb3server.settings.web import WebConfig
-from smb3server.web import logins as web_logins
 from smb3server.web import serving as web_serving
 from tools.web_pictures.scene import ADMIN, PASSWORD, serving, session, url
 
@@ -184,7 +184,7 @@ def test_guesses_that_come_at_once_are_counted(tmp_path: Path, monkeypatch: pyte
         looked_at += 1
         return bytes(16)
 
-    monkeypatch.setattr(web_logins, "nt_hash", counted)
+    monkeypatch.setattr(auth_users, "nt_hash", counted)
 
     async def body(service: Service, host: str, port: int) -> None:
         connector = aiohttp.TCPConnector(limit=25)

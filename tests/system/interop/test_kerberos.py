@@ -19,8 +19,7 @@ import pytest
 import spnego
 
 from smb3server.auth.acceptor import Acceptor
-from smb3server.auth.principals import Principals
-from smb3server.auth.users import Account, UserDatabase
+from smb3server.auth.users import Account, Principals, UserDatabase
 from smb3server.backends.base import User
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings

@@ -18,29 +18,21 @@ from smb3server.wire import (
     session,
     set_info,
 )
-from smb3server.wire.fields import fixed
 from smbdirect.errors import DecodeError
 from tools.fuzz import seeds
 from tools.fuzz.target import Target, choice
 
 
 def _negotiate(message: memoryview) -> None:
-    request = fixed(negotiate.NEGOTIATE_REQUEST, message, 36)
+    request = negotiate.NEGOTIATE_REQUEST.parse(message)
     negotiate.dialects_of(message, request)
     for _, data in negotiate.contexts_of(message, request):
         negotiate.numbers_of(data)
 
 
-def _session_setup(message: memoryview) -> None:
-    request = fixed(session.SESSION_SETUP_REQUEST, message, 25)
-    session.part(
-        message, request.security_buffer_offset, request.security_buffer_length, session.SESSION_SETUP_REQUEST.size
-    )
-
-
 SUBJECTS = (
     _negotiate,
-    _session_setup,
+    session.SESSION_SETUP_REQUEST.parse_both,
     header.HEADER.unpack,
     negotiate.smb1_dialects,
     create.parse_request,

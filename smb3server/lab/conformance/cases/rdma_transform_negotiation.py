@@ -14,7 +14,6 @@ from smb3server.lab.conformance.registry import case
 from smb3server.lab.conformance.transforms import ENCRYPTION, SIGNING, pack_capabilities
 from smb3server.lab.conformance.trial import Trial
 from smb3server.lab.conformance.verdict import NotApplicable, Violation
-from smb3server.wire.fields import fixed
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
     NEGOTIATE_REQUEST,
@@ -65,7 +64,7 @@ async def answer_to(trial: Trial, *data: bytes, dialect: int = Dialect.SMB_3_1_1
     if reply.status != NtStatus.SUCCESS:
         trial.note(f"<- {status_name(reply.status)}")
         return reply.status, []
-    response = fixed(NEGOTIATE_RESPONSE, reply.message, 65)
+    response = NEGOTIATE_RESPONSE.parse(reply.message)
     # The list of contexts has the same form in request and response.
     where = NegotiateRequest(context_offset=response.context_offset, context_count=response.context_count)
     listed = contexts_of(reply.message, where) if dialect == Dialect.SMB_3_1_1 else []

@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from smb3server.commands.create.contexts import NOTHING, CreateContexts, decode
+from smb3server.commands.create.contexts import NOTHING, CreateContexts
+from smb3server.commands.create.registry import decode
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.status import NtStatus, StatusError
@@ -76,13 +77,15 @@ def test_what_the_fields_hold() -> None:
     assert found == CreateContexts(
         eas=((b"NAME", b"value"),),
         allocation_size=4096,
-        maximal_access=True,
-        maximal_access_since=99,
-        on_disk_id=True,
         timewarp=77,
         security_descriptor=b"descriptor",
-        app_instance_id=GUID,
-        app_instance_version=(5, 6),
         lease=wire.LeaseV2(GUID, 7),
+        others=found.others,
     )
+    assert found.others == {
+        wire.MAXIMAL_ACCESS: wire.Timewarp(99),
+        wire.QUERY_ON_DISK_ID: True,
+        wire.APP_INSTANCE_ID: wire.AppInstanceId(app_instance_id=GUID),
+        wire.APP_INSTANCE_VERSION: wire.AppInstanceVersion(version_high=5, version_low=6),
+    }
     assert found.lease_key == GUID

@@ -1,0 +1,116 @@
+"""The port by which all rooms ask for users, groups, SIDs and logons. [MS-LSAT 3.1.1.1, MS-SAMR 3.1.1]
+
+``accounts.Accounts`` implements it with the users of this server and its host. A domain is another implementation.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from smb3server.access.descriptor import Sid
+    from smb3server.access.identity import Identity
+    from smb3server.auth.groups import Groups
+    from smb3server.auth.users import Account
+    from smb3server.backends.base import User
+
+
+class Use(enum.IntEnum):
+    """Kind of the object that a SID names (SID_NAME_USE). [MS-LSAT 2.2.13]"""
+
+    USER = 1
+    GROUP = 2
+    DOMAIN = 3
+    ALIAS = 4
+    WELL_KNOWN = 5
+    UNKNOWN = 8
+
+
+class Known(NamedTuple):
+    """A name and its SID, as a look-up returns them."""
+
+    sid: Sid
+    use: Use
+    domain: str
+    name: str
+    """Empty for a domain."""
+
+
+class Logons(Protocol):
+    """Who has an account, and what proves it."""
+
+    def find(self, name: str) -> Account | None:
+        """Return the account of a name, if any."""
+        ...
+
+    def prove(self, name: str, domain: str, challenge: bytes, response: bytes) -> tuple[Account, bytes]:
+        """Verify an NTLMv2 response to the server's ``challenge``, and return account and SessionBaseKey.
+
+        A name without an account takes as long. Raises ``LogonError``. [MS-NLMP 3.3.2]
+        """
+        ...
+
+    def check_password(self, name: str, password: str) -> Account | None:
+        """Return the account whose password it is, or None. A name without an account takes as long."""
+        ...
+
+
+class Tickets(Protocol):
+    """Who may log on with a Kerberos ticket."""
+
+    def identity_of(self, principal: str) -> Identity:
+        """Return the identity of a principal that a ticket has proved. Raises ``ValueError`` if it may not log on."""
+        ...
+
+
+class Directory(Logons, Tickets, Protocol):
+    """The accounts that a server knows."""
+
+    @property
+    def domain(self) -> str:
+        """Name of the domain that has the accounts."""
+        ...
+
+    @property
+    def domain_sid(self) -> Sid: ...
+
+    @property
+    def groups(self) -> Groups: ...
+
+    def may_be_asked_by(self, identity: Identity | None) -> bool:
+        """Return whether a user may look up names."""
+        ...
+
+    def users(self) -> Iterator[tuple[int, Account]]:
+        """Iterate over RIDs and accounts, ordered by name."""
+        ...
+
+    def by_sid(self, sid: Sid) -> Known | None:
+        """Return the name of a SID, or None if it is not known."""
+        ...
+
+    def by_name(self, text: str) -> Known | None:
+        """Look up ``name``, ``DOMAIN\\name``, ``name@domain`` or a domain. Returns None if it is not known."""
+        ...
+
+    def account_sid(self, name: str) -> Sid:
+        """Return the SID of an account in the domain."""
+        ...
+
+    def identity_sid(self, identity: Identity) -> Sid:
+        """Return the SID of a session's user itself, whatever user of the host it acts as."""
+        ...
+
+    def memberships(self, identity: Identity) -> frozenset[Sid]:
+        """Return the SIDs of the groups that a user is in, besides those that every user is in."""
+        ...
+
+    def members(self, alias: Sid) -> list[Sid] | None:
+        """Return the members of a group, or None if there is no such group."""
+        ...
+
+    def host_users(self, sid: Sid) -> list[User]:
+        """Return the users of the host that an account, or the members of a group, act as."""
+        ...
