@@ -24,7 +24,7 @@ _BREACHES_KEPT = 10000
 
 @dataclass
 class Watcher:
-    """What is told of findings as soon as they are found."""
+    """Functions that are called with findings as soon as they are found."""
 
     command: Callable[[CommandRecord], None] = lambda record: None
     breach: Callable[[Breach], None] = lambda breach: None
