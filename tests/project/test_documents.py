@@ -104,6 +104,13 @@ def test_pages_have_no_marks_of_a_merge(page: Path) -> None:
     assert not re.search(r"^(<{7}|={7}|>{7})( |$)", page.read_text(), re.MULTILINE)
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_pages_use_the_words_of_the_field(page: Path) -> None:
+    """Words that sound right and that no manual of a file server has: say "over the network", "again", "reported"."""
+    text = re.sub(r"`[^`\n]*`", "", _without_code_blocks(page.read_text()))
+    assert re.findall(r"\b(?:afar|anew|dearer|by chance|told)\b", text, re.IGNORECASE) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_a_page_names_exist(page: Path) -> None:
     for named in re.findall(rf"`((?:{'|'.join(map(re.escape, PACKAGES))})/[^`\s]*)`", page.read_text()):
