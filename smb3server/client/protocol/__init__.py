@@ -1,9 +1,9 @@
 """Offer a small asynchronous SMB client over any ``MessageTransport``, TCP and SMB Direct alike. [MS-SMB2 3.2]
 
 Reading order: ``messages`` (requests, responses, and the protocols between connection, session and tree) ->
-``payloads`` (how data travels) -> ``files`` (the operations of a tree) -> ``session`` (logon, trees; parts of it are
+``payloads`` (how data travels) -> ``tree`` (the operations on files) -> ``session`` (logon, trees; parts of it are
 ``anonymous`` and ``validation``) -> ``connection`` (messages, credits, negotiation; ``silence`` watches for answers) ->
-``transports`` (TCP and SMB Direct) -> ``channels``, ``persistent`` and ``impacket_adapter``.
+``transports`` (TCP and SMB Direct) -> ``channels``.
 
     connection = await Client.connect(await open_tcp("server", 445))
     session = await connection.log_on("user", "password")
