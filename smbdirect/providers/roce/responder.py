@@ -23,7 +23,6 @@ from smbdirect.providers.roce.headers import (
     Opcode,
     Syndrome,
     extend_psn,
-    packets,
 )
 from smbdirect.providers.roce.requester import REORDER_DELAY, Path
 
@@ -58,6 +57,8 @@ _REQUESTS: dict[int, tuple[int, int]] = {
     **dict.fromkeys((Opcode.COMPARE_SWAP, Opcode.FETCH_ADD), (_REFUSED, 0)),
 }
 REQUEST_OPCODES = frozenset(_REQUESTS)
+_NOWHERE: tuple[Region | None, int] = (None, 0)
+"""The region and the position of a Write or Read of length 0, which no check concerns."""
 
 
 @dataclass(slots=True, eq=False)
@@ -222,11 +223,6 @@ class Responder:
     def _wrong_length(self) -> bool:
         return self._refuse(Syndrome.INVALID_REQUEST, "packet of a wrong length")
 
-    def _named(self, address: int, token: int, length: int, right: Access) -> tuple[Region | None, int]:
-        """Return the region that a RETH names and where its bytes start; for a length of 0, which no check concerns, no
-        region. Raise ``AccessRefused`` if the peer may not access it."""
-        return self._regions.find(token, address, length, right) if length else (None, 0)
-
     def _complete_packet(self, part: int) -> bool:
         self._expected += 1
         if part & _LAST:
@@ -282,9 +278,10 @@ class Responder:
             address, token, length = RETH.unpack(packet, 12)
             start = 28
             try:
-                self._region, self._position = self._named(address, token, length, Access.REMOTE_WRITE)
+                found = self._regions.find(token, address, length, Access.REMOTE_WRITE) if length else _NOWHERE
             except AccessRefused as error:
                 return self._refuse(Syndrome.REMOTE_ACCESS, f"RDMA Write: {error}")
+            self._region, self._position = found
             self._left = length
         size = end - start
         # 9.7.4.1.6: full packets up to the last, which holds exactly the rest.
@@ -311,26 +308,26 @@ class Responder:
         if len(self._reads) >= MAX_PENDING_READS:
             return self._refuse(Syndrome.INVALID_REQUEST, "more RDMA Reads outstanding than agreed")
         try:
-            region, position = self._named(address, token, length, Access.REMOTE_READ)
+            region, position = self._regions.find(token, address, length, Access.REMOTE_READ) if length else _NOWHERE
         except AccessRefused as error:
             return self._refuse(Syndrome.REMOTE_ACCESS, f"RDMA Read: {error}")
         self._msn += 1
         self._reads.append(_ReadAnswer(region, position, length, self._expected, self._msn))
-        self._expected += packets(length, self.mtu)
+        self._expected += -(-length // self.mtu) or 1
         return True
 
     def _repeat_read(self, number: int, packet: memoryview, end: int) -> None:
         """Carry out a duplicate RDMA Read again if it is still allowed, else drop it. [IBTA 9.7.5.1.4]"""
         address, token, length = RETH.unpack(packet, 12)
-        after = number + packets(length, self.mtu)
+        after = number + (-(-length // self.mtu) or 1)
         if end != 28 or after > self._expected:
             return
         try:
-            region, position = self._named(address, token, length, Access.REMOTE_READ)
+            region, position = self._regions.find(token, address, length, Access.REMOTE_READ) if length else _NOWHERE
         except AccessRefused:
             return
         # Responses that are still queued for the same packets need not be sent twice.
-        kept = [a for a in self._reads if a.psn < number or a.psn + packets(a.left, self.mtu) > after]
+        kept = [a for a in self._reads if a.psn < number or a.psn + (-(-a.left // self.mtu) or 1) > after]
         if len(kept) < MAX_PENDING_READS:
             self._reads = deque([*kept, _ReadAnswer(region, position, length, number, self._msn)])
 
