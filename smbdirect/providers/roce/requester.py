@@ -21,9 +21,7 @@ from smbdirect.providers.roce.headers import (
     RETH,
     RNR_DELAYS,
     SOLICITED,
-    Ieth,
     Opcode,
-    Reth,
     Syndrome,
     extend_psn,
 )
@@ -253,7 +251,7 @@ class Requester:
             self._counters["retransmissions"] += 1
         elif self._timed is None:
             self._timed = (self._next, now)
-        request = RETH.pack(Reth((work.address + offset) & 0xFFFFFFFFFFFFFFFF, work.token, length))
+        request = RETH.pack_fields((work.address + offset) & 0xFFFFFFFFFFFFFFFF, work.token, length)
         path.send(Opcode.READ_REQUEST, 0, self._next & PSN_MASK, True, request, (), 0)
         self._next += count
         self._reads.append(self._next - 1)
@@ -302,12 +300,12 @@ class Requester:
         if work.operation is Operation.WRITE:
             opcodes = _WRITE
             if first:
-                extension = RETH.pack(Reth(work.address, work.token, work.length))
+                extension = RETH.pack_fields(work.address, work.token, work.length)
         elif final:
             flags = SOLICITED
             if work.invalidate is not None:
                 opcodes = _SEND_INVALIDATE
-                extension = IETH.pack(Ieth(work.invalidate))
+                extension = IETH.pack_fields(work.invalidate)
         self._since_ack += 1
         ask = self._since_ack >= quarter or (final and (work.signalled or not self._queue))
         if ask:

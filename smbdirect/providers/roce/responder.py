@@ -19,7 +19,6 @@ from smbdirect.providers.roce.headers import (
     IETH,
     PSN_MASK,
     RETH,
-    Aeth,
     Opcode,
     Syndrome,
     extend_psn,
@@ -234,7 +233,7 @@ class Responder:
         start = 12
         invalidate: int | None = None
         if opcode >= Opcode.SEND_LAST_INVALIDATE:
-            invalidate = IETH.unpack(packet, 12).token
+            (invalidate,) = IETH.fields_from(packet, 12)
             start = 16
         size = end - start
         if part & _FIRST:
@@ -275,7 +274,7 @@ class Responder:
     def _on_write(self, part: int, packet: memoryview, end: int) -> bool:
         start = 12
         if part & _FIRST:
-            address, token, length = RETH.unpack(packet, 12)
+            address, token, length = RETH.fields_from(packet, 12)
             start = 28
             try:
                 found = self._regions.find(token, address, length, Access.REMOTE_WRITE) if length else _NOWHERE
@@ -302,7 +301,7 @@ class Responder:
         return self._complete_packet(part)
 
     def _on_read(self, packet: memoryview, end: int) -> bool:
-        address, token, length = RETH.unpack(packet, 12)
+        address, token, length = RETH.fields_from(packet, 12)
         if end != 28:
             return self._wrong_length()
         if len(self._reads) >= MAX_PENDING_READS:
@@ -318,7 +317,7 @@ class Responder:
 
     def _repeat_read(self, number: int, packet: memoryview, end: int) -> None:
         """Carry out a duplicate RDMA Read again if it is still allowed, else drop it. [IBTA 9.7.5.1.4]"""
-        address, token, length = RETH.unpack(packet, 12)
+        address, token, length = RETH.fields_from(packet, 12)
         after = number + (-(-length // self.mtu) or 1)
         if end != 28 or after > self._expected:
             return
@@ -366,7 +365,7 @@ class Responder:
             self._fatal = None
 
     def _send_aeth(self, path: Path, syndrome: int, psn: int) -> None:
-        aeth = AETH.pack(Aeth(syndrome << 24 | self._msn & PSN_MASK))
+        aeth = AETH.pack_fields(syndrome << 24 | self._msn & PSN_MASK)
         path.send(Opcode.ACKNOWLEDGE, 0, psn & PSN_MASK, False, aeth, (), 0)
 
     def _answer_middles(self, path: Path, answer: _ReadAnswer, region: Region, count: int) -> int:
@@ -398,7 +397,7 @@ class Responder:
         else:
             opcode = Opcode.READ_RESPONSE_LAST if last else Opcode.READ_RESPONSE_MIDDLE
         if answer.first or last:
-            extension = AETH.pack(Aeth(Syndrome.ACK << 24 | answer.msn & PSN_MASK))
+            extension = AETH.pack_fields(Syndrome.ACK << 24 | answer.msn & PSN_MASK)
         path.send(opcode, 0, answer.psn & PSN_MASK, False, extension, segments, size)
         self._counters["bytes_served"] += size
         answer.first = False
