@@ -93,9 +93,7 @@ class RoceEndpoint(BaseEndpoint):
         requester = self.queue_pair.requester
         if requester.queued + len(requests) > self.capabilities.max_send_queue:
             raise ProviderError("the send queue is full")
-        works = [self._work(request) for request in requests]
-        for work in works:
-            requester.post(work)
+        requester.post([self._work(request) for request in requests])
         if not self._pumping:
             self.pump(from_callback=False)
 

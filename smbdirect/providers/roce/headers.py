@@ -169,11 +169,6 @@ def extend_psn(psn: int, near: int) -> int:
     return near + ((psn - near + 0x800000) & PSN_MASK) - 0x800000
 
 
-def packets(length: int, mtu: int) -> int:
-    """Return how many packets with up to ``mtu`` bytes carry ``length`` bytes; an empty message takes one."""
-    return max(1, -(-length // mtu))
-
-
 def path_mtu(interface_mtu: int, ipv6: bool = False) -> int:
     """Return the largest payload size in bytes whose packets fit an interface's MTU; 0 if none does. [IBTA A17.5]"""
     overhead = (40 if ipv6 else 20) + 8 + BTH.size + RETH.size + IETH.size + ICRC_LENGTH

@@ -8,8 +8,8 @@ After a loss, packets are sent again from the lost number on (go-back-N), rebuil
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from smbdirect.codec import Buffer
@@ -21,12 +21,9 @@ from smbdirect.providers.roce.headers import (
     RETH,
     RNR_DELAYS,
     SOLICITED,
-    Ieth,
     Opcode,
-    Reth,
     Syndrome,
     extend_psn,
-    packets,
 )
 from smbdirect.providers.roce.retry import MAX_WINDOW, RetryTimer, Window
 
@@ -94,6 +91,10 @@ _WRITE: _Opcodes = {
 }
 
 
+_MIDDLE = {Operation.SEND: Opcode.SEND_MIDDLE, Operation.WRITE: Opcode.WRITE_MIDDLE}
+_READ = Operation.READ
+
+
 @dataclass(slots=True, eq=False)
 class Work:
     """One work request in the send queue."""
@@ -109,15 +110,6 @@ class Work:
     # Invariant: the numbers of the first and the last packet, once one was sent.
     first: int = 0
     last: int = 0
-    is_read: bool = field(init=False)
-    opcodes: _Opcodes = field(init=False)
-    """The opcodes of its packets, by whether they are its first and its last. Not used for a Read."""
-
-    def __post_init__(self) -> None:
-        self.is_read = self.operation is Operation.READ
-        self.opcodes = _WRITE
-        if self.operation is Operation.SEND:
-            self.opcodes = _SEND if self.invalidate is None else _SEND_INVALIDATE
 
 
 def cut(segments: Sequence[memoryview], offset: int, size: int) -> list[memoryview]:
@@ -206,9 +198,9 @@ class Requester:
         """Whether all work requests are completed."""
         return not self._sent and not self._queue
 
-    def post(self, work: Work) -> None:
-        """Queue ``work``."""
-        self._queue.append(work)
+    def post(self, works: Iterable[Work]) -> None:
+        """Queue work requests."""
+        self._queue.extend(works)
 
     # -- out -----------------------------------------------------------------------------------------------------
 
@@ -226,11 +218,11 @@ class Requester:
             elif self._queue:
                 work = self._queue.popleft()
                 work.first = self._next
-                work.last = self._next + packets(work.length, self.mtu) - 1
+                work.last = self._next + (-(-work.length // self.mtu) or 1) - 1
                 self._sent.append(work)
             else:
                 break
-            if work.is_read:
+            if work.operation is _READ:
                 if not self._send_read(path, work, now, room):
                     break
                 budget -= 1
@@ -259,7 +251,7 @@ class Requester:
             self._counters["retransmissions"] += 1
         elif self._timed is None:
             self._timed = (self._next, now)
-        request = RETH.pack(Reth((work.address + offset) & 0xFFFFFFFFFFFFFFFF, work.token, length))
+        request = RETH.pack_fields((work.address + offset) & 0xFFFFFFFFFFFFFFFF, work.token, length)
         path.send(Opcode.READ_REQUEST, 0, self._next & PSN_MASK, True, request, (), 0)
         self._next += count
         self._reads.append(self._next - 1)
@@ -286,7 +278,7 @@ class Requester:
                     middles = min(middles, (len(segment) - offset) // self.mtu)
                     if middles > 1:
                         memory = segment[offset : offset + middles * self.mtu]
-                        sent = self._send_middles(path, work.opcodes[False, False], psn, memory, middles, quarter, now)
+                        sent = self._send_middles(path, _MIDDLE[work.operation], psn, memory, middles, quarter, now)
                         psn += sent
                         if sent < middles:
                             break
@@ -304,14 +296,16 @@ class Requester:
         first, final = psn == work.first, psn == work.last
         offset = (psn - work.first) * self.mtu
         size = work.length - offset if final else self.mtu
-        extension, flags = b"", 0
+        extension, flags, opcodes = b"", 0, _SEND
         if work.operation is Operation.WRITE:
+            opcodes = _WRITE
             if first:
-                extension = RETH.pack(Reth(work.address, work.token, work.length))
+                extension = RETH.pack_fields(work.address, work.token, work.length)
         elif final:
             flags = SOLICITED
             if work.invalidate is not None:
-                extension = IETH.pack(Ieth(work.invalidate))
+                opcodes = _SEND_INVALIDATE
+                extension = IETH.pack_fields(work.invalidate)
         self._since_ack += 1
         ask = self._since_ack >= quarter or (final and (work.signalled or not self._queue))
         if ask:
@@ -319,7 +313,7 @@ class Requester:
             if self._timed is None and psn >= self._high:
                 self._timed = (psn, now)
         segments = cut(work.segments, offset, size)
-        path.send(work.opcodes[first, final], flags, psn & PSN_MASK, ask, extension, segments, size)
+        path.send(opcodes[first, final], flags, psn & PSN_MASK, ask, extension, segments, size)
 
     def _send_middles(
         self, path: Path, opcode: int, psn: int, memory: memoryview, count: int, quarter: int, now: float
@@ -362,7 +356,7 @@ class Requester:
             work = self._sent[0]
             if work.first >= upto:
                 break
-            if work.is_read:
+            if work.operation is _READ:
                 self._una = max(self._una, work.first)
                 if self._una < upto:
                     self._acknowledged = max(self._acknowledged, upto)
@@ -437,7 +431,7 @@ class Requester:
         if (
             extend_psn(run.psn, before) != before
             or work is None
-            or not work.is_read
+            or work.operation is not _READ
             or before < work.first
             or before + count > min(work.last, self._high)
             or size != self.mtu
@@ -461,7 +455,7 @@ class Requester:
         not fit."""
         number = self._una
         work = self._sent[0] if self._sent else None
-        if work is None or not work.is_read or number < work.first:
+        if work is None or work.operation is not _READ or number < work.first:
             return False
         offset = (number - work.first) * self.mtu
         size = len(payload)

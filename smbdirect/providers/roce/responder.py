@@ -19,11 +19,9 @@ from smbdirect.providers.roce.headers import (
     IETH,
     PSN_MASK,
     RETH,
-    Aeth,
     Opcode,
     Syndrome,
     extend_psn,
-    packets,
 )
 from smbdirect.providers.roce.requester import REORDER_DELAY, Path
 
@@ -58,6 +56,8 @@ _REQUESTS: dict[int, tuple[int, int]] = {
     **dict.fromkeys((Opcode.COMPARE_SWAP, Opcode.FETCH_ADD), (_REFUSED, 0)),
 }
 REQUEST_OPCODES = frozenset(_REQUESTS)
+_NOWHERE: tuple[Region | None, int] = (None, 0)
+"""The region and the position of a Write or Read of length 0, which no check concerns."""
 
 
 @dataclass(slots=True, eq=False)
@@ -222,11 +222,6 @@ class Responder:
     def _wrong_length(self) -> bool:
         return self._refuse(Syndrome.INVALID_REQUEST, "packet of a wrong length")
 
-    def _named(self, address: int, token: int, length: int, right: Access) -> tuple[Region | None, int]:
-        """Return the region that a RETH names and where its bytes start; for a length of 0, which no check concerns, no
-        region. Raise ``AccessRefused`` if the peer may not access it."""
-        return self._regions.find(token, address, length, right) if length else (None, 0)
-
     def _complete_packet(self, part: int) -> bool:
         self._expected += 1
         if part & _LAST:
@@ -238,7 +233,7 @@ class Responder:
         start = 12
         invalidate: int | None = None
         if opcode >= Opcode.SEND_LAST_INVALIDATE:
-            invalidate = IETH.unpack(packet, 12).token
+            (invalidate,) = IETH.fields_from(packet, 12)
             start = 16
         size = end - start
         if part & _FIRST:
@@ -279,12 +274,13 @@ class Responder:
     def _on_write(self, part: int, packet: memoryview, end: int) -> bool:
         start = 12
         if part & _FIRST:
-            address, token, length = RETH.unpack(packet, 12)
+            address, token, length = RETH.fields_from(packet, 12)
             start = 28
             try:
-                self._region, self._position = self._named(address, token, length, Access.REMOTE_WRITE)
+                found = self._regions.find(token, address, length, Access.REMOTE_WRITE) if length else _NOWHERE
             except AccessRefused as error:
                 return self._refuse(Syndrome.REMOTE_ACCESS, f"RDMA Write: {error}")
+            self._region, self._position = found
             self._left = length
         size = end - start
         # 9.7.4.1.6: full packets up to the last, which holds exactly the rest.
@@ -305,32 +301,32 @@ class Responder:
         return self._complete_packet(part)
 
     def _on_read(self, packet: memoryview, end: int) -> bool:
-        address, token, length = RETH.unpack(packet, 12)
+        address, token, length = RETH.fields_from(packet, 12)
         if end != 28:
             return self._wrong_length()
         if len(self._reads) >= MAX_PENDING_READS:
             return self._refuse(Syndrome.INVALID_REQUEST, "more RDMA Reads outstanding than agreed")
         try:
-            region, position = self._named(address, token, length, Access.REMOTE_READ)
+            region, position = self._regions.find(token, address, length, Access.REMOTE_READ) if length else _NOWHERE
         except AccessRefused as error:
             return self._refuse(Syndrome.REMOTE_ACCESS, f"RDMA Read: {error}")
         self._msn += 1
         self._reads.append(_ReadAnswer(region, position, length, self._expected, self._msn))
-        self._expected += packets(length, self.mtu)
+        self._expected += -(-length // self.mtu) or 1
         return True
 
     def _repeat_read(self, number: int, packet: memoryview, end: int) -> None:
         """Carry out a duplicate RDMA Read again if it is still allowed, else drop it. [IBTA 9.7.5.1.4]"""
-        address, token, length = RETH.unpack(packet, 12)
-        after = number + packets(length, self.mtu)
+        address, token, length = RETH.fields_from(packet, 12)
+        after = number + (-(-length // self.mtu) or 1)
         if end != 28 or after > self._expected:
             return
         try:
-            region, position = self._named(address, token, length, Access.REMOTE_READ)
+            region, position = self._regions.find(token, address, length, Access.REMOTE_READ) if length else _NOWHERE
         except AccessRefused:
             return
         # Responses that are still queued for the same packets need not be sent twice.
-        kept = [a for a in self._reads if a.psn < number or a.psn + packets(a.left, self.mtu) > after]
+        kept = [a for a in self._reads if a.psn < number or a.psn + (-(-a.left // self.mtu) or 1) > after]
         if len(kept) < MAX_PENDING_READS:
             self._reads = deque([*kept, _ReadAnswer(region, position, length, number, self._msn)])
 
@@ -369,7 +365,7 @@ class Responder:
             self._fatal = None
 
     def _send_aeth(self, path: Path, syndrome: int, psn: int) -> None:
-        aeth = AETH.pack(Aeth(syndrome << 24 | self._msn & PSN_MASK))
+        aeth = AETH.pack_fields(syndrome << 24 | self._msn & PSN_MASK)
         path.send(Opcode.ACKNOWLEDGE, 0, psn & PSN_MASK, False, aeth, (), 0)
 
     def _answer_middles(self, path: Path, answer: _ReadAnswer, region: Region, count: int) -> int:
@@ -401,7 +397,7 @@ class Responder:
         else:
             opcode = Opcode.READ_RESPONSE_LAST if last else Opcode.READ_RESPONSE_MIDDLE
         if answer.first or last:
-            extension = AETH.pack(Aeth(Syndrome.ACK << 24 | answer.msn & PSN_MASK))
+            extension = AETH.pack_fields(Syndrome.ACK << 24 | answer.msn & PSN_MASK)
         path.send(opcode, 0, answer.psn & PSN_MASK, False, extension, segments, size)
         self._counters["bytes_served"] += size
         answer.first = False

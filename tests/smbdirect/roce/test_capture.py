@@ -217,7 +217,7 @@ def test_our_queue_pair_in_the_servers_place() -> None:
                 work = Work(Operation.WRITE, [memoryview(whole)], len(whole), None, True, reth.token, reth.address)
             if work is not None:
                 posted += 1
-                server.requester.post(work)
+                server.requester.post([work])
         while server.transmit(path, now, 1000):
             pass
         assert server.failure is None

@@ -133,7 +133,8 @@ class End:
         whole = memoryview(data)
         first = self.link.rng.randrange(len(whole) + 1)
         views = [view for view in (whole[:first], whole[first:]) if len(view)]
-        self.queue_pair.requester.post(Work(operation, views, len(data), context, True, token, address, invalidate))
+        work = Work(operation, views, len(data), context, True, token, address, invalidate)
+        self.queue_pair.requester.post([work])
 
     def of(self, *operations: Operation) -> list[Completion]:
         return [completion for completion in self.completions if completion.operation in operations]

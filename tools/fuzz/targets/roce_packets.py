@@ -5,12 +5,11 @@ The input's messages are packets without ICRC. The first byte of each says what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from smbdirect.providers.roce.arrival import MIN_PACKET, runs
 from smbdirect.providers.roce.headers import RETH, Opcode, Reth
 from smbdirect.providers.roce.queue_pair import QueuePair
-from smbdirect.providers.roce.requester import Work
 from smbdirect.providers.roce.responder import Responder
 from tools.fuzz import framed
 from tools.fuzz.regions import Regions, check_guards
@@ -33,9 +32,8 @@ def _run(data: bytes) -> None:
         action, arrived = message[:1], whole(message[1:])
         if len(arrived) < MIN_PACKET or not action:
             continue
-        work: Sequence[Work] = _WORK[action[0] & 3]() if action[0] & 3 in _WORK else ()
-        for item in work:
-            pair.requester.post(item)
+        if action[0] & 3 in _WORK:
+            pair.requester.post(_WORK[action[0] & 3]())
         now += (action[0] >> 2) / 16
         deadline = pair.next_deadline
         if deadline is not None and deadline <= now:
