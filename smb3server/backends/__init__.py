@@ -5,6 +5,6 @@ of SMB users. A store knows only the host's users. State that the server itself 
 ``persistence``.
 
 Reading order: ``base`` (the contract) -> ``names`` (rules for paths, and how Windows names are stored on disk) ->
-``eas`` (rules of extended attributes) -> ``memory`` (the shortest implementation) -> ``local`` (a directory of the
-host) -> ``deferred`` (a handle that is not open yet).
+``name_rules`` (how names compare) -> ``eas`` (rules of extended attributes) -> ``memory`` (the shortest implementation)
+-> ``local`` (a directory of the host) -> ``deferred`` (a handle that is not open yet).
 """
