@@ -5,9 +5,9 @@ sending messages (``dispatch``) and answering commands (``commands``). ``ports``
 these objects need of higher rooms.
 
 Reading order: ``share`` -> ``life`` and ``message_window`` -> ``objects`` (Connection, Session, TreeConnect, Open) ->
-``ports`` -> ``opens`` and ``sessions`` (the tables) -> ``last_close`` with ``deletions`` and ``recycling`` ->
-``durable``, ``replayable`` and ``replays`` (opens that survive their connection, requests sent twice) ->
-``break_notifications``, ``change_reports`` and ``host_changes`` -> ``events``, ``audit`` and ``file_events`` (for the
-log and for auditors) -> ``caller`` (the user, as the rules about files take it) -> ``ceilings`` (limits per user) ->
+``ports`` -> ``opens`` and ``sessions`` (the tables) -> ``last_close``, ``deletions`` and ``recycling`` (what becomes of
+a file) -> ``durable``, ``replayable`` and ``replays`` (opens that survive their connection, requests sent twice) ->
+``break_notifications``, ``change_reports`` and ``host_changes`` -> ``caller`` (the user, as rights know it) ->
+``ceilings`` (limits per user) -> ``events``, ``file_events`` and ``audit`` (what is logged and recorded) ->
 ``server_state`` -> ``endings`` (what ends because the operator says so).
 """

@@ -1,8 +1,8 @@
 """What administrators can see of a running server.
 
-Belongs here: the report and its explanations. Not here: the admin socket (``admin``) and the commands that print
-reports (``cli``).
+Belongs here: the report and its explanations. Not here: the admin socket (``admin``) and the commands that print them
+(``cli``).
 
-Reading order: ``resources`` (shares, users, limits) -> ``open_files`` -> ``cluster_state`` -> ``rdma_reasons`` (why a
-client does not use RDMA) -> ``report`` (everything, as JSON).
+Reading order: ``report`` (everything, as JSON) -> ``open_files`` and ``resources`` (its lists) -> ``rdma_reasons`` (why
+a client does not use RDMA) -> ``cluster_state``.
 """

@@ -20,14 +20,19 @@ from smbdirect.codec import Buffer
 from smbdirect.core import constants
 from smbdirect.core.constants import DATA_ALIGNMENT, DATA_OFFSET, VERSION_1_0, DataFlags
 from smbdirect.core.credits import Credits
-from smbdirect.core.events import Allocate, Established, Event, MessageReceived, NegotiationFailed, OutgoingSend
 from smbdirect.core.messages import (
     DATA_TRANSFER,
     DATA_TRANSFER_PADDED,
     NEGOTIATE_REQUEST,
     NEGOTIATE_RESPONSE,
+    Allocate,
+    Established,
+    Event,
+    MessageReceived,
     NegotiateRequest,
     NegotiateResponse,
+    NegotiationFailed,
+    OutgoingSend,
 )
 from smbdirect.core.reassembly import Reassembler
 from smbdirect.core.settings import Settings

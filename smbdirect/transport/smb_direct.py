@@ -18,7 +18,7 @@ from typing import NamedTuple
 from smbdirect.codec import Buffer
 from smbdirect.core import constants
 from smbdirect.core.connection import Connection, Role
-from smbdirect.core.events import Established, MessageReceived, NegotiationFailed, OutgoingSend
+from smbdirect.core.messages import Established, MessageReceived, NegotiationFailed, OutgoingSend
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.life import Life, change

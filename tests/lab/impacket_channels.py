@@ -13,8 +13,8 @@ with warnings.catch_warnings():
     from impacket import crypto, smb3, smb3structs
 
 from smb3server.client.protocol import open_rdma
-from smb3server.client.protocol.impacket_adapter import TransportSession
 from smbdirect.providers.make import make_provider
+from tests.lab.impacket_adapter import TransportSession
 
 DIALECT = smb3structs.SMB2_DIALECT_302
 """Whose keys do not depend on the messages exchanged."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.cli.main import main
-from smb3server.client.protocol.persistent import PersistentShare
 from smb3server.client.protocol.transports import open_tcp
 from smbdirect.message_transport import MessageTransport
+from tests.lab.persistent import PersistentShare
 from tools.cluster import node
 from tools.cluster.node import PASSWORD, USER, admin
 from tools.support.ports import free_port

@@ -11,9 +11,9 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from smb3server.client.protocol.persistent import PersistentShare
 from smb3server.client.protocol.transports import open_tcp
 from smbdirect.message_transport import MessageTransport
+from tests.lab.persistent import PersistentShare
 from tools.support import own_user
 from tools.support.ports import free_port
 

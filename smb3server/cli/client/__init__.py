@@ -1,5 +1,5 @@
 """``smb3server client``.
 
-Reading order: ``options`` (of a connection) -> ``command`` (the group) -> ``look``, ``change`` and ``copy`` with
-``progress`` -> ``bench``.
+Reading order: ``command`` -> ``options`` (what all of them take) -> ``look``, ``change`` and ``copy`` (the commands) ->
+``progress`` (how a long copy is shown) -> ``bench``.
 """

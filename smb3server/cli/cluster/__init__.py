@@ -1,5 +1,5 @@
 """Commands about a cluster and its witness.
 
-Reading order: ``admin`` (operations on a cluster's store) -> ``status`` -> ``command`` (the group) -> ``witness_calls``
--> ``witness``.
+Reading order: ``command`` -> ``status`` -> ``admin`` (moving services, maintenance) -> ``witness_calls`` and
+``witness``.
 """

@@ -1,4 +1,4 @@
 """Commands about the program itself.
 
-Reading order: ``version`` -> ``help`` -> ``completion`` -> ``manual``.
+Reading order: ``version`` -> ``help`` -> ``manual`` -> ``completion``.
 """

@@ -1,5 +1,5 @@
 """``smb3server status``.
 
-Reading order: ``selection`` (the part of a report that is shown) -> ``layout`` and ``short_tables`` (tables of any
-width) -> ``tables`` (the report as tables) -> ``live`` (--watch) -> ``command``.
+Reading order: ``command`` -> ``selection`` (what is asked for) -> ``tables`` and ``short_tables`` (what is shown) ->
+``layout`` (how it fits) -> ``live`` (``--watch``).
 """

@@ -4,7 +4,7 @@ Reading order: ``messages`` (requests, responses, and the protocols between conn
 and ``exposed`` (by which data can travel; memory for RDMA) -> ``payloads`` (how data travels) -> ``tree`` (the
 operations of a tree) -> ``anonymous``, ``validation`` and ``session`` (logon, trees) -> ``negotiation``, ``silence``
 and ``connection`` (messages, credits) -> ``transports`` (TCP and SMB Direct) -> ``interfaces`` and ``channels`` (more
-connections of one session) -> ``persistent`` and ``impacket_adapter``.
+connections of one session).
 
     connection = await Client.connect(await open_tcp("server", 445))
     session = await connection.log_on("user", "password")

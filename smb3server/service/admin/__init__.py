@@ -1,4 +1,4 @@
 """Commands of the admin socket, and what they do.
 
-Reading order: ``commands`` (their table) -> ``shares`` -> ``clients`` (sessions, files) -> ``account_keeper``.
+Reading order: ``shares``, ``clients`` and ``account_keeper`` (what may be changed) -> ``commands`` (by which command).
 """

@@ -14,7 +14,6 @@ from smb3server.backends.local import file_io
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.local.share_root import ShareRoot
 from smb3server.client.protocol.messages import ServerError
-from smb3server.client.protocol.persistent import PersistentShare
 from smb3server.client.protocol.transports import open_tcp
 from smb3server.client.protocol.tree import READ_WRITE, RemoteFile, Tree
 from smb3server.config.command_line.arguments import parse_arguments
@@ -23,6 +22,7 @@ from smb3server.wire import fsctl as wire
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
+from tests.lab.persistent import PersistentShare
 from tools.support import own_user
 
 KEPT = 3 << 20

@@ -16,7 +16,6 @@ import pytest
 
 from smb3server.client.protocol.connection import Client
 from smb3server.client.protocol.messages import ServerError
-from smb3server.client.protocol.persistent import PersistentShare
 from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.cluster.cluster import coordination_prefix
 from smb3server.persistence.etcd import EtcdStore
@@ -29,6 +28,7 @@ from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost
 from tests.lab.etcd import Etcd
 from tests.lab.nodes import TTL, Node, asked, client, seconds_since
+from tests.lab.persistent import PersistentShare
 from tests.lab.process import PASSWORD, USER
 from tools.support import own_user
 

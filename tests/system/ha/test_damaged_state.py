@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.auth.users_file import UsersFileError, change_users, read_users
-from smb3server.client.protocol.persistent import PersistentShare
 from smb3server.client.protocol.transports import open_tcp
+from tests.lab.persistent import PersistentShare
 from tools.support import own_user
 from tools.support.ports import free_port
 

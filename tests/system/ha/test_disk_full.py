@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from smb3server.client.protocol.messages import ServerError
-from smb3server.client.protocol.persistent import PersistentFile, PersistentShare
 from smb3server.wire.create import ShareAccess
 from smb3server.wire.status import NtStatus
+from tests.lab.persistent import PersistentFile, PersistentShare
 from tests.lab.process import ServerProcess
 
 pytestmark = pytest.mark.root

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from smb3server.client.protocol.messages import ServerError
-from smb3server.client.protocol.persistent import OpenLost, PersistentShare
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from smb3server.wire.status import NtStatus
+from tests.lab.persistent import OpenLost, PersistentShare
 from tests.lab.process import ServerProcess, run
 
 RWH = int(LeaseState.READ | LeaseState.HANDLE | LeaseState.WRITE)

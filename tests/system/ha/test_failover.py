@@ -14,7 +14,6 @@ import pytest
 
 from smb3server.client.protocol.connection import Client
 from smb3server.client.protocol.messages import ServerError
-from smb3server.client.protocol.persistent import PersistentShare
 from smb3server.client.protocol.transports import open_tcp
 from smb3server.net.interfaces import FAMILY_IPV4
 from smb3server.wire import share_redirect as redirect
@@ -24,6 +23,7 @@ from smb3server.wire.oplock_break import LeaseState
 from smb3server.wire.session import TREE_CONNECT_REQUEST, TreeConnectRequest
 from smb3server.wire.status import NtStatus
 from tests.lab.nodes import PASSWORD, USER, seconds_since
+from tests.lab.persistent import PersistentShare
 from tools.cluster import lab
 from tools.cluster.lab import PORT, SHARE, VIRTUAL, VIRTUAL6, ClusterLab
 

@@ -20,7 +20,6 @@ import pytest
 
 from smb3server.client.protocol.connection import Client
 from smb3server.client.protocol.messages import ServerError
-from smb3server.client.protocol.persistent import PersistentFile, PersistentShare
 from smb3server.client.protocol.transports import open_tcp
 from smb3server.client.protocol.tree import Tree
 from smb3server.cluster.cluster import STARTUP_GRACE
@@ -30,6 +29,7 @@ from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import MessageTransport
 from tests.lab.nodes import PASSWORD, USER
+from tests.lab.persistent import PersistentFile, PersistentShare
 from tools.cluster import lab
 from tools.cluster.lab import CLIENT, PORT, SHARE, ClusterLab, share_section
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from smb3server.client.protocol.messages import ServerError
-from smb3server.client.protocol.persistent import PersistentShare
 from smb3server.client.protocol.transports import open_tcp
 from smb3server.client.protocol.tree import RemoteFile, Tree
 from smb3server.cluster.cluster import STARTUP_GRACE
@@ -24,6 +23,7 @@ from smb3server.wire.header import HEADER, HEADER_SIZE, Command
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import MessageTransport
 from tests.lab.nodes import PASSWORD, USER
+from tests.lab.persistent import PersistentShare
 from tools.cluster import lab
 from tools.cluster.lab import CLIENT, PORT, SHARE, ClusterLab, share_section
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.protocol.persistent import PersistentShare
 from smb3server.client.protocol.transports import open_tcp
 from smb3server.cluster.lease_keeper import boottime
 from smb3server.persistence.etcd import EtcdStore
@@ -20,6 +19,7 @@ from smb3server.settings.store_url import parse_url
 from smbdirect.errors import ConnectionLost
 from tests.lab.etcd import Etcd
 from tests.lab.nodes import PASSWORD, USER, Node, client
+from tests.lab.persistent import PersistentShare
 from tools.cluster import lab
 from tools.cluster.lab import CLIENT, PORT, SHARE, VIRTUAL, VIRTUAL6, ClusterLab
 from tools.support import own_user

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.protocol.persistent import PersistentFile, PersistentShare
 from smb3server.client.protocol.transports import open_tcp
 from smb3server.cluster.cluster import STARTUP_GRACE
 from tests.lab.nodes import PASSWORD, USER
+from tests.lab.persistent import PersistentFile, PersistentShare
 from tools.cluster import lab
 from tools.cluster.lab import CLIENT, PORT, SERVICE, SHARE, VIRTUAL, ClusterLab
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.protocol.persistent import PersistentShare
+from tests.lab.persistent import PersistentShare
 from tests.lab.process import ServerProcess, run
 
 

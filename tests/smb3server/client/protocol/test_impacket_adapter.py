@@ -13,11 +13,11 @@ import pytest
 from impacket.smbconnection import SessionError
 
 from smb3server.client.protocol import open_rdma, open_tcp
-from smb3server.client.protocol.impacket_adapter import connect
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from smbdirect.transport.listen import listen
 from tests.lab.harness import lab
+from tests.lab.impacket_adapter import connect
 
 Opener = Callable[[], Awaitable[MessageTransport]]
 
