@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from smb3server import __version__
 from smb3server.cli.tree import COMMANDS
 from tools.check_layers.rooms import ROOMS
 from tools.kernel_lab.cases import CASES
@@ -97,6 +98,21 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         path = page.parent / file if file else page
         assert path.exists(), target
         assert not anchor or anchor in _anchors(path.resolve()), target
+
+
+def _linked(page: Path) -> set[Path]:
+    """Return the pages that a page links."""
+    return {(page.parent / target).resolve() for target in re.findall(r"\]\(([^)\s#]+\.md)", page.read_text())}
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    """The library's references are linked by docs/python.md. The home page of the site says what the README does."""
+    reached = _linked(ROOT / "README.md") | _linked(ROOT / "docs" / "python.md")
+    assert {page.name for page in PAGES if page not in reached} == {"README.md", "index.md"}
+
+
+def test_the_readme_says_which_version_it_is_about() -> None:
+    assert f"Version {__version__}." in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
