@@ -765,14 +765,14 @@ class _Target:
 
     async def open_part(self, name: str, access: int, disposition: int) -> Handle:
         path = names.join(names.split(self.path)[0], name)
-        with self.share._named(self.path):
-            try:
+        try:
+            with self.share._named(self.path):
                 return await self.share._handle(path, access, disposition, _NO_FOLDER, share=int(ShareAccess.READ))
-            except errors.RemoteError as error:
-                if error.status not in (NtStatus.SHARING_VIOLATION, NtStatus.FILE_NOT_AVAILABLE):
-                    raise
-                reason = "another copy is writing this file, or was ended a moment ago"
-                raise errors.make(errno.EBUSY, self.path, status=error.status, reason=reason) from error
+        except errors.RemoteError as error:
+            if error.status not in (NtStatus.SHARING_VIOLATION, NtStatus.FILE_NOT_AVAILABLE):
+                raise
+            reason = "another copy is writing this file, or was ended a moment ago; try again when it is done"
+            raise errors.make(errno.EBUSY, self.path, status=error.status, reason=reason) from error
 
     async def rename_part(self, part: Handle) -> None:
         """Give the complete file its name. Repeated, it does no harm: the open is that of the file itself."""

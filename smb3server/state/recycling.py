@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from smb3server.access.caller import Caller
     from smb3server.access.identity import Identity
     from smb3server.backends.base import Backend, Handle, Path, User
+    from smb3server.backends.name_rules import NameRules
 
 USER = "{user}"
 """Stands for the name of the user who deletes, in the path of the folder."""
@@ -81,7 +82,7 @@ class Recycling:
 
     def prepare(self, backend: Backend, handle: Handle, identity: Identity | None, caller: Caller) -> None:
         """Make the folder of a user who asks for a deletion, if the file is to be kept. Raises ``OSError``."""
-        if self._concerns(handle):
+        if self._concerns(backend, handle):
             top, _ = self._top(backend, identity, _private_folder(caller))
             if backend.stat(top).key.volume != handle.key.volume:
                 raise OSError(errno.EXDEV, "the file is on another file system, mounted below the share", top[-1])
@@ -101,7 +102,7 @@ class Recycling:
         ``identity``, ``user`` and ``caller`` say who asked for the deletion. Return the file's new path, or None if it
         is not to be kept. Raises ``OSError`` if it cannot be moved.
         """
-        if not self._concerns(handle):
+        if not self._concerns(backend, handle):
             return None
         info = handle.info()
         if info.link_count > 1 or (self.max_size and info.end_of_file > self.max_size):
@@ -119,25 +120,29 @@ class Recycling:
             backend.open(request).close()
         return _move(handle, (*top, *path), user)
 
-    def _concerns(self, handle: Handle) -> bool:
+    def _concerns(self, backend: Backend, handle: Handle) -> bool:
         """Return whether a file is of the kind that is kept, as far as its name says it."""
         if handle.stream or handle.kind is not Kind.FILE:
             return False
         path = handle.path
-        return not self._is_inside(path) and not (self.excludes is not None and self.excludes(path[-1]))
+        return not self._is_inside(path, backend.name_rules) and not (
+            self.excludes is not None and self.excludes(path[-1])
+        )
 
-    def holds(self, path: Path) -> bool:
+    @property
+    def _fixed(self) -> Path:
+        """The part of the folder's path that is the same for all users."""
+        return tuple(entry for entry in self.folder if USER not in entry)
+
+    def holds(self, path: Path, rules: NameRules) -> bool:
         """Return whether a folder is one of those that the server makes for all: clients may not move it away, and put
-        their own in its place."""
-        fixed = [entry.casefold() for entry in self.folder if USER not in entry]
-        return bool(path) and [entry.casefold() for entry in path] == fixed[: len(path)]
+        their own in its place. ``rules``: those of its store."""
+        return bool(path) and rules.same(path, self._fixed[: len(path)])
 
-    def _is_inside(self, path: Path) -> bool:
+    def _is_inside(self, path: Path, rules: NameRules) -> bool:
         """Return whether a path leads into the recycle folder: what is deleted there is gone."""
-        fixed = [entry for entry in self.folder if USER not in entry]
-        return len(path) > len(fixed) and [entry.casefold() for entry in path[: len(fixed)]] == [
-            entry.casefold() for entry in fixed
-        ]
+        fixed = self._fixed
+        return len(path) > len(fixed) and rules.same(path[: len(fixed)], fixed)
 
 
 def _name_of(identity: Identity | None) -> str:

@@ -209,7 +209,7 @@ class Rename(_NameChange):
         if old == target:
             return
         recycling = opened.tree.share.recycling
-        if recycling is not None and recycling.holds(old):
+        if recycling is not None and recycling.holds(old, self.backend.name_rules):
             raise StatusError(NtStatus.ACCESS_DENIED)
         self.check_folder(target)
         file = opened.file

@@ -153,6 +153,7 @@ def test_a_second_copy_of_one_file_does_no_harm(served: Home, folder: Path, tmp_
             with pytest.raises(RemoteError) as caught:
                 await share.upload(source, "big", resume=resume)
             assert caught.value.errno == errno.EBUSY
+            assert "another copy" in str(caught.value)
         await first
 
     use(served, work)

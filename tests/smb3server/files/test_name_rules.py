@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from smb3server.backends.name_rules import POSIX, WINDOWS, NameRules
 from smb3server.client import connect
 from smb3server.files.notify import NotifyHub
 from smb3server.files.wildcards import entry_matcher
+from smb3server.state.recycling import Recycling
 from smb3server.wire.change_notify import Action, NotifyFilter
 from tests.lab.remote import PASSWORD, home, run
 
@@ -45,6 +47,42 @@ def test_all_who_compare_agree(one: str, other: str) -> None:
         assert entry_matcher(one, rules.key)(other) == wanted
         assert entry_matcher(one + "*", rules.key)(other + "x") == wanted
         assert rules.same((one,), (one,)) and told(rules, one, one) and entry_matcher(one, rules.key)(one)
+
+
+ROOT = Path(__file__).resolve().parents[3]
+FOLDS = re.compile(r"\b(?:casefold|upper|lower)\(\)|\bupcase\(")
+OTHER_NAMES = {
+    "commands/info/file_levels.py": "the 8.3 name that is shown, which is in upper case",
+    "commands/info/query_info.py": "extended attributes",
+    "commands/info/set_info.py": "extended attributes",
+    "commands/tree_connect.py": "shares",
+    "files/file.py": "streams",
+    "files/wildcards.py": "8.3 names",
+    "state/ceilings.py": "users",
+    "state/events.py": "users, and names of events",
+    "state/file_events.py": "names of rights and commands",
+    "state/server_state.py": "shares",
+}
+"""What is compared there is no name of a file or folder."""
+
+
+def test_nobody_else_has_a_comparison_of_his_own() -> None:
+    found = {
+        str(path.relative_to(ROOT / "smb3server"))
+        for room in ("commands", "files", "state", "dispatch", "access")
+        for path in (ROOT / "smb3server" / room).rglob("*.py")
+        if FOLDS.search(path.read_text())
+    }
+    assert found - set(OTHER_NAMES) == {"access/identity.py", "access/descriptor.py"}, "users and SIDs"
+    assert not set(OTHER_NAMES) - found
+
+
+@pytest.mark.parametrize(("one", "other"), APART + ALIKE)
+def test_the_recycle_folder_is_found_by_the_same_rules(one: str, other: str) -> None:
+    recycling = Recycling((one, "{user}"))
+    for rules, wanted in ((WINDOWS, (one, other) in ALIKE), (POSIX, False)):
+        assert recycling.holds((one,), rules)
+        assert recycling.holds((other,), rules) == recycling._is_inside((other, "u", "f"), rules) == wanted
 
 
 def test_watchers_follow_new_rules_of_their_store() -> None:
