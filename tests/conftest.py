@@ -23,6 +23,7 @@ def nothing_left(leftovers: Leftovers) -> Iterator[None]:
     """Fail after a module whose tests, or those before them, left many descriptors open. ``select`` takes none above
     1,023, so that tests of other modules would fail."""
     yield
+    leftovers.restore_levels()
     leftovers.collect()
     if (complaint := leftovers.complaint()) is not None:
         pytest.fail(complaint)

@@ -1,12 +1,15 @@
-"""What the tests of a module leave behind in their process: descriptors, and objects for the garbage collector."""
+"""What the tests of a module leave behind in their process: descriptors, levels of loggers, and objects for the garbage
+collector."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 from collections import Counter
 
+OURS = ("smbdirect", "smb3server", "witness")
 MOST_LEFT = 50
 """Descriptors that a process may have more than at its first test: caches of libraries, servers of a wider scope."""
 
@@ -20,13 +23,27 @@ def descriptors() -> list[str]:
     return found
 
 
+def levels() -> dict[str, int]:
+    """Return the levels of the root's logger, whose name is empty, and of the project's."""
+    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in OURS]
+    return {name: logging.getLogger(name).level for name in ("", *names)}
+
+
 class Leftovers:
     """Watches one test process. Between two modules it collects what the tests of the first left, and exempts what
-    remains from collection, so that no test pays for others' objects."""
+    remains from collection, so that no test pays for others' objects. Loggers get the levels that they had at first: a
+    server that starts sets its own, and pytest keeps every record with what it names for as long as a test runs."""
 
     def __init__(self) -> None:
         self._at_first = len(descriptors())
+        self._levels = levels()
         self._frozen = 0
+
+    def restore_levels(self) -> None:
+        """Give loggers the levels that they had at first."""
+        for name, level in levels().items():
+            if level != (first := self._levels.get(name, logging.NOTSET)):
+                logging.getLogger(name).setLevel(first)
 
     def collect(self) -> None:
         """Collect garbage. What a test exempted from collection, as a server's start does, is examined as well."""

@@ -1,8 +1,9 @@
-"""The guard of descriptors, tried with descriptors that are left."""
+"""The guard of what tests leave, tried with descriptors, garbage and levels that are left."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import weakref
 
@@ -36,3 +37,14 @@ def test_garbage_that_was_exempted_is_collected() -> None:
     assert gone() is not None
     watched.collect()
     assert gone() is None
+
+
+def test_levels_of_loggers_are_restored() -> None:
+    named = logging.getLogger("smbdirect.providers")
+    before = logging.root.level, named.level
+    watched = Leftovers()
+    new = logging.getLogger("smb3server.made_by_a_test")
+    for logger in (logging.root, named, new):
+        logger.setLevel(logging.DEBUG)
+    watched.restore_levels()
+    assert (logging.root.level, named.level, new.level) == (*before, logging.NOTSET)
