@@ -6,11 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from smb3server.access import tokens
 from smb3server.access.masks import FILE_GENERIC_READ
-from smb3server.backends.base import DirectoryEntry, FolderNotRead, OpenRequest
+from smb3server.backends.base import DirectoryEntry, FolderNotRead, Handle, OpenRequest
 from smb3server.backends.names import short_name
 from smb3server.commands.info.presentation import NameTest, hidden
 from smb3server.dispatch import waiting
@@ -27,9 +26,6 @@ from smb3server.wire.header import Command
 from smb3server.wire.query_directory import QueryDirectoryFlags, parse_query_directory_request
 from smb3server.wire.query_info import build_output_response
 from smb3server.wire.status import NtStatus, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Handle
 
 _REWIND = int(QueryDirectoryFlags.RESTART_SCANS | QueryDirectoryFlags.REOPEN)
 _REOPEN = int(QueryDirectoryFlags.REOPEN)

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
+from smb3server.backends.base import Handle
 from smb3server.files.write_times import FREEZE, THAW, TimedFile, TimedOpen
 from smb3server.wire import filetime
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Handle
 
 WRITE_TIME_DELAY = 2.0
 """Seconds after which a write shows."""

@@ -8,13 +8,9 @@ change does not wait for acknowledgments. [MS-FSA 2.1.4.12 (PARENT_OBJECT), 2.1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from smb3server.backends.base import Backend, Path
 from smb3server.files.caching import NONE, Lease
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Backend, Path
-    from smb3server.files.file import File, FileTable, Opened
+from smb3server.files.file import File, FileTable, Opened
 
 
 def entry_changed(table: FileTable[Opened], backend: Backend, path: Path, spared: bytes | None) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from smb3server.backends.base import Backend, DirectoryEntry, Handle
 from smb3server.backends.name_rules import WINDOWS
 from smb3server.backends.names import has_wildcards
 from smb3server.files.wildcards import entry_matcher
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Backend, DirectoryEntry, Handle
 
 
 class Enumeration:

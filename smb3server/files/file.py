@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from smb3server.backends.base import FileInfo, FileKey, Handle
 from smb3server.files import share_modes
 from smb3server.files.caching import Breaks, Caching, Holder, Lease, LeaseTables
 from smb3server.files.locks import LockTable
+from smb3server.files.write_times import WriteTimes
 from smb3server.wire.create import Access
 from smb3server.wire.upcase import upcase
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import FileInfo, FileKey, Handle
-    from smb3server.files.write_times import WriteTimes
 
 STAT_ACCESS = int(Access.READ_ATTRIBUTES | Access.WRITE_ATTRIBUTES | Access.SYNCHRONIZE)
 """An open with no more access than this neither breaks oplocks nor prevents that they are granted. [MS-FSA
@@ -44,18 +42,15 @@ class FileOpen(Protocol):
     @property
     def caching(self) -> object:
         """The oplock or lease of the open."""
-        ...
 
     @property
     def usage(self) -> Usage | None: ...
 
     def begin_io(self) -> None:
         """Keep the handle from being closed until ``end_io``."""
-        ...
 
     def end_io(self) -> None:
         """Undo one ``begin_io``."""
-        ...
 
 
 Opened = TypeVar("Opened", bound=FileOpen)

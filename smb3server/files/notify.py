@@ -11,8 +11,9 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from smb3server.backends.base import Backend, Change, Path
 from smb3server.backends.name_rules import WINDOWS, Key
 from smb3server.files.echo_filter import EchoFilter
 from smb3server.process.turns import call_apart
@@ -24,9 +25,6 @@ from smb3server.wire.change_notify import (
     encoded_notification_size,
 )
 from smb3server.wire.status import NtStatus
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Backend, Change, Path
 
 AT_ONCE = 32
 """Number of watchers notified in one turn of the event loop."""

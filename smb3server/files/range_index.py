@@ -26,7 +26,6 @@ class Range(Protocol):
     @property
     def owner(self) -> object:
         """The owner of the range. It is hashable and equal to itself only."""
-        ...
 
 
 T = TypeVar("T", bound=Range)

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from smb3server.backends.base import FileInfo, Handle
 from smb3server.wire import attributes as attr
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import FileInfo, Handle
 
 FREEZE, THAW = -1, -2
 
@@ -30,7 +28,6 @@ class TimedOpen(Protocol):
     @property
     def file(self) -> TimedFile | None:
         """None for a pipe."""
-        ...
 
     lacks_archive: bool
     """FILE_ATTRIBUTE_ARCHIVE is to be set with the next change of data."""
@@ -44,25 +41,20 @@ class WriteTimes(Protocol):
 
     def must_note(self, opened: TimedOpen) -> bool:
         """Return whether ``changing`` has anything to do."""
-        ...
 
     def changing(self, opened: TimedOpen) -> None:
         """Note that an open is about to change the file's data or size."""
-        ...
 
     def make_visible(self, handle: Handle) -> None:
         """Make the time of the last write visible, for FLUSH and for changes of sizes and times."""
-        ...
 
     def set(self, opened: TimedOpen, value: int) -> None:
         """Note that a client sets, freezes or thaws the last write time. A time it sets is in the store already.
 
         ``value`` is a FILETIME, ``FREEZE``, ``THAW`` or 0 for no change."""
-        ...
 
     def closing(self, opened: TimedOpen) -> None:
         """Make the time final for writes so far, before ``opened`` is closed."""
-        ...
 
 
 class TimedFile(Protocol):

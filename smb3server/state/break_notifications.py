@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from smb3server.files.caching import Holder, Lease, Oplock, Timer
 from smb3server.process.turns import call_in_own_turn
 from smb3server.state.durable import may_come_back
+from smb3server.state.objects import Connection, Open, Session
 from smb3server.state.opens import OpenTable
 from smb3server.wire.oplock_break import (
     ACK_REQUIRED,
@@ -18,10 +18,6 @@ from smb3server.wire.oplock_break import (
     LeaseBreakNotification,
     OplockBreak,
 )
-
-if TYPE_CHECKING:
-    from smb3server.state.objects import Connection, Open, Session
-
 
 RETRY_DELAY = 1.0
 """Seconds between checks, until the client has answered, whether the connection used has lost its peer. The

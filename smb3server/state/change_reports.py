@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from smb3server.backends.base import Path
 from smb3server.files import directory_leases
 from smb3server.state import file_events
+from smb3server.state.objects import Open
 from smb3server.wire.change_notify import Action, NotifyFilter
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Path
-    from smb3server.state.objects import Open
 
 
 def somebody_listens(opened: Open) -> bool:

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import errno
 import logging
-from typing import TYPE_CHECKING
 
-from smb3server.backends.base import FolderNotRead, Kind
+from smb3server.access.caller import Caller
+from smb3server.backends.base import Backend, FolderNotRead, Handle, Kind, Path
+from smb3server.files.file import Deleter, File
+from smb3server.state.objects import Open, TreeConnect
 from smb3server.state.recycling import problem
 from smb3server.wire.status import NtStatus, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.access.caller import Caller
-    from smb3server.backends.base import Backend, Handle, Path
-    from smb3server.files.file import Deleter, File
-    from smb3server.state.objects import Open, TreeConnect
 
 log = logging.getLogger(__name__)
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))

@@ -7,12 +7,10 @@ ones also outlive the server (``persistence``). [MS-SMB2 3.3.7.1 (loss of the co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from smb3server.access.identity import Identity
 from smb3server.files.caching import HANDLE, Timer
-
-if TYPE_CHECKING:
-    from smb3server.access.identity import Identity
 
 
 @dataclass(slots=True)

@@ -7,15 +7,12 @@ released, and opens that would have waited for their client are closed, too. The
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from smb3server.access.identity import Identity
 from smb3server.process.turns import call_apart
-
-if TYPE_CHECKING:
-    from smb3server.access.identity import Identity
-    from smb3server.state.objects import Session, TreeConnect
-    from smb3server.state.server_state import ServerState
-    from smb3server.state.share import Share
+from smb3server.state.objects import Session, TreeConnect
+from smb3server.state.server_state import ServerState
+from smb3server.state.share import Share
 
 
 def end_tree(server: ServerState, tree: TreeConnect) -> None:

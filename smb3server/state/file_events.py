@@ -5,17 +5,13 @@ Callers look first whether the share has an audit: without one none of these fun
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from smb3server.backends.base import Path
 from smb3server.process.log_lines import printable
 from smb3server.state import audit, events
+from smb3server.state.objects import Connection, Open, TreeConnect
 from smb3server.wire.create import Access, CreateAction
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Path
-    from smb3server.state.objects import Connection, Open, TreeConnect
 
 DENIALS = frozenset(
     (

@@ -9,18 +9,14 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from smb3server.backends.base import OpenRequest
+from smb3server.backends.base import Backend, Change, FileKey, Handle, OpenRequest, Path
+from smb3server.backends.name_rules import NameRules
 from smb3server.files import directory_leases
+from smb3server.files.file import File, FileTable
 from smb3server.files.notify import LOST
+from smb3server.state.objects import Open
 from smb3server.wire.change_notify import Action
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Backend, Change, FileKey, Handle, Path
-    from smb3server.backends.name_rules import NameRules
-    from smb3server.files.file import File, FileTable
-    from smb3server.state.objects import Open
 
 log = logging.getLogger(__name__)
 

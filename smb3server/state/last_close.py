@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
-from smb3server.files.caching import Lease
+from smb3server.backends.base import Handle, Path
+from smb3server.files.caching import Holder, Lease
+from smb3server.files.file import Deleter, File
 from smb3server.state import change_reports, deletions, file_events, recycling
+from smb3server.state.objects import Open
 from smb3server.wire.change_notify import Action, NotifyFilter
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Handle, Path
-    from smb3server.files.caching import Holder
-    from smb3server.files.file import Deleter, File
-    from smb3server.state.objects import Open
 
 log = logging.getLogger(__name__)
 

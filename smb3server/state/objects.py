@@ -10,34 +10,31 @@ import enum
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from smb3server.access.caller import Caller
+from smb3server.access.check import Token
+from smb3server.access.identity import Identity
+from smb3server.auth.acceptor import Acceptor
+from smb3server.backends.base import Handle, Path, User
+from smb3server.crypto.encryption import SessionCipher
+from smb3server.crypto.signing import Signer
 from smb3server.files.caching import Lease, Oplock
+from smb3server.files.enumeration import Enumeration
+from smb3server.files.file import File
+from smb3server.files.notify import Watcher
 from smb3server.settings.server import Settings
+from smb3server.state.ceilings import Usage
+from smb3server.state.durable import Durability
 from smb3server.state.life import ConnectionLife, change
 from smb3server.state.message_window import CommandSequenceWindow
 from smb3server.state.replayable import Replayable
+from smb3server.state.share import Share
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.header import Command, FileId
 from smbdirect.codec import Buffer
-from smbdirect.message_transport import TransportKind
-
-if TYPE_CHECKING:
-    from smb3server.access.caller import Caller
-    from smb3server.access.check import Token
-    from smb3server.access.identity import Identity
-    from smb3server.auth.acceptor import Acceptor
-    from smb3server.backends.base import Handle, Path, User
-    from smb3server.crypto.encryption import SessionCipher
-    from smb3server.crypto.signing import Signer
-    from smb3server.files.enumeration import Enumeration
-    from smb3server.files.file import File
-    from smb3server.files.notify import Watcher
-    from smb3server.state.ceilings import Usage
-    from smb3server.state.durable import Durability
-    from smb3server.state.share import Share
-    from smbdirect.message_transport import MessageTransport
-    from smbdirect.unauthenticated import UnauthenticatedPeer
+from smbdirect.message_transport import MessageTransport, TransportKind
+from smbdirect.unauthenticated import UnauthenticatedPeer
 
 log = logging.getLogger(__name__)
 
@@ -52,19 +49,15 @@ class ConnectionHost(Protocol):
     @property
     def pending_requests(self) -> int:
         """Asynchronous requests that are not answered yet (Connection.RequestList)."""
-        ...
 
     def notify(self, session: Session, segments: Sequence[Buffer], command: int = Command.OPLOCK_BREAK) -> None:
         """Send a message that no request asked for, encrypted if the session's traffic is. [MS-SMB2 3.3.4.6]"""
-        ...
 
     def cancel_requests(self, session: Session, tree_id: int | None = None) -> None:
         """Cancel the asynchronous requests of a session that ends, or of one of its tree connects that does."""
-        ...
 
     def cancel_waiting(self) -> None:
         """Cancel every request whose client was sent STATUS_PENDING. The others may finish."""
-        ...
 
 
 class Connection:
@@ -385,43 +378,34 @@ class Pipe(Protocol):
 
     def is_slow(self, size: int) -> bool:
         """Return whether writing ``size`` bytes more may take long."""
-        ...
 
     def begin(self) -> bool:
         """Keep it open until ``end``, for a worker that is going to write. Return False if it is closed."""
-        ...
 
     def end(self) -> None:
         """Allow it to be closed again, after ``begin``."""
-        ...
 
     def write(self, data: bytes) -> int:
         """Write data, and return the number of bytes written."""
-        ...
 
     def read(self, size: int) -> tuple[bytes, bool]:
         """Return up to ``size`` bytes, and whether more of the same message remains (STATUS_BUFFER_OVERFLOW).
 
         Raises PIPE_EMPTY if there is no message."""
-        ...
 
     @property
     def is_empty(self) -> bool:
         """Whether a read has to wait for a message."""
-        ...
 
     @property
     def answers_later(self) -> bool:
         """Whether an answer will come to what was written."""
-        ...
 
     def wait(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, in a turn of its own, when it has a message or is closed."""
-        ...
 
     def unwait(self, callback: Callable[[], None]) -> None:
         """Undo ``wait``."""
-        ...
 
     def close(self) -> None: ...
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from smb3server.wire.create import CreateResponse
-    from smb3server.wire.create_contexts import RawContext
+from smb3server.wire.create import CreateResponse
+from smb3server.wire.create_contexts import RawContext
 
 Key = tuple[bytes, bytes]
 """(ClientGuid, CreateGuid)."""

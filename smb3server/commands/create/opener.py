@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from smb3server.access.caller import Caller
+from smb3server.state.objects import Session, TreeConnect
 from smb3server.wire.negotiate import Capability
-
-if TYPE_CHECKING:
-    from smb3server.access.caller import Caller
-    from smb3server.state.objects import Session, TreeConnect
 
 
 class Opener(NamedTuple):

@@ -6,27 +6,24 @@ from __future__ import annotations
 import asyncio
 import errno
 import secrets
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from smb3server.access import required
+from smb3server.backends.base import Handle
+from smb3server.commands.fsctl.ioctl import Control
 from smb3server.dispatch import waiting
 from smb3server.dispatch.lookup import handle_of
-from smb3server.dispatch.request import Response, TreeRequest
+from smb3server.dispatch.request import Pending, Response, TreeRequest
 from smb3server.dispatch.stable_storage import after_flush, flushed
 from smb3server.files import write_times
 from smb3server.state.change_reports import report_write
+from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
 from smb3server.wire.create import Access
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import DecodeError
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Handle
-    from smb3server.commands.fsctl.ioctl import Control
-    from smb3server.dispatch.request import Pending
-    from smb3server.state.objects import Open
 
 MAX_CHUNKS = 256
 """ServerSideCopyMaxNumberofChunks. [MS-SMB2 3.3.3]"""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import TYPE_CHECKING
 
 from smb3server.access import required
+from smb3server.backends.base import Handle
 from smb3server.commands.fsctl.copy_chunk import copy_chunk, duplicate_extents, request_resume_key
 from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.commands.info.fs_levels import volume_object_id
@@ -24,9 +24,6 @@ from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Handle
 
 _MAX_TRIM_RANGES = 4096
 _TRIM_AT_ONCE = 16

@@ -7,16 +7,12 @@ wait for the acknowledgments. [MS-FSA 2.1.4.12; OPEN_BREAK_H, SET_INFORMATION, S
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
 
-from smb3server.dispatch.request import Interim
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest
 from smb3server.dispatch.waiting import MustWait, retry
+from smb3server.files.file import File
+from smb3server.state.objects import Open
 from smb3server.wire.status import NtStatus, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.dispatch.request import Pending, Response, TreeRequest
-    from smb3server.files.file import File
-    from smb3server.state.objects import Open
 
 
 def break_handles(opened: Open, files: Iterable[File[Open]]) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from smb3server.backends.base import FileInfo, StreamInfo
 from smb3server.backends.names import short_name
 from smb3server.commands.info import presentation
+from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.lookup import handle_of
 from smb3server.state import deletions
+from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
 from smb3server.wire import file_info as wire
 from smb3server.wire.create import Access, CreateOptions
@@ -16,12 +19,6 @@ from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.fsctl import CompressionFormat
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import FileInfo, StreamInfo
-    from smb3server.dispatch.chain import Fresh
-    from smb3server.state.objects import Open
-
 
 MODE_BITS = (
     CreateOptions.WRITE_THROUGH

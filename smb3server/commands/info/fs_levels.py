@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from smb3server.backends.base import Backend
+from smb3server.state.share import Share
 from smb3server.wire import fs_info as wire
 from smb3server.wire.fs_info import FsAttributes, FsInfoClass
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Backend
-    from smb3server.state.share import Share
 
 FILE_DEVICE_DISK = 7
 FILE_READ_ONLY_DEVICE = 0x02

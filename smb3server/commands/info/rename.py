@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from smb3server.access import decide
 from smb3server.access.caller import Caller
+from smb3server.backends.base import Backend, FileInfo, Path
 from smb3server.backends.name_rules import same_stream
 from smb3server.backends.names import split_path
 from smb3server.commands.info import after_breaks
 from smb3server.dispatch.lookup import handle_of
+from smb3server.dispatch.request import Pending, Response, TreeRequest
 from smb3server.files import share_modes
+from smb3server.files.file import File, FileTable
 from smb3server.state import change_reports, file_events
 from smb3server.state.caller import caller_of
+from smb3server.state.objects import Open
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.file_info import RenameFlags, RenameInformation
 from smb3server.wire.status import NtStatus, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Backend, FileInfo, Path
-    from smb3server.dispatch.request import Pending, Response, TreeRequest
-    from smb3server.files.file import File, FileTable
-    from smb3server.state.objects import Open
 
 OPENS_AT_ONCE = 128
 """Number of opens of which the path is read before other requests get their turn."""
