@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from smb3server.access import tokens
@@ -119,26 +120,19 @@ def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None
     return visible
 
 
+@dataclass(slots=True, eq=False)
 class _Listing:
     """The part of an enumeration that one request lists."""
 
-    def __init__(
-        self,
-        packer: Packer,
-        enumeration: Enumeration,
-        single: bool,
-        visible: Callable[[str], bool] | None,
-        hides: NameTest | None,
-    ) -> None:
-        self.packer = packer
-        self.enumeration = enumeration
-        self.single = single
-        self.visible = visible
-        self.hides = hides
-        self.overflows = False
-        """Whether the next entry is larger than the whole buffer."""
-        self.unread: FolderNotRead | None = None
-        """The directory that has to be read before a search for one name can continue."""
+    packer: Packer
+    enumeration: Enumeration
+    single: bool
+    visible: Callable[[str], bool] | None
+    hides: NameTest | None
+    overflows: bool = False
+    """Whether the next entry is larger than the whole buffer."""
+    unread: FolderNotRead | None = None
+    """The directory that has to be read before a search for one name can continue."""
 
     def go_on(self) -> bool:
         """List entries. Return True when the buffer is full or the search ends, False to continue in a later turn."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 
 from smb3server.backends.base import Handle
 from smb3server.files.write_times import FREEZE, THAW, TimedFile, TimedOpen
@@ -23,24 +24,22 @@ _RESOLUTION = 156250
 """FILETIME units. Writes within one tick of the clock of Windows, 1/64 s, do not change the time."""
 
 
+@dataclass(slots=True, eq=False)
 class DelayedWriteTime:
     """The last write time of one open file. Implements ``write_times.WriteTimes``."""
 
-    __slots__ = ("_file", "_first", "_timer", "dirty", "pinned_by", "shown", "visible_once")
-
-    def __init__(self, file: TimedFile) -> None:
-        self._file = file
-        self.dirty = False
-        """The file was written to since the time last became visible."""
-        self.visible_once = False
-        """A write has become visible already: further ones show on close or flush only."""
-        self.shown: int | None = None
-        """The FILETIME that clients see. None means the time of the store."""
-        self.pinned_by: TimedOpen | None = None
-        """The open that has set or frozen the time."""
-        self._first = 0.0
-        """When the first write came that made the file dirty, by the clock of the event loop."""
-        self._timer: asyncio.TimerHandle | None = None
+    _file: TimedFile
+    dirty: bool = False
+    """The file was written to since the time last became visible."""
+    visible_once: bool = False
+    """A write has become visible already: further ones show on close or flush only."""
+    shown: int | None = None
+    """The FILETIME that clients see. None means the time of the store."""
+    pinned_by: TimedOpen | None = None
+    """The open that has set or frozen the time."""
+    _first: float = 0.0
+    """When the first write came that made the file dirty, by the clock of the event loop."""
+    _timer: asyncio.TimerHandle | None = None
 
     def must_note(self, opened: TimedOpen) -> bool:
         return not self.dirty

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from smb3server.backends.base import FileInfo, FileKey, Handle
@@ -85,45 +86,34 @@ class Deleter(NamedTuple, Generic[Opened]):
     """The name goes with the close of this open, and not with the last one. [MS-FSCC 2.4.12, POSIX_SEMANTICS]"""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class File(Generic[Opened]):
     """One stream of a file that is open."""
 
-    __slots__ = (
-        "caching",
-        "delete_pending",
-        "deleter",
-        "key",
-        "last_closed",
-        "link_deletions",
-        "locks",
-        "opens",
-        "stream",
-        "table",
-        "unwatch",
-        "write_time",
-    )
+    table: FileTable[Opened]
+    key: FileKey
+    stream: str
+    opens: list[Opened] = field(default_factory=list)
+    delete_pending: bool = False
+    """The file is removed at the last close, and until then new opens fail with DELETE_PENDING. Change it with ``mark``
+    and ``keep`` only."""
+    deleter: Deleter[Opened] | None = None
+    """The open that requested the deletion. Also None if it was requested in an earlier run of the server."""
+    # Invariant: deleter is None unless delete_pending.
+    link_deletions: dict[Opened, Deleter[Opened]] = field(default_factory=dict)
+    """Requests to delete one of several hard links, by the open that made them. See ``state.deletions``."""
+    last_closed: tuple[Opened, Handle] | None = None
+    """The last open of a file to be deleted, while other streams of the file are still open."""
+    unwatch: Callable[[], None] | None = None
+    """Stops the watch for changes by programs of the host. None if the file is not watched."""
+    write_time: WriteTimes | None = None
+    """None means that clients see the last write time of the store: no open has set it."""
+    locks: LockTable[Opened] = field(init=False)
+    caching: Caching[Opened] = field(init=False)
 
-    def __init__(self, table: FileTable[Opened], key: FileKey, stream: str) -> None:
-        self.table = table
-        self.key = key
-        self.stream = stream
-        self.opens: list[Opened] = []
-        self.delete_pending = False
-        """The file is removed at the last close, and until then new opens fail with DELETE_PENDING. Change it with
-        ``mark`` and ``keep`` only."""
-        self.deleter: Deleter[Opened] | None = None
-        """The open that requested the deletion. Also None if it was requested in an earlier run of the server."""
-        # Invariant: deleter is None unless delete_pending.
-        self.link_deletions: dict[Opened, Deleter[Opened]] = {}
-        """Requests to delete one of several hard links, by the open that made them. See ``state.deletions``."""
-        self.last_closed: tuple[Opened, Handle] | None = None
-        """The last open of a file to be deleted, while other streams of the file are still open."""
-        self.unwatch: Callable[[], None] | None = None
-        """Stops the watch for changes by programs of the host. None if the file is not watched."""
-        self.write_time: WriteTimes | None = None
-        """None means that clients see the last write time of the store: no open has set it."""
-        self.locks: LockTable[Opened] = LockTable(table.breaks.call_soon, _count_locks)
-        self.caching: Caching[Opened] = Caching(table.breaks)
+    def __post_init__(self) -> None:
+        self.locks = LockTable(self.table.breaks.call_soon, _count_locks)
+        self.caching = Caching(self.table.breaks)
 
     def share_conflict(self, access: int, share: int, exclude: Opened | None = None) -> bool:
         """Return whether an open with ``access`` and ``share`` violates the sharing of the file's other opens.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -50,52 +50,33 @@ def valid_range(offset: int, length: int) -> bool:
     return length == 0 or offset + length - 1 <= MAX_OFFSET
 
 
+@dataclass(slots=True, eq=False)
 class LockTable(Generic[Owner]):
     """The locks of one stream, and the requests that wait for locks.
 
     ``if table.locks`` is the cheap test of the data path for "no locks at all". A malicious client may hold very many
     locks, so only operations on all locks of one owner iterate over locks."""
 
-    __slots__ = (
-        "_by_owner",
-        "_call_soon",
-        "_count",
-        "_exclusive",
-        "_freed",
-        "_granted",
-        "_number",
-        "_shared",
-        "_wanted",
-        "_waiting",
-        "locks",
-        "waiters",
-    )
-
-    def __init__(
-        self,
-        call_soon: Callable[[Callable[[], None]], None],
-        count: Callable[[Owner, int], None] = lambda owner, more: None,
-    ) -> None:
-        """``call_soon`` calls a callback in a turn of its own. ``count`` is called with the owner and the change of the
-        number of its locks."""
-        self._call_soon = call_soon
-        self._count = count
-        self.locks: dict[Lock[Owner], None] = {}
-        """In the order in which they were taken. Only this class changes it."""
-        # Invariant: a lock of locks is in exactly one of _exclusive and _shared, and in _by_owner.
-        self.waiters: dict[Lock[Owner], Waiter[Owner]] = {}
-        """Requests whose lock is not held yet, oldest first. Only this class changes it."""
-        # Invariant: a lock of waiters is in _wanted, and in _waiting under its owner.
-        self._wanted: RangeIndex[Lock[Owner]] = RangeIndex()
-        self._waiting: dict[Owner, dict[Lock[Owner], None]] = {}
-        self._number = 0
-        self._freed: list[Lock[Owner]] = []
-        """Locks that were released, and whose ranges somebody may wait for."""
-        self._granted: dict[Waiter[Owner], None] = {}
-        """Requests that hold their lock and have not been notified yet. None of them is in ``waiters``."""
-        self._exclusive: RangeIndex[Lock[Owner]] = RangeIndex()
-        self._shared: RangeIndex[Lock[Owner]] = RangeIndex()
-        self._by_owner: dict[Owner, dict[_Exact, list[Lock[Owner]]]] = {}
+    _call_soon: Callable[[Callable[[], None]], None]
+    """Calls a callback in a turn of its own."""
+    _count: Callable[[Owner, int], None] = lambda owner, more: None
+    """Called with the owner and the change of the number of its locks."""
+    locks: dict[Lock[Owner], None] = field(default_factory=dict)
+    """In the order in which they were taken. Only this class changes it."""
+    # Invariant: a lock of locks is in exactly one of _exclusive and _shared, and in _by_owner.
+    waiters: dict[Lock[Owner], Waiter[Owner]] = field(default_factory=dict)
+    """Requests whose lock is not held yet, oldest first. Only this class changes it."""
+    # Invariant: a lock of waiters is in _wanted, and in _waiting under its owner.
+    _wanted: RangeIndex[Lock[Owner]] = field(default_factory=RangeIndex)
+    _waiting: dict[Owner, dict[Lock[Owner], None]] = field(default_factory=dict)
+    _number: int = 0
+    _freed: list[Lock[Owner]] = field(default_factory=list)
+    """Locks that were released, and whose ranges somebody may wait for."""
+    _granted: dict[Waiter[Owner], None] = field(default_factory=dict)
+    """Requests that hold their lock and have not been notified yet. None of them is in ``waiters``."""
+    _exclusive: RangeIndex[Lock[Owner]] = field(default_factory=RangeIndex)
+    _shared: RangeIndex[Lock[Owner]] = field(default_factory=RangeIndex)
+    _by_owner: dict[Owner, dict[_Exact, list[Lock[Owner]]]] = field(default_factory=dict)
 
     def add(self, lock: Lock[Owner]) -> None:
         """Add a lock without a check for conflicts."""

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from smb3server.backends.base import Backend, Change, Path
@@ -41,15 +42,13 @@ Answer = Callable[[int, bytes], None]
 """Called once, with the status (NtStatus) and the output buffer of the response."""
 
 
+@dataclass(slots=True, eq=False)
 class Waiting:
     """A CHANGE_NOTIFY request that is not answered yet."""
 
-    __slots__ = ("answer", "limit")
-
-    def __init__(self, answer: Answer, limit: int) -> None:
-        self.answer = answer
-        self.limit = limit
-        """Maximum output in bytes."""
+    answer: Answer
+    limit: int
+    """Maximum output in bytes."""
 
 
 class Watcher:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 CHUNK = 256
@@ -56,17 +57,15 @@ class _Chunk(Generic[T]):
         return [entry for entry in self.ranges if entry.offset <= last and entry.offset + entry.length > first]
 
 
+@dataclass(slots=True, eq=False)
 class RangeIndex(Generic[T]):
     """An index of ranges, initially empty."""
 
-    __slots__ = ("_chunks", "_firsts", "_keys", "_next")
-
-    def __init__(self) -> None:
-        # Invariant: chunks are not empty and sorted by key; _firsts[i] is the first key of _chunks[i].
-        self._chunks: list[_Chunk[T]] = []
-        self._firsts: list[Key] = []
-        self._keys: dict[T, Key] = {}
-        self._next = 0
+    # Invariant: chunks are not empty and sorted by key; _firsts[i] is the first key of _chunks[i].
+    _chunks: list[_Chunk[T]] = field(default_factory=list)
+    _firsts: list[Key] = field(default_factory=list)
+    _keys: dict[T, Key] = field(default_factory=dict)
+    _next: int = 0
 
     def __len__(self) -> int:
         return len(self._keys)

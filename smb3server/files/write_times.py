@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from smb3server.backends.base import FileInfo, Handle
@@ -66,19 +67,17 @@ class TimedFile(Protocol):
     def opens(self) -> Sequence[TimedOpen]: ...
 
 
+@dataclass(slots=True, eq=False)
 class WriteTime:
     """The last write time of an open file of which some open has set the time. Implements ``WriteTimes``."""
 
     # Invariant: _hider is None if, and only if, shown is None.
 
-    __slots__ = ("_hider", "_setters", "shown")
-
-    def __init__(self) -> None:
-        self.shown: int | None = None
-        self._setters: set[TimedOpen] = set()
-        """Opens whose writes do not change the time (Open.UserSetModificationTime)."""
-        self._hider: TimedOpen | None = None
-        """The open whose writes the store's time shows, and clients do not see."""
+    shown: int | None = None
+    _setters: set[TimedOpen] = field(default_factory=set)
+    """Opens whose writes do not change the time (Open.UserSetModificationTime)."""
+    _hider: TimedOpen | None = None
+    """The open whose writes the store's time shows, and clients do not see."""
 
     def must_note(self, opened: TimedOpen) -> bool:
         return (opened in self._setters) == (self.shown is None)

@@ -27,35 +27,24 @@ class HandleCounts:
     """The client did not come back in time."""
 
 
+@dataclass(slots=True, eq=False)
 class Durability:
     """What makes one open durable (Open.IsDurable, DurableOpenTimeout, CreateGuid, DurableOwner)."""
 
-    __slots__ = (
-        "abandoned",
-        "client_guid",
-        "create_guid",
-        "disconnected",
-        "owner",
-        "persistent",
-        "resilient",
-        "timeout",
-        "timer",
-    )
-
-    def __init__(self, owner: str, client_guid: bytes, create_guid: bytes | None, timeout: float) -> None:
-        """``create_guid``: None for version 1. ``owner``: ``Identity.owner`` of the user. ``timeout``: seconds that it
-        waits for its client."""
-        self.client_guid = client_guid
-        self.create_guid = create_guid
-        self.timeout = timeout
-        self.owner = owner
-        self.disconnected = False
-        self.persistent = False
-        self.abandoned = False
-        """Its stored record stays for the next node, or the next run, that serves it."""
-        self.resilient = False
-        self.timer: Timer | None = None
-        """Ends the open when its client has not come back in time."""
+    owner: str
+    """``Identity.owner`` of the user."""
+    client_guid: bytes
+    create_guid: bytes | None
+    """None for version 1."""
+    timeout: float
+    """Seconds that it waits for its client."""
+    disconnected: bool = False
+    persistent: bool = False
+    abandoned: bool = False
+    """Its stored record stays for the next node, or the next run, that serves it."""
+    resilient: bool = False
+    timer: Timer | None = None
+    """Ends the open when its client has not come back in time."""
 
     @property
     def kind(self) -> str:

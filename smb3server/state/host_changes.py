@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from smb3server.backends.base import Backend, Change, FileKey, Handle, OpenRequest, Path
 from smb3server.backends.name_rules import NameRules
@@ -24,17 +25,15 @@ MAX_IDLE = 32
 """Unused watches that are kept."""
 
 
+@dataclass(slots=True, eq=False)
 class _Watch:
     """The watch of one directory. ``files``: those in it that clients cache, and the directory if it has a lease."""
 
-    __slots__ = ("backend", "files", "handle", "key", "stop")
-
-    def __init__(self, backend: Backend, key: FileKey, handle: Handle) -> None:
-        self.backend = backend
-        self.key = key
-        self.handle = handle
-        self.files: set[File[Open]] = set()
-        self.stop: Callable[[], None] | None = None
+    backend: Backend
+    key: FileKey
+    handle: Handle
+    files: set[File[Open]] = field(default_factory=set)
+    stop: Callable[[], None] | None = None
 
     def close(self) -> None:
         if self.stop is not None:

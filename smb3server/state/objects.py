@@ -10,13 +10,14 @@ import enum
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from smb3server.access.caller import Caller
 from smb3server.access.check import Token
 from smb3server.access.identity import Identity
 from smb3server.auth.acceptor import Acceptor
-from smb3server.backends.base import Handle, Path, User
+from smb3server.backends.base import Backend, Handle, Path, User
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.signing import Signer
 from smb3server.files.caching import Lease, Oplock
@@ -217,16 +218,14 @@ CHANNEL_SILENCE = 15.0
 The client loses nothing by it, and requests that wait for the dead channel (breaks, 3.3.4.6) go on."""
 
 
+@dataclass(slots=True, eq=False)
 class Channel:
     """One session on one connection. [MS-SMB2 3.3.1.14]"""
 
-    __slots__ = ("connection", "signer", "signing_key")
-
-    def __init__(self, connection: Connection, signing_key: bytes, signer: Signer | None) -> None:
-        self.connection = connection
-        self.signing_key = signing_key
-        self.signer = signer
-        """None for guests, who have no key to sign with."""
+    connection: Connection
+    signing_key: bytes
+    signer: Signer | None
+    """None for guests, who have no key to sign with."""
 
 
 class Session:
@@ -410,153 +409,91 @@ class Pipe(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Open:
     """The result of one successful CREATE. [MS-SMB2 3.3.1.10]
 
     Names are those of the specification. ``file`` has the state that all opens of one file share."""
 
-    __slots__ = (
-        "_closing",
-        "app_instance_id",
-        "app_instance_version",
-        "bytes_read",
-        "bytes_written",
-        "caching",
-        "channel_sequence",
-        "create_action",
-        "create_options",
-        "delete_on_close",
-        "descriptor",
-        "desired_access",
-        "durable",
-        "enumeration",
-        "file",
-        "file_id",
-        "granted_access",
-        "handle",
-        "in_flight",
-        "is_directory",
-        "lacks_archive",
-        "lock_sequences",
-        "max_offset",
-        "maximal_access",
-        "may_block",
-        "next_ea",
-        "parent_lease_key",
-        "on_close",
-        "outstanding_pre_requests",
-        "outstanding_requests",
-        "path",
-        "pipe",
-        "position",
-        "replayable",
-        "resume_key",
-        "session",
-        "share_access",
-        "store",
-        "reserved",
-        "sequence_epoch",
-        "tree",
-        "usage",
-        "watcher",
-        "write_through",
-        "wrote",
-    )
+    file_id: FileId
+    session: Session
+    tree: TreeConnect
+    path: Path
+    """The name that it was opened with. ``handle.path`` follows renames."""
+    _: KW_ONLY
+    store: Backend | None
+    """The store that has the file, None for a pipe. Whoever asks about the file asks this one, not the share's."""
+    granted_access: int
+    maximal_access: int
+    share_access: int
+    desired_access: int | None = None
+    """As the CREATE had it. None for an open that a server stored which did not note it."""
+    create_options: int = 0
+    create_action: int = 0
+    is_directory: bool = False
+    delete_on_close: bool = False
+    handle: Handle | None = None
+    descriptor: int | None = None
+    """``handle.fileno()``, for the data path."""
+    max_offset: int = MAX_OFFSET
+    """The greatest offset in the file, in bytes, at which a write may end."""
+    may_block: bool = True
+    """Whether reads may have to wait for a disk."""
+    lacks_archive: bool = False
+    """The file's attribute ARCHIVE is to be set with the next write through it."""
+    wrote: bool = False
+    """Whether data was written through it (change notification)."""
+    position: int = 0
+    """CurrentByteOffset: the offset behind the last byte read or written, or the one that the client set.
 
-    def __init__(
-        self,
-        file_id: FileId,
-        session: Session,
-        tree: TreeConnect,
-        path: Path,
-        *,
-        granted_access: int,
-        maximal_access: int,
-        share_access: int,
-        create_options: int = 0,
-        create_action: int = 0,
-        is_directory: bool = False,
-        delete_on_close: bool = False,
-        desired_access: int | None = None,
-    ) -> None:
-        self.file_id = file_id
-        self.session = session
-        self.tree = tree
-        self.store = tree.share.backend
-        """The store that has the file, None for a pipe. Whoever asks about the file asks this one, not the share's."""
-        self.granted_access = granted_access
-        self.maximal_access = maximal_access
-        self.share_access = share_access
-        self.create_options = create_options
-        self.create_action = create_action
-        self.path = path
-        """The name that it was opened with. ``handle.path`` follows renames."""
-        self.is_directory = is_directory
-        self.handle: Handle | None = None
-        self.descriptor: int | None = None
-        """``handle.fileno()``, for the data path."""
-        self.max_offset = MAX_OFFSET
-        """The greatest offset in the file, in bytes, at which a write may end."""
-        self.may_block = True
-        """Whether reads may have to wait for a disk."""
-        self.lacks_archive = False
-        """The file's attribute ARCHIVE is to be set with the next write through it."""
-        self.wrote = False
-        """Whether data was written through it (change notification)."""
-        self.position = 0
-        """CurrentByteOffset: the offset behind the last byte read or written, or the one that the client set.
-
-        Reads and writes move it for synchronous opens only [MS-FSCC 2.4.39]. An SMB2 open does not say whether it is
-        synchronous, because servers ignore those options [MS-SMB2 2.2.13]. All opens count as synchronous, as in Samba.
-        Windows lets only the client move it."""
-        self.bytes_read = 0
-        """Bytes of data that READs of it returned. Reports add them up; see ``OpenTable.close``."""
-        self.bytes_written = 0
-        # Invariant: neither ``handle`` nor ``_closing`` is closed while ``in_flight`` is greater than 0.
-        self.in_flight = 0
-        """Number of worker threads and RDMA transfers that use the handle."""
-        self.pipe: Pipe | None = None
-        self.file: File[Open] | None = None
-        """The file, shared with its other opens; None for pipes only."""
-        self.caching: Oplock[Open] | Lease[Open] | None = None
-        self.parent_lease_key: bytes | None = None
-        """ParentLeaseKey of the CREATE: the key of the directory leases that changes by this open do not break."""
-        self.delete_on_close = delete_on_close
-        self.desired_access = desired_access
-        """As the CREATE had it. None for an open that a server stored which did not note it."""
-        self._closing: Handle | None = None
-        """A handle that was taken off the open, to be closed when nothing is in flight."""
-        self.lock_sequences: dict[int, int] = {}
-        """LockSequenceArray: index to number, valid entries only."""
-        self.durable: Durability | None = None
-        self.replayable: Replayable | None = None
-        """The answer to a replayed CREATE; None if the open is not eligible (Open.IsReplayEligible)."""
-        self.channel_sequence = 0
-        self.outstanding_requests = 0
-        """Number of pending requests with the current channel sequence."""
-        self.outstanding_pre_requests = 0
-        """Number of pending requests with older channel sequences."""
-        self.sequence_epoch = 1
-        """Identifies the client's session that the two counts belong to. Not in spec."""
-        self.app_instance_id: bytes | None = None
-        self.app_instance_version: tuple[int, int] | None = None
-        """ApplicationInstanceVersionHigh and -Low."""
-        self.write_through = False
-        """Whether acknowledged data must survive a crash of the machine, as for persistent opens."""
-        self.on_close: list[Callable[[], None]] = []
-        """Called before the handle is closed (change notification, directory scans)."""
-        self.enumeration: Enumeration | None = None
-        """The state of a QUERY_DIRECTORY scan."""
-        self.watcher: Watcher | None = None
-        """The state of CHANGE_NOTIFY, from its first request on."""
-        self.next_ea = 0
-        """Index of the EA at which a scan of the EAs goes on."""
-        self.usage: Usage | None = None
-        """Usage of the user that it counts for."""
-        self.reserved = 0
-        """Bytes reserved behind the file's end."""
-        self.resume_key: bytes | None = None
-        """Open.ResumeKey, once a client has requested it."""
+    Reads and writes move it for synchronous opens only [MS-FSCC 2.4.39]. An SMB2 open does not say whether it is
+    synchronous, because servers ignore those options [MS-SMB2 2.2.13]. All opens count as synchronous, as in Samba.
+    Windows lets only the client move it."""
+    bytes_read: int = 0
+    """Bytes of data that READs of it returned. Reports add them up; see ``OpenTable.close``."""
+    bytes_written: int = 0
+    # Invariant: neither ``handle`` nor ``_closing`` is closed while ``in_flight`` is greater than 0.
+    in_flight: int = 0
+    """Number of worker threads and RDMA transfers that use the handle."""
+    pipe: Pipe | None = None
+    file: File[Open] | None = None
+    """The file, shared with its other opens; None for pipes only."""
+    caching: Oplock[Open] | Lease[Open] | None = None
+    parent_lease_key: bytes | None = None
+    """ParentLeaseKey of the CREATE: the key of the directory leases that changes by this open do not break."""
+    _closing: Handle | None = field(default=None, init=False)
+    """A handle that was taken off the open, to be closed when nothing is in flight."""
+    lock_sequences: dict[int, int] = field(default_factory=dict)
+    """LockSequenceArray: index to number, valid entries only."""
+    durable: Durability | None = None
+    replayable: Replayable | None = None
+    """The answer to a replayed CREATE; None if the open is not eligible (Open.IsReplayEligible)."""
+    channel_sequence: int = 0
+    outstanding_requests: int = 0
+    """Number of pending requests with the current channel sequence."""
+    outstanding_pre_requests: int = 0
+    """Number of pending requests with older channel sequences."""
+    sequence_epoch: int = 1
+    """Identifies the client's session that the two counts belong to. Not in spec."""
+    app_instance_id: bytes | None = None
+    app_instance_version: tuple[int, int] | None = None
+    """ApplicationInstanceVersionHigh and -Low."""
+    write_through: bool = False
+    """Whether acknowledged data must survive a crash of the machine, as for persistent opens."""
+    on_close: list[Callable[[], None]] = field(default_factory=list)
+    """Called before the handle is closed (change notification, directory scans)."""
+    enumeration: Enumeration | None = None
+    """The state of a QUERY_DIRECTORY scan."""
+    watcher: Watcher | None = None
+    """The state of CHANGE_NOTIFY, from its first request on."""
+    next_ea: int = 0
+    """Index of the EA at which a scan of the EAs goes on."""
+    usage: Usage | None = None
+    """Usage of the user that it counts for."""
+    reserved: int = 0
+    """Bytes reserved behind the file's end."""
+    resume_key: bytes | None = None
+    """Open.ResumeKey, once a client has requested it."""
 
     @property
     def is_dormant(self) -> bool:

@@ -532,6 +532,7 @@ class Opening:
             opener.session,
             opener.tree,
             self.path,
+            store=self.backend,
             granted_access=granted,
             maximal_access=self._maximal,
             share_access=body.share_access,
@@ -540,17 +541,17 @@ class Opening:
             is_directory=handle.kind is _FOLDER and not self.stream,
             delete_on_close=bool(body.create_options & _DELETE_ON_CLOSE),
             desired_access=body.desired_access,
+            max_offset=self.backend.max_file_size,
+            channel_sequence=opener.channel_sequence,
+            file=file,
+            lacks_archive=self.info is not None and not self.info.attributes & _ARCHIVE_OR_FOLDER,
         )
-        opened.max_offset = self.backend.max_file_size
-        opened.channel_sequence = opener.channel_sequence
         opened.use_handle(handle)
-        opened.file = file
         lease = self.lease
         if isinstance(lease, wire.LeaseV2) and lease.flags & wire.LeaseFlags.PARENT_LEASE_KEY_SET:
             opened.parent_lease_key = lease.parent_lease_key
         file.opens.append(opened)
         self.opens.add(opened)
-        opened.lacks_archive = self.info is not None and not self.info.attributes & _ARCHIVE_OR_FOLDER
         if file.write_time is not None:
             if self.action is not _OPENED:
                 file.write_time.changing(opened)

@@ -16,7 +16,6 @@ _READ_WRITE = masks.FILE_GENERIC_READ | masks.FILE_GENERIC_WRITE
 
 def create_on_pipe(request: TreeRequest, body: CreateRequest, name: str) -> Response:
     """Open a named pipe. Raises OBJECT_NAME_NOT_FOUND if there is no such pipe."""
-    pipe = open_pipe(request, name)
     opens = request.server.opens
     granted = masks.map_generic(body.desired_access) & ~int(Access.MAXIMUM_ALLOWED)
     if body.desired_access & Access.MAXIMUM_ALLOWED:
@@ -26,11 +25,12 @@ def create_on_pipe(request: TreeRequest, body: CreateRequest, name: str) -> Resp
         request.session,
         request.tree,
         (name,),
+        store=None,
+        pipe=open_pipe(request, name),
         granted_access=granted,
         maximal_access=request.tree.maximal_access,
         share_access=body.share_access,
     )
-    opened.pipe = pipe
     opens.add(opened)
     response = pack_response(
         CreateResponse(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import secrets
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from smb3server.access import required
@@ -97,19 +98,18 @@ def _result(control: Control, status: int, chunks: int, chunk_bytes: int, total_
     return control.respond(output, status)
 
 
+@dataclass(slots=True, eq=False)
 class _Copy:
     """The copy of a request's chunks in steps. Both opens may be closed between two steps."""
 
-    def __init__(self, control: Control, source: Open, target: Open, chunks: list[wire.CopyChunk]) -> None:
-        self.control = control
-        self.source = source
-        self.target = target
-        self.chunks = chunks
-        self.index = 0
-        self.offset = 0
-        self.total = 0
-        self.status = NtStatus.SUCCESS
-        self.opens = control.request.server.opens.by_id
+    control: Control
+    source: Open
+    target: Open
+    chunks: list[wire.CopyChunk]
+    index: int = 0
+    offset: int = 0
+    total: int = 0
+    status: int = NtStatus.SUCCESS
 
     async def run(self) -> Response:
         done = 0
@@ -134,6 +134,9 @@ class _Copy:
         try:
             if self.control.request.server.has_lost(self.target.tree.share):
                 raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+            table = self.control.request.server.opens.by_id
+            if any(table.get(opened.file_id[0]) is not opened for opened in (self.source, self.target)):
+                raise StatusError(NtStatus.FILE_CLOSED)
             if self.offset == 0:
                 self._check(chunk)
             self._copy(chunk)
@@ -145,8 +148,6 @@ class _Copy:
     def _check(self, chunk: wire.CopyChunk) -> None:
         """Check ranges, end of file and locks of a chunk before it is copied. Raises ``StatusError``."""
         source, target = self.source, self.target
-        if self.opens.get(source.file_id[0]) is not source or self.opens.get(target.file_id[0]) is not target:
-            raise StatusError(NtStatus.FILE_CLOSED)
         length = chunk.length
         if max(chunk.source_offset, chunk.target_offset) + length > attr.MAX_OFFSET:
             raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -165,8 +166,6 @@ class _Copy:
 
     def _copy(self, chunk: wire.CopyChunk) -> None:
         source, target = self.source, self.target
-        if self.opens.get(source.file_id[0]) is not source or self.opens.get(target.file_id[0]) is not target:
-            raise StatusError(NtStatus.FILE_CLOSED)
         size = chunk.length - self.offset
         overlapping = source.file is target.file
         if not overlapping:
