@@ -16,7 +16,7 @@ from smb3server.commands.info.presentation import NameTest, hidden
 from smb3server.dispatch import waiting
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
-from smb3server.files.enumeration import Enumeration
+from smb3server.files.searches import Enumeration
 from smb3server.state.caller import token_of
 from smb3server.state.objects import Open
 from smb3server.state.share import ShareFlags

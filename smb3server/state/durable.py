@@ -7,10 +7,12 @@ ones also outlive the server (``persistence``). [MS-SMB2 3.3.7.1 (loss of the co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from smb3server.access.identity import Identity
 from smb3server.files.caching import HANDLE, Timer
+from smb3server.wire.create import CreateResponse
+from smb3server.wire.create_contexts import RawContext
 
 
 @dataclass(slots=True)
@@ -101,3 +103,16 @@ def held_for_owner(opened: DurableOpen) -> bool:
     if durable is None or not durable.persistent or not durable.disconnected:
         return False
     return opened.caching is None or not opened.caching.state & HANDLE
+
+
+Key = tuple[bytes, bytes]
+"""(ClientGuid, CreateGuid)."""
+
+
+class Replayable(NamedTuple):
+    """The answer to a replayed CREATE. An open has one until it is first used (Open.IsReplayEligible)."""
+
+    key: Key
+    response: CreateResponse
+    answers: list[RawContext]
+    """Contexts that do not change with time."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from smb3server.backends.base import Backend, Change, FileKey, Handle, OpenRequest, Path
 from smb3server.backends.name_rules import NameRules
-from smb3server.files import directory_leases
 from smb3server.files.file import File, FileTable
 from smb3server.files.notify import LOST
 from smb3server.state.objects import Open
@@ -107,7 +106,7 @@ class HostChanges:
     def _changed(self, watch: _Watch, change: Change) -> None:
         directory = self._table.find(watch.key)
         if directory is not None:
-            directory_leases.break_all(directory)
+            directory.break_directory_leases()
         rules, name = watch.backend.name_rules, change.path[-1:]
         for file in tuple(watch.files):
             if file is not directory and (change.action == LOST or _is_at(file, rules, name)):

@@ -21,15 +21,14 @@ from smb3server.backends.base import Backend, Handle, Path, User
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.signing import Signer
 from smb3server.files.caching import Lease, Oplock
-from smb3server.files.enumeration import Enumeration
 from smb3server.files.file import File
 from smb3server.files.notify import Watcher
+from smb3server.files.searches import Enumeration
 from smb3server.settings.server import Settings
 from smb3server.state.ceilings import Usage
-from smb3server.state.durable import Durability
+from smb3server.state.durable import Durability, Replayable
 from smb3server.state.life import ConnectionLife, change
 from smb3server.state.message_window import CommandSequenceWindow
-from smb3server.state.replayable import Replayable
 from smb3server.state.share import Share
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.header import Command, FileId

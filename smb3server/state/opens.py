@@ -14,7 +14,7 @@ from smb3server.backends.deferred import DeferredHandle
 from smb3server.files import write_times
 from smb3server.files.caching import WRITE
 from smb3server.files.file import File
-from smb3server.state import last_close
+from smb3server.state import deletions
 from smb3server.state.durable import Durability, HandleCounts, covers, may_come_back
 from smb3server.state.objects import Open
 from smb3server.state.ports import Persistence
@@ -183,7 +183,7 @@ class OpenTable:
         if file is not None and handle is not None:
             if file.write_time is not None and not lost:
                 settle_write_time(opened)
-            last_close.leave(file, opened)
+            deletions.leave(file, opened)
             if opened.delete_on_close and self.persistence is not None:
                 # The remaining opens must know, after a restart too, that the file is deleted with the last of them.
                 for other in file.opens:

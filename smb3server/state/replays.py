@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from smb3server.files.caching import Lease
+from smb3server.state.durable import Key, Replayable
 from smb3server.state.objects import Open, Session
-from smb3server.state.replayable import Key, Replayable
 from smb3server.wire.status import NtStatus, StatusError
 
 

@@ -13,10 +13,9 @@ from smb3server.backends.name_rules import WINDOWS
 from smb3server.commands.create.contexts import CreateContexts
 from smb3server.commands.create.opener import Opener
 from smb3server.files.caching import Lease, Oplock
-from smb3server.state.durable import Durability, covers, owner_of
+from smb3server.state.durable import Durability, Key, covers, owner_of
 from smb3server.state.objects import Open
 from smb3server.state.opens import OpenTable
-from smb3server.state.replayable import Key
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.create import CreateOptions, CreateRequest
 from smb3server.wire.oplock_break import OplockLevel

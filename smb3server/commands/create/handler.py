@@ -25,8 +25,8 @@ from smb3server.files.caching import Lease
 from smb3server.process.long_work import Steps
 from smb3server.state import file_events
 from smb3server.state.caller import caller_of
+from smb3server.state.durable import Key, Replayable
 from smb3server.state.objects import Open
-from smb3server.state.replayable import Key, Replayable
 from smb3server.state.server_state import ServerState
 from smb3server.state.share import ShareType
 from smb3server.wire import create_contexts as wire

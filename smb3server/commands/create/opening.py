@@ -31,8 +31,8 @@ from smb3server.commands.create.contexts import CreateContexts
 from smb3server.commands.create.opener import Opener
 from smb3server.files import symlinks
 from smb3server.files.caching import Lease
-from smb3server.files.delayed_write_times import DelayedWriteTime
 from smb3server.files.file import File, FileTable
+from smb3server.files.write_times import DelayedWriteTime
 from smb3server.state import change_reports, deletions
 from smb3server.state.durable import held_for_owner
 from smb3server.state.objects import Open

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from smb3server.commands.create.contexts import CreateContexts
 from smb3server.files.caching import LEVEL_STATES, Lease
+from smb3server.state.durable import Key
 from smb3server.state.objects import Open
-from smb3server.state.replayable import Key
 from smb3server.wire.create import Access
 from smb3server.wire.oplock_break import OplockLevel
 

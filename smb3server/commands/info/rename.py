@@ -17,8 +17,7 @@ from smb3server.backends.names import split_path
 from smb3server.commands.info import after_breaks
 from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest
-from smb3server.files import share_modes
-from smb3server.files.file import File, FileTable
+from smb3server.files.file import File, FileTable, conflicts
 from smb3server.state import change_reports, file_events
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
@@ -130,7 +129,7 @@ class _NameChange:
         (MS-FSA notes 183, 185; smb2.oplock.batch20, smb2.dirlease.rename_dst_parent). There is one exception: another
         client that watches the folder would otherwise keep everybody from renaming in it."""
         watches = opened.watcher is not None and opened.session is not self.opened.session
-        return share_modes.conflicts((opened,), _ADD_FILE, _SHARE_ALL if watches else _SHARE_DATA)
+        return conflicts((opened,), _ADD_FILE, _SHARE_ALL if watches else _SHARE_DATA)
 
     def existing(self, target: Path) -> FileInfo | None:
         """Return information about the target, or None if it does not exist."""
