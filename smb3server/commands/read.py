@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 
-from smb3server.commands.fsctl import pipe_turns
+from smb3server.commands.fsctl import pipe
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
 from smb3server.dispatch import rdma_transforms
 from smb3server.dispatch.chain import Frame
@@ -78,7 +78,7 @@ def read(request: TreeRequest) -> Response | Pending:
         # A short read is not possible. Linux: leaves the rest of its pages zero.
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if opened.pipe is not None:
-        return pipe_turns.read(request, opened, lambda: _read_pipe(opened, body))
+        return pipe.read(request, opened, lambda: _read_pipe(opened, body))
     reading = FileRead(request, body, opened, remote)
     if remote is None:
         connection.largest_inline = max(connection.largest_inline, body.length)

@@ -7,7 +7,7 @@ from functools import partial
 
 from smb3server.access import required
 from smb3server.backends.base import Handle
-from smb3server.commands.fsctl import pipe_turns
+from smb3server.commands.fsctl import pipe
 from smb3server.dispatch import rdma_transforms
 from smb3server.dispatch.data_channel import RemoteMemory, cancel, fail, memory_for_write
 from smb3server.dispatch.fast_lane import (
@@ -78,7 +78,7 @@ def _write_pipe(request: TreeRequest, opened: Open, data: memoryview) -> Respons
     if opened.pipe is None or not opened.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
     written = Response([WRITE_RESPONSE.pack(WriteResponse(byte_count=len(data)))])
-    return pipe_turns.write(request, opened, bytes(data), lambda: written)
+    return pipe.write(request, opened, bytes(data), lambda: written)
 
 
 def _check(opened: Open, offset: int, length: int) -> None:

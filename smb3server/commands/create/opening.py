@@ -26,9 +26,8 @@ from smb3server.backends.base import (
     Path,
     PathNotFound,
 )
-from smb3server.commands.create import replacing, sharing
-from smb3server.commands.create.contexts import CreateContexts
-from smb3server.commands.create.opener import Opener
+from smb3server.commands.create import sharing
+from smb3server.commands.create.contexts import CreateContexts, Opener
 from smb3server.files import symlinks
 from smb3server.files.caching import Lease
 from smb3server.files.file import File, FileTable
@@ -63,6 +62,8 @@ _MAXIMUM_ALLOWED, _READS = int(Access.MAXIMUM_ALLOWED), int(Access.READ_DATA | A
 _DACL = int(SecurityInformation.DACL)
 _ARCHIVE_OR_FOLDER = attr.ARCHIVE | attr.DIRECTORY
 _DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
+_SETTABLE = attr.SETTABLE & ~attr.SPARSE
+"""The attributes that a CREATE may set."""
 
 
 class _DeletedMeanwhileError(Exception):
@@ -167,7 +168,7 @@ class Opening:
     def _backend_request(
         self, disposition: Disposition, read: bool, write: bool, or_folder: bool = False
     ) -> OpenRequest:
-        attributes = self.body.file_attributes & replacing.SETTABLE
+        attributes = self.body.file_attributes & _SETTABLE
         if self.directory is not True:
             attributes |= attr.ARCHIVE
         options = self.body.create_options
@@ -510,19 +511,32 @@ class Opening:
 
     def _overwrite(self, handle: Handle) -> None:
         """Overwrite the file. If cutting it takes long, ``free`` and ``finish_overwriting`` are left to do."""
-        self.action = replacing.action_of(self.body.create_disposition)
+        superseded = self.body.create_disposition == CreateDisposition.SUPERSEDE
+        self.action = CreateAction.SUPERSEDED if superseded else CreateAction.OVERWRITTEN
         self.free = handle.shrinking(0)
         if self.free is None:
-            self.info = replacing.replace(handle, self.body.file_attributes, self.contexts.eas or ())
+            self._replace(handle)
 
     def finish_overwriting(self, opened: Open) -> None:
         """Complete an overwriting after a worker thread has called ``free``. The open was registered before that: a
         request that fails a check does not destroy the content, and no other open comes in between."""
         if opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
-        self.info = replacing.replace(opened.handle, self.body.file_attributes, self.contexts.eas or ())
+        self._replace(opened.handle)
         if change_reports.somebody_listens(opened):
             self._report(opened)
+
+    def _replace(self, handle: Handle) -> None:
+        """Truncate the file or stream to 0 bytes, and give it the attributes of the request. Other streams are kept.
+        Raises ``OSError``. [MS-FSA 2.1.5.1.2.1]"""
+        handle.truncate(0)
+        # A stream has no attributes of its own.
+        if not handle.stream:
+            handle.set_attributes(self.body.file_attributes & _SETTABLE | attr.ARCHIVE)
+            eas = self.contexts.eas or ()
+            if eas or handle.info().ea_size:
+                handle.set_eas(eas, replace=True)
+        self.info = handle.info()
 
     def _register(self, handle: Handle, file: File[Open], granted: int) -> Open:
         """Make the open, enter it into the tables and report what was created or overwritten."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from smb3server.access import required
 from smb3server.backends.base import Handle
-from smb3server.commands.fsctl.ioctl import Control
+from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.dispatch import waiting
 from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest
@@ -41,6 +41,7 @@ _COPY_BY_HAND = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EN
 """Errors of the store after which data is copied through memory."""
 
 
+@fsctl(Fsctl.SRV_REQUEST_RESUME_KEY)
 def request_resume_key(control: Control) -> bytes:
     """Return the resume key of the open, which names it until it is closed. [MS-SMB2 3.3.5.15.5]"""
     opened = control.open()
@@ -60,6 +61,8 @@ def _find_source(request: TreeRequest, key: bytes) -> Open:
     return source
 
 
+@fsctl(Fsctl.SRV_COPYCHUNK)
+@fsctl(Fsctl.SRV_COPYCHUNK_WRITE)
 def copy_chunk(control: Control) -> Response | Pending:
     """Copy chunks from the source with the given resume key to the open. [MS-SMB2 3.3.5.15.6]"""
     opened = control.open()
@@ -214,6 +217,8 @@ class _Clone(NamedTuple):
     length: int
 
 
+@fsctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE)
+@fsctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX)
 def duplicate_extents(control: Control) -> bytes | Response | Pending:
     """Clone clusters of one file into another. [MS-FSA 2.1.5.10.4]
 

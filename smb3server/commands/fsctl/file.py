@@ -1,4 +1,4 @@
-"""FSCTLs on files: sparse files, ranges, reparse points, object ids. [MS-FSA 2.1.5.10]"""
+"""FSCTLs on files: sparse files, ranges, reparse points, object ids, compression. [MS-FSA 2.1.5.10]"""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from smb3server.access import required
 from smb3server.backends.base import Handle
-from smb3server.commands.fsctl.copy_chunk import copy_chunk, duplicate_extents, request_resume_key
 from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.commands.info.fs_levels import volume_object_id
 from smb3server.commands.info.set_info import report
@@ -23,6 +22,7 @@ from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
+from smb3server.wire.fsctl import CompressionFormat
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -332,8 +332,37 @@ def is_pathname_valid(control: Control) -> bytes:
     return b""
 
 
-fsctl(Fsctl.SRV_REQUEST_RESUME_KEY)(request_resume_key)
-fsctl(Fsctl.SRV_COPYCHUNK)(copy_chunk)
-fsctl(Fsctl.SRV_COPYCHUNK_WRITE)(copy_chunk)
-fsctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE)(duplicate_extents)
-fsctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX)(duplicate_extents)
+_COMPRESSION = struct.Struct("<H")
+
+
+@fsctl(Fsctl.GET_COMPRESSION)
+def get_compression(control: Control) -> bytes:
+    """Return whether the file is compressed. The format is reported as LZNT1, which clients know; the file system
+    chooses the real one. [MS-FSA 2.1.5.10.9]"""
+    opened = control.open()
+    compressed = handle_of(opened).info().attributes & attr.COMPRESSED
+    if control.max_output < _COMPRESSION.size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    return _COMPRESSION.pack(CompressionFormat.LZNT1 if compressed else CompressionFormat.NONE)
+
+
+@fsctl(Fsctl.SET_COMPRESSION)
+def set_compression(control: Control) -> bytes:
+    """Compress the file or not. [MS-FSA 2.1.5.10.29]"""
+    opened = control.open()
+    data = control.data
+    handle = handle_of(opened)
+    if len(data) < _COMPRESSION.size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    required.check(opened.granted_access, required.FSCTL[control.code])
+    (requested,) = _COMPRESSION.unpack_from(data)
+    if requested not in tuple(CompressionFormat):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    backend = opened.store
+    if backend is None or not backend.supports_compression:
+        if requested != CompressionFormat.NONE:
+            raise StatusError(NtStatus.NOT_SUPPORTED)
+        return b""
+    handle.set_compressed(requested != CompressionFormat.NONE)
+    report(opened, NotifyFilter.ATTRIBUTES)
+    return b""

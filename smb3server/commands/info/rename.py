@@ -14,7 +14,7 @@ from smb3server.access.caller import Caller
 from smb3server.backends.base import Backend, FileInfo, Path
 from smb3server.backends.name_rules import same_stream
 from smb3server.backends.names import split_path
-from smb3server.commands.info import after_breaks
+from smb3server.commands.info import waits
 from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest
 from smb3server.files.file import File, FileTable, conflicts
@@ -61,7 +61,7 @@ class _NameChange:
             self._try()
             return done()
 
-        return after_breaks.change(self.request, self.opened, attempt)
+        return waits.change(self.request, self.opened, attempt)
 
     def prepare(self) -> Awaitable[None] | None:
         """Return work to be done before the attempt, in several turns, or None."""
@@ -163,7 +163,7 @@ class _NameChange:
 
     def break_handles(self, *files: File[Open]) -> None:
         """Break the handle caching of others. Raises ``MustWait`` if this needs an acknowledgment."""
-        after_breaks.break_handles(self.opened, files)
+        waits.break_handles(self.opened, files)
 
 
 class Rename(_NameChange):

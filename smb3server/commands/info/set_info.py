@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from smb3server.access import required
 from smb3server.access.of_handle import set_security
-from smb3server.commands.info import after_breaks
+from smb3server.commands.info import waits
 from smb3server.commands.info.file_levels import MODE_BITS
 from smb3server.commands.info.rename import Link, Rename
-from smb3server.commands.info.truncate import cut
+from smb3server.commands.info.waits import cut
 from smb3server.dispatch.long_work import run_steps
 from smb3server.dispatch.lookup import find_open, handle_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
@@ -200,7 +200,7 @@ def _set_disposition(request: TreeRequest, opened: Open, delete: bool, flags: in
         check_deletable(opened, bool(flags & DispositionFlags.IGNORE_READONLY_ATTRIBUTE))
         caller = caller_of(opened.session, opened.tree, request.server.accounts)
         deletions.prepare_to_keep(opened.tree, handle_of(opened), caller)
-        after_breaks.break_handles(opened, [file])
+        waits.break_handles(opened, [file])
         before = deletions.of_open(opened)
         deletions.mark(opened, bool(flags & DispositionFlags.POSIX_SEMANTICS))
         _store_deletion(request, opened, None, before)
@@ -208,7 +208,7 @@ def _set_disposition(request: TreeRequest, opened: Open, delete: bool, flags: in
             opened.tree.share.notify.directory_deleted(handle_of(opened).path)
         return done()
 
-    return after_breaks.change(request, opened, mark)
+    return waits.change(request, opened, mark)
 
 
 def _store_deletion(request: TreeRequest, opened: Open, on_close: bool | None, pending: bool | None) -> None:
@@ -399,7 +399,7 @@ def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data
     descriptor = bytes(data)
 
     def set_it() -> Response:
-        after_breaks.break_handles(opened, [file])
+        waits.break_handles(opened, [file])
         caller, keep = caller_of(opened.session, tree, accounts), tree.share.keep_inherited_flag
         set_security(handle_of(opened), which, memoryview(descriptor), caller, accounts, keep_inherited_flag=keep)
         if tree.share.audit is not None:
@@ -407,4 +407,4 @@ def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data
         report(opened, NotifyFilter.SECURITY, entry=False)
         return done()
 
-    return after_breaks.change(request, opened, set_it)
+    return waits.change(request, opened, set_it)
