@@ -4,7 +4,6 @@ Belongs here: caching rights, locks, share modes, notifications and times of a f
 an owner of a lock or a lease is a type parameter or a Protocol. Stores are in ``backends``.
 
 Reading order: ``file`` (one file, its share modes, and the table of all files) -> ``caching`` (oplocks, leases) ->
-``range_index`` and ``locks`` (byte-range locks) -> ``host_locks`` (byte-range locks that programs of the host see) ->
-``searches`` -> ``notify`` (change notification) -> ``write_times`` -> ``flushes`` and ``symlinks`` ->
-``recycling`` (where deleted files are kept).
+``locks`` (byte-range locks) -> ``host_locks`` (those that programs of the host see) -> ``searches`` -> ``notify``
+(change notification) -> ``write_times`` -> ``flushes`` and ``symlinks`` -> ``recycling`` (where deleted files go).
 """

@@ -150,10 +150,9 @@ class Watcher:
             self._size += encoded_notification_size(notification.name)
             self._queue.append(notification)
         if self._size > self.limit:
-            self._overflow = True
-            self._queue.clear()
-            self._size = 0
-        self._flush()
+            self.lost()
+        else:
+            self._flush()
 
     def own_change(self, key: Key, action: int) -> None:
         """Note a change by the server, so that the store's report of it is ignored."""

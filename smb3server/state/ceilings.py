@@ -13,27 +13,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from smb3server.access.identity import Identity
 from smb3server.settings.server import Settings
 from smb3server.wire.status import NtStatus, StatusError
 
 GUESTS = "\0guests"
 LEAST = 16
 """Connections and opens that a user may have independently of other users, as far as there are any."""
-
-
-class Who(Protocol):
-    """The fields that distinguish users (``access.identity.Identity``)."""
-
-    @property
-    def guest(self) -> bool: ...
-
-    @property
-    def anonymous(self) -> bool: ...
-
-    @property
-    def name(self) -> str: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +83,7 @@ class Ceilings:
         self._settings = settings
         self._users: dict[str, Usage] = {}
 
-    def of(self, who: Who | None) -> Usage:
+    def of(self, who: Identity | None) -> Usage:
         """Return the usage of a user. None counts as a guest."""
         if who is None or who.guest or who.anonymous:
             return self.of_name(GUESTS)

@@ -7,10 +7,10 @@ ones also outlive the server (``persistence``). [MS-SMB2 3.3.7.1 (loss of the co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from smb3server.access.identity import Identity
-from smb3server.files.caching import HANDLE, Timer
+from smb3server.files.caching import HANDLE, Holder, Timer
 from smb3server.wire.create import CreateResponse
 from smb3server.wire.create_contexts import RawContext
 
@@ -60,49 +60,16 @@ class Durability:
             timer.cancel()
 
 
-class Rights(Protocol):
-    """What this module needs of an oplock or lease."""
-
-    state: int
-    breaking: bool
-
-
-class DurableOpen(Protocol):
-    """What this module needs of an open."""
-
-    @property
-    def durable(self) -> Durability | None: ...
-
-    @property
-    def caching(self) -> Rights | None: ...
-
-
 def owner_of(identity: Identity | None) -> str:
     """Return Open.DurableOwner for a user."""
     return identity.owner if identity is not None else ""
 
 
-def covers(holder: Rights | None) -> bool:
+def covers(holder: Holder[Any] | None) -> bool:
     """Return whether caching rights make an open durable: a batch oplock or handle caching.
 
     Without one of these, no break would ask the client to close the open for another opener."""
     return holder is not None and not holder.breaking and bool(holder.state & HANDLE)
-
-
-def may_come_back(opened: DurableOpen) -> bool:
-    """Return whether the client of an open is away, and the open stays until the client comes back or its time is
-    up."""
-    durable = opened.durable
-    return durable is not None and durable.disconnected and (durable.persistent or durable.resilient)
-
-
-def held_for_owner(opened: DurableOpen) -> bool:
-    """Return whether an open is persistent, its client is away, and it has no handle caching that a break could take
-    back. [MS-SMB2 3.3.5.9]"""
-    durable = opened.durable
-    if durable is None or not durable.persistent or not durable.disconnected:
-        return False
-    return opened.caching is None or not opened.caching.state & HANDLE
 
 
 Key = tuple[bytes, bytes]

@@ -20,7 +20,7 @@ from smb3server.auth.acceptor import Acceptor
 from smb3server.backends.base import Backend, Handle, Path, User
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.signing import Signer
-from smb3server.files.caching import Lease, Oplock
+from smb3server.files.caching import HANDLE, Lease, Oplock
 from smb3server.files.file import File
 from smb3server.files.notify import Watcher
 from smb3server.files.searches import Enumeration
@@ -498,6 +498,21 @@ class Open:
     def is_dormant(self) -> bool:
         """Whether it takes no descriptor, because its client has not come back since it was restored."""
         return self.handle is not None and self.handle.dormant
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether its client is away, and it stays until the client comes back or its time is up."""
+        durable = self.durable
+        return durable is not None and durable.disconnected and (durable.persistent or durable.resilient)
+
+    @property
+    def is_held_for_owner(self) -> bool:
+        """Whether it is persistent, its client is away, and it has no handle caching that a break could take back.
+        [MS-SMB2 3.3.5.9]"""
+        durable = self.durable
+        if durable is None or not durable.persistent or not durable.disconnected:
+            return False
+        return self.caching is None or not self.caching.state & HANDLE
 
     def use_handle(self, handle: Handle) -> None:
         """Set the handle, and its descriptor if the open has one."""

@@ -15,7 +15,7 @@ from smb3server.files import write_times
 from smb3server.files.caching import WRITE
 from smb3server.files.file import File
 from smb3server.state import deletions
-from smb3server.state.durable import Durability, HandleCounts, covers, may_come_back
+from smb3server.state.durable import Durability, HandleCounts, covers
 from smb3server.state.objects import Open
 from smb3server.state.ports import Persistence
 from smb3server.state.replays import Replays
@@ -247,7 +247,7 @@ class OpenTable:
     def close_if_disconnected(self, opened: Open) -> None:
         """Close a durable open whose client is away and cannot be notified of a break, unless it is resilient or
         persistent. [MS-SMB2 3.3.4.6, 3.3.4.7]"""
-        if opened.durable is not None and opened.durable.disconnected and not may_come_back(opened):
+        if opened.durable is not None and opened.durable.disconnected and not opened.may_come_back:
             self.close(opened)
 
     def close_gone(self, file: File[Open] | None) -> None:

@@ -92,7 +92,7 @@ def create(request: TreeRequest) -> Response | Pending:
         if (before := KINDS[context].before) is not None:
             before(opening, asked.others[context])
     # If an oplock break delays the request, the client gets an interim response at once, as from Windows.
-    attempt = partial(_attempt, request, server, opening)
+    attempt = partial(_attempt, request, opening)
     key = durable.key_of(connection.client_guid, asked)
     begin = partial(_may_come_again, opening, key) if key is not None else None
     return retry(request, attempt, _AT_ONCE, begin)
@@ -141,9 +141,7 @@ def _opening(
         asked,
         *checked,
         backend,
-        server.file_table,
-        server.opens,
-        server.accounts,
+        server,
         asked.lease if body.requested_oplock_level == _LEASE else None,
     )
 
@@ -183,12 +181,12 @@ def _answer_again(
 
 def _may_come_again(opening: Opening, key: Key, pending: Pending) -> Callable[[], None]:
     """Enter a CREATE that waits, so that a replay of it gets FILE_NOT_AVAILABLE. Return a function that ends this."""
-    replays = opening.opens.replays
+    replays = opening.server.opens.replays
     replays.wait(key, pending, opening.opener.session)
     return partial(replays.done, key)
 
 
-def _attempt(request: TreeRequest, server: ServerState, opening: Opening) -> Response | Coroutine[Any, Any, Response]:
+def _attempt(request: TreeRequest, opening: Opening) -> Response | Coroutine[Any, Any, Response]:
     """Open the file. Return the response, or a coroutine that makes it if work is left for a worker thread. If that
     fails, the open is closed and a new file is removed. Raises the errors of ``Opening.attempt``."""
     opened = opening.attempt()
@@ -201,16 +199,14 @@ def _attempt(request: TreeRequest, server: ServerState, opening: Opening) -> Res
             if steps is None:
                 if size is not None and opened.handle is not None:
                     opening.info = opened.handle.info()
-                return _respond(server, opening, opened)
+                return _respond(opening, opened)
     except BaseException:
         _take_back(opening, opened)
         raise
-    return _finish_slowly(request, server, opening, opened, steps)
+    return _finish_slowly(request, opening, opened, steps)
 
 
-async def _finish_slowly(
-    request: TreeRequest, server: ServerState, opening: Opening, opened: Open, steps: Steps | None
-) -> Response:
+async def _finish_slowly(request: TreeRequest, opening: Opening, opened: Open, steps: Steps | None) -> Response:
     """Do the rest of the work on a worker thread, and return the response. Until then the open is in the tables, and
     its client does not know of it."""
     try:
@@ -224,7 +220,7 @@ async def _finish_slowly(
         if opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
         opening.info = opened.handle.info()
-        return _respond(server, opening, opened)
+        return _respond(opening, opened)
     except BaseException:
         _take_back(opening, opened)
         raise
@@ -246,13 +242,13 @@ def _take_back(opening: Opening, opened: Open) -> None:
     if opening.action == CreateAction.CREATED and opened.handle is not None:
         with contextlib.suppress(OSError):
             opening.undo_creation(opened.handle)
-    opening.opens.close(opened)
+    opening.server.opens.close(opened)
 
 
-def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
+def _respond(opening: Opening, opened: Open) -> Response:
     """Grant caching rights and durability, store a persistent open, and return the response."""
-    asked, opener, opens = opening.contexts, opening.opener, opening.opens
-    level, more = _grant_caching(server, opening, opened)
+    asked, opener, opens = opening.contexts, opening.opener, opening.server.opens
+    level, more = _grant_caching(opening, opened)
     for context in asked.others:
         if (after := KINDS[context].after) is not None:
             after(opening, opened, asked.others[context])
@@ -275,7 +271,7 @@ def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id, fresh=fresh)
 
 
-def _grant_caching(server: ServerState, opening: Opening, opened: Open) -> tuple[int, list[wire.RawContext]]:
+def _grant_caching(opening: Opening, opened: Open) -> tuple[int, list[wire.RawContext]]:
     """Grant an oplock or a lease. Return the OplockLevel of the response, and its lease context if there is one."""
     wanted, opener = opening.lease, opening.opener
     more: list[wire.RawContext] = []
@@ -284,7 +280,7 @@ def _grant_caching(server: ServerState, opening: Opening, opened: Open) -> tuple
         if level != _NO_OPLOCK:
             level = sharing.grant_oplock(opened, level)
     elif opened.is_directory and not sharing.may_lease_directories(
-        wanted, opener.dialect, server.settings.directory_leases
+        wanted, opener.dialect, opening.server.settings.directory_leases
     ):
         level = OplockLevel.NONE
     else:
@@ -293,14 +289,14 @@ def _grant_caching(server: ServerState, opening: Opening, opened: Open) -> tuple
         if context is not None:
             more.append(context)
     if opened.caching is not None and opened.caching.state:
-        server.host_changes.cover(opened)
+        opening.server.host_changes.cover(opened)
     return level, more
 
 
 def _store(opening: Opening, opened: Open) -> None:
     """Begin to store a persistent open. The dispatcher holds the response until the open, and the name of a new file,
     are on stable storage."""
-    handle, persistence = opened.handle, opening.opens.persistence
+    handle, persistence = opened.handle, opening.server.opens.persistence
     if persistence is None or handle is None:
         return
     created = opening.action == CreateAction.CREATED
@@ -331,7 +327,7 @@ def _respond_again(opening: Opening, opened: Open, replayed: Key | None = None) 
         more.append(durable.response_v2(opened.durable))
     fields, answers = describe(opening, opened, opened.handle.info(), durable.oplock_level(opened))
     if replayed is not None:
-        opening.opens.replays.remember(opened, Replayable(replayed, fields, answers))
+        opening.server.opens.replays.remember(opened, Replayable(replayed, fields, answers))
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
 
 

@@ -18,6 +18,7 @@ from smb3server.backends.base import (
     Described,
     Disposition,
     FileInfo,
+    FileKey,
     FolderNotRead,
     Handle,
     Kind,
@@ -30,12 +31,11 @@ from smb3server.commands.create import sharing
 from smb3server.commands.create.contexts import CreateContexts, Opener
 from smb3server.files import symlinks
 from smb3server.files.caching import Lease
-from smb3server.files.file import File, FileTable
+from smb3server.files.file import File
 from smb3server.files.write_times import DelayedWriteTime
 from smb3server.state import change_reports, deletions
-from smb3server.state.durable import held_for_owner
 from smb3server.state.objects import Open
-from smb3server.state.opens import OpenTable
+from smb3server.state.server_state import ServerState
 from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
@@ -83,9 +83,7 @@ class Opening:
     directory: bool | None
     """As ``checks.Checked.directory``."""
     backend: Backend
-    files: FileTable[Open]
-    opens: OpenTable
-    accounts: of_handle.HostUsers
+    server: ServerState
     lease: wire.Lease | wire.LeaseV2 | None
     """The requested lease, if the requested oplock level is that of a lease. [MS-SMB2 3.3.5.9.8, 3.3.5.9.11]"""
 
@@ -150,7 +148,7 @@ class Opening:
         """Remove what ``handle`` created, including a file that was made for its stream. Raises ``OSError``.
 
         Do nothing if another node may be serving the share by now: its clients may have opened and written the file."""
-        if self.opens.has_lost(self.opener.tree.share):
+        if self.server.opens.has_lost(self.opener.tree.share):
             return
         if handle.created:
             handle.unlink()
@@ -220,7 +218,7 @@ class Opening:
             raise StatusError(self._collision()) from None
         except (NotADirectoryError, IsADirectoryError):
             # The file exists, and is a directory instead of a file or the other way round.
-            if disposition is _CREATE and self._exists():
+            if disposition is _CREATE and self._key() is not None:
                 raise StatusError(self._collision()) from None
             raise
 
@@ -298,10 +296,10 @@ class Opening:
         try:
             decide.check_addition(caller.rights_in(found), directory)
         except StatusError:
-            if self.body.create_disposition == CreateDisposition.CREATE and self._exists():
+            if self.body.create_disposition == CreateDisposition.CREATE and self._key() is not None:
                 raise StatusError(self._collision()) from None
             raise
-        above = self.files.find(folder.key)
+        above = self.server.file_table.find(folder.key)
         if above is not None and above.delete_pending:
             raise StatusError(NtStatus.DELETE_PENDING)
         given = self.contexts.security_descriptor
@@ -362,24 +360,19 @@ class Opening:
         """Return the attributes that restrict access. Those of a folder do not."""
         return 0 if handle.kind is _FOLDER else info.attributes
 
-    def _exists(self) -> bool:
-        """Return whether something has the name."""
+    def _key(self) -> FileKey | None:
+        """Return the key of what has the name. None means that nothing has it."""
         try:
-            self.backend.stat(self.path, self.opener.caller.user)
+            return self.backend.stat(self.path, self.opener.caller.user).key
         except FolderNotRead:
             raise
         except OSError:
-            return False
-        return True
+            return None
 
     def _collision(self) -> NtStatus:
         """Return the status for creating what exists: DELETE_PENDING if it is about to be deleted."""
-        try:
-            file = self.files.find(self.backend.stat(self.path, self.opener.caller.user).key, self.stream)
-        except FolderNotRead:
-            raise
-        except OSError:
-            file = None
+        key = self._key()
+        file = self.server.file_table.find(key, self.stream) if key is not None else None
         if file is None or not deletions.is_pending(file, self.backend, self.path):
             return NtStatus.OBJECT_NAME_COLLISION
         sharing.wait_for_deletion(file, self._own_lease())
@@ -392,9 +385,9 @@ class Opening:
         self.info = info = found.info
         if info.reparse_tag == attr.TAG_SYMLINK and self._follow and not handle.created:
             raise symlinks.stopped(handle, ())
-        if self.opens.dormant:
-            self.opens.close_gone(self.files.find(handle.key, self.stream))
-        file = self.files.get(handle.key, self.stream)
+        if self.server.opens.dormant:
+            self.server.opens.close_gone(self.server.file_table.find(handle.key, self.stream))
+        file = self.server.file_table.get(handle.key, self.stream)
         try:
             own = self._own_lease() if self.lease is not None else None
             if own is not None and own.caching is not file.caching:
@@ -412,7 +405,7 @@ class Opening:
             return self._register(handle, file, granted)
         finally:
             if not file.opens:
-                self.files.release(file)
+                self.server.file_table.release(file)
 
     def may_read(self, handle: Handle) -> bool:
         """Return whether the user's maximal access to an open file includes GENERIC_READ."""
@@ -433,22 +426,18 @@ class Opening:
                 raise _DeletedMeanwhileError
             granted = decide.grant_new_file(self.wanted, self._maximal, found.info.attributes)
             if self.wanted.deletes:
-                self._prepare_deletion(handle)
+                deletions.prepare_to_keep(self.opener.tree, handle, self.opener.caller)
             return granted
         if self._base_pending(handle):
             raise StatusError(NtStatus.DELETE_PENDING)
         return decide.grant_new_stream(self.wanted, self._maximal, self._attributes_of(handle, found.info))
-
-    def _prepare_deletion(self, handle: Handle) -> None:
-        """Refuse an open that will delete the file at its close, if the file has to be kept and cannot be."""
-        deletions.prepare_to_keep(self.opener.tree, handle, self.opener.caller)
 
     def _settle_new(self, handle: Handle, info: FileInfo) -> None:
         """Apply the descriptor of a new file to the host's rights, and remove an inherited compression if that was
         requested."""
         if self._has_dacl and handle.file_created:
             descriptor = of_handle.current_descriptor(handle)
-            of_handle.to_host(handle, descriptor, _DACL, self.opener.caller, self.accounts)
+            of_handle.to_host(handle, descriptor, _DACL, self.opener.caller, self.server.accounts)
             self.settled = True
         if self.body.create_options & CreateOptions.NO_COMPRESSION and info.attributes & attr.COMPRESSED:
             # The file has inherited it from the directory.
@@ -472,8 +461,8 @@ class Opening:
         granted = decide.grant_existing(wanted, self._maximal, attributes)
         if wanted.deletes:
             handle.check_unlink()
-            self._prepare_deletion(handle)
-        if file.opens and self.opener.dialect >= _SMB_3_0 and any(map(held_for_owner, file.opens)):
+            deletions.prepare_to_keep(self.opener.tree, handle, self.opener.caller)
+        if file.opens and self.opener.dialect >= _SMB_3_0 and any(opened.is_held_for_owner for opened in file.opens):
             # 3.3.5.9: no client could be asked to release it.
             raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
         opens = len(file.opens)
@@ -484,7 +473,7 @@ class Opening:
 
     def _base_pending(self, handle: Handle) -> bool:
         """Return whether the file of this stream is about to be deleted."""
-        return self._is_doomed(self.files.find(handle.key), handle)
+        return self._is_doomed(self.server.file_table.find(handle.key), handle)
 
     def _is_pending(self, file: File[Open], handle: Handle) -> bool:
         """Return whether the file, or the stream, is about to be deleted."""
@@ -507,7 +496,7 @@ class Opening:
         """Return the existing lease with the key that the request names."""
         if self.lease is None:
             return None
-        return self.files.leases.find(self.opener.client_guid, self.lease.lease_key)
+        return self.server.file_table.leases.find(self.opener.client_guid, self.lease.lease_key)
 
     def _overwrite(self, handle: Handle) -> None:
         """Overwrite the file. If cutting it takes long, ``free`` and ``finish_overwriting`` are left to do."""
@@ -542,7 +531,7 @@ class Opening:
         """Make the open, enter it into the tables and report what was created or overwritten."""
         body, opener = self.body, self.opener
         opened = Open(
-            self.opens.new_file_id(),
+            self.server.opens.new_file_id(),
             opener.session,
             opener.tree,
             self.path,
@@ -565,7 +554,7 @@ class Opening:
         if isinstance(lease, wire.LeaseV2) and lease.flags & wire.LeaseFlags.PARENT_LEASE_KEY_SET:
             opened.parent_lease_key = lease.parent_lease_key
         file.opens.append(opened)
-        self.opens.add(opened)
+        self.server.opens.add(opened)
         if file.write_time is not None:
             if self.action is not _OPENED:
                 file.write_time.changing(opened)

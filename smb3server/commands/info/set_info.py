@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from smb3server.access import required
 from smb3server.access.of_handle import set_security
+from smb3server.backends.base import Handle
 from smb3server.commands.info import waits
 from smb3server.commands.info.file_levels import MODE_BITS
 from smb3server.commands.info.rename import Link, Rename
@@ -244,18 +245,23 @@ def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
         raise StatusError(NtStatus.DIRECTORY_NOT_EMPTY)
 
 
-def _size_allowed(opened: Open, size: int) -> None:
+def _before_resizing(opened: Open, size: int) -> tuple[Handle, int]:
+    """Check a new size, and break the caching rights of others. Return the handle and the present end of file. Raises
+    ``StatusError``."""
     if size < 0 or opened.is_directory:
         raise StatusError(NtStatus.INVALID_PARAMETER)
+    handle = handle_of(opened)
+    before = handle.info().end_of_file
+    if opened.file is not None:
+        opened.file.data_changes(opened.caching)
+        write_times.changing(opened)
+    return handle, before
 
 
 def _end_of_file(request: TreeRequest, opened: Open, data: memoryview) -> Pending | None:
     """Set the end of file. [MS-FSA 2.1.5.15.5]"""
     size = wire.END_OF_FILE.unpack(data).end_of_file
-    _size_allowed(opened, size)
-    handle = handle_of(opened)
-    before = handle.info().end_of_file
-    _data_changes(opened)
+    handle, before = _before_resizing(opened, size)
 
     def finish() -> None:
         handle.truncate(size)
@@ -268,10 +274,7 @@ def _end_of_file(request: TreeRequest, opened: Open, data: memoryview) -> Pendin
 def _allocation(request: TreeRequest, opened: Open, data: memoryview) -> Pending | None:
     """Set the allocation size. If it is below the end of file, truncate the file. [MS-FSA 2.1.5.15.1]"""
     size = wire.ALLOCATION.unpack(data).allocation_size
-    _size_allowed(opened, size)
-    handle = handle_of(opened)
-    before = handle.info().end_of_file
-    _data_changes(opened)
+    handle, before = _before_resizing(opened, size)
 
     def reserved() -> Response:
         _report_size(opened, changed=False)
@@ -299,17 +302,6 @@ def _report_size(opened: Open, changed: bool) -> None:
         stream = handle_of(opened).stream
         which = NotifyFilter.STREAM_SIZE if stream else NotifyFilter.SIZE | NotifyFilter.LAST_WRITE
     report(opened, which)
-
-
-def _data_changes(opened: Open) -> None:
-    if opened.file is not None:
-        opened.file.data_changes(opened.caching)
-        write_times.changing(opened)
-
-
-def _valid_data_length(request: TreeRequest, opened: Open, data: memoryview) -> None:
-    """Refuse the request, which needs SeManageVolumePrivilege. No user has it here. [MS-FSA 2.1.5.15.17]"""
-    raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
 
 
 def _position(request: TreeRequest, opened: Open, data: memoryview) -> None:
@@ -352,30 +344,29 @@ def _full_ea(request: TreeRequest, opened: Open, data: memoryview) -> None:
         report(opened, NotifyFilter.EA, entry=False)
 
 
-def _rename(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
-    return Rename(request, opened, wire.decode_rename(data)).start(done)
+def _name_change(kind: type[Rename | Link], extended: bool = False) -> SetLevel:
+    """Return a level that gives a file another name, or one more."""
+
+    def apply(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
+        return kind(request, opened, wire.decode_rename(data, extended=extended)).start(done)
+
+    return SetLevel(apply, 20)
 
 
-def _rename_ex(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
-    return Rename(request, opened, wire.decode_rename(data, extended=True)).start(done)
+def _refused(status: NtStatus) -> SetLevel:
+    """Return a level that no file takes."""
 
+    def apply(request: TreeRequest, opened: Open, data: memoryview) -> SetResult:
+        raise StatusError(status)
 
-def _link(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
-    return Link(request, opened, wire.decode_rename(data)).start(done)
+    return SetLevel(apply, 8)
 
-
-def _pipe(request: TreeRequest, opened: Open, data: memoryview) -> None:
-    """Refuse the request, which is for pipes only. [MS-FSCC 2.4.29]"""
-    raise StatusError(NtStatus.INVALID_PARAMETER)
-
-
-_RENAME_SIZE = 20
 
 _LEVELS: dict[int, SetLevel] = {
     FileInfoClass.BASIC: SetLevel(_basic, wire.BASIC.size),
-    FileInfoClass.RENAME: SetLevel(_rename, _RENAME_SIZE),
-    FileInfoClass.RENAME_EX: SetLevel(_rename_ex, _RENAME_SIZE),
-    FileInfoClass.LINK: SetLevel(_link, _RENAME_SIZE),
+    FileInfoClass.RENAME: _name_change(Rename),
+    FileInfoClass.RENAME_EX: _name_change(Rename, extended=True),
+    FileInfoClass.LINK: _name_change(Link),
     FileInfoClass.DISPOSITION: SetLevel(_disposition, 1),
     FileInfoClass.DISPOSITION_EX: SetLevel(_disposition_ex, 4),
     FileInfoClass.POSITION: SetLevel(_position, 8),
@@ -383,8 +374,10 @@ _LEVELS: dict[int, SetLevel] = {
     FileInfoClass.MODE: SetLevel(_mode, 4),
     FileInfoClass.ALLOCATION: SetLevel(_allocation, 8),
     FileInfoClass.END_OF_FILE: SetLevel(_end_of_file, 8),
-    FileInfoClass.VALID_DATA_LENGTH: SetLevel(_valid_data_length, 8),
-    FileInfoClass.PIPE: SetLevel(_pipe, 8),
+    # It needs SeManageVolumePrivilege, which no user has here. [MS-FSA 2.1.5.15.17]
+    FileInfoClass.VALID_DATA_LENGTH: _refused(NtStatus.PRIVILEGE_NOT_HELD),
+    # It is for pipes only. [MS-FSCC 2.4.29]
+    FileInfoClass.PIPE: _refused(NtStatus.INVALID_PARAMETER),
 }
 
 
