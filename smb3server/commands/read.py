@@ -199,8 +199,7 @@ class FileRead:
     def _send_protected(
         self, remote: RemoteMemory, transform: Transform, buffer: PooledBuffer, data: memoryview
     ) -> Pending:
-        """Encrypt or sign data, send it to the peer, and answer with what the client needs to check it. [MS-SMB2
-        3.3.5.12]"""
+        """Encrypt or sign data, send it, and answer with what the client needs to check it. [MS-SMB2 3.3.5.12]"""
         pending = self._pend()
 
         def protected(outcome: bytes | Exception) -> None:
@@ -295,8 +294,7 @@ class FileRead:
 
 
 def _fixed_for_peer(count: int) -> bytes:
-    """Return the response to a READ whose data goes by RDMA. The peer receives it after the data has been placed, so it
-    need not wait for that."""
+    """Return the response to a READ by RDMA. The peer gets it after the data, and need not wait for that."""
     # Linux 6.12: reads these 16 bytes of body and takes a 17th for the start of the next message.
     return _FIXED(17, READ_DATA_OFFSET, 0, 0, count, 0)
 
@@ -329,8 +327,7 @@ def _read_cached(opened: Open, view: memoryview, offset: int) -> int:
 def _look(
     connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
 ) -> Found | None:
-    """Return what answers a READ of a file that ``read`` would not refuse: of a few kilobytes in the message, or of any
-    length by RDMA."""
+    """Return what answers a READ that ``read`` would not refuse: a few kilobytes inline, or any length by RDMA."""
     if len(message) < TAIL:
         return None
     size, _, _, length, offset, persistent, volatile, minimum, channel, _, info_offset, info_length = (

@@ -188,8 +188,7 @@ def _step(request: Request, session: Session, body: SessionSetupRequest, token: 
 
 @dataclass(eq=False)
 class _Postponed:
-    """A logon whose token is processed later, because too many logons to its account or from its address have
-    failed."""
+    """A logon whose token is processed later, as too many logons to its account or from its address have failed."""
 
     request: Request
     session: Session
@@ -260,8 +259,7 @@ def _response(token: bytes, flags: int, status: int) -> Response:
 
 
 def _complete(request: Request, session: Session, body: SessionSetupRequest) -> int:
-    """Make the session or the channel valid for the authenticated user. Return SessionFlags of the response. Raises
-    ``StatusError``."""
+    """Make the session or the channel valid. Return SessionFlags of the response. Raises ``StatusError``."""
     connection = request.connection
     acceptor = connection.acceptors[session.session_id]
     identity = acceptor.identity

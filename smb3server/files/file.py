@@ -17,8 +17,7 @@ from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.upcase import upcase
 
 STAT_ACCESS = int(Access.READ_ATTRIBUTES | Access.WRITE_ATTRIBUTES | Access.SYNCHRONIZE)
-"""An open with no more access than this neither breaks oplocks nor prevents that they are granted. [MS-FSA
-2.1.5.1.2]"""
+"""An open with no more access than this neither breaks oplocks nor hinders their grant. [MS-FSA 2.1.5.1.2]"""
 LEASE_STAT_ACCESS = STAT_ACCESS | int(Access.READ_CONTROL)
 _READS, _WRITES = int(Access.READ_DATA | Access.EXECUTE), int(Access.WRITE_DATA | Access.APPEND_DATA)
 _DELETE = int(Access.DELETE)
@@ -87,8 +86,7 @@ def _denied(access: int, share: int) -> bool:
 
 
 def conflicts(opens: Iterable[Sharer], access: int, share: int) -> bool:
-    """Return whether an open with ``access`` and ``share`` and one of ``opens`` exclude each other. [MS-FSA
-    2.1.5.1.2.2]"""
+    """Return whether an open with ``access`` and ``share`` conflicts with one of ``opens``. [MS-FSA 2.1.5.1.2.2]"""
     if not access & _SHARED:
         return False
     return any(

@@ -153,8 +153,7 @@ class RangeIndex(Generic[Owner]):
 
 @dataclass(slots=True, eq=False)
 class Waiter(Generic[Owner]):
-    """A blocking lock request that waits. One of the callbacks is called, in a turn of its own, unless it is
-    cancelled."""
+    """A blocking lock request that waits. Unless it is cancelled, one callback is called, in a turn of its own."""
 
     lock: Lock[Owner]
     number: int
@@ -372,8 +371,7 @@ class LockTable(Generic[Owner]):
             waiter.on_closed()
 
     def denies_read(self, owner: Owner, offset: int, length: int) -> bool:
-        """Return whether an exclusive lock of another owner overlaps the range. An empty read never conflicts. [MS-FSA
-        2.1.5.2]"""
+        """Return whether an exclusive lock of another owner overlaps the range, if it is not empty. [MS-FSA 2.1.5.2]"""
         return length > 0 and self._exclusive.overlapped(offset, length, owner)
 
     def denies_write(self, owner: Owner, offset: int, length: int) -> bool:

@@ -108,8 +108,7 @@ class Watcher:
         self.completion_filter = completion_filter
         self.recursive = recursive
         self.limit = limit
-        """Bytes of changes kept between requests; more is an overflow. The specification leaves the value to the
-        server."""
+        """Bytes of changes kept between requests; more is an overflow. The value is the server's to choose."""
         self.stop_backend: Callable[[], None] | None = None
         """Ends the reports of the store. None if the store does not report."""
         self.echoes = EchoFilter()

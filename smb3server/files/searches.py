@@ -27,8 +27,7 @@ Matcher = Callable[[str], bool]
 _DOS = frozenset('<>"')
 _STARS = re.compile(r"\*{2,}")
 MAX_PATTERN = 1024
-"""Maximum length in characters, with stars in a row counted as one. Names have at most 255, so a longer pattern is
-malicious."""
+"""Most characters, with stars in a row counted as one. Names have at most 255: a longer pattern is malicious."""
 
 
 @lru_cache(maxsize=256)
@@ -134,8 +133,7 @@ class Enumeration:
     __slots__ = ("_search", "backend", "closed", "only", "pattern", "started", "turn", "unfinished")
 
     def __init__(self, handle: Handle, pattern: str, backend: Backend | None = None) -> None:
-        """``backend`` is the store of ``handle``. Give it if a search for one name can wait for the folder to be
-        read."""
+        """``backend``: the store of ``handle``, if a search for one name can wait for the folder to be read."""
         self.pattern = pattern
         self.backend = backend
         self.only = None if has_wildcards(pattern) else pattern

@@ -16,8 +16,7 @@ from smb3server.state.share import Share
 
 
 def end_tree(server: ServerState, tree: TreeConnect) -> None:
-    """End a tree connect: cancel its requests and close its opens. Its client gets NETWORK_NAME_DELETED.
-    [MS-SMB2 3.3.5.8]"""
+    """End a tree connect with its requests and opens. Its client gets NETWORK_NAME_DELETED. [MS-SMB2 3.3.5.8]"""
     session = tree.session
     # Remove it before its requests are cancelled: this is how CHANGE_NOTIFY distinguishes it from a CANCEL.
     if session.tree_connect_table.pop(tree.tree_id, None) is not None:
@@ -40,8 +39,7 @@ def end_session(server: ServerState, session: Session) -> None:
 
 
 def end_user(server: ServerState, concerns: Callable[[Identity], bool]) -> int:
-    """End the sessions of some users, and close those of their opens whose client is away. Return how many sessions
-    ended."""
+    """End the sessions of some users and those of their opens whose client is away. Return how many sessions."""
     ended = 0
     for session in list(server.sessions.by_id.values()):
         if session.identity is not None and concerns(session.identity):

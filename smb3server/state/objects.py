@@ -160,8 +160,7 @@ class Connection:
         return self.forced_stall or self.transport.is_stalled()
 
     def hold_credits(self, sealed: int) -> None:
-        """Let the client hold at most ``sealed`` credits while it may encrypt. ``limit_credits`` lifts the limit.
-        [MS-SMB2 3.3.1.2]"""
+        """Let a client that may encrypt hold at most ``sealed`` credits, until ``limit_credits``. [MS-SMB2 3.3.1.2]"""
         self.sealed_credits = sealed
         self.credit_limit = min(self.credit_limit, sealed)
 
@@ -271,8 +270,7 @@ class Session:
 
     @property
     def connection(self) -> Connection:
-        """The connection it was made on, or another channel after that was lost. Commands come on any of
-        ``channel_list``."""
+        """The connection it was made on, or another channel since that was lost. Commands come on any channel."""
         if self._connection is None:
             raise ValueError("a session of an earlier run has no connection")
         return self._connection

@@ -126,8 +126,7 @@ class OpenTable:
             del self.by_application[known]
 
     def persist(self, opened: Open) -> None:
-        """Make a durable open persistent: it outlives the server, and so does the data written through it.
-        (Open.IsPersistent)"""
+        """Make a durable open persistent: it and data written through it outlive the server. (Open.IsPersistent)"""
         durable = opened.durable
         if durable is None:
             raise ValueError("not a durable open")
@@ -220,8 +219,7 @@ class OpenTable:
     # While the client is away
 
     def disconnect(self, opened: Open) -> None:
-        """Keep a durable open, whose connection is lost, for its client to come back to; close another one. [MS-SMB2
-        3.3.7.1]"""
+        """Keep a durable open, whose connection is lost, for its client; close another one. [MS-SMB2 3.3.7.1]"""
         if opened.durable is not None and self._keep(opened, opened.durable):
             opened.session.open_table.pop(opened.file_id[1], None)
         else:

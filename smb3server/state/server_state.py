@@ -182,8 +182,7 @@ class ServerState:
         return share.lost or (share.placement is not None and self.fence is not None and self.fence.expired())
 
     def loss_of(self, share: Share) -> Callable[[], bool] | None:
-        """Return what tells a worker thread whether another node may be serving the share by now. None: that cannot
-        be."""
+        """Return what tells a worker thread whether another node may serve the share by now. None: that cannot be."""
         fence = self.fence
         if share.placement is None or fence is None:
             return None

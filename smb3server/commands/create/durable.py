@@ -176,8 +176,7 @@ def _is_same_request(opened: Open, body: CreateRequest) -> bool:
 
 
 def _wake(opened: Open, opens: OpenTable) -> None:
-    """Open the file of an open that an earlier run of the server left. Close the open if the file is gone, or if its
-    user may no longer open it."""
+    """Open the file of an open of an earlier run. Close the open if the file is gone or its user may not open it."""
     try:
         opens.wake(opened)
     except FileNotFoundError:

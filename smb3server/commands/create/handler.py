@@ -135,15 +135,8 @@ def _opening(
     backend = opener.tree.share.backend
     if backend is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-    return Opening(
-        opener,
-        body,
-        asked,
-        *checked,
-        backend,
-        server,
-        asked.lease if body.requested_oplock_level == _LEASE else None,
-    )
+    lease = asked.lease if body.requested_oplock_level == _LEASE else None
+    return Opening(opener, body, asked, *checked, backend, server, lease)
 
 
 def _reconnect(server: ServerState, opener: Opener, body: CreateRequest, name: str, asked: CreateContexts) -> Response:
@@ -294,8 +287,7 @@ def _grant_caching(opening: Opening, opened: Open) -> tuple[int, list[wire.RawCo
 
 
 def _store(opening: Opening, opened: Open) -> None:
-    """Begin to store a persistent open. The dispatcher holds the response until the open, and the name of a new file,
-    are on stable storage."""
+    """Begin to store a persistent open. The response is held until it, and the name of a new file, are stored."""
     handle, persistence = opened.handle, opening.server.opens.persistence
     if persistence is None or handle is None:
         return
@@ -339,8 +331,7 @@ def _lease_of(opened: Open) -> list[wire.RawContext]:
 def describe(
     opening: Opening, opened: Open, info: FileInfo, level: int
 ) -> tuple[CreateResponse, list[wire.RawContext]]:
-    """Return the fixed part of the response, and the contexts that describe the file. ``level``: OplockLevel.
-    [MS-SMB2 2.2.14]"""
+    """Return the response's fixed part, and the contexts that describe the file. [MS-SMB2 2.2.14]"""
     info = presentation.shown(opened, info)
     # 2.2.14: the Flags field is used from dialect 3.0 on.
     reparse = info.attributes & REPARSE_POINT and opening.opener.dialect >= Dialect.SMB_3_0

@@ -111,8 +111,7 @@ class Opening:
         return not self.body.create_options & _REPARSE_POINT
 
     def attempt(self) -> Open:
-        """Return the open. Raises what ``waiting.Attempt`` may raise, ``StatusError`` and ``OSError``; then nothing is
-        left behind."""
+        """Return the open. Raises what ``waiting.Attempt`` may raise; then nothing is left behind."""
         self.backend.defer_reading = True
         try:
             while True:
@@ -321,8 +320,7 @@ class Opening:
         decide.check_creator(self.opener.caller.token, creator.owner, creator.group, creator.sacl is not None)
 
     def _may_add_stream(self) -> bool:
-        """Check whether the caller may add a stream to an existing file. Raises ``StatusError`` if not. False: the file
-        does not exist."""
+        """Check whether the caller may add a stream. Raises ``StatusError`` if not. False: the file does not exist."""
         whole = OpenRequest(
             self.path, directory=self.directory, open_reparse_point=not self._follow, user=self.opener.caller.user
         )
@@ -433,8 +431,7 @@ class Opening:
         return decide.grant_new_stream(self.wanted, self._maximal, self._attributes_of(handle, found.info))
 
     def _settle_new(self, handle: Handle, info: FileInfo) -> None:
-        """Apply the descriptor of a new file to the host's rights, and remove an inherited compression if that was
-        requested."""
+        """Apply the descriptor of a new file to the host's rights, and remove inherited compression if requested."""
         if self._has_dacl and handle.file_created:
             descriptor = of_handle.current_descriptor(handle)
             of_handle.to_host(handle, descriptor, _DACL, self.opener.caller, self.server.accounts)

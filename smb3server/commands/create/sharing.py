@@ -43,8 +43,7 @@ def may_lease_directories(wanted: wire.Lease | wire.LeaseV2, dialect: int, enabl
 
 
 def grant_lease(opened: Open, client_guid: bytes, wanted: wire.Lease | wire.LeaseV2) -> wire.RawContext | None:
-    """Add a new open to the lease that it names, and make the lease if it is new. Return the context of the response;
-    None for a pipe."""
+    """Add a new open to the lease that it names, new or not. Return the response's context; None for a pipe."""
     file = opened.file
     if file is None:
         return None

@@ -244,8 +244,7 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
 
 
 def _parse_clone(control: Control, opened: Open) -> _Clone:
-    """Parse the request and find the source. Raises ``StatusError`` for errors that show without a look at the
-    files."""
+    """Parse the request and find the source. Raises ``StatusError`` for errors that need no look at the files."""
     data = control.data
     body: wire.DuplicateExtents | wire.DuplicateExtentsEx
     try:

@@ -170,8 +170,7 @@ class _RangeSearch:
 
 @fsctl(Fsctl.FILE_LEVEL_TRIM)
 def file_level_trim(control: Control) -> bytes | Pending:
-    """Trim ranges of the file. As trimmed data is undefined, this frees the whole blocks inside each range. [MS-FSA
-    2.1.5.10.5]"""
+    """Trim ranges: free the whole blocks in them, as trimmed data is undefined. [MS-FSA 2.1.5.10.5]"""
     opened, handle, data = _file_of(control)
     header = wire.TRIM_HEADER.unpack(data)
     if header.key or not 0 < header.num_ranges <= _MAX_TRIM_RANGES:

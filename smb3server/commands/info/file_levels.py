@@ -51,15 +51,13 @@ def delete_pending(opened: Open, info: FileInfo) -> bool:
 
 
 def _links(info: FileInfo, pending: bool) -> int:
-    """Return the number of links, without the one that is deleted at the last close (``pending``). [MS-FSA
-    2.1.5.12.27]"""
+    """Return the number of links, without one to be deleted at the last close (``pending``). [MS-FSA 2.1.5.12.27]"""
     links = 1 if info.attributes & attr.DIRECTORY else info.link_count
     return links - 1 if links and pending else links
 
 
 def _name_of(opened: Open, fresh: Fresh | None) -> str:
-    """Return the path from the root of the share, with a leading backslash and the name of the stream, if it has
-    one."""
+    """Return the path from the root of the share, with a leading backslash and the stream's name, if it has one."""
     if fresh is not None and fresh.path is not None:
         path, stream = fresh.path, ""
     else:

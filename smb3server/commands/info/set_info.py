@@ -170,8 +170,7 @@ def _disposition(request: TreeRequest, opened: Open, data: memoryview) -> SetRes
 
 
 def _disposition_ex(request: TreeRequest, opened: Open, data: memoryview) -> SetResult:
-    """Set or withdraw the request to delete the file. ON_CLOSE changes the FILE_DELETE_ON_CLOSE option of the open
-    instead. [MS-FSA 2.1.5.15.4]"""
+    """Set or withdraw the deletion of the file. ON_CLOSE changes FILE_DELETE_ON_CLOSE instead. [MS-FSA 2.1.5.15.4]"""
     flags = wire.DISPOSITION_EX.unpack(data).flags
     if flags & DispositionFlags.ON_CLOSE:
         if not opened.delete_on_close:
@@ -246,8 +245,7 @@ def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
 
 
 def _before_resizing(opened: Open, size: int) -> tuple[Handle, int]:
-    """Check a new size, and break the caching rights of others. Return the handle and the present end of file. Raises
-    ``StatusError``."""
+    """Check a size and break others' caching rights. Return handle and end of file. Raises ``StatusError``."""
     if size < 0 or opened.is_directory:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     handle = handle_of(opened)
