@@ -111,7 +111,7 @@ class Opening:
         return not self.body.create_options & _REPARSE_POINT
 
     def attempt(self) -> Open:
-        """Return the open. Raises what ``waiting.Attempt`` may raise; then nothing is left behind."""
+        """Return the open, or leave nothing behind. Raises as ``waiting.Attempt``, and ``StatusError``, ``OSError``."""
         self.backend.defer_reading = True
         try:
             while True:

@@ -53,12 +53,6 @@ def exchange(request: TreeRequest, opened: Open, data: bytes, respond: Callable[
     return read(request, opened, respond) if pipe.is_empty and pipe.answers_later else respond()
 
 
-def in_turn(request: TreeRequest, opened: Open, respond: Callable[[], Response]) -> Response | Pending:
-    """Answer with the result of ``respond`` when earlier data has been processed."""
-    pipe = pipe_of(opened)
-    return waiting.run(request, _wait(pipe, respond)) if pipe.turn.locked() else respond()
-
-
 def read(request: TreeRequest, opened: Open, respond: Callable[[], Response]) -> Response | Pending:
     """Answer with the result of ``respond`` when earlier data has been processed and there is a message. Pipes are in
     blocking mode. [MS-SMB2 3.3.5.12]"""
@@ -77,11 +71,6 @@ def read(request: TreeRequest, opened: Open, respond: Callable[[], Response]) ->
 async def _passed(pipe: Pipe) -> None:
     async with pipe.turn:
         pass
-
-
-async def _wait(pipe: Pipe, respond: Callable[[], Response]) -> Response:
-    async with pipe.turn:
-        return respond()
 
 
 async def _write(
