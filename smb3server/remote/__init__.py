@@ -13,4 +13,4 @@ warnings.warn(
     "smb3server.remote is smb3server.client; this name ends with the next release", DeprecationWarning, stacklevel=2
 )
 for _name in ("sync", "filesystem"):
-    sys.modules[f"{__name__}.{_name}"] = importlib.import_module(f"smb3server.client.{_name}")
+    globals()[_name] = sys.modules[f"{__name__}.{_name}"] = importlib.import_module(f"smb3server.client.{_name}")
