@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
+from smb3server.backends.base import Path
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.files.notify import Waiting, Watcher, from_backend
@@ -14,9 +14,6 @@ from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.query_info import build_output_response
 from smb3server.wire.status import NtStatus, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Path
 
 _WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA | Access.WRITE_ATTRIBUTES | Access.WRITE_EA)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smb3server.commands.info import after_breaks, presentation
+from smb3server.commands.info import presentation, waits
 from smb3server.dispatch.lookup import find_open, fresh_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.state.objects import Open
@@ -32,12 +32,12 @@ def _close_and_delete(request: TreeRequest, opened: Open, queried: bool) -> Resp
     Windows waits for them. MS-FSA 2.1.5.5 has no check for it."""
 
     def attempt() -> Response:
-        after_breaks.break_handles(opened, [opened.file] if opened.file is not None else [])
+        waits.break_handles(opened, [opened.file] if opened.file is not None else [])
         response = _attributes(request, opened) if queried else _NO_ATTRIBUTES
         request.host.server.opens.close(opened)
         return Response([response])
 
-    return after_breaks.change(request, opened, attempt)
+    return waits.change(request, opened, attempt)
 
 
 def _attributes(request: TreeRequest, opened: Open) -> bytes:

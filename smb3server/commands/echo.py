@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from smb3server.dispatch.fast_lane import SHORT_FORMS, Body, Found, ShortForm
 from smb3server.dispatch.request import Request, Response, handles
+from smb3server.state.objects import Connection, Session, TreeConnect
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.session import EMPTY, Empty
-
-if TYPE_CHECKING:
-    from smb3server.state.objects import Connection, Session, TreeConnect
 
 _EMPTY = EMPTY.pack(Empty())
 _RESPONSE = Response((_EMPTY,))

@@ -20,8 +20,7 @@ _WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA)
 
 @handles(Command.FLUSH, TreeRequest)
 def flush(request: TreeRequest) -> Response | Pending:
-    """Flush a file to stable storage. A pipe has nothing to flush. Raises ``StatusError``: ACCESS_DENIED if the open
-    cannot write."""
+    """Flush a file to stable storage; a pipe has nothing to flush. Raises ACCESS_DENIED if the open cannot write."""
     body = parse_request(request.message)
     opened = find_open(request, (body.persistent, body.volatile))
     done = Response([FLUSH_RESPONSE.pack(FlushResponse())])

@@ -32,8 +32,7 @@ _HOST_POLL = 0.1
 """Seconds between attempts at a range that a program of the host has locked."""
 MAX_SEQUENCE_INDEX = 64
 MAX_ELEMENTS = 256
-"""Limit of the ranges of one request. Either all or none are taken, so this is done in one turn. Linux sends up to
-168."""
+"""Limit of the ranges of one request, as all or none are taken in one turn. Linux sends up to 168."""
 
 
 @handles(Command.LOCK, TreeRequest)
@@ -220,8 +219,7 @@ def _give_back(opened: Open, file: File[Open], taken: Sequence[LockElement]) -> 
 
 
 def _wait(request: TreeRequest, body: LockRequest, opened: Open, file: File[Open], element: LockElement) -> Pending:
-    """Wait until the range is free. The interim reply is sent immediately. CANCEL ends the wait with CANCELLED, CLOSE
-    with RANGE_NOT_LOCKED."""
+    """Wait until the range is free, with an interim reply. CANCEL ends it as CANCELLED, CLOSE as RANGE_NOT_LOCKED."""
 
     def granted() -> Response | None:
         if not _take_from_host(opened, file, element):

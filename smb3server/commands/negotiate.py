@@ -7,13 +7,14 @@ import struct
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from smb3server.crypto import preauth
 from smb3server.crypto.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
 from smb3server.dispatch.read_size import fits_message, inline_limit, read_offer, sealed_credits
 from smb3server.dispatch.request import SMB1_NEGOTIATE, Request, Response, handles
+from smb3server.settings.server import Settings
 from smb3server.state.life import ConnectionLife
+from smb3server.state.objects import Connection
 from smb3server.wire import filetime
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
@@ -36,10 +37,6 @@ from smb3server.wire.rdma_transform import RDMA_TRANSFORM_CAPABILITIES, RdmaTran
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
-
-if TYPE_CHECKING:
-    from smb3server.settings.server import Settings
-    from smb3server.state.objects import Connection
 
 _SALT_SIZE = 32
 _CONTEXT_TYPES = frozenset(ContextType)

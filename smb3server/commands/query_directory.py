@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from smb3server.access import tokens
 from smb3server.access.masks import FILE_GENERIC_READ
-from smb3server.backends.base import DirectoryEntry, FolderNotRead, OpenRequest
+from smb3server.backends.base import DirectoryEntry, FolderNotRead, Handle, OpenRequest
 from smb3server.backends.names import short_name
 from smb3server.commands.info.presentation import NameTest, hidden
 from smb3server.dispatch import waiting
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
-from smb3server.files.enumeration import Enumeration
+from smb3server.files.searches import Enumeration
 from smb3server.state.caller import token_of
 from smb3server.state.objects import Open
 from smb3server.state.share import ShareFlags
@@ -27,9 +27,6 @@ from smb3server.wire.header import Command
 from smb3server.wire.query_directory import QueryDirectoryFlags, parse_query_directory_request
 from smb3server.wire.query_info import build_output_response
 from smb3server.wire.status import NtStatus, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Handle
 
 _REWIND = int(QueryDirectoryFlags.RESTART_SCANS | QueryDirectoryFlags.REOPEN)
 _REOPEN = int(QueryDirectoryFlags.REOPEN)
@@ -123,26 +120,19 @@ def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None
     return visible
 
 
+@dataclass(slots=True, eq=False)
 class _Listing:
     """The part of an enumeration that one request lists."""
 
-    def __init__(
-        self,
-        packer: Packer,
-        enumeration: Enumeration,
-        single: bool,
-        visible: Callable[[str], bool] | None,
-        hides: NameTest | None,
-    ) -> None:
-        self.packer = packer
-        self.enumeration = enumeration
-        self.single = single
-        self.visible = visible
-        self.hides = hides
-        self.overflows = False
-        """Whether the next entry is larger than the whole buffer."""
-        self.unread: FolderNotRead | None = None
-        """The directory that has to be read before a search for one name can continue."""
+    packer: Packer
+    enumeration: Enumeration
+    single: bool
+    visible: Callable[[str], bool] | None
+    hides: NameTest | None
+    overflows: bool = False
+    """Whether the next entry is larger than the whole buffer."""
+    unread: FolderNotRead | None = None
+    """The directory that has to be read before a search for one name can continue."""
 
     def go_on(self) -> bool:
         """List entries. Return True when the buffer is full or the search ends, False to continue in a later turn."""

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 
-from smb3server.commands.fsctl import pipe_turns
+from smb3server.commands.fsctl import pipe
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
 from smb3server.dispatch import rdma_transforms
 from smb3server.dispatch.chain import Frame
@@ -78,7 +78,7 @@ def read(request: TreeRequest) -> Response | Pending:
         # A short read is not possible. Linux: leaves the rest of its pages zero.
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if opened.pipe is not None:
-        return pipe_turns.read(request, opened, lambda: _read_pipe(opened, body))
+        return pipe.read(request, opened, lambda: _read_pipe(opened, body))
     reading = FileRead(request, body, opened, remote)
     if remote is None:
         connection.largest_inline = max(connection.largest_inline, body.length)
@@ -199,8 +199,7 @@ class FileRead:
     def _send_protected(
         self, remote: RemoteMemory, transform: Transform, buffer: PooledBuffer, data: memoryview
     ) -> Pending:
-        """Encrypt or sign data, send it to the peer, and answer with what the client needs to check it. [MS-SMB2
-        3.3.5.12]"""
+        """Encrypt or sign data, send it, and answer with what the client needs to check it. [MS-SMB2 3.3.5.12]"""
         pending = self._pend()
 
         def protected(outcome: bytes | Exception) -> None:
@@ -295,8 +294,7 @@ class FileRead:
 
 
 def _fixed_for_peer(count: int) -> bytes:
-    """Return the response to a READ whose data goes by RDMA. The peer receives it after the data has been placed, so it
-    need not wait for that."""
+    """Return the response to a READ by RDMA. The peer gets it after the data, and need not wait for that."""
     # Linux 6.12: reads these 16 bytes of body and takes a 17th for the start of the next message.
     return _FIXED(17, READ_DATA_OFFSET, 0, 0, count, 0)
 
@@ -329,8 +327,7 @@ def _read_cached(opened: Open, view: memoryview, offset: int) -> int:
 def _look(
     connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
 ) -> Found | None:
-    """Return what answers a READ of a file that ``read`` would not refuse: of a few kilobytes in the message, or of any
-    length by RDMA."""
+    """Return what answers a READ that ``read`` would not refuse: a few kilobytes inline, or any length by RDMA."""
     if len(message) < TAIL:
         return None
     size, _, _, length, offset, persistent, volatile, minimum, channel, _, info_offset, info_length = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import InitVar, dataclass
 from functools import partial
 
 from smb3server.auth.acceptor import Acceptor
@@ -185,34 +186,28 @@ def _step(request: Request, session: Session, body: SessionSetupRequest, token: 
     return _response(answer, flags, NtStatus.SUCCESS)
 
 
+@dataclass(eq=False)
 class _Postponed:
-    """A logon whose token is processed later, because too many logons to its account or from its address have
-    failed."""
+    """A logon whose token is processed later, as too many logons to its account or from its address have failed."""
 
-    def __init__(
-        self,
-        request: Request,
-        session: Session,
-        body: SessionSetupRequest,
-        token: bytes,
-        acceptor: Acceptor,
-        seconds: float,
-    ) -> None:
-        self._request = request
-        self._session = session
-        self._body = body
-        self._token = token
-        self._acceptor = acceptor
-        self._timer = request.connection.loop.call_later(seconds, self._resume)
-        self.pending = request.pend(Interim.NEVER, self._gone)
+    request: Request
+    session: Session
+    body: SessionSetupRequest
+    token: bytes
+    acceptor: Acceptor
+    seconds: InitVar[float]
+
+    def __post_init__(self, seconds: float) -> None:
+        self.timer = self.request.connection.loop.call_later(seconds, self._resume)
+        self.pending = self.request.pend(Interim.NEVER, self._gone)
 
     def _gone(self) -> None:
-        self._timer.cancel()
+        self.timer.cancel()
         self.pending.fail(StatusError(NtStatus.USER_SESSION_DELETED))
 
     def _resume(self) -> None:
-        connection = self._request.connection
-        if connection.closed or connection.acceptors.get(self._session.session_id) is not self._acceptor:
+        connection = self.request.connection
+        if connection.closed or connection.acceptors.get(self.session.session_id) is not self.acceptor:
             self._gone()
             return
         # A failure removes the session. That must not cancel the request which is about to report it.
@@ -221,13 +216,13 @@ class _Postponed:
 
     def _attempt(self) -> Response | None:
         try:
-            return _step(self._request, self._session, self._body, self._token, self._acceptor)
+            return _step(self.request, self.session, self.body, self.token, self.acceptor)
         except LogonDelayed as delay:
             self.pending.on_cancel = self._gone
-            self._timer = self._request.connection.loop.call_later(delay.seconds, self._resume)
+            self.timer = self.request.connection.loop.call_later(delay.seconds, self._resume)
             return None
         except StatusError as error:
-            _forget_failed(self._request, self._session, self._acceptor, error)
+            _forget_failed(self.request, self.session, self.acceptor, error)
             raise
 
 
@@ -264,8 +259,7 @@ def _response(token: bytes, flags: int, status: int) -> Response:
 
 
 def _complete(request: Request, session: Session, body: SessionSetupRequest) -> int:
-    """Make the session or the channel valid for the authenticated user. Return SessionFlags of the response. Raises
-    ``StatusError``."""
+    """Make the session or the channel valid. Return SessionFlags of the response. Raises ``StatusError``."""
     connection = request.connection
     acceptor = connection.acceptors[session.session_id]
     identity = acceptor.identity

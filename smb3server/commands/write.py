@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 
 from smb3server.access import required
 from smb3server.backends.base import Handle
-from smb3server.commands.fsctl import pipe_turns
+from smb3server.commands.fsctl import pipe
 from smb3server.dispatch import rdma_transforms
 from smb3server.dispatch.data_channel import RemoteMemory, cancel, fail, memory_for_write
 from smb3server.dispatch.fast_lane import (
@@ -23,6 +24,7 @@ from smb3server.dispatch.rdma_transforms import Transform
 from smb3server.dispatch.request import Interim, Pending, Request, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
+from smb3server.files.caching import Caching
 from smb3server.state.change_reports import report_write
 from smb3server.state.objects import Connection, Open, Session, TreeConnect
 from smb3server.wire.attributes import MAX_OFFSET
@@ -40,7 +42,7 @@ from smb3server.wire.read_write import (
     parse_write_request,
 )
 from smb3server.wire.status import NtStatus, StatusError
-from smbdirect.message_transport import Payload
+from smbdirect.message_transport import Payload, PooledBuffer
 
 _WRITES = required.WRITE
 _WRITE_DATA = int(Access.WRITE_DATA)
@@ -76,7 +78,7 @@ def _write_pipe(request: TreeRequest, opened: Open, data: memoryview) -> Respons
     if opened.pipe is None or not opened.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
     written = Response([WRITE_RESPONSE.pack(WriteResponse(byte_count=len(data)))])
-    return pipe_turns.write(request, opened, bytes(data), lambda: written)
+    return pipe.write(request, opened, bytes(data), lambda: written)
 
 
 def _check(opened: Open, offset: int, length: int) -> None:
@@ -150,6 +152,7 @@ def _write_from_peer(request: TreeRequest, body: WriteRequest, remote: RemoteMem
     return PeerWrite(request, body, opened, remote, transform).start()
 
 
+@dataclass(slots=True, eq=False)
 class PeerWrite:
     """A WRITE whose data comes by RDMA Read.
 
@@ -158,36 +161,21 @@ class PeerWrite:
     connection has failed, and leads to ``_end``.
     """
 
-    __slots__ = (
-        "_body",
-        "_buffer",
-        "_caching",
-        "_cancelled",
-        "_opened",
-        "_pending",
-        "_remote",
-        "_request",
-        "_transform",
-    )
+    _request: Request
+    _body: WriteRequest
+    _opened: Open
+    _remote: RemoteMemory
+    _transform: Transform | None = None
+    """What checks the data before any of it is written."""
+    _cancelled: bool = False
+    _caching: Caching[Open] | None = field(init=False)
+    _buffer: PooledBuffer = field(init=False)
+    _pending: Pending = field(init=False)
 
-    def __init__(
-        self,
-        request: Request,
-        body: WriteRequest,
-        opened: Open,
-        remote: RemoteMemory,
-        transform: Transform | None = None,
-    ) -> None:
-        """``transform``: what checks the data before any of it is written."""
-        self._request = request
-        self._body = body
-        self._opened = opened
-        self._remote = remote
-        self._transform = transform
-        self._cancelled = False
-        self._caching = opened.file.caching if opened.file is not None else None
-        self._buffer = request.connection.transport.acquire(body.remaining_bytes)
-        self._pending = request.pend(Interim.DELAYED, self._cancel)
+    def __post_init__(self) -> None:
+        self._caching = self._opened.file.caching if self._opened.file is not None else None
+        self._buffer = self._request.connection.transport.acquire(self._body.remaining_bytes)
+        self._pending = self._request.pend(Interim.DELAYED, self._cancel)
 
     def _cancel(self) -> None:
         """Cancel the request when the client's memory is no longer read: once it is answered, the client uses it for

@@ -39,25 +39,20 @@ class Breaks(Protocol[Owner]):
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         """Call ``callback`` after ``delay`` seconds."""
-        ...
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` in a turn of its own, so that an exception in it does not affect the caller."""
-        ...
 
     def notify_lease(self, lease: Lease[Owner], current: int, new: int, ack_required: bool) -> bool | None:
         """Send a lease break notification. Return True if it was sent and False if no connection could take it.
 
         None means that the client is disconnected but may come back. Call ``Holder.resend`` when it does."""
-        ...
 
     def notify_oplock(self, oplock: Oplock[Owner], level: int) -> bool | None:
         """Send an oplock break notification. Return the same values as ``notify_lease``."""
-        ...
 
     def changed(self, holder: Holder[Owner]) -> None:
         """Record that the holder's state, or its break, has changed."""
-        ...
 
 
 class Holder(Generic[Owner]):

@@ -5,23 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from smb3server.files import share_modes
-from smb3server.files.caching import Breaks, Caching, Holder, Lease, LeaseTables
+from smb3server.backends.base import Backend, FileInfo, FileKey, Handle, Path
+from smb3server.files.caching import NONE, Breaks, Caching, Holder, Lease, LeaseTables
 from smb3server.files.locks import LockTable
-from smb3server.wire.create import Access
+from smb3server.files.write_times import WriteTimes
+from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.upcase import upcase
 
-if TYPE_CHECKING:
-    from smb3server.backends.base import FileInfo, FileKey, Handle
-    from smb3server.files.write_times import WriteTimes
-
 STAT_ACCESS = int(Access.READ_ATTRIBUTES | Access.WRITE_ATTRIBUTES | Access.SYNCHRONIZE)
-"""An open with no more access than this neither breaks oplocks nor prevents that they are granted. [MS-FSA
-2.1.5.1.2]"""
+"""An open with no more access than this neither breaks oplocks nor hinders their grant. [MS-FSA 2.1.5.1.2]"""
 LEASE_STAT_ACCESS = STAT_ACCESS | int(Access.READ_CONTROL)
+_READS, _WRITES = int(Access.READ_DATA | Access.EXECUTE), int(Access.WRITE_DATA | Access.APPEND_DATA)
+_DELETE = int(Access.DELETE)
+_SHARED = _READS | _WRITES | _DELETE
+"""Access rights that share modes are about. An open with none of them conflicts with no other."""
+_SHARE_READ, _SHARE_WRITE, _SHARE_DELETE = int(ShareAccess.READ), int(ShareAccess.WRITE), int(ShareAccess.DELETE)
 
 
 class Usage(Protocol):
@@ -31,11 +33,16 @@ class Usage(Protocol):
     """Byte-range locks held."""
 
 
-class FileOpen(Protocol):
-    """What a file needs of each of its opens."""
+class Sharer(Protocol):
+    """An open, as share modes see it."""
 
     granted_access: int
     share_access: int
+
+
+class FileOpen(Sharer, Protocol):
+    """What a file needs of each of its opens."""
+
     parent_lease_key: bytes | None
 
     @property
@@ -44,18 +51,15 @@ class FileOpen(Protocol):
     @property
     def caching(self) -> object:
         """The oplock or lease of the open."""
-        ...
 
     @property
     def usage(self) -> Usage | None: ...
 
     def begin_io(self) -> None:
         """Keep the handle from being closed until ``end_io``."""
-        ...
 
     def end_io(self) -> None:
         """Undo one ``begin_io``."""
-        ...
 
 
 Opened = TypeVar("Opened", bound=FileOpen)
@@ -70,6 +74,26 @@ def _count_locks(owner: FileOpen, more: int) -> None:
 def is_stat_open(access: int) -> bool:
     """Return whether an open with ``access`` is for attributes only and does not affect oplocks."""
     return not access & ~STAT_ACCESS
+
+
+def _denied(access: int, share: int) -> bool:
+    """Return whether ``access`` has a right that ``share`` denies to others."""
+    return bool(
+        (access & _READS and not share & _SHARE_READ)
+        or (access & _WRITES and not share & _SHARE_WRITE)
+        or (access & _DELETE and not share & _SHARE_DELETE)
+    )
+
+
+def conflicts(opens: Iterable[Sharer], access: int, share: int) -> bool:
+    """Return whether an open with ``access`` and ``share`` conflicts with one of ``opens``. [MS-FSA 2.1.5.1.2.2]"""
+    if not access & _SHARED:
+        return False
+    return any(
+        existing.granted_access & _SHARED
+        and (_denied(access, existing.share_access) or _denied(existing.granted_access, share))
+        for existing in opens
+    )
 
 
 def end_of_data(info: FileInfo) -> int:
@@ -90,59 +114,46 @@ class Deleter(NamedTuple, Generic[Opened]):
     """The name goes with the close of this open, and not with the last one. [MS-FSCC 2.4.12, POSIX_SEMANTICS]"""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class File(Generic[Opened]):
     """One stream of a file that is open."""
 
-    __slots__ = (
-        "caching",
-        "delete_pending",
-        "deleter",
-        "key",
-        "last_closed",
-        "link_deletions",
-        "locks",
-        "opens",
-        "stream",
-        "table",
-        "unwatch",
-        "write_time",
-    )
+    table: FileTable[Opened]
+    key: FileKey
+    stream: str
+    opens: list[Opened] = field(default_factory=list)
+    delete_pending: bool = False
+    """The file is removed at the last close, and until then new opens fail with DELETE_PENDING. Change it with ``mark``
+    and ``keep`` only."""
+    deleter: Deleter[Opened] | None = None
+    """The open that requested the deletion. Also None if it was requested in an earlier run of the server."""
+    # Invariant: deleter is None unless delete_pending.
+    link_deletions: dict[Opened, Deleter[Opened]] = field(default_factory=dict)
+    """Requests to delete one of several hard links, by the open that made them. See ``state.deletions``."""
+    last_closed: tuple[Opened, Handle] | None = None
+    """The last open of a file to be deleted, while other streams of the file are still open."""
+    unwatch: Callable[[], None] | None = None
+    """Stops the watch for changes by programs of the host. None if the file is not watched."""
+    write_time: WriteTimes | None = None
+    """None means that clients see the last write time of the store: no open has set it."""
+    locks: LockTable[Opened] = field(init=False)
+    caching: Caching[Opened] = field(init=False)
 
-    def __init__(self, table: FileTable[Opened], key: FileKey, stream: str) -> None:
-        self.table = table
-        self.key = key
-        self.stream = stream
-        self.opens: list[Opened] = []
-        self.delete_pending = False
-        """The file is removed at the last close, and until then new opens fail with DELETE_PENDING. Change it with
-        ``mark`` and ``keep`` only."""
-        self.deleter: Deleter[Opened] | None = None
-        """The open that requested the deletion. Also None if it was requested in an earlier run of the server."""
-        # Invariant: deleter is None unless delete_pending.
-        self.link_deletions: dict[Opened, Deleter[Opened]] = {}
-        """Requests to delete one of several hard links, by the open that made them. See ``state.deletions``."""
-        self.last_closed: tuple[Opened, Handle] | None = None
-        """The last open of a file to be deleted, while other streams of the file are still open."""
-        self.unwatch: Callable[[], None] | None = None
-        """Stops the watch for changes by programs of the host. None if the file is not watched."""
-        self.write_time: WriteTimes | None = None
-        """None means that clients see the last write time of the store: no open has set it."""
-        self.locks: LockTable[Opened] = LockTable(table.breaks.call_soon, _count_locks)
-        self.caching: Caching[Opened] = Caching(table.breaks)
+    def __post_init__(self) -> None:
+        self.locks = LockTable(self.table.breaks.call_soon, _count_locks)
+        self.caching = Caching(self.table.breaks)
 
     def share_conflict(self, access: int, share: int, exclude: Opened | None = None) -> bool:
         """Return whether an open with ``access`` and ``share`` violates the sharing of the file's other opens.
 
         DELETE on the unnamed stream must be shared by the opens of the file's other streams, too."""
         opens = self.opens if exclude is None else [opened for opened in self.opens if opened is not exclude]
-        if opens and share_modes.conflicts(opens, access, share):
+        if opens and conflicts(opens, access, share):
             return True
-        if not self.stream and access & Access.DELETE:
+        if not self.stream and access & _DELETE:
             for other in self.table.streams(self.key):
                 if other is not self and any(
-                    opened.granted_access & share_modes.SHARED
-                    and share_modes.denied(Access.DELETE, opened.share_access)
-                    for opened in other.opens
+                    opened.granted_access & _SHARED and _denied(_DELETE, opened.share_access) for opened in other.opens
                 ):
                     return True
         return False
@@ -195,6 +206,17 @@ class File(Generic[Opened]):
         if deleter is not None:
             deleter.opened.end_io()
 
+    def break_directory_leases(self, spared: bytes | None = None) -> None:
+        """Break the leases on this directory, as its entries have changed.
+
+        A change takes read caching from every lease. As handle caching alone is not a valid lease, this takes all of
+        it. Leases with the key ``spared``, which the changing open named as its parent's, stay, because their holder
+        made the change (SMB2_CREATE_REQUEST_LEASE_V2.ParentLeaseKey). The key alone decides, whichever client holds the
+        lease. The change does not wait for acknowledgments. [MS-FSA 2.1.4.12 (PARENT_OBJECT), 2.1.4.12.2]"""
+        for holder in tuple(self.caching.holders):
+            if isinstance(holder, Lease) and holder.key != spared:
+                holder.lower(NONE)
+
     def data_changes(self, holder: Holder[Opened] | None) -> None:
         """Break the caching rights of others for a write, a truncation or a byte-range lock. Cheap without any."""
         if self.caching.holders:
@@ -240,6 +262,20 @@ class FileTable(Generic[Opened]):
             del streams[file.stream and upcase(file.stream)]
             if not streams:
                 del self._files[file.key]
+
+    def entry_changed(self, backend: Backend, path: Path, spared: bytes | None) -> None:
+        """Break the leases on the parent directory of ``path``, which was created, removed, renamed or changed.
+        ``spared`` as for ``File.break_directory_leases``."""
+        if not path:
+            return
+        try:
+            key = backend.stat(path[:-1]).key
+        except OSError:
+            # The directory has been removed, too, and its leases with it.
+            return
+        directory = self.find(key)
+        if directory is not None:
+            directory.break_directory_leases(spared)
 
     def __len__(self) -> int:
         return len(self._files)

@@ -10,14 +10,10 @@ import errno
 import fcntl
 import struct
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from smb3server.files.locks import Lock, Owner
 from smb3server.wire.attributes import MAX_OFFSET
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from smb3server.files.locks import Lock, Owner
 
 _FLOCK = struct.Struct("hh4xqqi4x")
 """struct flock: type, whence, start, length (0 means to the end), process."""

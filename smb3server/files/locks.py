@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
-from smb3server.files.range_index import RangeIndex
-
 MAX_OFFSET = (1 << 64) - 1
+CHUNK = 256
+"""A chunk is split when it has more than twice as many ranges."""
+_Key = tuple[int, int]
+"""(offset, sequence number of the insertion)."""
 AT_ONCE = 256
 """Waiting requests that are looked at in one turn."""
 _Exact = tuple[int, int, bool]
@@ -31,10 +35,125 @@ class Lock(Generic[Owner]):
     exclusive: bool
 
 
+class _Chunk(Generic[Owner]):
+    """Ranges that are neighbours in the order of their keys."""
+
+    # Invariant: keys is sorted, and ranges[i] has keys[i].
+    # Invariant: owners counts the ranges of each owner and has no zero counts.
+
+    __slots__ = ("end", "keys", "owners", "ranges")
+
+    def __init__(self, keys: list[_Key], ranges: list[Lock[Owner]]) -> None:
+        self.keys = keys
+        self.ranges = ranges
+        self.owners = Counter(entry.owner for entry in ranges)
+        self.end = max((entry.offset + entry.length - 1 for entry in ranges), default=-1)
+        """Offset of the last byte that a range of the chunk covers."""
+
+    def overlaps(self, first: int, last: int, excluded: object) -> bool:
+        return any(
+            entry.offset <= last and entry.offset + entry.length > first and entry.owner is not excluded
+            for entry in self.ranges
+        )
+
+    def overlapping(self, first: int, last: int) -> list[Lock[Owner]]:
+        return [entry for entry in self.ranges if entry.offset <= last and entry.offset + entry.length > first]
+
+
+@dataclass(slots=True, eq=False)
+class RangeIndex(Generic[Owner]):
+    """An index of byte ranges, initially empty, that finds overlaps without a look at all ranges.
+
+    The ranges are sorted by offset and split into chunks. Each chunk knows how far its ranges reach and who owns them.
+    A look-up, an insertion or a removal costs about the square root of the number of ranges, for any choice of ranges
+    by a client."""
+
+    # Invariant: chunks are not empty and sorted by key; _firsts[i] is the first key of _chunks[i].
+    _chunks: list[_Chunk[Owner]] = field(default_factory=list)
+    _firsts: list[_Key] = field(default_factory=list)
+    _keys: dict[Lock[Owner], _Key] = field(default_factory=dict)
+    _next: int = 0
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def first_offset(self) -> int | None:
+        """The lowest offset of a range; None if there is none."""
+        return self._firsts[0][0] if self._firsts else None
+
+    def add(self, entry: Lock[Owner]) -> None:
+        """Add a range. Its owner, offset and length must not change while it is here."""
+        self._next += 1
+        key = self._keys[entry] = (entry.offset, self._next)
+        if not self._chunks:
+            self._chunks.append(_Chunk([key], [entry]))
+            self._firsts.append(key)
+            return
+        index = max(bisect_right(self._firsts, key) - 1, 0)
+        chunk = self._chunks[index]
+        place = bisect_left(chunk.keys, key)
+        chunk.keys.insert(place, key)
+        chunk.ranges.insert(place, entry)
+        chunk.owners[entry.owner] += 1
+        chunk.end = max(chunk.end, entry.offset + entry.length - 1)
+        self._firsts[index] = chunk.keys[0]
+        if len(chunk.keys) > 2 * CHUNK:
+            halves = [
+                _Chunk(chunk.keys[:CHUNK], chunk.ranges[:CHUNK]),
+                _Chunk(chunk.keys[CHUNK:], chunk.ranges[CHUNK:]),
+            ]
+            self._chunks[index : index + 1] = halves
+            self._firsts[index : index + 1] = [half.keys[0] for half in halves]
+
+    def remove(self, entry: Lock[Owner]) -> None:
+        """Remove a range that was added. Its owner, offset and length must not have changed since."""
+        key = self._keys.pop(entry)
+        index = bisect_right(self._firsts, key) - 1
+        chunk = self._chunks[index]
+        place = bisect_left(chunk.keys, key)
+        del chunk.keys[place]
+        del chunk.ranges[place]
+        if not chunk.keys:
+            del self._chunks[index]
+            del self._firsts[index]
+            return
+        self._firsts[index] = chunk.keys[0]
+        chunk.owners[entry.owner] -= 1
+        if not chunk.owners[entry.owner]:
+            del chunk.owners[entry.owner]
+        if entry.offset + entry.length - 1 == chunk.end:
+            chunk.end = max(other.offset + other.length - 1 for other in chunk.ranges)
+
+    def overlapped(self, offset: int, length: int, excluded: object = None) -> bool:
+        """Return whether a range with another owner than ``excluded`` overlaps the given one.
+
+        An empty range overlaps only ranges with bytes on both sides of it, so never another empty one."""
+        last = offset + length - 1
+        for first, chunk in zip(self._firsts, self._chunks, strict=True):
+            if first[0] > last:
+                return False
+            if chunk.end < offset or (len(chunk.owners) == 1 and excluded in chunk.owners):
+                continue
+            if chunk.overlaps(offset, last, excluded):
+                return True
+        return False
+
+    def overlapping(self, offset: int, length: int) -> list[Lock[Owner]]:
+        """Return the ranges that overlap the given one, as ``overlapped`` has it."""
+        last = offset + length - 1
+        found: list[Lock[Owner]] = []
+        for first, chunk in zip(self._firsts, self._chunks, strict=True):
+            if first[0] > last:
+                break
+            if chunk.end >= offset:
+                found += chunk.overlapping(offset, last)
+        return found
+
+
 @dataclass(slots=True, eq=False)
 class Waiter(Generic[Owner]):
-    """A blocking lock request that waits. One of the callbacks is called, in a turn of its own, unless it is
-    cancelled."""
+    """A blocking lock request that waits. Unless it is cancelled, one callback is called, in a turn of its own."""
 
     lock: Lock[Owner]
     number: int
@@ -50,52 +169,33 @@ def valid_range(offset: int, length: int) -> bool:
     return length == 0 or offset + length - 1 <= MAX_OFFSET
 
 
+@dataclass(slots=True, eq=False)
 class LockTable(Generic[Owner]):
     """The locks of one stream, and the requests that wait for locks.
 
     ``if table.locks`` is the cheap test of the data path for "no locks at all". A malicious client may hold very many
     locks, so only operations on all locks of one owner iterate over locks."""
 
-    __slots__ = (
-        "_by_owner",
-        "_call_soon",
-        "_count",
-        "_exclusive",
-        "_freed",
-        "_granted",
-        "_number",
-        "_shared",
-        "_wanted",
-        "_waiting",
-        "locks",
-        "waiters",
-    )
-
-    def __init__(
-        self,
-        call_soon: Callable[[Callable[[], None]], None],
-        count: Callable[[Owner, int], None] = lambda owner, more: None,
-    ) -> None:
-        """``call_soon`` calls a callback in a turn of its own. ``count`` is called with the owner and the change of the
-        number of its locks."""
-        self._call_soon = call_soon
-        self._count = count
-        self.locks: dict[Lock[Owner], None] = {}
-        """In the order in which they were taken. Only this class changes it."""
-        # Invariant: a lock of locks is in exactly one of _exclusive and _shared, and in _by_owner.
-        self.waiters: dict[Lock[Owner], Waiter[Owner]] = {}
-        """Requests whose lock is not held yet, oldest first. Only this class changes it."""
-        # Invariant: a lock of waiters is in _wanted, and in _waiting under its owner.
-        self._wanted: RangeIndex[Lock[Owner]] = RangeIndex()
-        self._waiting: dict[Owner, dict[Lock[Owner], None]] = {}
-        self._number = 0
-        self._freed: list[Lock[Owner]] = []
-        """Locks that were released, and whose ranges somebody may wait for."""
-        self._granted: dict[Waiter[Owner], None] = {}
-        """Requests that hold their lock and have not been notified yet. None of them is in ``waiters``."""
-        self._exclusive: RangeIndex[Lock[Owner]] = RangeIndex()
-        self._shared: RangeIndex[Lock[Owner]] = RangeIndex()
-        self._by_owner: dict[Owner, dict[_Exact, list[Lock[Owner]]]] = {}
+    _call_soon: Callable[[Callable[[], None]], None]
+    """Calls a callback in a turn of its own."""
+    _count: Callable[[Owner, int], None] = lambda owner, more: None
+    """Called with the owner and the change of the number of its locks."""
+    locks: dict[Lock[Owner], None] = field(default_factory=dict)
+    """In the order in which they were taken. Only this class changes it."""
+    # Invariant: a lock of locks is in exactly one of _exclusive and _shared, and in _by_owner.
+    waiters: dict[Lock[Owner], Waiter[Owner]] = field(default_factory=dict)
+    """Requests whose lock is not held yet, oldest first. Only this class changes it."""
+    # Invariant: a lock of waiters is in _wanted, and in _waiting under its owner.
+    _wanted: RangeIndex[Owner] = field(default_factory=RangeIndex)
+    _waiting: dict[Owner, dict[Lock[Owner], None]] = field(default_factory=dict)
+    _number: int = 0
+    _freed: list[Lock[Owner]] = field(default_factory=list)
+    """Locks that were released, and whose ranges somebody may wait for."""
+    _granted: dict[Waiter[Owner], None] = field(default_factory=dict)
+    """Requests that hold their lock and have not been notified yet. None of them is in ``waiters``."""
+    _exclusive: RangeIndex[Owner] = field(default_factory=RangeIndex)
+    _shared: RangeIndex[Owner] = field(default_factory=RangeIndex)
+    _by_owner: dict[Owner, dict[_Exact, list[Lock[Owner]]]] = field(default_factory=dict)
 
     def add(self, lock: Lock[Owner]) -> None:
         """Add a lock without a check for conflicts."""
@@ -271,8 +371,7 @@ class LockTable(Generic[Owner]):
             waiter.on_closed()
 
     def denies_read(self, owner: Owner, offset: int, length: int) -> bool:
-        """Return whether an exclusive lock of another owner overlaps the range. An empty read never conflicts. [MS-FSA
-        2.1.5.2]"""
+        """Return whether an exclusive lock of another owner overlaps the range, if it is not empty. [MS-FSA 2.1.5.2]"""
         return length > 0 and self._exclusive.overlapped(offset, length, owner)
 
     def denies_write(self, owner: Owner, offset: int, length: int) -> bool:

@@ -11,10 +11,11 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
+from smb3server.backends.base import Backend, Change, Path
 from smb3server.backends.name_rules import WINDOWS, Key
-from smb3server.files.echo_filter import EchoFilter
 from smb3server.process.turns import call_apart
 from smb3server.wire.change_notify import (
     Action,
@@ -25,33 +26,75 @@ from smb3server.wire.change_notify import (
 )
 from smb3server.wire.status import NtStatus
 
-if TYPE_CHECKING:
-    from smb3server.backends.base import Backend, Change, Path
-
 AT_ONCE = 32
 """Number of watchers notified in one turn of the event loop."""
 MAX_LATER = 16384
 """Limit of the notifications that wait for a later turn."""
 LOST = 0
 """Action of a store's ``Change`` that stands for any number of lost changes."""
-
-
+_MEMORY = 2.0
+"""Seconds within which the store reports a change that the server made."""
+_MAX_NOTES = 8192
+"""Limit of the notes of such changes. Beyond it the oldest are dropped, so a change may be reported twice."""
+_KINDS: dict[int, int] = {Action.ADDED: 1, Action.RENAMED_NEW_NAME: 1, Action.REMOVED: 2, Action.RENAMED_OLD_NAME: 2}
+"""Actions by which an entry appears (1) or goes (2). All others are modifications (0)."""
 _MODIFICATIONS = (Action.MODIFIED, Action.MODIFIED_STREAM)
-
 
 Answer = Callable[[int, bytes], None]
 """Called once, with the status (NtStatus) and the output buffer of the response."""
 
 
+class EchoFilter:
+    """The recent changes by the server below one watched directory.
+
+    A store's watch reports them and those by programs of the host. The server reports its own changes itself, with more
+    detail. So each watcher notes them here, and drops the store's later report of the same change. The notes expire."""
+
+    def __init__(self) -> None:
+        self._expected: dict[tuple[Key, int], tuple[float, int]] = {}
+        """(deadline, number of changes) by path and kind of action, in order of deadline."""
+
+    def own(self, key: Key, action: int) -> None:
+        """Note a change that the server made."""
+        now = time.monotonic()
+        self._forget(now)
+        for kind in {_KINDS.get(action, 0), 0}:
+            _, count = self._expected.pop((key, kind), (0.0, 0))
+            self._expected[key, kind] = (now + _MEMORY, count + 1)
+
+    def is_echo(self, key: Key, action: int) -> bool:
+        """Return whether a report of the store is about a change that the server made.
+
+        The store reports each creation or removal once, but one modification any number of times."""
+        self._forget(time.monotonic())
+        kind = _KINDS.get(action, 0)
+        noted = self._expected.get((key, kind))
+        if noted is None:
+            return False
+        if kind:
+            deadline, count = noted
+            if count > 1:
+                self._expected[key, kind] = (deadline, count - 1)
+            else:
+                del self._expected[key, kind]
+        return True
+
+    def _forget(self, now: float) -> None:
+        expected = self._expected
+        while expected:
+            first = next(iter(expected))
+            if expected[first][0] > now and len(expected) < _MAX_NOTES:
+                return
+            del expected[first]
+
+
+@dataclass(slots=True, eq=False)
 class Waiting:
     """A CHANGE_NOTIFY request that is not answered yet."""
 
-    __slots__ = ("answer", "limit")
-
-    def __init__(self, answer: Answer, limit: int) -> None:
-        self.answer = answer
-        self.limit = limit
-        """Maximum output in bytes."""
+    answer: Answer
+    limit: int
+    """Maximum output in bytes."""
 
 
 class Watcher:
@@ -65,11 +108,10 @@ class Watcher:
         self.completion_filter = completion_filter
         self.recursive = recursive
         self.limit = limit
-        """Bytes of changes kept between requests; more is an overflow. The specification leaves the value to the
-        server."""
+        """Bytes of changes kept between requests; more is an overflow. The value is the server's to choose."""
         self.stop_backend: Callable[[], None] | None = None
         """Ends the reports of the store. None if the store does not report."""
-        self.echoes = EchoFilter(time.monotonic)
+        self.echoes = EchoFilter()
         # Invariant: _size is the encoded size of _queue in bytes, and at most limit after each call.
         # Invariant: while _overflow is true, _queue is empty.
         self._queue: list[Notification] = []
@@ -107,10 +149,9 @@ class Watcher:
             self._size += encoded_notification_size(notification.name)
             self._queue.append(notification)
         if self._size > self.limit:
-            self._overflow = True
-            self._queue.clear()
-            self._size = 0
-        self._flush()
+            self.lost()
+        else:
+            self._flush()
 
     def own_change(self, key: Key, action: int) -> None:
         """Note a change by the server, so that the store's report of it is ignored."""

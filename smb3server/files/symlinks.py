@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
-from smb3server.backends.base import FolderNotRead, OpenRequest
+from smb3server.backends.base import Backend, FolderNotRead, Handle, OpenRequest, Path, User
 from smb3server.wire import attributes as attr
 from smb3server.wire.status import NtStatus, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Backend, Handle, Path, User
 
 _ERROR_TAG = 0x4C4D5953
 _LENGTH_AND_TAG = struct.Struct("<II")

@@ -3,20 +3,20 @@
 
 The store's own time changes with every write. When an open that has set the time writes, what clients have seen until
 then hides the store's time, and is stored at the close of that open. [MS-FSCC 2.4.7]
-
-``delayed_write_times`` does what earlier versions of Windows did, on shares that want it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
+from smb3server.backends.base import FileInfo, Handle
 from smb3server.wire import attributes as attr
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import FileInfo, Handle
+from smb3server.wire import filetime
 
 FREEZE, THAW = -1, -2
 
@@ -30,7 +30,6 @@ class TimedOpen(Protocol):
     @property
     def file(self) -> TimedFile | None:
         """None for a pipe."""
-        ...
 
     lacks_archive: bool
     """FILE_ATTRIBUTE_ARCHIVE is to be set with the next change of data."""
@@ -44,25 +43,20 @@ class WriteTimes(Protocol):
 
     def must_note(self, opened: TimedOpen) -> bool:
         """Return whether ``changing`` has anything to do."""
-        ...
 
     def changing(self, opened: TimedOpen) -> None:
         """Note that an open is about to change the file's data or size."""
-        ...
 
     def make_visible(self, handle: Handle) -> None:
         """Make the time of the last write visible, for FLUSH and for changes of sizes and times."""
-        ...
 
     def set(self, opened: TimedOpen, value: int) -> None:
         """Note that a client sets, freezes or thaws the last write time. A time it sets is in the store already.
 
         ``value`` is a FILETIME, ``FREEZE``, ``THAW`` or 0 for no change."""
-        ...
 
     def closing(self, opened: TimedOpen) -> None:
         """Make the time final for writes so far, before ``opened`` is closed."""
-        ...
 
 
 class TimedFile(Protocol):
@@ -74,19 +68,17 @@ class TimedFile(Protocol):
     def opens(self) -> Sequence[TimedOpen]: ...
 
 
+@dataclass(slots=True, eq=False)
 class WriteTime:
     """The last write time of an open file of which some open has set the time. Implements ``WriteTimes``."""
 
     # Invariant: _hider is None if, and only if, shown is None.
 
-    __slots__ = ("_hider", "_setters", "shown")
-
-    def __init__(self) -> None:
-        self.shown: int | None = None
-        self._setters: set[TimedOpen] = set()
-        """Opens whose writes do not change the time (Open.UserSetModificationTime)."""
-        self._hider: TimedOpen | None = None
-        """The open whose writes the store's time shows, and clients do not see."""
+    shown: int | None = None
+    _setters: set[TimedOpen] = field(default_factory=set)
+    """Opens whose writes do not change the time (Open.UserSetModificationTime)."""
+    _hider: TimedOpen | None = None
+    """The open whose writes the store's time shows, and clients do not see."""
 
     def must_note(self, opened: TimedOpen) -> bool:
         return (opened in self._setters) == (self.shown is None)
@@ -174,3 +166,111 @@ def closing(opened: TimedOpen) -> None:
     file = opened.file
     if file is not None and file.write_time is not None:
         file.write_time.closing(opened)
+
+
+WRITE_TIME_DELAY = 2.0
+"""Seconds after which a write shows."""
+_RECENT = 0.05
+"""Seconds. The time of the store is right if the write came at most this long before the close."""
+_RESOLUTION = 156250
+"""FILETIME units. Writes within one tick of the clock of Windows, 1/64 s, do not change the time."""
+
+
+@dataclass(slots=True, eq=False)
+class DelayedWriteTime:
+    """The last write time as earlier versions of Windows show it: a write shows two seconds later, on a flush or on
+    close. Implements ``WriteTimes``, for shares with ``delayed_write_times``. [MS-FSA 2.1.4.17 note 43]
+
+    The store's own time changes with every write. While the file is open, a different time can hide it here. After the
+    two seconds, further writes show on close only. A time that a client sets is not changed by writes of the same open.
+    A time that it freezes (-1) stays until it thaws it (-2) or closes. [MS-FSCC 2.4.7]"""
+
+    _file: TimedFile
+    dirty: bool = False
+    """The file was written to since the time last became visible."""
+    visible_once: bool = False
+    """A write has become visible already: further ones show on close or flush only."""
+    shown: int | None = None
+    """The FILETIME that clients see. None means the time of the store."""
+    pinned_by: TimedOpen | None = None
+    """The open that has set or frozen the time."""
+    _first: float = 0.0
+    """When the first write came that made the file dirty, by the clock of the event loop."""
+    _timer: asyncio.TimerHandle | None = None
+
+    def must_note(self, opened: TimedOpen) -> bool:
+        return not self.dirty
+
+    def changing(self, opened: TimedOpen) -> None:
+        """Keep the present time visible."""
+        handle = opened.handle
+        if handle is None:
+            return
+        if self.shown is None:
+            self.shown = handle.info().last_write_time
+        self.dirty = True
+        loop = asyncio.get_running_loop()
+        self._first = loop.time()
+        if not self.visible_once and self.pinned_by is None:
+            self._timer = loop.call_later(WRITE_TIME_DELAY, self._on_timer)
+
+    def _on_timer(self) -> None:
+        handle = next((opened.handle for opened in self._file.opens if opened.handle is not None), None)
+        if handle is not None:
+            self.make_visible(handle)
+
+    def make_visible(self, handle: Handle) -> None:
+        """Make the time of the last write visible, unless an open has set or frozen the time."""
+        self._stop_timer()
+        if self.dirty and self.pinned_by is None:
+            self.dirty = False
+            self.visible_once = True
+            self.shown = handle.info().last_write_time
+
+    def set(self, opened: TimedOpen, value: int) -> None:
+        """Note that a client sets, freezes or thaws the last write time. A time it sets is in the store already.
+
+        ``value`` is a FILETIME, ``FREEZE``, ``THAW`` or 0 for no change."""
+        handle = opened.handle
+        if handle is None or value == 0:
+            return
+        if value == THAW:
+            if self.pinned_by is opened:
+                self.pinned_by = None
+                self.dirty = False
+                self.shown = None
+            return
+        self._stop_timer()
+        self.pinned_by = opened
+        if value == FREEZE:
+            self.shown = self.shown or handle.info().last_write_time
+        else:
+            self.shown = value
+        self.dirty = False
+
+    def closing(self, opened: TimedOpen) -> None:
+        """Make the time final for writes so far, before ``opened`` is closed."""
+        handle = opened.handle
+        if handle is None:
+            return
+        if self.pinned_by is opened:
+            if self.dirty and self.shown is not None:
+                handle.set_times(last_write=self.shown)
+            self.pinned_by = None
+            self.dirty = False
+        elif self.pinned_by is None and self.dirty:
+            now = filetime.from_ns(time.time_ns())
+            if self.shown is not None and 0 <= now - self.shown < _RESOLUTION:
+                handle.set_times(last_write=self.shown)
+            elif asyncio.get_running_loop().time() - self._first > _RECENT:
+                handle.set_times(last_write=now)
+            self.dirty = False
+        if not self.dirty:
+            self._stop_timer()
+            self.shown = None if self.pinned_by is None else self.shown
+            self.visible_once = False
+
+    def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()

@@ -164,6 +164,7 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
         (record.persistent_id, 0),
         *owners.of(record.identity, share),
         record.path,
+        store=backend,
         granted_access=record.granted_access,
         maximal_access=record.maximal_access,
         share_access=record.share_access,
@@ -172,6 +173,9 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
         create_action=record.create_action,
         is_directory=record.is_directory,
         delete_on_close=record.delete_on_close,
+        lock_sequences=dict(record.lock_sequences),
+        parent_lease_key=record.parent_lease_key,
+        app_instance_version=record.app_instance_version,
     )
     handle = _handle_of(server.accounts, backend, opened, record)
     if handle.key.inode != record.inode:
@@ -180,11 +184,8 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
     file = server.file_table.get(handle.key, record.stream)
     opened.use_handle(handle)
     opened.file = file
-    opened.lock_sequences = dict(record.lock_sequences)
-    opened.parent_lease_key = record.parent_lease_key
     if record.app_instance_id is not None:
         server.opens.join_application(opened, record.app_instance_id)
-    opened.app_instance_version = record.app_instance_version
     file.opens.append(opened)
     if record.name_deleted:
         # The open that asked for it may be gone. This one has the same name.

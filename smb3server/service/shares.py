@@ -19,9 +19,9 @@ from smb3server.config.checks import FolderDownError
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.values import split_folder
+from smb3server.files.recycling import USER as RECYCLING_USER
+from smb3server.files.recycling import Recycling, problem
 from smb3server.service import stand_in
-from smb3server.state.recycling import USER as RECYCLING_USER
-from smb3server.state.recycling import Recycling, problem
 from smb3server.state.share import Share, ShareCapabilities, ShareFlags
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from smb3server.files.caching import Holder, Lease, Oplock, Timer
 from smb3server.process.turns import call_in_own_turn
-from smb3server.state.durable import may_come_back
+from smb3server.state.objects import Connection, Open, Session
 from smb3server.state.opens import OpenTable
 from smb3server.wire.oplock_break import (
     ACK_REQUIRED,
@@ -18,10 +17,6 @@ from smb3server.wire.oplock_break import (
     LeaseBreakNotification,
     OplockBreak,
 )
-
-if TYPE_CHECKING:
-    from smb3server.state.objects import Connection, Open, Session
-
 
 RETRY_DELAY = 1.0
 """Seconds between checks, until the client has answered, whether the connection used has lost its peer. The
@@ -105,7 +100,7 @@ class BreakNotifications:
         opens = tuple(lease.opens)
         for opened in opens:
             self._opens.close_if_disconnected(opened)
-        return None if any(may_come_back(opened) for opened in opens) else False
+        return None if any(opened.may_come_back for opened in opens) else False
 
     def notify_oplock(self, oplock: Oplock[Open], level: int) -> bool | None:
         """Notify the client of an oplock break. Return values are those of ``caching.Breaks``. [MS-SMB2 3.3.4.6]"""
@@ -120,7 +115,7 @@ class BreakNotifications:
             self._watch(connection, choose, partial(self.notify_oplock, oplock, level), oplock, oplock.requested)
             return True
         self._opens.close_if_disconnected(opened)
-        return None if may_come_back(opened) else False
+        return None if opened.may_come_back else False
 
     def changed(self, holder: Holder[Open]) -> None:
         """Store the persistent opens of ``holder`` anew: their caching rights are part of their records."""

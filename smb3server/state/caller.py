@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from smb3server.access import tokens
 from smb3server.access.caller import Caller
 from smb3server.access.check import Token, granted_access
 from smb3server.access.identity import Identity
-
-if TYPE_CHECKING:
-    from smb3server.auth.directory import Directory
-    from smb3server.backends.base import User
-    from smb3server.state.objects import Session, TreeConnect
-    from smb3server.state.share import Share
+from smb3server.auth.directory import Directory
+from smb3server.backends.base import User
+from smb3server.state.objects import Session, TreeConnect
+from smb3server.state.share import Share
 
 _NOBODY = Identity("", anonymous=True)
 

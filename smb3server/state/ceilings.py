@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass, field
 
+from smb3server.access.identity import Identity
 from smb3server.settings.server import Settings
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -22,61 +23,32 @@ LEAST = 16
 """Connections and opens that a user may have independently of other users, as far as there are any."""
 
 
-class Who(Protocol):
-    """The fields that distinguish users (``access.identity.Identity``)."""
-
-    @property
-    def guest(self) -> bool: ...
-
-    @property
-    def anonymous(self) -> bool: ...
-
-    @property
-    def name(self) -> str: ...
-
-
+@dataclass(slots=True, eq=False)
 class Usage:
     """What one user has of the server. A number counts the items named like it, if it has no other description."""
 
-    __slots__ = (
-        "away",
-        "bytes_read",
-        "bytes_written",
-        "connections",
-        "lent",
-        "locks",
-        "max_lent",
-        "name",
-        "opens",
-        "reserved",
-        "sessions",
-        "waiting",
-        "watchers",
-    )
+    name: str
+    max_lent: int
+    """Most bytes that ``lent`` should count."""
+    connections: int = 0
+    sessions: int = 0
+    opens: int = 0
+    locks: int = 0
+    """Byte-range locks held."""
+    watchers: int = 0
+    reserved: int = 0
+    """Bytes reserved behind the ends of open files."""
+    lent: int = 0
+    """Bytes of large buffers that requests and unsent answers have."""
+    bytes_read: int = 0
+    """Bytes that READs returned through opens that are closed by now. Each open counts its own until then."""
+    bytes_written: int = 0
+    waiting: deque[Callable[[], None]] = field(default_factory=deque)
+    """To be called, one after the other, when buffers come back."""
+    away: dict[object, Callable[[], None]] = field(default_factory=dict)
+    """Opens that wait for their client and may be closed to make room, with the function that closes them.
 
-    def __init__(self, name: str, max_lent: int) -> None:
-        self.name = name
-        self.max_lent = max_lent
-        """Most bytes that ``lent`` should count."""
-        self.connections = 0
-        self.sessions = 0
-        self.opens = 0
-        self.locks = 0
-        """Byte-range locks held."""
-        self.watchers = 0
-        self.reserved = 0
-        """Bytes reserved behind the ends of open files."""
-        self.lent = 0
-        """Bytes of large buffers that requests and unsent answers have."""
-        self.bytes_read = 0
-        """Bytes that READs returned through opens that are closed by now. Each open counts its own until then."""
-        self.bytes_written = 0
-        self.waiting: deque[Callable[[], None]] = deque()
-        """To be called, one after the other, when buffers come back."""
-        self.away: dict[object, Callable[[], None]] = {}
-        """Opens that wait for their client and may be closed to make room, with the function that closes them.
-
-        The one that has waited longest is first."""
+    The one that has waited longest is first."""
 
     @property
     def idle(self) -> bool:
@@ -111,7 +83,7 @@ class Ceilings:
         self._settings = settings
         self._users: dict[str, Usage] = {}
 
-    def of(self, who: Who | None) -> Usage:
+    def of(self, who: Identity | None) -> Usage:
         """Return the usage of a user. None counts as a guest."""
         if who is None or who.guest or who.anonymous:
             return self.of_name(GUESTS)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from smb3server.files import directory_leases
+from smb3server.backends.base import Path
 from smb3server.state import file_events
+from smb3server.state.objects import Open
 from smb3server.wire.change_notify import Action, NotifyFilter
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Path
-    from smb3server.state.objects import Open
 
 
 def somebody_listens(opened: Open) -> bool:
@@ -80,4 +75,4 @@ def entry_changed(opened: Open, path: Path, spared: bytes | None) -> None:
     """Break the leases on the directory of ``path``, except those with the key ``spared``."""
     file, backend = opened.file, opened.store
     if file is not None and backend is not None and file.table.leases.directory_leases:
-        directory_leases.entry_changed(file.table, backend, path, spared)
+        file.table.entry_changed(backend, path, spared)

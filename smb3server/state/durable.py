@@ -7,12 +7,12 @@ ones also outlive the server (``persistence``). [MS-SMB2 3.3.7.1 (loss of the co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, NamedTuple
 
-from smb3server.files.caching import HANDLE, Timer
-
-if TYPE_CHECKING:
-    from smb3server.access.identity import Identity
+from smb3server.access.identity import Identity
+from smb3server.files.caching import HANDLE, Holder, Timer
+from smb3server.wire.create import CreateResponse
+from smb3server.wire.create_contexts import RawContext
 
 
 @dataclass(slots=True)
@@ -29,35 +29,24 @@ class HandleCounts:
     """The client did not come back in time."""
 
 
+@dataclass(slots=True, eq=False)
 class Durability:
     """What makes one open durable (Open.IsDurable, DurableOpenTimeout, CreateGuid, DurableOwner)."""
 
-    __slots__ = (
-        "abandoned",
-        "client_guid",
-        "create_guid",
-        "disconnected",
-        "owner",
-        "persistent",
-        "resilient",
-        "timeout",
-        "timer",
-    )
-
-    def __init__(self, owner: str, client_guid: bytes, create_guid: bytes | None, timeout: float) -> None:
-        """``create_guid``: None for version 1. ``owner``: ``Identity.owner`` of the user. ``timeout``: seconds that it
-        waits for its client."""
-        self.client_guid = client_guid
-        self.create_guid = create_guid
-        self.timeout = timeout
-        self.owner = owner
-        self.disconnected = False
-        self.persistent = False
-        self.abandoned = False
-        """Its stored record stays for the next node, or the next run, that serves it."""
-        self.resilient = False
-        self.timer: Timer | None = None
-        """Ends the open when its client has not come back in time."""
+    owner: str
+    """``Identity.owner`` of the user."""
+    client_guid: bytes
+    create_guid: bytes | None
+    """None for version 1."""
+    timeout: float
+    """Seconds that it waits for its client."""
+    disconnected: bool = False
+    persistent: bool = False
+    abandoned: bool = False
+    """Its stored record stays for the next node, or the next run, that serves it."""
+    resilient: bool = False
+    timer: Timer | None = None
+    """Ends the open when its client has not come back in time."""
 
     @property
     def kind(self) -> str:
@@ -71,46 +60,26 @@ class Durability:
             timer.cancel()
 
 
-class Rights(Protocol):
-    """What this module needs of an oplock or lease."""
-
-    state: int
-    breaking: bool
-
-
-class DurableOpen(Protocol):
-    """What this module needs of an open."""
-
-    @property
-    def durable(self) -> Durability | None: ...
-
-    @property
-    def caching(self) -> Rights | None: ...
-
-
 def owner_of(identity: Identity | None) -> str:
     """Return Open.DurableOwner for a user."""
     return identity.owner if identity is not None else ""
 
 
-def covers(holder: Rights | None) -> bool:
+def covers(holder: Holder[Any] | None) -> bool:
     """Return whether caching rights make an open durable: a batch oplock or handle caching.
 
     Without one of these, no break would ask the client to close the open for another opener."""
     return holder is not None and not holder.breaking and bool(holder.state & HANDLE)
 
 
-def may_come_back(opened: DurableOpen) -> bool:
-    """Return whether the client of an open is away, and the open stays until the client comes back or its time is
-    up."""
-    durable = opened.durable
-    return durable is not None and durable.disconnected and (durable.persistent or durable.resilient)
+Key = tuple[bytes, bytes]
+"""(ClientGuid, CreateGuid)."""
 
 
-def held_for_owner(opened: DurableOpen) -> bool:
-    """Return whether an open is persistent, its client is away, and it has no handle caching that a break could take
-    back. [MS-SMB2 3.3.5.9]"""
-    durable = opened.durable
-    if durable is None or not durable.persistent or not durable.disconnected:
-        return False
-    return opened.caching is None or not opened.caching.state & HANDLE
+class Replayable(NamedTuple):
+    """The answer to a replayed CREATE. An open has one until it is first used (Open.IsReplayEligible)."""
+
+    key: Key
+    response: CreateResponse
+    answers: list[RawContext]
+    """Contexts that do not change with time."""

@@ -7,20 +7,16 @@ released, and opens that would have waited for their client are closed, too. The
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from smb3server.access.identity import Identity
 from smb3server.process.turns import call_apart
-
-if TYPE_CHECKING:
-    from smb3server.access.identity import Identity
-    from smb3server.state.objects import Session, TreeConnect
-    from smb3server.state.server_state import ServerState
-    from smb3server.state.share import Share
+from smb3server.state.objects import Session, TreeConnect
+from smb3server.state.server_state import ServerState
+from smb3server.state.share import Share
 
 
 def end_tree(server: ServerState, tree: TreeConnect) -> None:
-    """End a tree connect: cancel its requests and close its opens. Its client gets NETWORK_NAME_DELETED.
-    [MS-SMB2 3.3.5.8]"""
+    """End a tree connect with its requests and opens. Its client gets NETWORK_NAME_DELETED. [MS-SMB2 3.3.5.8]"""
     session = tree.session
     # Remove it before its requests are cancelled: this is how CHANGE_NOTIFY distinguishes it from a CANCEL.
     if session.tree_connect_table.pop(tree.tree_id, None) is not None:
@@ -43,8 +39,7 @@ def end_session(server: ServerState, session: Session) -> None:
 
 
 def end_user(server: ServerState, concerns: Callable[[Identity], bool]) -> int:
-    """End the sessions of some users, and close those of their opens whose client is away. Return how many sessions
-    ended."""
+    """End the sessions of some users and those of their opens whose client is away. Return how many sessions."""
     ended = 0
     for session in list(server.sessions.by_id.values()):
         if session.identity is not None and concerns(session.identity):

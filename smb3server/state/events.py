@@ -12,18 +12,15 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from smb3server.access.identity import Identity
 from smb3server.process.log_lines import Event, printable
 from smb3server.process.words import MAX_NAME, amount, duration, endpoint, ordinal, quoted
 from smb3server.state import audit
+from smb3server.state.objects import Connection, Session, TreeConnect
+from smb3server.state.share import Share
 from smb3server.wire.negotiate import DIALECT_NAMES
 from smb3server.wire.status import NtStatus, Reason, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.state.objects import Connection, Session, TreeConnect
-    from smb3server.state.share import Share
 
 Fields = dict[str, object]
 

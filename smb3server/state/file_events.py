@@ -5,17 +5,13 @@ Callers look first whether the share has an audit: without one none of these fun
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from smb3server.backends.base import Path
 from smb3server.process.log_lines import printable
 from smb3server.state import audit, events
+from smb3server.state.objects import Connection, Open, TreeConnect
 from smb3server.wire.create import Access, CreateAction
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Path
-    from smb3server.state.objects import Connection, Open, TreeConnect
 
 DENIALS = frozenset(
     (
@@ -36,13 +32,15 @@ def _shown(path: Path, stream: str = "") -> str:
     return printable(f"{name}:{stream}" if stream else name, MAX_PATH)
 
 
-def _fields(opened: Open, path: Path | None = None) -> events.Fields:
+def _record(opened: Open, kind: str, path: Path | None = None, result: str = "success", **more: object) -> None:
+    """Record an event of an open's file. ``path``: None means the name that it was opened with."""
+    share = opened.tree.share
+    if share.audit is None:
+        return
     stream = opened.file.stream if opened.file is not None else ""
-    return {
-        **events.of_session(opened.session),
-        "share": opened.tree.share.name,
-        "path": _shown(opened.path if path is None else path, stream),
-    }
+    shown = _shown(opened.path if path is None else path, stream)
+    fields = {**events.of_session(opened.session), "share": share.name, "path": shown, **more}
+    audit.record(share.audit, kind, fields, result)
 
 
 def access_names(mask: int) -> list[str]:
@@ -54,49 +52,35 @@ def access_names(mask: int) -> list[str]:
 
 def opened(opened: Open) -> None:
     """A CREATE has opened or made a file or a folder."""
-    share = opened.tree.share.audit
-    if share is None:
-        return
-    created = opened.create_action == CreateAction.CREATED
-    fields = {
-        **_fields(opened),
-        "folder": opened.is_directory,
-        "access": access_names(opened.granted_access),
-        "action": CreateAction(opened.create_action).name.lower(),
-        "delete_on_close": opened.delete_on_close,
-    }
-    audit.record(share, audit.CREATE if created else audit.OPEN, fields, "success")
+    _record(
+        opened,
+        audit.CREATE if opened.create_action == CreateAction.CREATED else audit.OPEN,
+        folder=opened.is_directory,
+        access=access_names(opened.granted_access),
+        action=CreateAction(opened.create_action).name.lower(),
+        delete_on_close=opened.delete_on_close,
+    )
 
 
 def written(opened: Open) -> None:
     """Data is written through an open for the first time."""
-    share = opened.tree.share.audit
-    if share is not None:
-        audit.record(share, audit.WRITE, _fields(opened), "success")
+    _record(opened, audit.WRITE)
 
 
 def deleted(opened: Open, path: Path, error: OSError | None = None) -> None:
     """A file or folder was deleted with the close of ``opened``. ``error``: it could not be."""
-    share = opened.tree.share.audit
-    if share is not None:
-        result = "success" if error is None else error.strerror or str(error)
-        audit.record(share, audit.DELETE, {**_fields(opened, path), "folder": opened.is_directory}, result)
+    result = "success" if error is None else error.strerror or str(error)
+    _record(opened, audit.DELETE, path, result, folder=opened.is_directory)
 
 
 def renamed(opened: Open, old: Path, new: Path, link: bool = False) -> None:
     """A file or folder has a new name, or one more (``link``)."""
-    share = opened.tree.share.audit
-    if share is not None:
-        fields = {**_fields(opened, old), "new_path": _shown(new), "link": link}
-        audit.record(share, audit.RENAME, fields, "success")
+    _record(opened, audit.RENAME, old, new_path=_shown(new), link=link)
 
 
 def permissions_changed(opened: Open, parts: int) -> None:
     """The security descriptor of a file has changed. ``parts``: SECURITY_INFORMATION. [MS-DTYP 2.4.7]"""
-    share = opened.tree.share.audit
-    if share is not None:
-        fields = {**_fields(opened), "security_information": f"0x{parts:08x}"}
-        audit.record(share, audit.PERMISSION, fields, "success")
+    _record(opened, audit.PERMISSION, security_information=f"0x{parts:08x}")
 
 
 def denied(tree: TreeConnect, connection: Connection, command: int, path: str, status: int, asked: int = 0) -> None:

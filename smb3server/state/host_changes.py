@@ -9,18 +9,14 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
-from smb3server.backends.base import OpenRequest
-from smb3server.files import directory_leases
+from smb3server.backends.base import Backend, Change, FileKey, Handle, OpenRequest, Path
+from smb3server.backends.name_rules import NameRules
+from smb3server.files.file import File, FileTable
 from smb3server.files.notify import LOST
+from smb3server.state.objects import Open
 from smb3server.wire.change_notify import Action
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Backend, Change, FileKey, Handle, Path
-    from smb3server.backends.name_rules import NameRules
-    from smb3server.files.file import File, FileTable
-    from smb3server.state.objects import Open
 
 log = logging.getLogger(__name__)
 
@@ -28,17 +24,15 @@ MAX_IDLE = 32
 """Unused watches that are kept."""
 
 
+@dataclass(slots=True, eq=False)
 class _Watch:
     """The watch of one directory. ``files``: those in it that clients cache, and the directory if it has a lease."""
 
-    __slots__ = ("backend", "files", "handle", "key", "stop")
-
-    def __init__(self, backend: Backend, key: FileKey, handle: Handle) -> None:
-        self.backend = backend
-        self.key = key
-        self.handle = handle
-        self.files: set[File[Open]] = set()
-        self.stop: Callable[[], None] | None = None
+    backend: Backend
+    key: FileKey
+    handle: Handle
+    files: set[File[Open]] = field(default_factory=set)
+    stop: Callable[[], None] | None = None
 
     def close(self) -> None:
         if self.stop is not None:
@@ -112,7 +106,7 @@ class HostChanges:
     def _changed(self, watch: _Watch, change: Change) -> None:
         directory = self._table.find(watch.key)
         if directory is not None:
-            directory_leases.break_all(directory)
+            directory.break_directory_leases()
         rules, name = watch.backend.name_rules, change.path[-1:]
         for file in tuple(watch.files):
             if file is not directory and (change.action == LOST or _is_at(file, rules, name)):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 
+
+@dataclass(slots=True, eq=False)
 class CommandSequenceWindow:
     """The MessageIds that a client may use: all of ``low`` <= id < ``high`` that are not in ``used``."""
 
-    __slots__ = ("beyond_one", "high", "low", "used")
-
-    def __init__(self) -> None:
-        self.low = 0
-        self.high = 1
-        # Invariant: low < id < high for every id in ``used``.
-        self.used: set[int] = set()
-        """Identifiers that came out of order."""
-        self.beyond_one = 0
-        """Identifiers that requests took beyond their first one."""
+    low: int = 0
+    high: int = 1
+    # Invariant: low < id < high for every id in ``used``.
+    used: set[int] = field(default_factory=set)
+    """Identifiers that came out of order."""
+    beyond_one: int = 0
+    """Identifiers that requests took beyond their first one."""
 
     @property
     def available(self) -> int:

@@ -10,34 +10,31 @@ import enum
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Protocol
 
-from smb3server.files.caching import Lease, Oplock
+from smb3server.access.caller import Caller
+from smb3server.access.check import Token
+from smb3server.access.identity import Identity
+from smb3server.auth.acceptor import Acceptor
+from smb3server.backends.base import Backend, Handle, Path, User
+from smb3server.crypto.encryption import SessionCipher
+from smb3server.crypto.signing import Signer
+from smb3server.files.caching import HANDLE, Lease, Oplock
+from smb3server.files.file import File
+from smb3server.files.notify import Watcher
+from smb3server.files.searches import Enumeration
 from smb3server.settings.server import Settings
+from smb3server.state.ceilings import Usage
+from smb3server.state.durable import Durability, Replayable
 from smb3server.state.life import ConnectionLife, change
 from smb3server.state.message_window import CommandSequenceWindow
-from smb3server.state.replayable import Replayable
+from smb3server.state.share import Share
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.header import Command, FileId
 from smbdirect.codec import Buffer
-from smbdirect.message_transport import TransportKind
-
-if TYPE_CHECKING:
-    from smb3server.access.caller import Caller
-    from smb3server.access.check import Token
-    from smb3server.access.identity import Identity
-    from smb3server.auth.acceptor import Acceptor
-    from smb3server.backends.base import Handle, Path, User
-    from smb3server.crypto.encryption import SessionCipher
-    from smb3server.crypto.signing import Signer
-    from smb3server.files.enumeration import Enumeration
-    from smb3server.files.file import File
-    from smb3server.files.notify import Watcher
-    from smb3server.state.ceilings import Usage
-    from smb3server.state.durable import Durability
-    from smb3server.state.share import Share
-    from smbdirect.message_transport import MessageTransport
-    from smbdirect.unauthenticated import UnauthenticatedPeer
+from smbdirect.message_transport import MessageTransport, TransportKind
+from smbdirect.unauthenticated import UnauthenticatedPeer
 
 log = logging.getLogger(__name__)
 
@@ -52,19 +49,15 @@ class ConnectionHost(Protocol):
     @property
     def pending_requests(self) -> int:
         """Asynchronous requests that are not answered yet (Connection.RequestList)."""
-        ...
 
     def notify(self, session: Session, segments: Sequence[Buffer], command: int = Command.OPLOCK_BREAK) -> None:
         """Send a message that no request asked for, encrypted if the session's traffic is. [MS-SMB2 3.3.4.6]"""
-        ...
 
     def cancel_requests(self, session: Session, tree_id: int | None = None) -> None:
         """Cancel the asynchronous requests of a session that ends, or of one of its tree connects that does."""
-        ...
 
     def cancel_waiting(self) -> None:
         """Cancel every request whose client was sent STATUS_PENDING. The others may finish."""
-        ...
 
 
 class Connection:
@@ -167,8 +160,7 @@ class Connection:
         return self.forced_stall or self.transport.is_stalled()
 
     def hold_credits(self, sealed: int) -> None:
-        """Let the client hold at most ``sealed`` credits while it may encrypt. ``limit_credits`` lifts the limit.
-        [MS-SMB2 3.3.1.2]"""
+        """Let a client that may encrypt hold at most ``sealed`` credits, until ``limit_credits``. [MS-SMB2 3.3.1.2]"""
         self.sealed_credits = sealed
         self.credit_limit = min(self.credit_limit, sealed)
 
@@ -224,16 +216,14 @@ CHANNEL_SILENCE = 15.0
 The client loses nothing by it, and requests that wait for the dead channel (breaks, 3.3.4.6) go on."""
 
 
+@dataclass(slots=True, eq=False)
 class Channel:
     """One session on one connection. [MS-SMB2 3.3.1.14]"""
 
-    __slots__ = ("connection", "signer", "signing_key")
-
-    def __init__(self, connection: Connection, signing_key: bytes, signer: Signer | None) -> None:
-        self.connection = connection
-        self.signing_key = signing_key
-        self.signer = signer
-        """None for guests, who have no key to sign with."""
+    connection: Connection
+    signing_key: bytes
+    signer: Signer | None
+    """None for guests, who have no key to sign with."""
 
 
 class Session:
@@ -280,8 +270,7 @@ class Session:
 
     @property
     def connection(self) -> Connection:
-        """The connection it was made on, or another channel after that was lost. Commands come on any of
-        ``channel_list``."""
+        """The connection it was made on, or another channel since that was lost. Commands come on any channel."""
         if self._connection is None:
             raise ValueError("a session of an earlier run has no connection")
         return self._connection
@@ -385,199 +374,143 @@ class Pipe(Protocol):
 
     def is_slow(self, size: int) -> bool:
         """Return whether writing ``size`` bytes more may take long."""
-        ...
 
     def begin(self) -> bool:
         """Keep it open until ``end``, for a worker that is going to write. Return False if it is closed."""
-        ...
 
     def end(self) -> None:
         """Allow it to be closed again, after ``begin``."""
-        ...
 
     def write(self, data: bytes) -> int:
         """Write data, and return the number of bytes written."""
-        ...
 
     def read(self, size: int) -> tuple[bytes, bool]:
         """Return up to ``size`` bytes, and whether more of the same message remains (STATUS_BUFFER_OVERFLOW).
 
         Raises PIPE_EMPTY if there is no message."""
-        ...
 
     @property
     def is_empty(self) -> bool:
         """Whether a read has to wait for a message."""
-        ...
 
     @property
     def answers_later(self) -> bool:
         """Whether an answer will come to what was written."""
-        ...
 
     def wait(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, in a turn of its own, when it has a message or is closed."""
-        ...
 
     def unwait(self, callback: Callable[[], None]) -> None:
         """Undo ``wait``."""
-        ...
 
     def close(self) -> None: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Open:
     """The result of one successful CREATE. [MS-SMB2 3.3.1.10]
 
     Names are those of the specification. ``file`` has the state that all opens of one file share."""
 
-    __slots__ = (
-        "_closing",
-        "app_instance_id",
-        "app_instance_version",
-        "bytes_read",
-        "bytes_written",
-        "caching",
-        "channel_sequence",
-        "create_action",
-        "create_options",
-        "delete_on_close",
-        "descriptor",
-        "desired_access",
-        "durable",
-        "enumeration",
-        "file",
-        "file_id",
-        "granted_access",
-        "handle",
-        "in_flight",
-        "is_directory",
-        "lacks_archive",
-        "lock_sequences",
-        "max_offset",
-        "maximal_access",
-        "may_block",
-        "next_ea",
-        "parent_lease_key",
-        "on_close",
-        "outstanding_pre_requests",
-        "outstanding_requests",
-        "path",
-        "pipe",
-        "position",
-        "replayable",
-        "resume_key",
-        "session",
-        "share_access",
-        "store",
-        "reserved",
-        "sequence_epoch",
-        "tree",
-        "usage",
-        "watcher",
-        "write_through",
-        "wrote",
-    )
+    file_id: FileId
+    session: Session
+    tree: TreeConnect
+    path: Path
+    """The name that it was opened with. ``handle.path`` follows renames."""
+    _: KW_ONLY
+    store: Backend | None
+    """The store that has the file, None for a pipe. Whoever asks about the file asks this one, not the share's."""
+    granted_access: int
+    maximal_access: int
+    share_access: int
+    desired_access: int | None = None
+    """As the CREATE had it. None for an open that a server stored which did not note it."""
+    create_options: int = 0
+    create_action: int = 0
+    is_directory: bool = False
+    delete_on_close: bool = False
+    handle: Handle | None = None
+    descriptor: int | None = None
+    """``handle.fileno()``, for the data path."""
+    max_offset: int = MAX_OFFSET
+    """The greatest offset in the file, in bytes, at which a write may end."""
+    may_block: bool = True
+    """Whether reads may have to wait for a disk."""
+    lacks_archive: bool = False
+    """The file's attribute ARCHIVE is to be set with the next write through it."""
+    wrote: bool = False
+    """Whether data was written through it (change notification)."""
+    position: int = 0
+    """CurrentByteOffset: the offset behind the last byte read or written, or the one that the client set.
 
-    def __init__(
-        self,
-        file_id: FileId,
-        session: Session,
-        tree: TreeConnect,
-        path: Path,
-        *,
-        granted_access: int,
-        maximal_access: int,
-        share_access: int,
-        create_options: int = 0,
-        create_action: int = 0,
-        is_directory: bool = False,
-        delete_on_close: bool = False,
-        desired_access: int | None = None,
-    ) -> None:
-        self.file_id = file_id
-        self.session = session
-        self.tree = tree
-        self.store = tree.share.backend
-        """The store that has the file, None for a pipe. Whoever asks about the file asks this one, not the share's."""
-        self.granted_access = granted_access
-        self.maximal_access = maximal_access
-        self.share_access = share_access
-        self.create_options = create_options
-        self.create_action = create_action
-        self.path = path
-        """The name that it was opened with. ``handle.path`` follows renames."""
-        self.is_directory = is_directory
-        self.handle: Handle | None = None
-        self.descriptor: int | None = None
-        """``handle.fileno()``, for the data path."""
-        self.max_offset = MAX_OFFSET
-        """The greatest offset in the file, in bytes, at which a write may end."""
-        self.may_block = True
-        """Whether reads may have to wait for a disk."""
-        self.lacks_archive = False
-        """The file's attribute ARCHIVE is to be set with the next write through it."""
-        self.wrote = False
-        """Whether data was written through it (change notification)."""
-        self.position = 0
-        """CurrentByteOffset: the offset behind the last byte read or written, or the one that the client set.
-
-        Reads and writes move it for synchronous opens only [MS-FSCC 2.4.39]. An SMB2 open does not say whether it is
-        synchronous, because servers ignore those options [MS-SMB2 2.2.13]. All opens count as synchronous, as in Samba.
-        Windows lets only the client move it."""
-        self.bytes_read = 0
-        """Bytes of data that READs of it returned. Reports add them up; see ``OpenTable.close``."""
-        self.bytes_written = 0
-        # Invariant: neither ``handle`` nor ``_closing`` is closed while ``in_flight`` is greater than 0.
-        self.in_flight = 0
-        """Number of worker threads and RDMA transfers that use the handle."""
-        self.pipe: Pipe | None = None
-        self.file: File[Open] | None = None
-        """The file, shared with its other opens; None for pipes only."""
-        self.caching: Oplock[Open] | Lease[Open] | None = None
-        self.parent_lease_key: bytes | None = None
-        """ParentLeaseKey of the CREATE: the key of the directory leases that changes by this open do not break."""
-        self.delete_on_close = delete_on_close
-        self.desired_access = desired_access
-        """As the CREATE had it. None for an open that a server stored which did not note it."""
-        self._closing: Handle | None = None
-        """A handle that was taken off the open, to be closed when nothing is in flight."""
-        self.lock_sequences: dict[int, int] = {}
-        """LockSequenceArray: index to number, valid entries only."""
-        self.durable: Durability | None = None
-        self.replayable: Replayable | None = None
-        """The answer to a replayed CREATE; None if the open is not eligible (Open.IsReplayEligible)."""
-        self.channel_sequence = 0
-        self.outstanding_requests = 0
-        """Number of pending requests with the current channel sequence."""
-        self.outstanding_pre_requests = 0
-        """Number of pending requests with older channel sequences."""
-        self.sequence_epoch = 1
-        """Identifies the client's session that the two counts belong to. Not in spec."""
-        self.app_instance_id: bytes | None = None
-        self.app_instance_version: tuple[int, int] | None = None
-        """ApplicationInstanceVersionHigh and -Low."""
-        self.write_through = False
-        """Whether acknowledged data must survive a crash of the machine, as for persistent opens."""
-        self.on_close: list[Callable[[], None]] = []
-        """Called before the handle is closed (change notification, directory scans)."""
-        self.enumeration: Enumeration | None = None
-        """The state of a QUERY_DIRECTORY scan."""
-        self.watcher: Watcher | None = None
-        """The state of CHANGE_NOTIFY, from its first request on."""
-        self.next_ea = 0
-        """Index of the EA at which a scan of the EAs goes on."""
-        self.usage: Usage | None = None
-        """Usage of the user that it counts for."""
-        self.reserved = 0
-        """Bytes reserved behind the file's end."""
-        self.resume_key: bytes | None = None
-        """Open.ResumeKey, once a client has requested it."""
+    Reads and writes move it for synchronous opens only [MS-FSCC 2.4.39]. An SMB2 open does not say whether it is
+    synchronous, because servers ignore those options [MS-SMB2 2.2.13]. All opens count as synchronous, as in Samba.
+    Windows lets only the client move it."""
+    bytes_read: int = 0
+    """Bytes of data that READs of it returned. Reports add them up; see ``OpenTable.close``."""
+    bytes_written: int = 0
+    # Invariant: neither ``handle`` nor ``_closing`` is closed while ``in_flight`` is greater than 0.
+    in_flight: int = 0
+    """Number of worker threads and RDMA transfers that use the handle."""
+    pipe: Pipe | None = None
+    file: File[Open] | None = None
+    """The file, shared with its other opens; None for pipes only."""
+    caching: Oplock[Open] | Lease[Open] | None = None
+    parent_lease_key: bytes | None = None
+    """ParentLeaseKey of the CREATE: the key of the directory leases that changes by this open do not break."""
+    _closing: Handle | None = field(default=None, init=False)
+    """A handle that was taken off the open, to be closed when nothing is in flight."""
+    lock_sequences: dict[int, int] = field(default_factory=dict)
+    """LockSequenceArray: index to number, valid entries only."""
+    durable: Durability | None = None
+    replayable: Replayable | None = None
+    """The answer to a replayed CREATE; None if the open is not eligible (Open.IsReplayEligible)."""
+    channel_sequence: int = 0
+    outstanding_requests: int = 0
+    """Number of pending requests with the current channel sequence."""
+    outstanding_pre_requests: int = 0
+    """Number of pending requests with older channel sequences."""
+    sequence_epoch: int = 1
+    """Identifies the client's session that the two counts belong to. Not in spec."""
+    app_instance_id: bytes | None = None
+    app_instance_version: tuple[int, int] | None = None
+    """ApplicationInstanceVersionHigh and -Low."""
+    write_through: bool = False
+    """Whether acknowledged data must survive a crash of the machine, as for persistent opens."""
+    on_close: list[Callable[[], None]] = field(default_factory=list)
+    """Called before the handle is closed (change notification, directory scans)."""
+    enumeration: Enumeration | None = None
+    """The state of a QUERY_DIRECTORY scan."""
+    watcher: Watcher | None = None
+    """The state of CHANGE_NOTIFY, from its first request on."""
+    next_ea: int = 0
+    """Index of the EA at which a scan of the EAs goes on."""
+    usage: Usage | None = None
+    """Usage of the user that it counts for."""
+    reserved: int = 0
+    """Bytes reserved behind the file's end."""
+    resume_key: bytes | None = None
+    """Open.ResumeKey, once a client has requested it."""
 
     @property
     def is_dormant(self) -> bool:
         """Whether it takes no descriptor, because its client has not come back since it was restored."""
         return self.handle is not None and self.handle.dormant
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether its client is away, and it stays until the client comes back or its time is up."""
+        durable = self.durable
+        return durable is not None and durable.disconnected and (durable.persistent or durable.resilient)
+
+    @property
+    def is_held_for_owner(self) -> bool:
+        """Whether it is persistent, its client is away, and it has no handle caching that a break could take back.
+        [MS-SMB2 3.3.5.9]"""
+        durable = self.durable
+        if durable is None or not durable.persistent or not durable.disconnected:
+            return False
+        return self.caching is None or not self.caching.state & HANDLE
 
     def use_handle(self, handle: Handle) -> None:
         """Set the handle, and its descriptor if the open has one."""

@@ -14,8 +14,8 @@ from smb3server.backends.deferred import DeferredHandle
 from smb3server.files import write_times
 from smb3server.files.caching import WRITE
 from smb3server.files.file import File
-from smb3server.state import last_close
-from smb3server.state.durable import Durability, HandleCounts, covers, may_come_back
+from smb3server.state import deletions
+from smb3server.state.durable import Durability, HandleCounts, covers
 from smb3server.state.objects import Open
 from smb3server.state.ports import Persistence
 from smb3server.state.replays import Replays
@@ -126,8 +126,7 @@ class OpenTable:
             del self.by_application[known]
 
     def persist(self, opened: Open) -> None:
-        """Make a durable open persistent: it outlives the server, and so does the data written through it.
-        (Open.IsPersistent)"""
+        """Make a durable open persistent: it and data written through it outlive the server. (Open.IsPersistent)"""
         durable = opened.durable
         if durable is None:
             raise ValueError("not a durable open")
@@ -183,7 +182,7 @@ class OpenTable:
         if file is not None and handle is not None:
             if file.write_time is not None and not lost:
                 settle_write_time(opened)
-            last_close.leave(file, opened)
+            deletions.leave(file, opened)
             if opened.delete_on_close and self.persistence is not None:
                 # The remaining opens must know, after a restart too, that the file is deleted with the last of them.
                 for other in file.opens:
@@ -220,8 +219,7 @@ class OpenTable:
     # While the client is away
 
     def disconnect(self, opened: Open) -> None:
-        """Keep a durable open, whose connection is lost, for its client to come back to; close another one. [MS-SMB2
-        3.3.7.1]"""
+        """Keep a durable open, whose connection is lost, for its client; close another one. [MS-SMB2 3.3.7.1]"""
         if opened.durable is not None and self._keep(opened, opened.durable):
             opened.session.open_table.pop(opened.file_id[1], None)
         else:
@@ -247,7 +245,7 @@ class OpenTable:
     def close_if_disconnected(self, opened: Open) -> None:
         """Close a durable open whose client is away and cannot be notified of a break, unless it is resilient or
         persistent. [MS-SMB2 3.3.4.6, 3.3.4.7]"""
-        if opened.durable is not None and opened.durable.disconnected and not may_come_back(opened):
+        if opened.durable is not None and opened.durable.disconnected and not opened.may_come_back:
             self.close(opened)
 
     def close_gone(self, file: File[Open] | None) -> None:

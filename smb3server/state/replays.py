@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from smb3server.files.caching import Lease
-from smb3server.state.replayable import Key, Replayable
+from smb3server.state.durable import Key, Replayable
+from smb3server.state.objects import Open, Session
 from smb3server.wire.status import NtStatus, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.state.objects import Open, Session
 
 
 class Waiting(Protocol):
@@ -17,7 +15,6 @@ class Waiting(Protocol):
 
     def cancel(self, closing: bool = False) -> None:
         """Cancel it. ``closing``: whether its session ends."""
-        ...
 
 
 class Replays:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from smb3server.auth.acceptor import Acceptor, hint_token
 from smb3server.auth.accounts import Accounts
@@ -15,6 +14,7 @@ from smb3server.auth.guessing import Guesses
 from smb3server.auth.users import Principals, UserDatabase
 from smb3server.files.file import FileTable
 from smb3server.files.flushes import Flushes
+from smb3server.net.fabric_choice import Choice
 from smb3server.net.interfaces import InterfaceList
 from smb3server.process.long_work import LongWork
 from smb3server.process.turns import Turns
@@ -23,15 +23,12 @@ from smb3server.state.break_notifications import BreakNotifications
 from smb3server.state.ceilings import Ceilings
 from smb3server.state.events import Events
 from smb3server.state.host_changes import HostChanges
+from smb3server.state.objects import Connection, TreeConnect
 from smb3server.state.opens import OpenTable
 from smb3server.state.ports import AccountKeeper, Fence, Homes, ShareAdministration
 from smb3server.state.sessions import Sessions
 from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
 from smbdirect.transport.pool import BufferPool
-
-if TYPE_CHECKING:
-    from smb3server.net.fabric_choice import Choice
-    from smb3server.state.objects import Connection, TreeConnect
 
 _MAX_LOST_RDMA = 256
 
@@ -185,8 +182,7 @@ class ServerState:
         return share.lost or (share.placement is not None and self.fence is not None and self.fence.expired())
 
     def loss_of(self, share: Share) -> Callable[[], bool] | None:
-        """Return what tells a worker thread whether another node may be serving the share by now. None: that cannot
-        be."""
+        """Return what tells a worker thread whether another node may serve the share by now. None: that cannot be."""
         fence = self.fence
         if share.placement is None or fence is None:
             return None

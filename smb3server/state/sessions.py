@@ -95,8 +95,7 @@ class Sessions:
         session.channels_changed()
 
     def close_previous(self, session_id: int, identity: Identity) -> None:
-        """End the session that a reconnecting client names as its previous one, if it belongs to the same user.
-        [MS-SMB2 3.3.5.5.3]"""
+        """End the session that a client names as its previous one, if the user is the same. [MS-SMB2 3.3.5.5.3]"""
         previous = self.by_id.get(session_id)
         if previous is None or previous.identity is None or previous.state is SessionState.IN_PROGRESS:
             return

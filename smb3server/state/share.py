@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from smb3server.access.descriptor import SecurityDescriptor
     from smb3server.access.identity import Identity
     from smb3server.backends.base import Backend, User
-    from smb3server.state.recycling import Recycling
+    from smb3server.files.recycling import Recycling
 
 IPC_SHARE_NAME = "IPC$"
 

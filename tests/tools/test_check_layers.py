@@ -71,6 +71,12 @@ def test_a_rule_binds_what_is_lower_too(tmp_path: Path) -> None:
     assert wrong(tmp_path, ("smb3server.wire.header", "import timeit_like")) == []
 
 
+def test_the_objects_of_the_protocol_touch_no_file_of_the_host(tmp_path: Path) -> None:
+    wrong(tmp_path, ("smb3server.state.opens", "from os import unlink"))
+    said = check(tmp_path, ROOMS, [rule for rule in RULES if rule.binds == ("smb3server.state",)])
+    assert any("smb3server.state.opens imports os.unlink: " in line for line in said)
+
+
 def test_no_module_imports_a_test_module(tmp_path: Path) -> None:
     said = wrong(tmp_path, ("smb3server.wire.test_a", ""), ("smb3server.state.b", "from ..wire.test_a import harness"))
     assert said == [

@@ -55,7 +55,7 @@ NUMBERS = (
     Number("ranges of a TRIM", "commands.fsctl.file._MAX_TRIM_RANGES", "long_lists", ("TrimHeader.num_ranges",)),
     Number("allocated ranges of a file", "commands.fsctl.file._RANGES_AT_ONCE; more on a worker", "long_lists"),
     Number("contexts of a CREATE", "wire.create_contexts.MAX_CONTEXTS", "long_lists"),
-    Number("characters of a search pattern", "files.wildcards.MAX_PATTERN", "long_lists"),
+    Number("characters of a search pattern", "files.searches.MAX_PATTERN", "long_lists"),
     Number(
         "dialects and contexts of a NEGOTIATE, and algorithms in them",
         "limits.max_message_before_authentication",

@@ -76,6 +76,11 @@ RULES = (
         "what serves files knows no store but by its contract",
     ),
     Rule(
+        ("smb3server.state",),
+        ("os", "pathlib", "shutil", "tempfile", "fcntl", "socket", "select", "selectors", "threading", "subprocess"),
+        "the objects of the protocol touch files through the handles of their store only",
+    ),
+    Rule(
         ("smb3server.files.caching", "smb3server.files.locks"),
         (*OUTSIDE_WORLD, "smb3server.process.turns"),
         "caching rights and locks are state machines: who waits is called by those who own the loop",

@@ -20,7 +20,7 @@ def _version(opening: Opening) -> tuple[int, int] | None:
 
 def _close_same(opening: Opening, asked: wire.AppInstanceId) -> None:
     """Close the opens of the application on other clients. Raises FILE_FORCED_CLOSED if the other instance is newer."""
-    opener, opens, version = opening.opener, opening.opens, _version(opening)
+    opener, opens, version = opening.opener, opening.server.opens, _version(opening)
     for opened in list(opens.by_application.get(asked.app_instance_id, ())):
         if (
             client_guid_of(opened) == opener.client_guid
@@ -36,7 +36,7 @@ def _close_same(opening: Opening, asked: wire.AppInstanceId) -> None:
 
 
 def _join(opening: Opening, opened: Open, asked: wire.AppInstanceId) -> None:
-    opening.opens.join_application(opened, asked.app_instance_id)
+    opening.server.opens.join_application(opened, asked.app_instance_id)
     opened.app_instance_version = _version(opening)
 
 

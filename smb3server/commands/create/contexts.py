@@ -1,11 +1,14 @@
-"""What the create contexts of a request ask for. [MS-SMB2 2.2.13.2]"""
+"""What the create contexts of a request ask for, and who asks. [MS-SMB2 2.2.13.2]"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from smb3server.access.caller import Caller
+from smb3server.state.objects import Session, TreeConnect
 from smb3server.wire import create_contexts as wire
+from smb3server.wire.negotiate import Capability
 
 
 class CreateContexts(NamedTuple):
@@ -35,3 +38,23 @@ class CreateContexts(NamedTuple):
 
 
 NOTHING = CreateContexts()
+
+
+class Opener(NamedTuple):
+    """The session and tree connect of a new open, and properties of their connection."""
+
+    session: Session
+    tree: TreeConnect
+    caller: Caller
+    """The session's user, in the form that access checks take."""
+    client_guid: bytes
+    dialect: int
+    server_capabilities: int
+    """Connection.ServerCapabilities."""
+    channel_sequence: int
+    """ChannelSequence of the request."""
+
+    @property
+    def may_persist(self) -> bool:
+        """Whether opens can be persistent: the share allows it, and the client knows about it. [MS-SMB2 3.3.5.9.10]"""
+        return self.tree.share.stores_opens and bool(self.server_capabilities & Capability.PERSISTENT_HANDLES)

@@ -1,5 +1,5 @@
-"""Makes opens durable, and reconnects clients to them. [MS-SMB2 3.3.5.9.6, 3.3.5.9.7, 3.3.5.9.10, 3.3.5.9.12,
-3.3.5.15.9]
+"""Makes opens durable, reconnects clients to them, and knows a CREATE that is sent again. [MS-SMB2 3.3.5.9.6,
+3.3.5.9.7, 3.3.5.9.10, 3.3.5.9.12, 3.3.5.15.9]
 
 ``state`` keeps the state of durable opens, also while their client is disconnected.
 """
@@ -10,15 +10,13 @@ import logging
 
 from smb3server.backends.base import Path
 from smb3server.backends.name_rules import WINDOWS
-from smb3server.commands.create.contexts import CreateContexts
-from smb3server.commands.create.opener import Opener
-from smb3server.files.caching import Lease, Oplock
-from smb3server.state.durable import Durability, covers, owner_of
+from smb3server.commands.create.contexts import CreateContexts, Opener
+from smb3server.files.caching import LEVEL_STATES, Lease, Oplock
+from smb3server.state.durable import Durability, Key, covers, owner_of
 from smb3server.state.objects import Open
 from smb3server.state.opens import OpenTable
-from smb3server.state.replayable import Key
 from smb3server.wire import create_contexts as wire
-from smb3server.wire.create import CreateOptions, CreateRequest
+from smb3server.wire.create import Access, CreateOptions, CreateRequest
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -178,8 +176,7 @@ def _is_same_request(opened: Open, body: CreateRequest) -> bool:
 
 
 def _wake(opened: Open, opens: OpenTable) -> None:
-    """Open the file of an open that an earlier run of the server left. Close the open if the file is gone, or if its
-    user may no longer open it."""
+    """Open the file of an open of an earlier run. Close the open if the file is gone or its user may not open it."""
     try:
         opens.wake(opened)
     except FileNotFoundError:
@@ -230,3 +227,32 @@ def oplock_level(opened: Open) -> int:
     if isinstance(opened.caching, Oplock):
         return opened.caching.level
     return OplockLevel.NONE
+
+
+_MAKES_ELIGIBLE = int(Access.READ_DATA | Access.EXECUTE | Access.WRITE_DATA | Access.APPEND_DATA | Access.DELETE)
+
+
+def key_of(client_guid: bytes, asked: CreateContexts) -> Key | None:
+    """Return the key that identifies a CREATE. None means that it cannot be replayed."""
+    wanted = asked.durable_v2
+    return (client_guid, wanted.create_guid) if wanted is not None else None
+
+
+def is_eligible(opened: Open) -> bool:
+    """Return whether the CREATE of an open of a file may be replayed (Open.IsReplayEligible)."""
+    if opened.durable is not None and opened.durable.persistent:
+        return True
+    return not opened.is_directory and bool(opened.granted_access & _MAKES_ELIGIBLE)
+
+
+def level_for(opened: Open, requested: int) -> int:
+    """Return the OplockLevel for the response to a replay: the level that it requests, if the open holds as much."""
+    held = opened.caching
+    if held is None:
+        return OplockLevel.NONE
+    if isinstance(held, Lease):
+        return OplockLevel.LEASE
+    wanted = LEVEL_STATES.get(requested)
+    if wanted is not None and not wanted & ~held.state:
+        return requested
+    return next((level for level, state in LEVEL_STATES.items() if state == held.state), OplockLevel.NONE)

@@ -1,4 +1,4 @@
-"""CREATE. The work on the file itself is in ``opening``, caching rights are in ``granting``. [MS-SMB2 3.3.5.9]"""
+"""CREATE. The work on the file itself is in ``opening``, caching rights are in ``sharing``. [MS-SMB2 3.3.5.9]"""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from smb3server.backends.base import Kind
-from smb3server.commands.create import checks, durable, granting, replay, response
-from smb3server.commands.create.contexts import NOTHING, CreateContexts
-from smb3server.commands.create.opener import Opener
+from smb3server.access import masks
+from smb3server.backends.base import FileInfo, Kind
+from smb3server.commands.create import checks, durable, sharing
+from smb3server.commands.create.contexts import NOTHING, CreateContexts, Opener
 from smb3server.commands.create.opening import Opening
-from smb3server.commands.create.pipe import create_on_pipe
-from smb3server.commands.create.registry import KINDS, decode
+from smb3server.commands.create.registry import KINDS, Described, decode
 from smb3server.commands.info import presentation
-from smb3server.commands.info.truncate import one_step
+from smb3server.commands.info.waits import one_step
 from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.long_work import on_worker
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
@@ -23,15 +22,27 @@ from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.waiting import retry
 from smb3server.files.caching import Lease
 from smb3server.process.long_work import Steps
+from smb3server.rpc.pipes import open_pipe
 from smb3server.state import file_events
 from smb3server.state.caller import caller_of
+from smb3server.state.durable import Key, Replayable
 from smb3server.state.objects import Open
-from smb3server.state.replayable import Key, Replayable
 from smb3server.state.server_state import ServerState
 from smb3server.state.share import ShareType
+from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as wire
-from smb3server.wire.create import CreateAction, CreateRequest, pack_response, parse_request
+from smb3server.wire.attributes import REPARSE_POINT
+from smb3server.wire.create import (
+    CREATE_FLAG_REPARSEPOINT,
+    Access,
+    CreateAction,
+    CreateRequest,
+    CreateResponse,
+    pack_response,
+    parse_request,
+)
 from smb3server.wire.header import Command, HeaderFlags
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -39,6 +50,8 @@ from smb3server.wire.status import NtStatus, StatusError
 _PIPE, _AT_ONCE = ShareType.PIPE, Interim.AT_ONCE
 _NO_OPLOCK, _LEASE = int(OplockLevel.NONE), int(OplockLevel.LEASE)
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
+_READ_WRITE = masks.FILE_GENERIC_READ | masks.FILE_GENERIC_WRITE
+"""The access that MAXIMUM_ALLOWED grants to a pipe."""
 
 
 @handles(Command.CREATE, TreeRequest)
@@ -56,7 +69,7 @@ def create(request: TreeRequest) -> Response | Pending:
         server.ceilings.check_open(session.usage, len(opens.by_id) - opens.dormant, opens.limit)
     if pipe:
         checks.check_impersonation(body.impersonation_level)
-        return create_on_pipe(request, body, name)
+        return _create_on_pipe(request, body, name)
     opener = Opener(
         session,
         tree,
@@ -79,10 +92,41 @@ def create(request: TreeRequest) -> Response | Pending:
         if (before := KINDS[context].before) is not None:
             before(opening, asked.others[context])
     # If an oplock break delays the request, the client gets an interim response at once, as from Windows.
-    attempt = partial(_attempt, request, server, opening)
-    key = replay.key_of(connection.client_guid, asked)
+    attempt = partial(_attempt, request, opening)
+    key = durable.key_of(connection.client_guid, asked)
     begin = partial(_may_come_again, opening, key) if key is not None else None
     return retry(request, attempt, _AT_ONCE, begin)
+
+
+def _create_on_pipe(request: TreeRequest, body: CreateRequest, name: str) -> Response:
+    """Open a named pipe. Raises OBJECT_NAME_NOT_FOUND if there is no such pipe."""
+    opens = request.server.opens
+    granted = masks.map_generic(body.desired_access) & ~int(Access.MAXIMUM_ALLOWED)
+    if body.desired_access & Access.MAXIMUM_ALLOWED:
+        granted = _READ_WRITE
+    opened = Open(
+        opens.new_file_id(),
+        request.session,
+        request.tree,
+        (name,),
+        store=None,
+        pipe=open_pipe(request, name),
+        granted_access=granted,
+        maximal_access=request.tree.maximal_access,
+        share_access=body.share_access,
+    )
+    opens.add(opened)
+    response = pack_response(
+        CreateResponse(
+            oplock_level=OplockLevel.NONE,
+            create_action=CreateAction.OPENED,
+            allocation_size=4096,
+            file_attributes=attr.NORMAL,
+            persistent=opened.file_id[0],
+            volatile=opened.file_id[1],
+        )
+    )
+    return Response([response], file_id=opened.file_id)
 
 
 def _opening(
@@ -91,17 +135,8 @@ def _opening(
     backend = opener.tree.share.backend
     if backend is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-    return Opening(
-        opener,
-        body,
-        asked,
-        *checked,
-        backend,
-        server.file_table,
-        server.opens,
-        server.accounts,
-        asked.lease if body.requested_oplock_level == _LEASE else None,
-    )
+    lease = asked.lease if body.requested_oplock_level == _LEASE else None
+    return Opening(opener, body, asked, *checked, backend, server, lease)
 
 
 def _reconnect(server: ServerState, opener: Opener, body: CreateRequest, name: str, asked: CreateContexts) -> Response:
@@ -119,7 +154,7 @@ def _answer_again(
     """Answer a CREATE that was processed before. None means that it is new. [MS-SMB2 3.3.5.9, 3.3.5.9.10]
 
     ``replayed``: whether the client marked the request as a replay."""
-    key = replay.key_of(opener.client_guid, asked)
+    key = durable.key_of(opener.client_guid, asked)
     if key is None:
         return None
     tree, opens = opener.tree, server.opens
@@ -137,23 +172,17 @@ def _answer_again(
     return _respond_again(opening, earlier, key)
 
 
-def _attempt(request: TreeRequest, server: ServerState, opening: Opening) -> Response | Coroutine[Any, Any, Response]:
-    """Open the file and return the response. Raises the errors of ``Opening.attempt``."""
-    return _conclude(request, server, opening, opening.attempt())
-
-
 def _may_come_again(opening: Opening, key: Key, pending: Pending) -> Callable[[], None]:
     """Enter a CREATE that waits, so that a replay of it gets FILE_NOT_AVAILABLE. Return a function that ends this."""
-    replays = opening.opens.replays
+    replays = opening.server.opens.replays
     replays.wait(key, pending, opening.opener.session)
     return partial(replays.done, key)
 
 
-def _conclude(
-    request: TreeRequest, server: ServerState, opening: Opening, opened: Open
-) -> Response | Coroutine[Any, Any, Response]:
-    """Return the response, or a coroutine that makes it if work is left for a worker thread. If this fails, the open is
-    closed and a new file is removed."""
+def _attempt(request: TreeRequest, opening: Opening) -> Response | Coroutine[Any, Any, Response]:
+    """Open the file. Return the response, or a coroutine that makes it if work is left for a worker thread. If that
+    fails, the open is closed and a new file is removed. Raises the errors of ``Opening.attempt``."""
+    opened = opening.attempt()
     steps = None
     try:
         if opening.free is None:
@@ -163,16 +192,14 @@ def _conclude(
             if steps is None:
                 if size is not None and opened.handle is not None:
                     opening.info = opened.handle.info()
-                return _respond(server, opening, opened)
+                return _respond(opening, opened)
     except BaseException:
         _take_back(opening, opened)
         raise
-    return _finish_slowly(request, server, opening, opened, steps)
+    return _finish_slowly(request, opening, opened, steps)
 
 
-async def _finish_slowly(
-    request: TreeRequest, server: ServerState, opening: Opening, opened: Open, steps: Steps | None
-) -> Response:
+async def _finish_slowly(request: TreeRequest, opening: Opening, opened: Open, steps: Steps | None) -> Response:
     """Do the rest of the work on a worker thread, and return the response. Until then the open is in the tables, and
     its client does not know of it."""
     try:
@@ -186,7 +213,7 @@ async def _finish_slowly(
         if opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
         opening.info = opened.handle.info()
-        return _respond(server, opening, opened)
+        return _respond(opening, opened)
     except BaseException:
         _take_back(opening, opened)
         raise
@@ -208,13 +235,13 @@ def _take_back(opening: Opening, opened: Open) -> None:
     if opening.action == CreateAction.CREATED and opened.handle is not None:
         with contextlib.suppress(OSError):
             opening.undo_creation(opened.handle)
-    opening.opens.close(opened)
+    opening.server.opens.close(opened)
 
 
-def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
+def _respond(opening: Opening, opened: Open) -> Response:
     """Grant caching rights and durability, store a persistent open, and return the response."""
-    asked, opener, opens = opening.contexts, opening.opener, opening.opens
-    level, more = _grant_caching(server, opening, opened)
+    asked, opener, opens = opening.contexts, opening.opener, opening.server.opens
+    level, more = _grant_caching(opening, opened)
     for context in asked.others:
         if (after := KINDS[context].after) is not None:
             after(opening, opened, asked.others[context])
@@ -226,13 +253,10 @@ def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
         _store(opening, opened)
     if opening.info is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
-    info = presentation.shown(opened, opening.info)
-    fields = response.fields(opened, info, level, opening.action, opener.dialect)
-    answers: list[wire.RawContext] = []
-    if asked is not NOTHING:
-        answers = response.answers(asked, info, opened.maximal_access, opening.backend.volume_serial)
-        key = replay.key_of(opener.client_guid, asked)
-        if key is not None and replay.is_eligible(opened):
+    fields, answers = describe(opening, opened, opening.info, level)
+    if asked.durable_v2 is not None:
+        key = durable.key_of(opener.client_guid, asked)
+        if key is not None and durable.is_eligible(opened):
             opens.replays.remember(opened, Replayable(key, fields, answers))
     if opener.tree.share.audit is not None:
         file_events.opened(opened)
@@ -240,43 +264,35 @@ def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id, fresh=fresh)
 
 
-def _grant_caching(server: ServerState, opening: Opening, opened: Open) -> tuple[int, list[wire.RawContext]]:
+def _grant_caching(opening: Opening, opened: Open) -> tuple[int, list[wire.RawContext]]:
     """Grant an oplock or a lease. Return the OplockLevel of the response, and its lease context if there is one."""
     wanted, opener = opening.lease, opening.opener
     more: list[wire.RawContext] = []
     if wanted is None:
         level = opening.body.requested_oplock_level
         if level != _NO_OPLOCK:
-            level = granting.grant_oplock(opened, level)
-    elif opened.is_directory and not granting.may_lease_directories(
-        wanted, opener.dialect, server.settings.directory_leases
+            level = sharing.grant_oplock(opened, level)
+    elif opened.is_directory and not sharing.may_lease_directories(
+        wanted, opener.dialect, opening.server.settings.directory_leases
     ):
         level = OplockLevel.NONE
     else:
         level = OplockLevel.LEASE
-        context = granting.grant_lease(opened, opener.client_guid, wanted)
+        context = sharing.grant_lease(opened, opener.client_guid, wanted)
         if context is not None:
             more.append(context)
     if opened.caching is not None and opened.caching.state:
-        server.host_changes.cover(opened)
+        opening.server.host_changes.cover(opened)
     return level, more
 
 
 def _store(opening: Opening, opened: Open) -> None:
-    """Begin to store a persistent open. The dispatcher holds the response until the open, and the name of a new file,
-    are on stable storage."""
-    handle, persistence = opened.handle, opening.opens.persistence
+    """Begin to store a persistent open. The response is held until it, and the name of a new file, are stored."""
+    handle, persistence = opened.handle, opening.server.opens.persistence
     if persistence is None or handle is None:
         return
     created = opening.action == CreateAction.CREATED
-
-    def undo() -> None:
-        if created and opened.handle is not None:
-            with contextlib.suppress(OSError):
-                opening.undo_creation(handle)
-        opening.opens.close(opened)
-
-    persistence.changed(opened, undo, handle.flush if created else None)
+    persistence.changed(opened, partial(_take_back, opening, opened), handle.flush if created else None)
 
 
 def _respond_to_replay(opened: Open, body: CreateRequest) -> Response:
@@ -284,10 +300,8 @@ def _respond_to_replay(opened: Open, body: CreateRequest) -> Response:
     kept = opened.replayable
     if kept is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
-    level = replay.level_for(opened, body.requested_oplock_level)
-    more = []
-    if isinstance(opened.caching, Lease):
-        more.append(granting.lease_context(opened.caching))
+    level = durable.level_for(opened, body.requested_oplock_level)
+    more = _lease_of(opened)
     if opened.durable is not None and (opened.durable.persistent or level in (OplockLevel.BATCH, OplockLevel.LEASE)):
         more.append(durable.response_v2(opened.durable))
     fields = kept.response._replace(oplock_level=level)
@@ -300,13 +314,45 @@ def _respond_again(opening: Opening, opened: Open, replayed: Key | None = None) 
     ``replayed``: the key of the CREATE that is replayed. It may be replayed again."""
     if opened.handle is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
-    more = [granting.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []
+    more = _lease_of(opened)
     if replayed is not None and opened.durable is not None:
         more.append(durable.response_v2(opened.durable))
-    info = presentation.shown(opened, opened.handle.info())
-    level = durable.oplock_level(opened)
-    fields = response.fields(opened, info, level, opening.action, opening.opener.dialect)
-    answers = response.answers(opening.contexts, info, opened.maximal_access, opening.backend.volume_serial)
+    fields, answers = describe(opening, opened, opened.handle.info(), durable.oplock_level(opened))
     if replayed is not None:
-        opening.opens.replays.remember(opened, Replayable(replayed, fields, answers))
+        opening.server.opens.replays.remember(opened, Replayable(replayed, fields, answers))
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
+
+
+def _lease_of(opened: Open) -> list[wire.RawContext]:
+    """Return the context that describes the lease of an open, if it has one."""
+    return [sharing.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []
+
+
+def describe(
+    opening: Opening, opened: Open, info: FileInfo, level: int
+) -> tuple[CreateResponse, list[wire.RawContext]]:
+    """Return the response's fixed part, and the contexts that describe the file. [MS-SMB2 2.2.14]"""
+    info = presentation.shown(opened, info)
+    # 2.2.14: the Flags field is used from dialect 3.0 on.
+    reparse = info.attributes & REPARSE_POINT and opening.opener.dialect >= Dialect.SMB_3_0
+    fields = CreateResponse(
+        89,
+        level,
+        CREATE_FLAG_REPARSEPOINT if reparse else 0,
+        opening.action,
+        info.creation_time,
+        info.last_access_time,
+        info.last_write_time,
+        info.change_time,
+        info.allocation_size,
+        info.end_of_file,
+        info.attributes,
+        0,
+        *opened.file_id,
+    )
+    asked = opening.contexts.others
+    if not asked:
+        return fields, []
+    found = Described(info, opened.maximal_access, opening.backend.volume_serial)
+    answers = ((name, KINDS[name].answer) for name in asked)
+    return fields, [wire.RawContext(name, answer(found, asked[name])) for name, answer in answers if answer is not None]

@@ -18,6 +18,7 @@ from smb3server.backends.base import (
     Described,
     Disposition,
     FileInfo,
+    FileKey,
     FolderNotRead,
     Handle,
     Kind,
@@ -26,17 +27,15 @@ from smb3server.backends.base import (
     Path,
     PathNotFound,
 )
-from smb3server.commands.create import replacing, sharing
-from smb3server.commands.create.contexts import CreateContexts
-from smb3server.commands.create.opener import Opener
+from smb3server.commands.create import sharing
+from smb3server.commands.create.contexts import CreateContexts, Opener
 from smb3server.files import symlinks
 from smb3server.files.caching import Lease
-from smb3server.files.delayed_write_times import DelayedWriteTime
-from smb3server.files.file import File, FileTable
+from smb3server.files.file import File
+from smb3server.files.write_times import DelayedWriteTime
 from smb3server.state import change_reports, deletions
-from smb3server.state.durable import held_for_owner
 from smb3server.state.objects import Open
-from smb3server.state.opens import OpenTable
+from smb3server.state.server_state import ServerState
 from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
@@ -63,6 +62,8 @@ _MAXIMUM_ALLOWED, _READS = int(Access.MAXIMUM_ALLOWED), int(Access.READ_DATA | A
 _DACL = int(SecurityInformation.DACL)
 _ARCHIVE_OR_FOLDER = attr.ARCHIVE | attr.DIRECTORY
 _DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
+_SETTABLE = attr.SETTABLE & ~attr.SPARSE
+"""The attributes that a CREATE may set."""
 
 
 class _DeletedMeanwhileError(Exception):
@@ -82,9 +83,7 @@ class Opening:
     directory: bool | None
     """As ``checks.Checked.directory``."""
     backend: Backend
-    files: FileTable[Open]
-    opens: OpenTable
-    accounts: of_handle.HostUsers
+    server: ServerState
     lease: wire.Lease | wire.LeaseV2 | None
     """The requested lease, if the requested oplock level is that of a lease. [MS-SMB2 3.3.5.9.8, 3.3.5.9.11]"""
 
@@ -112,8 +111,7 @@ class Opening:
         return not self.body.create_options & _REPARSE_POINT
 
     def attempt(self) -> Open:
-        """Return the open. Raises what ``waiting.Attempt`` may raise, ``StatusError`` and ``OSError``; then nothing is
-        left behind."""
+        """Return the open, or leave nothing behind. Raises as ``waiting.Attempt``, and ``StatusError``, ``OSError``."""
         self.backend.defer_reading = True
         try:
             while True:
@@ -149,7 +147,7 @@ class Opening:
         """Remove what ``handle`` created, including a file that was made for its stream. Raises ``OSError``.
 
         Do nothing if another node may be serving the share by now: its clients may have opened and written the file."""
-        if self.opens.has_lost(self.opener.tree.share):
+        if self.server.opens.has_lost(self.opener.tree.share):
             return
         if handle.created:
             handle.unlink()
@@ -167,7 +165,7 @@ class Opening:
     def _backend_request(
         self, disposition: Disposition, read: bool, write: bool, or_folder: bool = False
     ) -> OpenRequest:
-        attributes = self.body.file_attributes & replacing.SETTABLE
+        attributes = self.body.file_attributes & _SETTABLE
         if self.directory is not True:
             attributes |= attr.ARCHIVE
         options = self.body.create_options
@@ -219,7 +217,7 @@ class Opening:
             raise StatusError(self._collision()) from None
         except (NotADirectoryError, IsADirectoryError):
             # The file exists, and is a directory instead of a file or the other way round.
-            if disposition is _CREATE and self._exists():
+            if disposition is _CREATE and self._key() is not None:
                 raise StatusError(self._collision()) from None
             raise
 
@@ -297,10 +295,10 @@ class Opening:
         try:
             decide.check_addition(caller.rights_in(found), directory)
         except StatusError:
-            if self.body.create_disposition == CreateDisposition.CREATE and self._exists():
+            if self.body.create_disposition == CreateDisposition.CREATE and self._key() is not None:
                 raise StatusError(self._collision()) from None
             raise
-        above = self.files.find(folder.key)
+        above = self.server.file_table.find(folder.key)
         if above is not None and above.delete_pending:
             raise StatusError(NtStatus.DELETE_PENDING)
         given = self.contexts.security_descriptor
@@ -322,8 +320,7 @@ class Opening:
         decide.check_creator(self.opener.caller.token, creator.owner, creator.group, creator.sacl is not None)
 
     def _may_add_stream(self) -> bool:
-        """Check whether the caller may add a stream to an existing file. Raises ``StatusError`` if not. False: the file
-        does not exist."""
+        """Check whether the caller may add a stream. Raises ``StatusError`` if not. False: the file does not exist."""
         whole = OpenRequest(
             self.path, directory=self.directory, open_reparse_point=not self._follow, user=self.opener.caller.user
         )
@@ -361,24 +358,19 @@ class Opening:
         """Return the attributes that restrict access. Those of a folder do not."""
         return 0 if handle.kind is _FOLDER else info.attributes
 
-    def _exists(self) -> bool:
-        """Return whether something has the name."""
+    def _key(self) -> FileKey | None:
+        """Return the key of what has the name. None means that nothing has it."""
         try:
-            self.backend.stat(self.path, self.opener.caller.user)
+            return self.backend.stat(self.path, self.opener.caller.user).key
         except FolderNotRead:
             raise
         except OSError:
-            return False
-        return True
+            return None
 
     def _collision(self) -> NtStatus:
         """Return the status for creating what exists: DELETE_PENDING if it is about to be deleted."""
-        try:
-            file = self.files.find(self.backend.stat(self.path, self.opener.caller.user).key, self.stream)
-        except FolderNotRead:
-            raise
-        except OSError:
-            file = None
+        key = self._key()
+        file = self.server.file_table.find(key, self.stream) if key is not None else None
         if file is None or not deletions.is_pending(file, self.backend, self.path):
             return NtStatus.OBJECT_NAME_COLLISION
         sharing.wait_for_deletion(file, self._own_lease())
@@ -391,9 +383,9 @@ class Opening:
         self.info = info = found.info
         if info.reparse_tag == attr.TAG_SYMLINK and self._follow and not handle.created:
             raise symlinks.stopped(handle, ())
-        if self.opens.dormant:
-            self.opens.close_gone(self.files.find(handle.key, self.stream))
-        file = self.files.get(handle.key, self.stream)
+        if self.server.opens.dormant:
+            self.server.opens.close_gone(self.server.file_table.find(handle.key, self.stream))
+        file = self.server.file_table.get(handle.key, self.stream)
         try:
             own = self._own_lease() if self.lease is not None else None
             if own is not None and own.caching is not file.caching:
@@ -411,7 +403,7 @@ class Opening:
             return self._register(handle, file, granted)
         finally:
             if not file.opens:
-                self.files.release(file)
+                self.server.file_table.release(file)
 
     def may_read(self, handle: Handle) -> bool:
         """Return whether the user's maximal access to an open file includes GENERIC_READ."""
@@ -432,22 +424,17 @@ class Opening:
                 raise _DeletedMeanwhileError
             granted = decide.grant_new_file(self.wanted, self._maximal, found.info.attributes)
             if self.wanted.deletes:
-                self._prepare_deletion(handle)
+                deletions.prepare_to_keep(self.opener.tree, handle, self.opener.caller)
             return granted
         if self._base_pending(handle):
             raise StatusError(NtStatus.DELETE_PENDING)
         return decide.grant_new_stream(self.wanted, self._maximal, self._attributes_of(handle, found.info))
 
-    def _prepare_deletion(self, handle: Handle) -> None:
-        """Refuse an open that will delete the file at its close, if the file has to be kept and cannot be."""
-        deletions.prepare_to_keep(self.opener.tree, handle, self.opener.caller)
-
     def _settle_new(self, handle: Handle, info: FileInfo) -> None:
-        """Apply the descriptor of a new file to the host's rights, and remove an inherited compression if that was
-        requested."""
+        """Apply the descriptor of a new file to the host's rights, and remove inherited compression if requested."""
         if self._has_dacl and handle.file_created:
             descriptor = of_handle.current_descriptor(handle)
-            of_handle.to_host(handle, descriptor, _DACL, self.opener.caller, self.accounts)
+            of_handle.to_host(handle, descriptor, _DACL, self.opener.caller, self.server.accounts)
             self.settled = True
         if self.body.create_options & CreateOptions.NO_COMPRESSION and info.attributes & attr.COMPRESSED:
             # The file has inherited it from the directory.
@@ -471,8 +458,8 @@ class Opening:
         granted = decide.grant_existing(wanted, self._maximal, attributes)
         if wanted.deletes:
             handle.check_unlink()
-            self._prepare_deletion(handle)
-        if file.opens and self.opener.dialect >= _SMB_3_0 and any(map(held_for_owner, file.opens)):
+            deletions.prepare_to_keep(self.opener.tree, handle, self.opener.caller)
+        if file.opens and self.opener.dialect >= _SMB_3_0 and any(opened.is_held_for_owner for opened in file.opens):
             # 3.3.5.9: no client could be asked to release it.
             raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
         opens = len(file.opens)
@@ -483,7 +470,7 @@ class Opening:
 
     def _base_pending(self, handle: Handle) -> bool:
         """Return whether the file of this stream is about to be deleted."""
-        return self._is_doomed(self.files.find(handle.key), handle)
+        return self._is_doomed(self.server.file_table.find(handle.key), handle)
 
     def _is_pending(self, file: File[Open], handle: Handle) -> bool:
         """Return whether the file, or the stream, is about to be deleted."""
@@ -506,32 +493,46 @@ class Opening:
         """Return the existing lease with the key that the request names."""
         if self.lease is None:
             return None
-        return self.files.leases.find(self.opener.client_guid, self.lease.lease_key)
+        return self.server.file_table.leases.find(self.opener.client_guid, self.lease.lease_key)
 
     def _overwrite(self, handle: Handle) -> None:
         """Overwrite the file. If cutting it takes long, ``free`` and ``finish_overwriting`` are left to do."""
-        self.action = replacing.action_of(self.body.create_disposition)
+        superseded = self.body.create_disposition == CreateDisposition.SUPERSEDE
+        self.action = CreateAction.SUPERSEDED if superseded else CreateAction.OVERWRITTEN
         self.free = handle.shrinking(0)
         if self.free is None:
-            self.info = replacing.replace(handle, self.body.file_attributes, self.contexts.eas or ())
+            self._replace(handle)
 
     def finish_overwriting(self, opened: Open) -> None:
         """Complete an overwriting after a worker thread has called ``free``. The open was registered before that: a
         request that fails a check does not destroy the content, and no other open comes in between."""
         if opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
-        self.info = replacing.replace(opened.handle, self.body.file_attributes, self.contexts.eas or ())
+        self._replace(opened.handle)
         if change_reports.somebody_listens(opened):
             self._report(opened)
+
+    def _replace(self, handle: Handle) -> None:
+        """Truncate the file or stream to 0 bytes, and give it the attributes of the request. Other streams are kept.
+        Raises ``OSError``. [MS-FSA 2.1.5.1.2.1]"""
+        handle.truncate(0)
+        # A stream has no attributes of its own.
+        if not handle.stream:
+            handle.set_attributes(self.body.file_attributes & _SETTABLE | attr.ARCHIVE)
+            eas = self.contexts.eas or ()
+            if eas or handle.info().ea_size:
+                handle.set_eas(eas, replace=True)
+        self.info = handle.info()
 
     def _register(self, handle: Handle, file: File[Open], granted: int) -> Open:
         """Make the open, enter it into the tables and report what was created or overwritten."""
         body, opener = self.body, self.opener
         opened = Open(
-            self.opens.new_file_id(),
+            self.server.opens.new_file_id(),
             opener.session,
             opener.tree,
             self.path,
+            store=self.backend,
             granted_access=granted,
             maximal_access=self._maximal,
             share_access=body.share_access,
@@ -540,17 +541,17 @@ class Opening:
             is_directory=handle.kind is _FOLDER and not self.stream,
             delete_on_close=bool(body.create_options & _DELETE_ON_CLOSE),
             desired_access=body.desired_access,
+            max_offset=self.backend.max_file_size,
+            channel_sequence=opener.channel_sequence,
+            file=file,
+            lacks_archive=self.info is not None and not self.info.attributes & _ARCHIVE_OR_FOLDER,
         )
-        opened.max_offset = self.backend.max_file_size
-        opened.channel_sequence = opener.channel_sequence
         opened.use_handle(handle)
-        opened.file = file
         lease = self.lease
         if isinstance(lease, wire.LeaseV2) and lease.flags & wire.LeaseFlags.PARENT_LEASE_KEY_SET:
             opened.parent_lease_key = lease.parent_lease_key
         file.opens.append(opened)
-        self.opens.add(opened)
-        opened.lacks_archive = self.info is not None and not self.info.attributes & _ARCHIVE_OR_FOLDER
+        self.server.opens.add(opened)
         if file.write_time is not None:
             if self.action is not _OPENED:
                 file.write_time.changing(opened)

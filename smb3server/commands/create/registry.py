@@ -7,18 +7,15 @@ new file. Any other context is a ``Kind``, which its module registers when it is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from smb3server.backends.base import FileInfo
 from smb3server.commands.create.contexts import NOTHING, CreateContexts
+from smb3server.commands.create.opening import Opening
+from smb3server.state.objects import Open
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import FileInfo
-    from smb3server.commands.create.opening import Opening
-    from smb3server.state.objects import Open
-
 
 _SINCE_3_0 = (wire.DURABLE_REQUEST_V2, wire.DURABLE_RECONNECT_V2)
 _ABOUT_DURABILITY = frozenset((wire.DURABLE_REQUEST, wire.DURABLE_RECONNECT, *_SINCE_3_0))

@@ -1,4 +1,5 @@
-"""Decides whether an open can exist beside the present ones: share modes, and caching rights to be broken first."""
+"""Decides whether an open can exist beside the present ones (share modes, and caching rights to be broken first), and
+grants it an oplock or a lease. [MS-SMB2 3.3.5.9, 3.3.5.9.8, 3.3.5.9.11]"""
 
 from __future__ import annotations
 
@@ -6,9 +7,83 @@ from typing import NamedTuple
 
 from smb3server.dispatch.waiting import MustWait
 from smb3server.files.caching import Lease
-from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, Opened
+from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, Opened, end_of_data
+from smb3server.state.objects import Open
+from smb3server.wire import create_contexts as wire
 from smb3server.wire.create import Access
+from smb3server.wire.negotiate import Dialect
+from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
+
+_LEVELS = frozenset([int(OplockLevel.II), int(OplockLevel.EXCLUSIVE), int(OplockLevel.BATCH)])
+
+
+def grant_oplock(opened: Open, level: int) -> int:
+    """Give a new open the best oplock that can be granted, up to ``level``. Return the OplockLevel of the response."""
+    file = opened.file
+    if file is None or level not in _LEVELS or opened.is_directory:
+        return OplockLevel.NONE
+    oplock = file.caching.grant_oplock(
+        opened, level, file.other_opens(opened, None), _is_locked(opened, file), opened.tree.share.level2_oplocks
+    )
+    opened.caching = oplock
+    return oplock.level if oplock is not None else OplockLevel.NONE
+
+
+def _is_locked(opened: Open, file: File[Open]) -> bool:
+    """Return whether a byte-range lock, of whatever open, keeps read caching from being granted. [MS-FSA 2.1.5.18]"""
+    handle = opened.handle
+    return bool(file.locks.locks) and handle is not None and file.locks.any_below(end_of_data(handle.info()))
+
+
+def may_lease_directories(wanted: wire.Lease | wire.LeaseV2, dialect: int, enabled: bool) -> bool:
+    """Return whether directories may be leased: from dialect 3.0 on, with version 2 contexts, if ``enabled``, which the
+    server announces in its capabilities."""
+    return enabled and dialect >= Dialect.SMB_3_0 and isinstance(wanted, wire.LeaseV2)
+
+
+def grant_lease(opened: Open, client_guid: bytes, wanted: wire.Lease | wire.LeaseV2) -> wire.RawContext | None:
+    """Add a new open to the lease that it names, new or not. Return the response's context; None for a pipe."""
+    file = opened.file
+    if file is None:
+        return None
+    lease = _lease(file, opened.is_directory, client_guid, wanted)
+    lease.opens.append(opened)
+    opened.caching = lease
+    file.caching.grant_lease(
+        lease, wanted.lease_state, file.other_opens(opened, lease), _is_locked(opened, file), opened.is_directory
+    )
+    return lease_context(lease)
+
+
+def _lease(file: File[Open], directory: bool, client_guid: bytes, wanted: wire.Lease | wire.LeaseV2) -> Lease[Open]:
+    """Return the lease that a request names, made if it is new."""
+    leases = file.table.leases
+    lease = leases.find(client_guid, wanted.lease_key)
+    if lease is None:
+        lease = Lease(file.caching, client_guid, wanted.lease_key, 2 if isinstance(wanted, wire.LeaseV2) else 1)
+        if isinstance(wanted, wire.LeaseV2):
+            lease.epoch = wanted.epoch
+            if wanted.flags & wire.LeaseFlags.PARENT_LEASE_KEY_SET:
+                lease.parent_key = wanted.parent_lease_key
+        lease.directory = directory
+        leases.add(lease)
+    return lease
+
+
+def lease_context(lease: Lease[Open]) -> wire.RawContext:
+    """Return the response context of a lease."""
+    flags = int(wire.LeaseFlags.BREAK_IN_PROGRESS) if lease.breaking else 0
+    if lease.version == 1:
+        data = wire.LEASE_CODEC.pack(wire.Lease(lease.key, lease.state, flags))
+    else:
+        if lease.parent_key is not None:
+            flags |= wire.LeaseFlags.PARENT_LEASE_KEY_SET
+        data = wire.LEASE_V2_CODEC.pack(
+            wire.LeaseV2(lease.key, lease.state, flags, 0, lease.parent_key or bytes(16), lease.epoch)
+        )
+    return wire.RawContext(wire.REQUEST_LEASE, data)
+
 
 _WRITE_DATA = int(Access.WRITE_DATA)
 

@@ -6,27 +6,25 @@ from __future__ import annotations
 import asyncio
 import errno
 import secrets
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from smb3server.access import required
+from smb3server.backends.base import Handle
+from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.dispatch import waiting
 from smb3server.dispatch.lookup import handle_of
-from smb3server.dispatch.request import Response, TreeRequest
+from smb3server.dispatch.request import Pending, Response, TreeRequest
 from smb3server.dispatch.stable_storage import after_flush, flushed
 from smb3server.files import write_times
 from smb3server.state.change_reports import report_write
+from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
 from smb3server.wire.create import Access
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import DecodeError
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Handle
-    from smb3server.commands.fsctl.ioctl import Control
-    from smb3server.dispatch.request import Pending
-    from smb3server.state.objects import Open
 
 MAX_CHUNKS = 256
 """ServerSideCopyMaxNumberofChunks. [MS-SMB2 3.3.3]"""
@@ -43,6 +41,7 @@ _COPY_BY_HAND = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EN
 """Errors of the store after which data is copied through memory."""
 
 
+@fsctl(Fsctl.SRV_REQUEST_RESUME_KEY)
 def request_resume_key(control: Control) -> bytes:
     """Return the resume key of the open, which names it until it is closed. [MS-SMB2 3.3.5.15.5]"""
     opened = control.open()
@@ -62,6 +61,8 @@ def _find_source(request: TreeRequest, key: bytes) -> Open:
     return source
 
 
+@fsctl(Fsctl.SRV_COPYCHUNK)
+@fsctl(Fsctl.SRV_COPYCHUNK_WRITE)
 def copy_chunk(control: Control) -> Response | Pending:
     """Copy chunks from the source with the given resume key to the open. [MS-SMB2 3.3.5.15.6]"""
     opened = control.open()
@@ -100,19 +101,18 @@ def _result(control: Control, status: int, chunks: int, chunk_bytes: int, total_
     return control.respond(output, status)
 
 
+@dataclass(slots=True, eq=False)
 class _Copy:
     """The copy of a request's chunks in steps. Both opens may be closed between two steps."""
 
-    def __init__(self, control: Control, source: Open, target: Open, chunks: list[wire.CopyChunk]) -> None:
-        self.control = control
-        self.source = source
-        self.target = target
-        self.chunks = chunks
-        self.index = 0
-        self.offset = 0
-        self.total = 0
-        self.status = NtStatus.SUCCESS
-        self.opens = control.request.server.opens.by_id
+    control: Control
+    source: Open
+    target: Open
+    chunks: list[wire.CopyChunk]
+    index: int = 0
+    offset: int = 0
+    total: int = 0
+    status: int = NtStatus.SUCCESS
 
     async def run(self) -> Response:
         done = 0
@@ -137,6 +137,9 @@ class _Copy:
         try:
             if self.control.request.server.has_lost(self.target.tree.share):
                 raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+            table = self.control.request.server.opens.by_id
+            if any(table.get(opened.file_id[0]) is not opened for opened in (self.source, self.target)):
+                raise StatusError(NtStatus.FILE_CLOSED)
             if self.offset == 0:
                 self._check(chunk)
             self._copy(chunk)
@@ -148,8 +151,6 @@ class _Copy:
     def _check(self, chunk: wire.CopyChunk) -> None:
         """Check ranges, end of file and locks of a chunk before it is copied. Raises ``StatusError``."""
         source, target = self.source, self.target
-        if self.opens.get(source.file_id[0]) is not source or self.opens.get(target.file_id[0]) is not target:
-            raise StatusError(NtStatus.FILE_CLOSED)
         length = chunk.length
         if max(chunk.source_offset, chunk.target_offset) + length > attr.MAX_OFFSET:
             raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -168,8 +169,6 @@ class _Copy:
 
     def _copy(self, chunk: wire.CopyChunk) -> None:
         source, target = self.source, self.target
-        if self.opens.get(source.file_id[0]) is not source or self.opens.get(target.file_id[0]) is not target:
-            raise StatusError(NtStatus.FILE_CLOSED)
         size = chunk.length - self.offset
         overlapping = source.file is target.file
         if not overlapping:
@@ -218,6 +217,8 @@ class _Clone(NamedTuple):
     length: int
 
 
+@fsctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE)
+@fsctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX)
 def duplicate_extents(control: Control) -> bytes | Response | Pending:
     """Clone clusters of one file into another. [MS-FSA 2.1.5.10.4]
 
@@ -243,8 +244,7 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
 
 
 def _parse_clone(control: Control, opened: Open) -> _Clone:
-    """Parse the request and find the source. Raises ``StatusError`` for errors that show without a look at the
-    files."""
+    """Parse the request and find the source. Raises ``StatusError`` for errors that need no look at the files."""
     data = control.data
     body: wire.DuplicateExtents | wire.DuplicateExtentsEx
     try:

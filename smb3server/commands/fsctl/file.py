@@ -1,13 +1,13 @@
-"""FSCTLs on files: sparse files, ranges, reparse points, object ids. [MS-FSA 2.1.5.10]"""
+"""FSCTLs on files: sparse files, ranges, reparse points, object ids, compression. [MS-FSA 2.1.5.10]"""
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from smb3server.access import required
-from smb3server.commands.fsctl.copy_chunk import copy_chunk, duplicate_extents, request_resume_key
+from smb3server.backends.base import Handle
 from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.commands.info.fs_levels import volume_object_id
 from smb3server.commands.info.set_info import report
@@ -22,11 +22,9 @@ from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
+from smb3server.wire.fsctl import CompressionFormat
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Handle
 
 _MAX_TRIM_RANGES = 4096
 _TRIM_AT_ONCE = 16
@@ -40,10 +38,15 @@ _MICROSOFT_TAG = 0x80000000
 _REGION_VALID = 1
 
 
-def _file_only(opened: Open) -> Handle:
+def _file_of(control: Control) -> tuple[Open, Handle, memoryview]:
+    """Return the open of a file, its handle and the input. Raises ``StatusError``: INVALID_PARAMETER for a directory,
+    ACCESS_DENIED if the code needs more rights than the open has."""
+    opened = control.open()
     if opened.is_directory:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    return handle_of(opened)
+    handle = handle_of(opened)
+    required.check(opened.granted_access, required.FSCTL[control.code])
+    return opened, handle, control.data
 
 
 def overflowing(control: Control, output: bytes) -> Response:
@@ -57,10 +60,7 @@ def overflowing(control: Control, output: bytes) -> Response:
 @fsctl(Fsctl.SET_SPARSE)
 def set_sparse(control: Control) -> bytes:
     """Make the file sparse or not. Without input the value is TRUE. [MS-FSA 2.1.5.10.36]"""
-    opened = control.open()
-    data = control.data
-    handle = _file_only(opened)
-    required.check(opened.granted_access, required.FSCTL[control.code])
+    opened, handle, data = _file_of(control)
     sparse = bool(data[0]) if data else True
     attributes = handle.info().attributes
     changed = attributes | attr.SPARSE if sparse else attributes & ~attr.SPARSE
@@ -73,10 +73,7 @@ def set_sparse(control: Control) -> bytes:
 @fsctl(Fsctl.SET_ZERO_DATA)
 def set_zero_data(control: Control) -> bytes | Response | Pending:
     """Set a range of the file to zero. [MS-FSA 2.1.5.10.38]"""
-    opened = control.open()
-    data = control.data
-    handle = _file_only(opened)
-    required.check(opened.granted_access, required.FSCTL[control.code])
+    opened, handle, data = _file_of(control)
     offset, beyond = wire.ZERO_DATA.unpack(data)
     if offset < 0 or beyond < 0 or offset > beyond:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -106,10 +103,7 @@ def _zeroed(control: Control, opened: Open) -> Response:
 def query_allocated_ranges(control: Control) -> Response | Pending:
     """Return the allocated ranges of the file. A file that is not sparse is reported without holes, even if the store
     has holes in it. [MS-FSA 2.1.5.10.22]"""
-    opened = control.open()
-    data = control.data
-    handle = _file_only(opened)
-    required.check(opened.granted_access, required.FSCTL[control.code])
+    opened, handle, data = _file_of(control)
     offset, length = wire.FILE_RANGE.unpack(data)
     if offset < 0 or length < 0 or offset + length > attr.MAX_OFFSET:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -122,7 +116,7 @@ def query_allocated_ranges(control: Control) -> Response | Pending:
             limit = min(control.max_output // wire.FILE_RANGE.size, _MAX_RANGES) + 1
             ranges = handle.allocated_ranges(offset, end - offset, min(limit, _RANGES_AT_ONCE))
             if len(ranges) == _RANGES_AT_ONCE < limit:
-                search = _RangeSearch(control, handle, offset, end - offset, limit)
+                search = _RangeSearch(control, handle, offset, end, limit)
                 return run_steps(control.request, opened, search.steps(), search.response)
         else:
             ranges = [(offset, end - offset)]
@@ -142,46 +136,42 @@ def _ranges_response(control: Control, count: int, output: bytes) -> Response:
     return control.respond(output, NtStatus.SUCCESS if whole else NtStatus.BUFFER_OVERFLOW)
 
 
+@dataclass(slots=True, eq=False)
 class _RangeSearch:
     """The look-up, on a worker, of the ranges of a file that has many."""
 
-    def __init__(self, control: Control, handle: Handle, offset: int, length: int, limit: int) -> None:
-        self._control = control
-        self._handle = handle
-        self._offset = offset
-        self._end = offset + length
-        self._limit = limit
-        self._count = 0
-        self._output: list[bytes] = []
+    control: Control
+    handle: Handle
+    offset: int
+    end: int
+    limit: int
+    count: int = 0
+    output: list[bytes] = field(default_factory=list)
 
     def steps(self) -> Steps:
-        while self._count < self._limit:
-            length = self._end - self._offset
+        while self.count < self.limit:
+            length = self.end - self.offset
             # Only the beginning of the last one is known.
-            ranges = self._handle.allocated_ranges(self._offset, length, _RANGES_AT_ONCE)
+            ranges = self.handle.allocated_ranges(self.offset, length, _RANGES_AT_ONCE)
             if len(ranges) == _RANGES_AT_ONCE:
-                self._offset = ranges.pop()[0]
+                self.offset = ranges.pop()[0]
             else:
-                self._offset = self._end
-            self._count += len(ranges)
-            self._output.append(_pack_ranges(self._control, ranges))
-            if self._offset == self._end:
+                self.offset = self.end
+            self.count += len(ranges)
+            self.output.append(_pack_ranges(self.control, ranges))
+            if self.offset == self.end:
                 return
             yield
 
     def response(self) -> Response:
-        room = self._control.max_output // wire.FILE_RANGE.size * wire.FILE_RANGE.size
-        return _ranges_response(self._control, self._count, b"".join(self._output)[:room])
+        room = self.control.max_output // wire.FILE_RANGE.size * wire.FILE_RANGE.size
+        return _ranges_response(self.control, self.count, b"".join(self.output)[:room])
 
 
 @fsctl(Fsctl.FILE_LEVEL_TRIM)
 def file_level_trim(control: Control) -> bytes | Pending:
-    """Trim ranges of the file. As trimmed data is undefined, this frees the whole blocks inside each range. [MS-FSA
-    2.1.5.10.5]"""
-    opened = control.open()
-    data = control.data
-    handle = _file_only(opened)
-    required.check(opened.granted_access, required.FSCTL[control.code])
+    """Trim ranges: free the whole blocks in them, as trimmed data is undefined. [MS-FSA 2.1.5.10.5]"""
+    opened, handle, data = _file_of(control)
     header = wire.TRIM_HEADER.unpack(data)
     if header.key or not 0 < header.num_ranges <= _MAX_TRIM_RANGES:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -227,10 +217,7 @@ def _trim(handle: Handle, ranges: list[tuple[int, int]]) -> Steps:
 @fsctl(Fsctl.QUERY_FILE_REGIONS)
 def query_file_regions(control: Control) -> bytes:
     """Return the valid regions of the file. All data up to the end of file is valid. [MS-FSA 2.1.5.10.23]"""
-    opened = control.open()
-    data = control.data
-    handle = _file_only(opened)
-    required.check(opened.granted_access, required.FSCTL[control.code])
+    _, handle, data = _file_of(control)
     size = handle.info().end_of_file
     offset, length = 0, attr.MAX_OFFSET
     if data:
@@ -344,8 +331,37 @@ def is_pathname_valid(control: Control) -> bytes:
     return b""
 
 
-fsctl(Fsctl.SRV_REQUEST_RESUME_KEY)(request_resume_key)
-fsctl(Fsctl.SRV_COPYCHUNK)(copy_chunk)
-fsctl(Fsctl.SRV_COPYCHUNK_WRITE)(copy_chunk)
-fsctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE)(duplicate_extents)
-fsctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX)(duplicate_extents)
+_COMPRESSION = struct.Struct("<H")
+
+
+@fsctl(Fsctl.GET_COMPRESSION)
+def get_compression(control: Control) -> bytes:
+    """Return whether the file is compressed. The format is reported as LZNT1, which clients know; the file system
+    chooses the real one. [MS-FSA 2.1.5.10.9]"""
+    opened = control.open()
+    compressed = handle_of(opened).info().attributes & attr.COMPRESSED
+    if control.max_output < _COMPRESSION.size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    return _COMPRESSION.pack(CompressionFormat.LZNT1 if compressed else CompressionFormat.NONE)
+
+
+@fsctl(Fsctl.SET_COMPRESSION)
+def set_compression(control: Control) -> bytes:
+    """Compress the file or not. [MS-FSA 2.1.5.10.29]"""
+    opened = control.open()
+    data = control.data
+    handle = handle_of(opened)
+    if len(data) < _COMPRESSION.size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    required.check(opened.granted_access, required.FSCTL[control.code])
+    (requested,) = _COMPRESSION.unpack_from(data)
+    if requested not in tuple(CompressionFormat):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    backend = opened.store
+    if backend is None or not backend.supports_compression:
+        if requested != CompressionFormat.NONE:
+            raise StatusError(NtStatus.NOT_SUPPORTED)
+        return b""
+    handle.set_compressed(requested != CompressionFormat.NONE)
+    report(opened, NotifyFilter.ATTRIBUTES)
+    return b""

@@ -61,8 +61,7 @@ def validate_negotiate_info(control: Control) -> Buffer:
 
 @fsctl(Fsctl.QUERY_NETWORK_INTERFACE_INFO)
 def query_network_interface_info(control: Control) -> Buffer | Response:
-    """Return the addresses of this server, so that clients open more channels and find the RDMA fabric. [MS-SMB2
-    3.3.5.15.11]"""
+    """Return the server's addresses, for more channels and to find the RDMA fabric. [MS-SMB2 3.3.5.15.11]"""
     _no_file(control)
     connection = control.request.connection
     server = control.request.server
@@ -88,8 +87,7 @@ def query_network_interface_info(control: Control) -> Buffer | Response:
 
 @fsctl(Fsctl.LMR_REQUEST_RESILIENCY)
 def request_resiliency(control: Control) -> Buffer:
-    """Make the open resilient: it survives its connection even if other opens conflict with it. [MS-SMB2
-    3.3.5.15.9]"""
+    """Make the open resilient: it survives its connection despite conflicting opens. [MS-SMB2 3.3.5.15.9]"""
     connection = control.request.connection
     if connection.dialect < Dialect.SMB_2_1:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)

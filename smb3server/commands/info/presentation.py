@@ -5,14 +5,11 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
+from smb3server.backends.base import FileInfo
 from smb3server.files import write_times
+from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import FileInfo
-    from smb3server.state.objects import Open
 
 NameTest = Callable[[str], bool]
 

@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from smb3server.access import decide
 from smb3server.access.caller import Caller
+from smb3server.backends.base import Backend, FileInfo, Path
 from smb3server.backends.name_rules import same_stream
 from smb3server.backends.names import split_path
-from smb3server.commands.info import after_breaks
+from smb3server.commands.info import waits
 from smb3server.dispatch.lookup import handle_of
-from smb3server.files import share_modes
+from smb3server.dispatch.request import Pending, Response, TreeRequest
+from smb3server.files.file import File, FileTable, conflicts
 from smb3server.state import change_reports, file_events
 from smb3server.state.caller import caller_of
+from smb3server.state.objects import Open
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.file_info import RenameFlags, RenameInformation
 from smb3server.wire.status import NtStatus, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import Backend, FileInfo, Path
-    from smb3server.dispatch.request import Pending, Response, TreeRequest
-    from smb3server.files.file import File, FileTable
-    from smb3server.state.objects import Open
 
 OPENS_AT_ONCE = 128
 """Number of opens of which the path is read before other requests get their turn."""
@@ -65,7 +61,7 @@ class _NameChange:
             self._try()
             return done()
 
-        return after_breaks.change(self.request, self.opened, attempt)
+        return waits.change(self.request, self.opened, attempt)
 
     def prepare(self) -> Awaitable[None] | None:
         """Return work to be done before the attempt, in several turns, or None."""
@@ -133,7 +129,7 @@ class _NameChange:
         (MS-FSA notes 183, 185; smb2.oplock.batch20, smb2.dirlease.rename_dst_parent). There is one exception: another
         client that watches the folder would otherwise keep everybody from renaming in it."""
         watches = opened.watcher is not None and opened.session is not self.opened.session
-        return share_modes.conflicts((opened,), _ADD_FILE, _SHARE_ALL if watches else _SHARE_DATA)
+        return conflicts((opened,), _ADD_FILE, _SHARE_ALL if watches else _SHARE_DATA)
 
     def existing(self, target: Path) -> FileInfo | None:
         """Return information about the target, or None if it does not exist."""
@@ -167,7 +163,7 @@ class _NameChange:
 
     def break_handles(self, *files: File[Open]) -> None:
         """Break the handle caching of others. Raises ``MustWait`` if this needs an acknowledgment."""
-        after_breaks.break_handles(self.opened, files)
+        waits.break_handles(self.opened, files)
 
 
 class Rename(_NameChange):

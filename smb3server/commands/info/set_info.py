@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from smb3server.access import required
 from smb3server.access.of_handle import set_security
-from smb3server.commands.info import after_breaks
+from smb3server.backends.base import Handle
+from smb3server.commands.info import waits
 from smb3server.commands.info.file_levels import MODE_BITS
 from smb3server.commands.info.rename import Link, Rename
-from smb3server.commands.info.truncate import cut
+from smb3server.commands.info.waits import cut
 from smb3server.dispatch.long_work import run_steps
 from smb3server.dispatch.lookup import find_open, handle_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
@@ -169,8 +170,7 @@ def _disposition(request: TreeRequest, opened: Open, data: memoryview) -> SetRes
 
 
 def _disposition_ex(request: TreeRequest, opened: Open, data: memoryview) -> SetResult:
-    """Set or withdraw the request to delete the file. ON_CLOSE changes the FILE_DELETE_ON_CLOSE option of the open
-    instead. [MS-FSA 2.1.5.15.4]"""
+    """Set or withdraw the deletion of the file. ON_CLOSE changes FILE_DELETE_ON_CLOSE instead. [MS-FSA 2.1.5.15.4]"""
     flags = wire.DISPOSITION_EX.unpack(data).flags
     if flags & DispositionFlags.ON_CLOSE:
         if not opened.delete_on_close:
@@ -200,7 +200,7 @@ def _set_disposition(request: TreeRequest, opened: Open, delete: bool, flags: in
         check_deletable(opened, bool(flags & DispositionFlags.IGNORE_READONLY_ATTRIBUTE))
         caller = caller_of(opened.session, opened.tree, request.server.accounts)
         deletions.prepare_to_keep(opened.tree, handle_of(opened), caller)
-        after_breaks.break_handles(opened, [file])
+        waits.break_handles(opened, [file])
         before = deletions.of_open(opened)
         deletions.mark(opened, bool(flags & DispositionFlags.POSIX_SEMANTICS))
         _store_deletion(request, opened, None, before)
@@ -208,7 +208,7 @@ def _set_disposition(request: TreeRequest, opened: Open, delete: bool, flags: in
             opened.tree.share.notify.directory_deleted(handle_of(opened).path)
         return done()
 
-    return after_breaks.change(request, opened, mark)
+    return waits.change(request, opened, mark)
 
 
 def _store_deletion(request: TreeRequest, opened: Open, on_close: bool | None, pending: bool | None) -> None:
@@ -249,18 +249,22 @@ def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
         raise StatusError(NtStatus.DIRECTORY_NOT_EMPTY)
 
 
-def _size_allowed(opened: Open, size: int) -> None:
+def _before_resizing(opened: Open, size: int) -> tuple[Handle, int]:
+    """Check a size and break others' caching rights. Return handle and end of file. Raises ``StatusError``."""
     if size < 0 or opened.is_directory:
         raise StatusError(NtStatus.INVALID_PARAMETER)
+    handle = handle_of(opened)
+    before = handle.info().end_of_file
+    if opened.file is not None:
+        opened.file.data_changes(opened.caching)
+        write_times.changing(opened)
+    return handle, before
 
 
 def _end_of_file(request: TreeRequest, opened: Open, data: memoryview) -> Pending | None:
     """Set the end of file. [MS-FSA 2.1.5.15.5]"""
     size = wire.END_OF_FILE.unpack(data).end_of_file
-    _size_allowed(opened, size)
-    handle = handle_of(opened)
-    before = handle.info().end_of_file
-    _data_changes(opened)
+    handle, before = _before_resizing(opened, size)
 
     def finish() -> None:
         handle.truncate(size)
@@ -273,10 +277,7 @@ def _end_of_file(request: TreeRequest, opened: Open, data: memoryview) -> Pendin
 def _allocation(request: TreeRequest, opened: Open, data: memoryview) -> Pending | None:
     """Set the allocation size. If it is below the end of file, truncate the file. [MS-FSA 2.1.5.15.1]"""
     size = wire.ALLOCATION.unpack(data).allocation_size
-    _size_allowed(opened, size)
-    handle = handle_of(opened)
-    before = handle.info().end_of_file
-    _data_changes(opened)
+    handle, before = _before_resizing(opened, size)
 
     def reserved() -> Response:
         _report_size(opened, changed=False)
@@ -304,17 +305,6 @@ def _report_size(opened: Open, changed: bool) -> None:
         stream = handle_of(opened).stream
         which = NotifyFilter.STREAM_SIZE if stream else NotifyFilter.SIZE | NotifyFilter.LAST_WRITE
     report(opened, which)
-
-
-def _data_changes(opened: Open) -> None:
-    if opened.file is not None:
-        opened.file.data_changes(opened.caching)
-        write_times.changing(opened)
-
-
-def _valid_data_length(request: TreeRequest, opened: Open, data: memoryview) -> None:
-    """Refuse the request, which needs SeManageVolumePrivilege. No user has it here. [MS-FSA 2.1.5.15.17]"""
-    raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
 
 
 def _position(request: TreeRequest, opened: Open, data: memoryview) -> None:
@@ -357,30 +347,29 @@ def _full_ea(request: TreeRequest, opened: Open, data: memoryview) -> None:
         report(opened, NotifyFilter.EA, entry=False)
 
 
-def _rename(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
-    return Rename(request, opened, wire.decode_rename(data)).start(done)
+def _name_change(kind: type[Rename | Link], extended: bool = False) -> SetLevel:
+    """Return a level that gives a file another name, or one more."""
+
+    def apply(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
+        return kind(request, opened, wire.decode_rename(data, extended=extended)).start(done)
+
+    return SetLevel(apply, 20)
 
 
-def _rename_ex(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
-    return Rename(request, opened, wire.decode_rename(data, extended=True)).start(done)
+def _refused(status: NtStatus) -> SetLevel:
+    """Return a level that no file takes."""
 
+    def apply(request: TreeRequest, opened: Open, data: memoryview) -> SetResult:
+        raise StatusError(status)
 
-def _link(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
-    return Link(request, opened, wire.decode_rename(data)).start(done)
+    return SetLevel(apply, 8)
 
-
-def _pipe(request: TreeRequest, opened: Open, data: memoryview) -> None:
-    """Refuse the request, which is for pipes only. [MS-FSCC 2.4.29]"""
-    raise StatusError(NtStatus.INVALID_PARAMETER)
-
-
-_RENAME_SIZE = 20
 
 _LEVELS: dict[int, SetLevel] = {
     FileInfoClass.BASIC: SetLevel(_basic, wire.BASIC.size),
-    FileInfoClass.RENAME: SetLevel(_rename, _RENAME_SIZE),
-    FileInfoClass.RENAME_EX: SetLevel(_rename_ex, _RENAME_SIZE),
-    FileInfoClass.LINK: SetLevel(_link, _RENAME_SIZE),
+    FileInfoClass.RENAME: _name_change(Rename),
+    FileInfoClass.RENAME_EX: _name_change(Rename, extended=True),
+    FileInfoClass.LINK: _name_change(Link),
     FileInfoClass.DISPOSITION: SetLevel(_disposition, 1),
     FileInfoClass.DISPOSITION_EX: SetLevel(_disposition_ex, 4),
     FileInfoClass.POSITION: SetLevel(_position, 8),
@@ -388,8 +377,10 @@ _LEVELS: dict[int, SetLevel] = {
     FileInfoClass.MODE: SetLevel(_mode, 4),
     FileInfoClass.ALLOCATION: SetLevel(_allocation, 8),
     FileInfoClass.END_OF_FILE: SetLevel(_end_of_file, 8),
-    FileInfoClass.VALID_DATA_LENGTH: SetLevel(_valid_data_length, 8),
-    FileInfoClass.PIPE: SetLevel(_pipe, 8),
+    # It needs SeManageVolumePrivilege, which no user has here. [MS-FSA 2.1.5.15.17]
+    FileInfoClass.VALID_DATA_LENGTH: _refused(NtStatus.PRIVILEGE_NOT_HELD),
+    # It is for pipes only. [MS-FSCC 2.4.29]
+    FileInfoClass.PIPE: _refused(NtStatus.INVALID_PARAMETER),
 }
 
 
@@ -404,7 +395,7 @@ def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data
     descriptor = bytes(data)
 
     def set_it() -> Response:
-        after_breaks.break_handles(opened, [file])
+        waits.break_handles(opened, [file])
         caller, keep = caller_of(opened.session, tree, accounts), tree.share.keep_inherited_flag
         set_security(handle_of(opened), which, memoryview(descriptor), caller, accounts, keep_inherited_flag=keep)
         if tree.share.audit is not None:
@@ -412,4 +403,4 @@ def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data
         report(opened, NotifyFilter.SECURITY, entry=False)
         return done()
 
-    return after_breaks.change(request, opened, set_it)
+    return waits.change(request, opened, set_it)

@@ -9,7 +9,7 @@ from smb3server.backends.base import OpenRequest
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.names import short_name
 from smb3server.commands.query_directory import _Listing
-from smb3server.files.enumeration import Enumeration
+from smb3server.files.searches import Enumeration
 from smb3server.wire.directory_info import Packer
 from smb3server.wire.file_info import FileInfoClass
 

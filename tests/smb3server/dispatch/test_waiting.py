@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.commands.create import handler, response
+from smb3server.commands.create import handler
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.info import rename
 from smb3server.dispatch.request import HANDLERS, Request
@@ -128,10 +128,10 @@ def test_a_create_that_fails_late_leaves_no_open(monkeypatch: pytest.MonkeyPatch
         if waited:
             file = await hold(client)
             await wait_in_vain(other, request("f"))
-            monkeypatch.setattr(response, "fields", broken)
+            monkeypatch.setattr(handler, "describe", broken)
             assert await acknowledge(client, file) == 0
         else:
-            monkeypatch.setattr(response, "fields", broken)
+            monkeypatch.setattr(handler, "describe", broken)
             await other.post(Command.CREATE, request("f"))
         assert (await other.receive()).status == NtStatus.INTERNAL_ERROR
         assert len(harness.server.opens.by_id) == waited

@@ -9,10 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from smb3server.files import delayed_write_times
-from smb3server.files.delayed_write_times import DelayedWriteTime
+from smb3server.files import write_times
 from smb3server.files.file import File
-from smb3server.files.write_times import FREEZE, THAW
+from smb3server.files.write_times import FREEZE, THAW, DelayedWriteTime
 from smb3server.state.objects import Open
 from tests.lab.rule_scene import Ground, act, write_time
 
@@ -44,8 +43,8 @@ def write(times: DelayedWriteTime, store: Store, value: int) -> None:
 
 
 def test_shown_after_the_delay_and_then_only_on_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delayed_write_times, "WRITE_TIME_DELAY", 0.01)
-    monkeypatch.setattr(delayed_write_times, "_RECENT", 0.0)
+    monkeypatch.setattr(write_times, "WRITE_TIME_DELAY", 0.01)
+    monkeypatch.setattr(write_times, "_RECENT", 0.0)
 
     async def test() -> None:
         times, store, opened = setup()

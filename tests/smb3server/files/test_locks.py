@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smb3server.files import locks, range_index
-from smb3server.files.locks import MAX_OFFSET, Lock, LockTable, Waiter, valid_range
-from smb3server.files.range_index import RangeIndex
+from smb3server.files import locks
+from smb3server.files.locks import MAX_OFFSET, Lock, LockTable, RangeIndex, Waiter, valid_range
 
 A, B, C = object(), object(), object()
 offsets = st.one_of(st.integers(0, 12), st.integers(MAX_OFFSET - 12, MAX_OFFSET), st.integers(2**63 - 4, 2**63 + 4))
@@ -182,9 +181,9 @@ def test_held_locks_never_conflict(operations: list[tuple[object, int, int, bool
 @pytest.mark.parametrize("spread", [15, 200])
 @pytest.mark.parametrize("seed", range(4))
 def test_index_agrees_with_looking_at_all(chunk: int, spread: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_index, "CHUNK", chunk)
+    monkeypatch.setattr(locks, "CHUNK", chunk)
     chance = random.Random(f"{chunk} {spread} {seed}")
-    index: RangeIndex[Lock] = RangeIndex()
+    index: RangeIndex[object] = RangeIndex()
     held: list[Lock] = []
     for _ in range(400):
         if held and chance.random() < 0.45:

@@ -13,8 +13,8 @@ from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.backends.name_rules import POSIX, WINDOWS, NameRules
 from smb3server.client import connect
 from smb3server.files.notify import NotifyHub
-from smb3server.files.wildcards import entry_matcher
-from smb3server.state.recycling import Recycling
+from smb3server.files.recycling import Recycling
+from smb3server.files.searches import entry_matcher
 from smb3server.wire.change_notify import Action, NotifyFilter
 from tests.lab.remote import PASSWORD, home, run
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from smb3server.files.share_modes import conflicts
+from smb3server.files.file import conflicts
 from smb3server.wire.create import Access
 
 READ, WRITE, DELETE = int(Access.READ_DATA), int(Access.WRITE_DATA), int(Access.DELETE)

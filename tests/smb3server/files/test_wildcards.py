@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smb3server.files.wildcards import compile_expression
+from smb3server.files.searches import compile_expression
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 import spnego
 
 from smb3server.commands import query_directory
-from smb3server.files.wildcards import compile_expression
+from smb3server.files.searches import compile_expression
 from smb3server.net.tcp import HIGH_WATER_UNAUTHENTICATED
 from smb3server.settings.server import Settings
 from smb3server.state.objects import Connection, Session

@@ -62,6 +62,7 @@ class Setup:
             self.session,
             self.tree,
             ("file",),
+            store=None,
             granted_access=0,
             maximal_access=0,
             share_access=0,
@@ -170,7 +171,7 @@ ROOT = Path(__file__).resolve().parents[3]
 ASK_THE_SHARE = {
     "smb3server/commands/create/handler.py": "an open gets its store here",
     "smb3server/state/deletions.py": "the recycle folder is the share's",
-    "smb3server/state/objects.py": "the constructor of an open, and whether a session uses disks",
+    "smb3server/state/objects.py": "whether a session uses disks",
     "smb3server/state/events.py": "a line about a tree connect",
     "smb3server/commands/tree_connect.py": "whether there is a store to connect to",
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from smb3server.backends import names
 from smb3server.backends.names import InvalidName
-from smb3server.files.wildcards import compile_expression
+from smb3server.files.searches import compile_expression
 from smb3server.wire.fields import decode_name, encode_name
 from smb3server.wire.status import StatusError
 from smbdirect.errors import DecodeError

@@ -1,22 +1,21 @@
 """Changes that wait until other clients have given up the handles that they keep open only for their caches.
 
 Renames, hard links that replace a file, deletions and new security descriptors break the handle caching of others, and
-wait for the acknowledgments. [MS-FSA 2.1.4.12; OPEN_BREAK_H, SET_INFORMATION, SET_SECURITY]
+wait for the acknowledgments. [MS-FSA 2.1.4.12; OPEN_BREAK_H, SET_INFORMATION, SET_SECURITY] Truncations wait for the
+file system, if it takes long to free the space. [MS-FSA 2.1.5.15.1, 2.1.5.15.5]
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
 
-from smb3server.dispatch.request import Interim
+from smb3server.dispatch.long_work import run_steps
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest
 from smb3server.dispatch.waiting import MustWait, retry
+from smb3server.files.file import File
+from smb3server.process.long_work import Steps
+from smb3server.state.objects import Open
 from smb3server.wire.status import NtStatus, StatusError
-
-if TYPE_CHECKING:
-    from smb3server.dispatch.request import Pending, Response, TreeRequest
-    from smb3server.files.file import File
-    from smb3server.state.objects import Open
 
 
 def break_handles(opened: Open, files: Iterable[File[Open]]) -> None:
@@ -45,3 +44,28 @@ def change(request: TreeRequest, opened: Open, attempt: Callable[[], Response | 
         return attempt()
 
     return retry(request, checked, Interim.NEVER)
+
+
+def one_step(work: Callable[[], None]) -> Steps:
+    """Call ``work`` in a single step."""
+    work()
+    yield
+
+
+def cut(
+    request: TreeRequest, opened: Open, size: int, finish: Callable[[], None], response: Response
+) -> Pending | None:
+    """Call ``finish``, which truncates the file to ``size`` bytes.
+
+    Return None if this is done. If the file system takes long to free the space, a worker frees it first. Then return
+    the pending request, which is answered with ``response``."""
+    free = opened.handle.shrinking(size) if opened.handle is not None else None
+    if free is None:
+        finish()
+        return None
+
+    def finished() -> Response:
+        finish()
+        return response
+
+    return run_steps(request, opened, one_step(free), finished)

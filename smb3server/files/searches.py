@@ -1,4 +1,4 @@
-"""Wildcard expressions of directory searches, matched without regard to case. [MS-FSA 2.1.4.4]
+"""Searches of directories, and their wildcard expressions. [MS-SMB2 3.3.1.10, MS-FSA 2.1.4.4]
 
 ``*`` matches any characters, ``?`` one character, ``<`` (DOS_STAR) any characters except the last dot of the name.
 ``>`` (DOS_QM) matches one character other than a dot, or nothing before a dot or the end. ``"`` (DOS_DOT) matches a
@@ -11,10 +11,13 @@ bit-parallel automaton.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from smb3server.backends.base import Backend, DirectoryEntry, Handle
+from smb3server.backends.name_rules import WINDOWS
 from smb3server.backends.names import has_wildcards, may_be_short, short_name
 from smb3server.wire.status import NtStatus, StatusError
 from smb3server.wire.upcase import upcase
@@ -24,8 +27,7 @@ Matcher = Callable[[str], bool]
 _DOS = frozenset('<>"')
 _STARS = re.compile(r"\*{2,}")
 MAX_PATTERN = 1024
-"""Maximum length in characters, with stars in a row counted as one. Names have at most 255, so a longer pattern is
-malicious."""
+"""Most characters, with stars in a row counted as one. Names have at most 255: a longer pattern is malicious."""
 
 
 @lru_cache(maxsize=256)
@@ -123,3 +125,44 @@ def _automaton(pattern: str, key: Callable[[str], str]) -> Matcher:
         return bool(closure(states, skipped | marks | dos_dots) & final)
 
     return matches
+
+
+class Enumeration:
+    """The search of one open directory: Open.EnumerationLocation and Open.EnumerationSearchPattern."""
+
+    __slots__ = ("_search", "backend", "closed", "only", "pattern", "started", "turn", "unfinished")
+
+    def __init__(self, handle: Handle, pattern: str, backend: Backend | None = None) -> None:
+        """``backend``: the store of ``handle``, if a search for one name can wait for the folder to be read."""
+        self.pattern = pattern
+        self.backend = backend
+        self.only = None if has_wildcards(pattern) else pattern
+        self._search = handle.search(
+            entry_matcher(pattern, (backend.name_rules if backend else WINDOWS).key), self.only
+        )
+        self.started = False
+        """True once an entry was returned. From then on the end is NO_MORE_FILES instead of NO_SUCH_FILE."""
+        self.turn = asyncio.Lock()
+        """Held by a request that lists over several turns of the event loop; others wait for it."""
+        self.unfinished = 0
+        """Number of requests that list over several turns and are not answered yet."""
+        self.closed = False
+
+    def read(self, most: int) -> Sequence[DirectoryEntry] | None:
+        """Return the next entries, as ``Search.read`` does."""
+        if self.only is None or self.backend is None:
+            return self._search.read(most)
+        self.backend.defer_reading = True
+        try:
+            return self._search.read(most)
+        finally:
+            self.backend.defer_reading = False
+
+    def unread(self, count: int) -> None:
+        """Take back the last entries that ``read`` returned, as ``Search.unread`` does."""
+        self._search.unread(count)
+
+    def close(self) -> None:
+        """Release the store's resources of the search."""
+        self.closed = True
+        self._search.close()

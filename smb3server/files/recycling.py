@@ -9,18 +9,14 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from smb3server.access.caller import Caller
 from smb3server.access.descriptor import EVERYONE, LOCAL_SYSTEM, Acl, Control, SecurityDescriptor, Sid, allow, unpack
+from smb3server.access.identity import Identity
 from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_EXECUTE, FILE_GENERIC_READ
-from smb3server.backends.base import Disposition, KeptFolder, Kind, OpenRequest
+from smb3server.backends.base import Backend, Disposition, Handle, KeptFolder, Kind, OpenRequest, Path, User
+from smb3server.backends.name_rules import NameRules
 from smb3server.wire import attributes as attr
-
-if TYPE_CHECKING:
-    from smb3server.access.caller import Caller
-    from smb3server.access.identity import Identity
-    from smb3server.backends.base import Backend, Handle, Path, User
-    from smb3server.backends.name_rules import NameRules
 
 USER = "{user}"
 """Stands for the name of the user who deletes, in the path of the folder."""
