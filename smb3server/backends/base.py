@@ -522,6 +522,13 @@ class Backend(ABC):
     path_lookups: int = 0
     """The number of paths resolved so far. Reading and writing open files changes neither this nor ``opens``."""
 
+    def begin_row(self) -> None:  # noqa: B027 - most stores have no rows
+        """Begin a row of writes in this thread, all through open descriptors. A store may do at its end what it does
+        after a write alone."""
+
+    def end_row(self) -> None:  # noqa: B027
+        """End the row of writes."""
+
     def is_available(self) -> bool:
         """Return whether the store exists. If its directory is gone, no client can connect."""
         return True

@@ -72,7 +72,7 @@ def _start(request: TreeRequest, opened: Open, completion_filter: int, recursive
     """Start the watch of an open on its directory. ``limit``: bytes of changes kept. Raises ``StatusError``."""
     share = opened.tree.share
     handle = opened.handle
-    if handle is None or share.backend is None:
+    if handle is None or opened.store is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     session = opened.session
     if session.watchers >= request.server.settings.max_watchers:
@@ -93,7 +93,7 @@ def _start(request: TreeRequest, opened: Open, completion_filter: int, recursive
         watcher.end(NtStatus.NOTIFY_CLEANUP)
 
     opened.on_close.append(end)
-    backend, file = share.backend, opened.file
+    backend, file = opened.store, opened.file
 
     def open_here(path: Path) -> bool:
         try:

@@ -85,7 +85,7 @@ def _enumeration(opened: Open, handle: Handle, flags: int, pattern: str) -> Enum
     else:
         current.close()
         pattern = pattern or current.pattern
-    opened.enumeration = started = Enumeration(handle, pattern or "*", opened.tree.share.backend)
+    opened.enumeration = started = Enumeration(handle, pattern or "*", opened.store)
     if current is not None and not flags & _REOPEN and current.pattern == started.pattern:
         started.started = current.started
     return started
@@ -101,7 +101,7 @@ def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None
 
     The filter returns whether the user may read the entry with a name. The entries "." and ".." are always listed."""
     share, session, folder = opened.tree.share, request.session, opened.handle
-    backend = share.backend
+    backend = opened.store
     if not share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM or folder is None or backend is None:
         return None
     user = opened.tree.user

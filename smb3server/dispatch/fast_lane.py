@@ -8,7 +8,7 @@ of the general path (``dispatcher``, ``checks``, ``reply``), and the same state 
 it came and before any state has changed. So the lane refuses nothing: it knows only requests that the general path
 would serve at once.
 
-Consecutive WRITEs of one user are a row (``impersonate.begin_row``). It ends with the turn of the transport, and before
+Consecutive WRITEs to one store are a row (``Backend.begin_row``). It ends with the turn of the transport, and before
 anything but the lane itself goes on.
 
 The part that differs between commands is their ``ShortForm``. It lies beside the command's handler in ``commands``.
@@ -20,7 +20,6 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from smb3server.backends.local.impersonate import begin_row, end_row
 from smb3server.crypto.envelope import seal, sign_reply
 from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
@@ -39,6 +38,7 @@ from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
+    from smb3server.backends.base import Backend
     from smb3server.crypto.signing import Signer
     from smb3server.dispatch.measuring import Measuring, Observer, Start
     from smb3server.dispatch.parking import Parking
@@ -140,10 +140,10 @@ class FastLane:
     __slots__ = (
         "_connection",
         "_host",
-        "_in_row",
         "_measuring",
         "_parking",
         "_requests",
+        "_row",
         "_short_only",
         "_transport",
         "_window",
@@ -169,8 +169,8 @@ class FastLane:
         self._writer = writer
         self._parking = parking
         self._measuring = measuring
-        self._in_row = False
-        """Whether the thread is in a row of writes, begun here."""
+        self._row: Backend | None = None
+        """The store of the row of writes that was begun here, while the thread is in it."""
 
     def wants_payload(self, head: memoryview, length: int) -> bool:
         """See ``PayloadTaker``."""
@@ -253,9 +253,10 @@ class FastLane:
             return False
         observer = self._measuring.observer
         start = observer.began() if observer is not None else _NEVER
-        if form.writes and not self._in_row and self._transport.at_end_of_turn(self.end_row):
-            self._in_row = True
-            begin_row()
+        if form.writes and self._row is None and opened is not None and self._transport.at_end_of_turn(self.end_row):
+            self._row = opened.store
+            if self._row is not None:
+                self._row.begin_row()
         body: Body | Begin | Exception | None
         try:
             body = answer()
@@ -293,9 +294,9 @@ class FastLane:
 
     def end_row(self) -> None:
         """End the row of writes that is under way here, if there is one."""
-        if self._in_row:
-            self._in_row = False
-            end_row()
+        if self._row is not None:
+            row, self._row = self._row, None
+            row.end_row()
 
     def _send(
         self,

@@ -20,7 +20,7 @@ def reserve(request: Request, opened: Open, size: int) -> Steps | None:
     limit, unless the share has ``strict_allocate``, this only checks that the space is available now. Raises
     ``StatusError``, DISK_FULL if it is not, and ``OSError``.
     """
-    handle, backend = opened.handle, opened.tree.share.backend
+    handle, backend = opened.handle, opened.store
     if handle is None or backend is None:
         raise StatusError(NtStatus.FILE_CLOSED)
     info = handle.info()

@@ -79,6 +79,6 @@ def _report_data(opened: Open, closing: bool) -> None:
 
 def entry_changed(opened: Open, path: Path, spared: bytes | None) -> None:
     """Break the leases on the directory of ``path``, except those with the key ``spared``."""
-    file, backend = opened.file, opened.tree.share.backend
+    file, backend = opened.file, opened.store
     if file is not None and backend is not None and file.table.leases.directory_leases:
         directory_leases.entry_changed(file.table, backend, path, spared)

@@ -87,7 +87,7 @@ def concerns(deletion: Deleter[Open], opened: Open) -> bool:
     if deletion.opened is opened:
         return True
     try:
-        return opened.handle is not None and _has_name(deletion, opened.tree.share.backend, opened.handle.path)
+        return opened.handle is not None and _has_name(deletion, opened.store, opened.handle.path)
     except OSError:
         # The name of this open is gone. That is no reason to keep another one.
         return False
@@ -106,6 +106,6 @@ def is_empty(folder: Handle) -> bool:
 
 def _has_name(deletion: Deleter[Open], backend: Backend | None, path: Path) -> bool:
     try:
-        return deletion.opened.tree.share.backend is backend and fold(deletion.handle.path) == fold(path)
+        return deletion.opened.store is backend and fold(deletion.handle.path) == fold(path)
     except OSError:
         return False

@@ -58,7 +58,7 @@ class HostChanges:
 
     def cover(self, opened: Open) -> None:
         """Break the caching rights of the file of ``opened``, which has just been granted some, on host changes."""
-        file, backend, handle = opened.file, opened.tree.share.backend, opened.handle
+        file, backend, handle = opened.file, opened.store, opened.handle
         if file is None or backend is None or handle is None or file.stream or file.unwatch is not None:
             return
         try:

@@ -131,11 +131,11 @@ def _recycle(asked: Open, handle: Handle) -> Path | None:
     ``asked``: the open that requested the deletion."""
     tree = asked.tree
     share = tree.share
-    if share.recycling is None or share.backend is None:
+    if share.recycling is None or asked.store is None:
         return None
     try:
         caller = tree.caller[1] if tree.caller is not None else None
-        return share.recycling.keep(share.backend, handle, tree.session.identity, tree.user, caller)
+        return share.recycling.keep(asked.store, handle, tree.session.identity, tree.user, caller)
     except OSError as error:
         log.warning("share %s: a file was not deleted, as it cannot be kept: %s", share.name, recycling.problem(error))
         raise

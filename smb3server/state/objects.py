@@ -469,6 +469,7 @@ class Open:
         "resume_key",
         "session",
         "share_access",
+        "store",
         "reserved",
         "sequence_epoch",
         "tree",
@@ -497,6 +498,8 @@ class Open:
         self.file_id = file_id
         self.session = session
         self.tree = tree
+        self.store = tree.share.backend
+        """The store that has the file, None for a pipe. Whoever asks about the file asks this one, not the share's."""
         self.granted_access = granted_access
         self.maximal_access = maximal_access
         self.share_access = share_access

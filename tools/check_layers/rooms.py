@@ -71,6 +71,11 @@ RULES = (
         "stores and commands know no transport",
     ),
     Rule(
+        _rooms("smb3server", "files", "state", "dispatch", "commands", "rpc", "server", "persistence"),
+        ("smb3server.backends.local",),
+        "what serves files knows no store but by its contract",
+    ),
+    Rule(
         ("smb3server.files.caching", "smb3server.files.locks"),
         (*OUTSIDE_WORLD, "smb3server.process.turns"),
         "caching rights and locks are state machines: who waits is called by those who own the loop",

@@ -28,7 +28,7 @@ from smb3server.backends.base import (
     User,
     VolumeInfo,
 )
-from smb3server.backends.local import kept_folders, syscalls
+from smb3server.backends.local import impersonate, kept_folders, syscalls
 from smb3server.backends.local.file_ids import FileIds
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.local.impersonate import ActAs, LookAs
@@ -150,6 +150,8 @@ class LocalBackend(Backend):
     def root_key(self) -> tuple[int, int]:
         """Device and inode number of the root."""
         return self._share_root.identity
+
+    begin_row, end_row = staticmethod(impersonate.begin_row), staticmethod(impersonate.end_row)
 
     def is_available(self) -> bool:
         """Return whether the root exists. If another directory has the share's path now, new opens go there; present

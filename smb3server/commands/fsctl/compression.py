@@ -40,7 +40,7 @@ def set_compression(control: Control) -> bytes:
     (requested,) = _COMPRESSION.unpack_from(data)
     if requested not in tuple(CompressionFormat):
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    backend = opened.tree.share.backend
+    backend = opened.store
     if backend is None or not backend.supports_compression:
         if requested != CompressionFormat.NONE:
             raise StatusError(NtStatus.NOT_SUPPORTED)

@@ -224,7 +224,7 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
     Block cloning does not change the size of the target. Clusters beyond its end are ignored, with success, as on
     Windows."""
     opened = control.open()
-    backend = opened.tree.share.backend
+    backend = opened.store
     if backend is None or not backend.supports_reflink:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
     clone = _parse_clone(control, opened)

@@ -187,7 +187,7 @@ def file_level_trim(control: Control) -> bytes | Pending:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     size = wire.TRIM_HEADER.size
     ranges = [wire.FILE_RANGE.unpack(data, size + index * wire.FILE_RANGE.size) for index in range(header.num_ranges)]
-    backend = opened.tree.share.backend
+    backend = opened.store
     block = max(backend.volume().block_size, 1) if backend is not None else 4096
     for offset, length in ranges:
         if offset < 0 or length < 0 or offset + length > attr.MAX_OFFSET:
@@ -321,7 +321,7 @@ def object_id(control: Control) -> bytes:
     if control.max_output < wire.OBJECT_ID_BUFFER.size:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL)
     handle = handle_of(opened)
-    backend = opened.tree.share.backend
+    backend = opened.store
     volume = volume_object_id(backend) if backend is not None else bytes(16)
     identity = struct.pack("<QQ", handle.key.volume & attr.MAX_OFFSET, handle.key.inode & 0xFFFFFFFFFFFFFFFF)
     identifier = hashlib.blake2b(identity, digest_size=16, person=b"object").digest()

@@ -207,7 +207,7 @@ def _standard_link(opened: Open, fresh: Fresh | None) -> bytes:
 
 
 def _id(opened: Open, fresh: Fresh | None) -> bytes:
-    backend = opened.tree.share.backend
+    backend = opened.store
     serial = backend.volume_serial if backend is not None else 0
     return wire.ID.pack(wire.IdInformation(serial & 0xFFFFFFFFFFFFFFFF, handle_of(opened).key.inode))
 

@@ -154,7 +154,7 @@ def _query_fs(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: 
     if level is None:
         known = body.info_class in _FS_DOCUMENTED
         raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
-    backend = opened.tree.share.backend
+    backend = opened.store
     if backend is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     if body.output_buffer_length < level.minimum_size:

@@ -104,8 +104,8 @@ class _NameChange:
 
     @property
     def backend(self) -> Backend:
-        """The store of the share. Raises ``StatusError`` if the share has none."""
-        backend = self.opened.tree.share.backend
+        """The store of the file. Raises ``StatusError`` if there is none."""
+        backend = self.opened.store
         if backend is None:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         return backend

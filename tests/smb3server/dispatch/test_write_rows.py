@@ -115,7 +115,7 @@ def test_a_single_write_is_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     async def test(scene: Scene) -> None:
         begun: list[None] = []
-        monkeypatch.setattr("smb3server.dispatch.fast_lane.begin_row", lambda: begun.append(None))
+        monkeypatch.setattr(LocalBackend, "begin_row", lambda store: begun.append(None))
         assert await scene.post(0, scene.write(0)) == [0]
         assert await scene.post(0, scene.write(0)) == [0]
         assert scene.general == begun == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -160,3 +161,27 @@ def test_what_another_node_serves_is_not_closed_in_the_store() -> None:
     opened = setup.durable(persistent=True)
     setup.table.close(opened)
     assert setup.stored.calls == [("abandon", opened)] and not setup.table.by_id
+
+
+# The store
+
+
+ROOT = Path(__file__).resolve().parents[3]
+ASK_THE_SHARE = {
+    "smb3server/commands/create/handler.py": "an open gets its store here",
+    "smb3server/state/deletions.py": "the recycle folder is the share's",
+    "smb3server/state/objects.py": "the constructor of an open, and whether a session uses disks",
+    "smb3server/state/events.py": "a line about a tree connect",
+    "smb3server/commands/tree_connect.py": "whether there is a store to connect to",
+}
+"""Everybody else asks the open for its store: an open may have another one than its share."""
+
+
+def test_who_asks_about_a_file_asks_the_store_of_the_open() -> None:
+    asking = {
+        str(path.relative_to(ROOT))
+        for room in ("commands", "state", "files", "dispatch")
+        for path in (ROOT / "smb3server" / room).rglob("*.py")
+        if "share.backend" in path.read_text()
+    }
+    assert asking == set(ASK_THE_SHARE)
