@@ -50,7 +50,7 @@ bench: .venv/.installed-dev
 	tools/setup.sh test-tools
 	$(VENV_PYTHON) -m tools.bench.report --page docs/performance.md $(BENCH_ARGS)
 
-# What became dearer than the record says; BENCH_ARGS=--update makes this run the record.
+# Regressions since the record; BENCH_ARGS=--update makes this run the record.
 bench-quick: .venv/.installed-dev
 	$(VENV_PYTHON) -m tools.bench.quick $(BENCH_ARGS)
 

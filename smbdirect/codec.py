@@ -32,8 +32,6 @@ Buffer = bytes | bytearray | memoryview
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
-_INTEGER_CODES = {1: "bB", 2: "hH", 4: "iI", 8: "qQ"}
-
 
 def _struct_code(field: Any, name: str) -> tuple[str, str]:
     """Return the ``struct`` code of one construct field, and its byte order ('' if it has none)."""

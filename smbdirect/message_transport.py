@@ -76,7 +76,6 @@ class Payload(Protocol):
 
     def move_to(self, descriptor: int, offset: int) -> None:
         """Write the data to a file. Call this once. If it raises ``OSError`` part of the data may be written."""
-        ...
 
 
 class PayloadTaker(Protocol):
@@ -87,12 +86,10 @@ class PayloadTaker(Protocol):
 
     def wants_payload(self, head: memoryview, length: int) -> bool:
         """Return whether everything behind ``head``, in a message of ``length`` bytes, is data that might be taken."""
-        ...
 
     def take_payload(self, head: InboundMessage, payload: Payload) -> bool:
         """Take a message. Return False, with nothing changed, if it has to be received into memory and delivered as
         usual. ``payload`` must not be used after the return."""
-        ...
 
 
 class RemoteBuffer(NamedTuple):
@@ -113,11 +110,9 @@ class ExposedMemory(Protocol):
     @property
     def invalidated(self) -> bool:
         """Whether no part is exposed any longer, because the peer invalidated the last one."""
-        ...
 
     def deregister(self) -> None:
         """End all remote access. The memory does not change after the return. Idempotent. [MS-SMBD 3.1.4.4]"""
-        ...
 
 
 class RdmaOperations(Protocol):
@@ -136,12 +131,10 @@ class RdmaOperations(Protocol):
     @property
     def regions_invalidatable(self) -> bool:
         """Whether the peer's Send with Invalidate may name buffers registered here."""
-        ...
 
     @property
     def max_read_write_size(self) -> int:
         """MaxReadWriteSize in bytes."""
-        ...
 
     def write_to_peer(
         self,
@@ -153,7 +146,6 @@ class RdmaOperations(Protocol):
         the response need not wait. ``on_done(None)`` is called once the local buffers may be reused, or
         ``on_done(error)`` if the connection failed first: exactly one call, and not before this function returns.
         None: nobody waits for that."""
-        ...
 
     def read_from_peer(
         self,
@@ -163,12 +155,10 @@ class RdmaOperations(Protocol):
     ) -> None:
         """Post RDMA Reads. ``on_done(None)`` is called when all data is in ``local`` and will not change any longer, or
         ``on_done(error)`` if the connection failed first."""
-        ...
 
     def register(self, view: memoryview, *, readable: bool = False, writable: bool = False) -> ExposedMemory:
         """Expose ``view`` to the peer for RDMA Read, RDMA Write, or both. ``view`` must be writable. Raise
         ``ProviderError`` if the device refuses. [MS-SMBD 3.1.4.3]"""
-        ...
 
 
 class Traffic(NamedTuple):
@@ -207,11 +197,9 @@ class Tap(Protocol):
 
     def received(self, message: memoryview) -> None:
         """See a message before it is delivered."""
-        ...
 
     def sent(self, segments: Sequence[Buffer], data: FileRange | None) -> None:
         """See a message before it is queued. ``data``: its end, which is still in a file."""
-        ...
 
 
 class MessageTransport(Protocol):
@@ -229,28 +217,23 @@ class MessageTransport(Protocol):
     def trust(self, max_message_size: int) -> None:
         """Accept messages of up to ``max_message_size`` bytes, and give the peer the buffers and credits that the
         transport withholds from unauthenticated peers. A further call changes the size."""
-        ...
 
     @property
     def counters(self) -> Mapping[str, int]:
         """The transport's own counters, by name."""
-        ...
 
     @property
     def traffic(self) -> Traffic:
         """What the connection has carried so far."""
-        ...
 
     @property
     def limits(self) -> Limits:
         """The limits in force."""
-        ...
 
     @property
     def max_outbound_message_size(self) -> int:
         """Longest message that the peer accepts, in bytes (SMB Direct: its MaxFragmentedSize). ``send`` of a longer one
         raises ``ValueError``."""
-        ...
 
     pending_send_bytes: int
     """Bytes passed to ``send`` that the fabric has not yet accepted."""
@@ -258,29 +241,24 @@ class MessageTransport(Protocol):
     @property
     def rdma(self) -> RdmaOperations | None:
         """RDMA Read and Write, or None if the transport has neither."""
-        ...
 
     @property
     def takes_file(self) -> bool:
         """Whether ``send`` accepts data that is still in a file. A peer that leaves much of it unread is sent no more,
         because it would keep many descriptors open."""
-        ...
 
     def start(
         self, on_message: Callable[[InboundMessage], None], on_closed: Callable[[BaseException | None], None]
     ) -> None:
         """Begin delivery. ``on_closed`` is called exactly once, as the last call; its argument is None after a clean
         end."""
-        ...
 
     def offer_payloads(self, taker: PayloadTaker) -> None:
         """Offer ``taker`` those messages whose data the transport need not receive into memory. It may offer none. Call
         this before ``start``."""
-        ...
 
     def tap(self, tap: Tap | None) -> None:
         """Show every message from now on to ``tap``, or to nobody. Call this after ``start``."""
-        ...
 
     def send(
         self,
@@ -296,42 +274,34 @@ class MessageTransport(Protocol):
         ``data`` is the end of the message, behind the segments. Its descriptor must stay open until ``on_sent`` is
         called. An error of the file ends the connection, because the peer has been promised the data. Raises
         ``ValueError`` if the transport never takes files."""
-        ...
 
     def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
         """Call ``callback`` once when the messages of this turn are delivered, or the connection ends before: before
         anything else runs. Return False, and never call it, if no further message of this turn has been received. A
         turn has one such callback."""
-        ...
 
     def acquire(self, size: int) -> PooledBuffer:
         """Lend a pooled buffer of ``size`` bytes for ``send`` or RDMA on this connection. Its contents are undefined:
         fill or trim it before sending."""
-        ...
 
     def is_stalled(self) -> bool:
         """Return whether data is in flight and the peer has acknowledged nothing for a second or longer. Always False
         on a fabric that detects this by itself."""
-        ...
 
     def set_peer_timeout(self, seconds: float | None) -> None:
         """Close the connection if the peer does not answer probes for about ``seconds``. None restores the default,
         which suits a session's only connection."""
-        ...
 
     def pause_reading(self) -> None:
         """Deliver no more messages until ``resume_reading``."""
-        ...
 
     def resume_reading(self) -> None: ...
 
     def close(self, reason: str = "") -> None:
         """Send the queued messages, then close. ``reason`` is for the log. Idempotent."""
-        ...
 
     def abort(self, reason: str = "") -> None:
         """Close immediately and drop the queued messages. ``reason`` is for the log. Idempotent."""
-        ...
 
 
 OnTransport = Callable[[MessageTransport], None]
@@ -345,4 +315,3 @@ class MessageListener(Protocol):
 
     def close(self) -> Awaitable[None]:
         """Stop listening."""
-        ...

@@ -4,7 +4,7 @@ Belongs here: everything that touches the files of a share. Not here: messages, 
 of SMB users. A store knows only the host's users. State that the server itself keeps over a restart is in
 ``persistence``.
 
-Reading order: ``base`` (the contract) -> ``names`` (rules for paths, and how Windows names are stored on disk) ->
-``eas`` (rules of extended attributes) -> ``memory`` (the shortest implementation) -> ``local`` (a directory of the
-host) -> ``deferred`` (a handle that is not open yet).
+Reading order: ``names`` (rules for paths, and how Windows names are stored on disk) -> ``name_rules`` (how names
+compare) -> ``base`` (the contract) -> ``eas`` (rules of extended attributes) -> ``memory`` (the shortest
+implementation) -> ``local`` (a directory of the host) -> ``deferred`` (a handle that is not open yet).
 """

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, Protocol
 
+from smb3server.backends.name_rules import WINDOWS, NameRules
 from smb3server.wire.attributes import MAX_OFFSET
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import FileRange, Payload
@@ -511,6 +512,8 @@ class Backend(ABC):
     supports_streams: bool
     supports_reflink: bool
     supports_compression: bool
+    name_rules: NameRules = WINDOWS
+    """How its names compare. They may change."""
     max_file_size: int = MAX_OFFSET
     """Bytes. Writes beyond it fail with INVALID_PARAMETER instead of the store's own error."""
     volume_serial: int

@@ -1,10 +1,9 @@
 """The command ``smb3server``, one module per command.
 
 Reading order: ``exits`` (statuses and errors) -> ``tree`` (the table of commands, and what a command line means) ->
-``main`` -> ``running_server`` (finding a server) -> ``known_names`` (names that it completes) -> any command. A
-command's module declares options and help only.
+``main`` -> ``running_server`` and ``ask_server`` (finding a server, and asking it) -> ``known_names`` (names that it
+completes) -> the commands: ``itself``, ``server``, ``admin``, ``status``, ``cluster``, ``client``, ``doctor`` and
+``lab``.
 
-What a command does lies in modules that it imports when it runs: ``serving``, ``status_view``, ``findings``,
-``doctor_transfer``, ``doctor_share``, ``doctor_host``, ``witness_calls``, ``cluster_status``, ``cluster_admin`` and
-``conformance_run`` here; ``pcap``, ``proxy``, ``verbs_check`` and ``bench`` in ``smb3server.lab``.
+A command's module declares options and help. What it does lies in modules that it imports when it runs.
 """

@@ -14,8 +14,8 @@ import os
 import re
 from collections.abc import Iterable
 
-from smb3server.backends.names import upcase
 from smb3server.client import errors
+from smb3server.wire.upcase import upcase
 
 _CARRIED = {
     '"': "\uf020",

@@ -3,9 +3,10 @@
 Belongs here: the names of keys and options, and how their values are written. Not here: the fields that they set, with
 their defaults (``settings``), except those of shares and listeners (``model``).
 
-Reading order: ``error`` (a mistake and its place) -> ``schema`` (every section and key, declared once) -> ``positions``
-(where the keys of a text stand) -> ``sections`` (values of the declared types) -> ``model`` (the result) -> ``build``
-(the result from the sections) -> ``checks`` (contradictions in it) -> ``reader`` (the file) -> ``command_line`` (what
-overrides it) -> ``options`` and ``arguments`` (the command line itself). Nothing here loads the configured parts: no
-cluster, no store, no server.
+Reading order: ``error`` (a mistake and its place) -> ``schema`` (every section and key, declared once) -> ``toml`` and
+``positions`` (the text, and where its keys stand) -> ``sections`` and ``values`` (values of the declared types) ->
+``model`` (the result) -> ``build`` (the result from the sections) -> ``checks`` (contradictions in it) and ``advice``
+(what is allowed, and unwise) -> ``sources`` (files beside it) -> ``reader`` (the file) -> ``command_line`` (what
+overrides it) -> ``effective`` and ``documents`` (how it is shown) -> ``service_user`` and ``examination`` (the command
+smb3server check, as the user of the service).
 """

@@ -182,7 +182,7 @@ class Server(Section):
     share_folders: Annotated[
         list[str],
         about(
-            "list of directories below which administrators may add shares from afar ([operating.md](operating.md))",
+            "list of folders below which administrators may add shares over the network ([operating.md](operating.md))",
             example=["/srv"],
             unset="the directories of the shares of this file",
             is_path=True,
@@ -269,7 +269,7 @@ class Server(Section):
     admins: Annotated[
         list[str],
         about(
-            "list of users who may change the server from afar: shares, sessions, passwords of others",
+            "list of users who may change the server over the network: shares, sessions, passwords of others",
             example=["alice", "@staff"],
             unset="nobody",
         ),

@@ -1,5 +1,5 @@
 """Announces the server on its networks: mDNS for Finder and Nautilus, WS-Discovery for Windows Explorer.
 
-Read ``links`` (where), ``mdns``, then ``soap``, ``wsd_messages``, ``wsd_sockets`` and ``wsd`` (WS-Discovery), and
-``announcer``, which starts all that.
+Reading order: ``links`` (where) -> ``mdns`` -> ``soap``, ``wsd_messages``, ``wsd_limits``, ``wsd_sockets`` and ``wsd``
+(WS-Discovery) -> ``announcer``, which starts all that.
 """

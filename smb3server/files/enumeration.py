@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from smb3server.backends.name_rules import WINDOWS
 from smb3server.backends.names import has_wildcards
 from smb3server.files.wildcards import entry_matcher
 
@@ -24,7 +25,9 @@ class Enumeration:
         self.pattern = pattern
         self.backend = backend
         self.only = None if has_wildcards(pattern) else pattern
-        self._search = handle.search(entry_matcher(pattern), self.only)
+        self._search = handle.search(
+            entry_matcher(pattern, (backend.name_rules if backend else WINDOWS).key), self.only
+        )
         self.started = False
         """True once an entry was returned. From then on the end is NO_MORE_FILES instead of NO_SUCH_FILE."""
         self.turn = asyncio.Lock()

@@ -12,6 +12,7 @@ from smb3server.files import share_modes
 from smb3server.files.caching import Breaks, Caching, Holder, Lease, LeaseTables
 from smb3server.files.locks import LockTable
 from smb3server.wire.create import Access
+from smb3server.wire.upcase import upcase
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, FileKey, Handle
@@ -213,12 +214,12 @@ class FileTable(Generic[Opened]):
     def find(self, key: FileKey, stream: str = "") -> File[Opened] | None:
         """Return the entry of an open file, or None if the stream is not open."""
         streams = self._files.get(key)
-        return streams.get(stream.upper()) if streams is not None else None
+        return streams.get(stream and upcase(stream)) if streams is not None else None
 
     def get(self, key: FileKey, stream: str = "") -> File[Opened]:
         """Return the file's entry, and create it if needed. Call ``release`` if it does not get an open."""
         streams = self._files.setdefault(key, {})
-        folded = stream.upper()
+        folded = stream and upcase(stream)
         file = streams.get(folded)
         if file is None:
             file = streams[folded] = File(self, key, stream)
@@ -235,8 +236,8 @@ class FileTable(Generic[Opened]):
         if file.unwatch is not None:
             file.unwatch()
         streams = self._files.get(file.key)
-        if streams is not None and streams.get(file.stream.upper()) is file:
-            del streams[file.stream.upper()]
+        if streams is not None and streams.get(file.stream and upcase(file.stream)) is file:
+            del streams[file.stream and upcase(file.stream)]
             if not streams:
                 del self._files[file.key]
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from smb3server.backends.name_rules import WINDOWS, Key
 from smb3server.files.echo_filter import EchoFilter
 from smb3server.process.turns import call_apart
 from smb3server.wire.change_notify import (
@@ -25,9 +26,8 @@ from smb3server.wire.change_notify import (
 from smb3server.wire.status import NtStatus
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import Change, Path
+    from smb3server.backends.base import Backend, Change, Path
 
-Key = tuple[str, ...]
 AT_ONCE = 32
 """Number of watchers notified in one turn of the event loop."""
 MAX_LATER = 16384
@@ -37,11 +37,6 @@ LOST = 0
 
 
 _MODIFICATIONS = (Action.MODIFIED, Action.MODIFIED_STREAM)
-
-
-def fold(path: Path) -> Key:
-    """Return the key of a path, which is the same for names that differ in case only."""
-    return tuple(part.casefold() for part in path)
 
 
 Answer = Callable[[int, bytes], None]
@@ -66,7 +61,7 @@ class Watcher:
     def __init__(self, hub: NotifyHub, path: Path, completion_filter: int, recursive: bool, limit: int) -> None:
         self.hub = hub
         self.path = path
-        self.key = fold(path)
+        self.key = hub.key(path)
         self.completion_filter = completion_filter
         self.recursive = recursive
         self.limit = limit
@@ -179,6 +174,10 @@ class NotifyHub:
     """The watchers of one share, by directory."""
 
     def __init__(self) -> None:
+        self.store: Backend | None = None
+        """The store whose names they watch."""
+        self._rules = WINDOWS
+        # Invariant: the keys are those of _rules.
         self._watchers: dict[Key, list[Watcher]] = {}
         self._later: deque[_News] = deque()
         """Notifications for later turns, oldest first, as very many opens may watch one directory."""
@@ -207,6 +206,17 @@ class NotifyHub:
         if self._later:
             asyncio.get_running_loop().call_soon(self._notify_later)
 
+    def key(self, path: Path) -> Key:
+        """Return the key of a path by the rules that the store has now."""
+        if self.store is not None and self.store.name_rules is not self._rules:
+            self._rules = self.store.name_rules
+            watchers = [watcher for found in self._watchers.values() for watcher in found]
+            self._watchers.clear()
+            for watcher in watchers:
+                watcher.key = self._rules.path_key(watcher.path)
+                self._watchers.setdefault(watcher.key, []).append(watcher)
+        return self._rules.path_key(path)
+
     def __len__(self) -> int:
         return sum(len(watchers) for watchers in self._watchers.values())
 
@@ -229,7 +239,7 @@ class NotifyHub:
 
     def _interested(self, path: Path) -> Iterator[tuple[Watcher, int]]:
         """Yield the watchers of the parent directory and the recursive ones of its ancestors, with their depth."""
-        key = fold(path)
+        key = self.key(path)
         last = len(key) - 1
         for depth in range(len(key)):
             for watcher in tuple(self._watchers.get(key[:depth], ())):
@@ -243,7 +253,7 @@ class NotifyHub:
         stream of the file, if one was changed."""
         if not self._watchers:
             return
-        own = ((fold(path), action),)
+        own = ((self.key(path), action),)
         by_depth: dict[int, list[Notification]] = {}
         news: list[_News] = []
         for watcher, depth in self._interested(path):
@@ -262,8 +272,8 @@ class NotifyHub:
         if not self._watchers:
             return
         kind = NotifyFilter.DIR_NAME if directory else NotifyFilter.FILE_NAME
-        if fold(old[:-1]) == fold(new[:-1]):
-            own = ((fold(old), Action.RENAMED_OLD_NAME), (fold(new), Action.RENAMED_NEW_NAME))
+        if self.key(old[:-1]) == self.key(new[:-1]):
+            own = ((self.key(old), Action.RENAMED_OLD_NAME), (self.key(new), Action.RENAMED_NEW_NAME))
             news = []
             for watcher, depth in self._interested(old):
                 both = [
@@ -290,17 +300,17 @@ class NotifyHub:
                 self._notify(modified)
 
     def _follow(self, old: Path, new: Path) -> None:
-        prefix = fold(old)
+        prefix = self.key(old)
         moved = [key for key in self._watchers if key[: len(prefix)] == prefix]
         for watchers in [self._watchers.pop(key) for key in moved]:
             for watcher in watchers:
                 watcher.path = new + watcher.path[len(old) :]
-                watcher.key = fold(watcher.path)
+                watcher.key = self.key(watcher.path)
                 self._watchers.setdefault(watcher.key, []).append(watcher)
 
     def directory_deleted(self, path: Path) -> None:
         """End the watchers of a directory that is deleted, or is to be, with DELETE_PENDING."""
-        for watcher in tuple(self._watchers.get(fold(path), ())):
+        for watcher in tuple(self._watchers.get(self.key(path), ())):
             call_apart(watcher.end, NtStatus.DELETE_PENDING)
 
 
@@ -323,7 +333,7 @@ def from_backend(watcher: Watcher, open_here: Callable[[Path], bool]) -> Callabl
         if not watcher.completion_filter & change.filter:
             return
         depth = len(watcher.path)
-        if len(change.path) <= depth or watcher.echoes.is_echo(fold(change.path), change.action):
+        if len(change.path) <= depth or watcher.echoes.is_echo(watcher.hub.key(change.path), change.action):
             return
         if change.action == Action.MODIFIED and open_here(change.path):
             return

@@ -15,8 +15,9 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-from smb3server.backends.names import has_wildcards, may_be_short, short_name, upcase
+from smb3server.backends.names import has_wildcards, may_be_short, short_name
 from smb3server.wire.status import NtStatus, StatusError
+from smb3server.wire.upcase import upcase
 
 Matcher = Callable[[str], bool]
 
@@ -28,26 +29,26 @@ malicious."""
 
 
 @lru_cache(maxsize=256)
-def compile_expression(pattern: str) -> Matcher:
-    """Return a function that returns whether a name matches. Raises ``StatusError``: OBJECT_NAME_INVALID if the pattern
-    is too long."""
+def compile_expression(pattern: str, key: Callable[[str], str] = upcase) -> Matcher:
+    """Return a function that returns whether a name matches. ``key``: that of ``NameRules``. Raises ``StatusError``:
+    OBJECT_NAME_INVALID if the pattern is too long."""
     if not pattern.strip("*"):
         return _everything
     pattern = _STARS.sub("*", pattern)
     if len(pattern) > MAX_PATTERN:
         raise StatusError(NtStatus.OBJECT_NAME_INVALID)
-    folded = upcase(pattern)
+    folded = key(pattern)
     if not has_wildcards(pattern):
-        return lambda name: upcase(name) == folded
+        return lambda name: key(name) == folded
     if _DOS.isdisjoint(pattern):
-        return _plain(folded)
-    return _automaton(folded)
+        return _plain(folded, key)
+    return _automaton(folded, key)
 
 
-def entry_matcher(pattern: str) -> Matcher:
+def entry_matcher(pattern: str, key: Callable[[str], str] = upcase) -> Matcher:
     """Return a function that returns whether an entry of a directory matches, by its name or by its 8.3 name. Raises as
     ``compile_expression``. [MS-FSA 2.1.5.6.3]"""
-    match = compile_expression(pattern)
+    match = compile_expression(pattern, key)
     if match is _everything or not (has_wildcards(pattern) or may_be_short(upcase(pattern))):
         return match
 
@@ -67,7 +68,7 @@ def _everything(name: str) -> bool:
     return True
 
 
-def _plain(pattern: str) -> Matcher:
+def _plain(pattern: str, key: Callable[[str], str]) -> Matcher:
     """Compile a pattern with no wildcards except ``*`` and ``?``.
 
     The leftmost match of each part between stars is as good as any other, so parts are atomic groups and there is no
@@ -79,10 +80,10 @@ def _plain(pattern: str) -> Matcher:
         middle = "".join(f"(?>.*?{part})" for part in parts[1:-1] if part)
         expression = f"{parts[0]}{middle}.*{parts[-1]}"
     match = re.compile(expression, re.DOTALL).fullmatch
-    return lambda name: match(upcase(name)) is not None
+    return lambda name: match(key(name)) is not None
 
 
-def _automaton(pattern: str) -> Matcher:
+def _automaton(pattern: str, key: Callable[[str], str]) -> Matcher:
     """Compile a pattern with DOS wildcards. The state is the set of reachable pattern positions, one bit each."""
     size = len(pattern)
     final = 1 << size
@@ -104,7 +105,7 @@ def _automaton(pattern: str) -> Matcher:
         return states | ((free + (states & free)) ^ free)
 
     def matches(name: str) -> bool:
-        name = upcase(name)
+        name = key(name)
         last_dot = name.rfind(".")
         states = 1
         for index, letter in enumerate(name):

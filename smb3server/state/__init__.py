@@ -5,8 +5,9 @@ sending messages (``dispatch``) and answering commands (``commands``). ``ports``
 these objects need of higher rooms.
 
 Reading order: ``share`` -> ``life`` and ``message_window`` -> ``objects`` (Connection, Session, TreeConnect, Open) ->
-``ports`` -> ``opens`` and ``sessions`` (the tables) -> ``last_close`` -> ``durable``, ``replayable`` and ``replays``
-(opens that survive their connection, requests sent twice) -> ``break_notifications``, ``change_reports`` and
-``host_changes`` -> ``caller`` (the user for ``access``) -> ``ceilings`` (limits per user) -> ``server_state`` ->
-``endings`` (what ends because the operator says so).
+``ports`` -> ``opens`` and ``sessions`` (the tables) -> ``last_close``, ``deletions`` and ``recycling`` (what becomes of
+a file) -> ``durable``, ``replayable`` and ``replays`` (opens that survive their connection, requests sent twice) ->
+``break_notifications``, ``change_reports`` and ``host_changes`` -> ``caller`` (the user, as rights know it) ->
+``ceilings`` (limits per user) -> ``events``, ``file_events`` and ``audit`` (what is logged and recorded) ->
+``server_state`` -> ``endings`` (what ends because the operator says so).
 """

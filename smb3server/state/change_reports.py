@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smb3server.files import directory_leases
-from smb3server.files.notify import fold
 from smb3server.state import file_events
 from smb3server.wire.change_notify import Action, NotifyFilter
 
@@ -43,7 +42,7 @@ def report_rename(opened: Open, old: Path, new: Path, directory: bool) -> None:
         file_events.renamed(opened, old, new)
     opened.tree.share.notify.report_rename(old, new, directory)
     entry_changed(opened, old, opened.parent_lease_key)
-    if fold(old[:-1]) != fold(new[:-1]):
+    if opened.store is not None and not opened.store.name_rules.same(old[:-1], new[:-1]):
         entry_changed(opened, new, opened.parent_lease_key)
 
 

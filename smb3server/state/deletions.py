@@ -12,7 +12,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from smb3server.backends.base import FolderNotRead, Kind
-from smb3server.files.notify import fold
 from smb3server.state.recycling import problem
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -106,6 +105,10 @@ def is_empty(folder: Handle) -> bool:
 
 def _has_name(deletion: Deleter[Open], backend: Backend | None, path: Path) -> bool:
     try:
-        return deletion.opened.store is backend and fold(deletion.handle.path) == fold(path)
+        return (
+            backend is not None
+            and deletion.opened.store is backend
+            and backend.name_rules.same(deletion.handle.path, path)
+        )
     except OSError:
         return False

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from smb3server.backends.base import OpenRequest
 from smb3server.files import directory_leases
-from smb3server.files.notify import LOST, fold
+from smb3server.files.notify import LOST
 from smb3server.wire.change_notify import Action
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, Change, FileKey, Handle, Path
+    from smb3server.backends.name_rules import NameRules
     from smb3server.files.file import File, FileTable
     from smb3server.state.objects import Open
 
@@ -112,9 +113,9 @@ class HostChanges:
         directory = self._table.find(watch.key)
         if directory is not None:
             directory_leases.break_all(directory)
-        name = fold(change.path[-1:])
+        rules, name = watch.backend.name_rules, change.path[-1:]
         for file in tuple(watch.files):
-            if file is not directory and (change.action == LOST or _is_at(file, name)):
+            if file is not directory and (change.action == LOST or _is_at(file, rules, name)):
                 # If the file was removed or replaced, cached handles refer to the wrong file. Otherwise only cached
                 # data is stale.
                 file.data_changes(None)
@@ -122,11 +123,11 @@ class HostChanges:
                     file.caching.break_handles(None)
 
 
-def _is_at(file: File[Open], name: tuple[str, ...]) -> bool:
+def _is_at(file: File[Open], rules: NameRules, name: Path) -> bool:
     for opened in file.opens:
         if opened.handle is not None:
             try:
-                return fold(opened.handle.path[-1:]) == name
+                return rules.same(opened.handle.path[-1:], name)
             except OSError:
                 return True
     return False

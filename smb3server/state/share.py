@@ -120,6 +120,9 @@ class Share:
     """Bytes that READs returned through opens that are closed by now. Each open counts its own until then."""
     bytes_written: int = 0
 
+    def __post_init__(self) -> None:
+        self.notify.store = self.backend
+
     def acting_user(self, own: User | None) -> User | None:
         """Return the POSIX credentials that a user acts with on the files of this share.
 

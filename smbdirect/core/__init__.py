@@ -2,6 +2,6 @@
 
 Negotiation, credits and fragments belong here. Memory, work requests and time do not: ``transport`` provides them.
 
-Reading order: ``constants`` -> ``messages`` (layouts) -> ``settings`` (the initial values) -> ``credits`` ->
-``reassembly`` -> ``events`` (the output) -> ``connection``.
+Reading order: ``constants`` -> ``messages`` (layouts and events) -> ``settings`` (the initial values) -> ``credits`` ->
+``reassembly`` -> ``connection``.
 """

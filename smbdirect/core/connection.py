@@ -14,19 +14,25 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from smbdirect.codec import Buffer
 from smbdirect.core import constants
 from smbdirect.core.constants import DATA_ALIGNMENT, DATA_OFFSET, VERSION_1_0, DataFlags
 from smbdirect.core.credits import Credits
-from smbdirect.core.events import Allocate, Established, Event, MessageReceived, NegotiationFailed, OutgoingSend
 from smbdirect.core.messages import (
     DATA_TRANSFER,
     DATA_TRANSFER_PADDED,
     NEGOTIATE_REQUEST,
     NEGOTIATE_RESPONSE,
+    Allocate,
+    Established,
+    Event,
+    MessageReceived,
     NegotiateRequest,
     NegotiateResponse,
+    NegotiationFailed,
+    OutgoingSend,
 )
 from smbdirect.core.reassembly import Reassembler
 from smbdirect.core.settings import Settings
@@ -59,20 +65,17 @@ class Keepalive(enum.Enum):
     SENT = "requested"
 
 
+@dataclass(slots=True, eq=False)
 class _Message:
     """One upper-layer message on SendQueue, and how much of it has been sent."""
 
-    __slots__ = ("context", "index", "invalidate", "offset", "remaining", "segments")
-
-    def __init__(self, segments: Sequence[Buffer], length: int, invalidate: int | None, context: object) -> None:
-        self.segments = segments
-        # Invariant: the part that is not sent yet begins at ``offset`` in segment ``index`` and has ``remaining``
-        # bytes.
-        self.remaining = length
-        self.invalidate = invalidate
-        self.context = context
-        self.index = 0
-        self.offset = 0
+    segments: Sequence[Buffer]
+    remaining: int
+    invalidate: int | None
+    context: object
+    # Invariant: the part that is not sent yet begins at ``offset`` in segment ``index`` and has ``remaining`` bytes.
+    index: int = 0
+    offset: int = 0
 
     def take(self, header: list[Buffer], size: int, max_segments: int) -> int:
         """Move up to ``size`` bytes in up to ``max_segments`` pieces to ``header``, and return the number of bytes

@@ -1,11 +1,8 @@
-"""Constants of MS-SMBD, and the edition that they were taken from. Sizes are in bytes, times in seconds."""
+"""Constants of MS-SMBD, of which this package follows v20250811, revision 16.0. Sizes are in bytes."""
 
 from __future__ import annotations
 
 import enum
-
-SPECIFICATION = "[MS-SMBD] v20250811, revision 16.0"
-"""The edition to which section numbers in this package refer."""
 
 VERSION_1_0 = 0x0100
 """The only protocol version (1.7)."""
@@ -27,40 +24,6 @@ DATA_ALIGNMENT = 8
 
 DATA_OFFSET = 24
 """Where our payloads start: the header and four bytes of padding (3.1.5.4)."""
-
-DEFAULT_CREDITS = 255
-"""ReceiveCreditMax and SendCreditTarget (appendix B <3>, <8>)."""
-
-DEFAULT_SEND_SIZE = 8192
-"""MaxSendSize. The smaller of this and the peer's MaxReceiveSize applies, which is 8192 on Windows and 1364 on Linux.
-(Windows and Linux send 1364 at most: appendix B <3>, <8>.)"""
-
-DEFAULT_RECEIVE_SIZE = 1364
-"""MaxReceiveSize. The smaller of this and the peer's MaxSendSize applies, which is 1364 on Windows and Linux, so larger
-buffers would only cost memory."""
-
-DEFAULT_FRAGMENTED_SIZE = 1_048_576 + 4096
-"""MaxFragmentedRecvSize: the 1 MiB of appendix B <3> and <8>, and room for headers. An upper layer that accepts longer
-messages must state a larger value: Linux fails a WRITE that does not fit its peer's."""
-
-DEFAULT_READ_WRITE_SIZE = 8_388_608
-"""MaxReadWriteSize (appendix B <7>, <8>)."""
-
-NEGOTIATION_TIMEOUT_ACTIVE = 120.0
-"""Negotiation Timer of the initiator (3.1.4.1)."""
-
-NEGOTIATION_TIMEOUT_PASSIVE = 5.0
-"""Negotiation Timer of the acceptor (3.1.7.2)."""
-
-KEEPALIVE_INTERVAL = 120.0
-"""KeepaliveInterval (appendix B <2>)."""
-
-KEEPALIVE_RESPONSE_TIMEOUT = 5.0
-"""How long a keepalive may go unanswered (appendix B <4>)."""
-
-SEND_CREDIT_TIMEOUT = 5.0
-"""How long queued messages wait for a peer that grants no credit. Not in spec: Windows ends such a connection after
-five seconds."""
 
 UNAUTHENTICATED_CREDITS = 4
 """How many receives are posted for a peer before the upper layer trusts it. Not in spec."""

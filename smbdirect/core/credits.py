@@ -7,6 +7,8 @@ a message that grants none (the peer could then never answer).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from smbdirect.core.constants import EXTRA_RECEIVES
 
 _SHARES = 16
@@ -14,37 +16,27 @@ _SHARES = 16
 once costs no more than one, and the peer always holds nearly all of its credits, or gets them with the next message."""
 
 
+@dataclass(slots=True, eq=False)
 class Credits:
     """The credit variables of one connection, and the number of receives in the provider's queue. [MS-SMBD 3.1.1.1]"""
 
-    __slots__ = (
-        "low",
-        "minimum",
-        "receive_credit_max",
-        "receive_credit_target",
-        "receive_credits",
-        "receives_posted",
-        "send_credit_target",
-        "send_credits",
-        "window",
-    )
+    receive_credit_max: int
+    send_credit_target: int
+    send_credits: int = 0
+    # Invariant between calls: receive_credits <= receives_posted (a credit is granted only for a posted receive).
+    receive_credits: int = 0
+    receive_credit_target: int = 0
+    receives_posted: int = 0
+    """Receives in the provider's queue, granted or not. Not in spec, which posts and grants in one step."""
+    minimum: int = 1
+    """Smallest window we give, even if the peer requested less; 2 once negotiated (see ``peer_runs_low``). Not in
+    spec."""
+    window: int = 0
+    """How many credits the peer should hold. Not in spec."""
+    low: int = 0
+    """How few posted receives are a reason to post more. Not in spec."""
 
-    def __init__(self, receive_credit_max: int, send_credit_target: int) -> None:
-        self.send_credits = 0
-        # Invariant between calls: receive_credits <= receives_posted (a credit is granted only for a posted receive).
-        self.send_credit_target = send_credit_target
-        self.receive_credits = 0
-        self.receive_credit_target = 0
-        self.receive_credit_max = receive_credit_max
-        self.receives_posted = 0
-        """Receives in the provider's queue, granted or not. Not in spec, which posts and grants in one step."""
-        self.minimum = 1
-        """Smallest window we give, even if the peer requested less; 2 once negotiated (see ``peer_runs_low``). Not in
-        spec."""
-        self.window = 0
-        """How many credits the peer should hold. Not in spec."""
-        self.low = 0
-        """How few posted receives are a reason to post more. Not in spec."""
+    def __post_init__(self) -> None:
         self.resize()
 
     def resize(self, *, target: int | None = None, maximum: int | None = None, minimum: int | None = None) -> None:
@@ -71,14 +63,9 @@ class Credits:
         wanted = desired - self.receives_posted
         return wanted if wanted > 0 else 0
 
-    @property
-    def grantable(self) -> int:
-        """Posted receives that have not been granted to the peer."""
-        return min(self.receives_posted - self.receive_credits, 0xFFFF)
-
     def grant(self) -> int:
-        """Promise everything grantable to the peer, and return the number for CreditsGranted."""
-        granted = self.grantable
+        """Promise all posted receives to the peer, and return the number for CreditsGranted."""
+        granted = min(self.receives_posted - self.receive_credits, 0xFFFF)
         self.receive_credits += granted
         return granted
 
@@ -100,8 +87,8 @@ class Credits:
         return self.send_credits > 1 or (self.send_credits == 1 and self.receives_posted > self.receive_credits)
 
     def spend(self) -> int | None:
-        """Take the send credit of one message, grant everything grantable with it and return how many receives that is.
-        Return None if the message has to wait (``may_send``)."""
+        """Take the send credit of one message, grant all posted receives with it and return how many those are. Return
+        None if the message has to wait (``may_send``)."""
         grantable = self.receives_posted - self.receive_credits
         if self.send_credits <= 1 and (not self.send_credits or grantable <= 0):
             return None

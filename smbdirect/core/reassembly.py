@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smbdirect.core.events import Allocate
+from smbdirect.core.messages import Allocate
 from smbdirect.errors import ProtocolError
 from smbdirect.message_transport import PooledBuffer
 

@@ -14,17 +14,32 @@ class Settings:
     Raises ``ValueError`` for values that no peer could accept.
     """
 
-    receive_credit_max: int = constants.DEFAULT_CREDITS
-    send_credit_target: int = constants.DEFAULT_CREDITS
-    max_send_size: int = constants.DEFAULT_SEND_SIZE
-    max_receive_size: int = constants.DEFAULT_RECEIVE_SIZE
-    max_fragmented_receive_size: int = constants.DEFAULT_FRAGMENTED_SIZE
-    max_read_write_size: int = constants.DEFAULT_READ_WRITE_SIZE
-    keepalive_interval: float = constants.KEEPALIVE_INTERVAL
-    keepalive_response_timeout: float = constants.KEEPALIVE_RESPONSE_TIMEOUT
-    negotiation_timeout_active: float = constants.NEGOTIATION_TIMEOUT_ACTIVE
-    negotiation_timeout_passive: float = constants.NEGOTIATION_TIMEOUT_PASSIVE
-    send_credit_timeout: float = constants.SEND_CREDIT_TIMEOUT
+    receive_credit_max: int = 255
+    """ReceiveCreditMax (appendix B <3>, <8>)."""
+    send_credit_target: int = 255
+    """SendCreditTarget (appendix B <3>, <8>)."""
+    max_send_size: int = 8192
+    """MaxSendSize. The smaller of this and the peer's MaxReceiveSize applies, which is 8192 on Windows and 1364 on
+    Linux. (Windows and Linux send 1364 at most: appendix B <3>, <8>.)"""
+    max_receive_size: int = 1364
+    """MaxReceiveSize. The smaller of this and the peer's MaxSendSize applies, which is 1364 on Windows and Linux, so
+    larger buffers would only cost memory."""
+    max_fragmented_receive_size: int = 1_048_576 + 4096
+    """MaxFragmentedRecvSize: the 1 MiB of appendix B <3> and <8>, and room for headers. An upper layer that accepts
+    longer messages must state a larger value: Linux fails a WRITE that does not fit its peer's."""
+    max_read_write_size: int = 8_388_608
+    """MaxReadWriteSize (appendix B <7>, <8>)."""
+    keepalive_interval: float = 120.0
+    """KeepaliveInterval (appendix B <2>)."""
+    keepalive_response_timeout: float = 5.0
+    """How long a keepalive may go unanswered (appendix B <4>)."""
+    negotiation_timeout_active: float = 120.0
+    """Negotiation Timer of the initiator (3.1.4.1)."""
+    negotiation_timeout_passive: float = 5.0
+    """Negotiation Timer of the acceptor (3.1.7.2)."""
+    send_credit_timeout: float = 5.0
+    """How long queued messages wait for a peer that grants no credit. Not in spec: Windows ends such a connection after
+    five seconds."""
     max_send_segments: int = 16
     """Most pieces of memory in one Send, including the header; a message in more pieces is sent in more fragments."""
 

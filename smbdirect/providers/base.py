@@ -25,10 +25,11 @@ import enum
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
+from smbdirect.life import Life
 from smbdirect.unauthenticated import UnauthenticatedPeers
 
 
@@ -111,20 +112,29 @@ class Capabilities:
     """Bytes in one Read or Write work request."""
     max_message: int
     """Bytes in one Send."""
-    max_inline: int
-    """Bytes of a Send that are copied when it is posted (the buffer may be reused immediately)."""
     max_send_queue: int
     max_receive_queue: int
     max_outstanding_reads: int
     """Reads that the provider keeps in flight; it queues further ones."""
-    remote_invalidation: bool
+    max_inline: int = 0
+    """Bytes of a Send that are copied when it is posted (the buffer may be reused immediately)."""
+    remote_invalidation: bool = True
     """Whether Send with Invalidate can be posted."""
-    receives_before_accept: bool
-    """Whether a message without a posted receive ends the connection (on all known fabrics)."""
-    requires_registration: bool
+    requires_registration: bool = False
     """Whether local buffers of Send, Write and Read need a registration (not in software providers)."""
     regions_invalidatable: bool = True
     """Whether a peer's Send with Invalidate may name regions registered here."""
+
+    def check(self, request: WorkRequest, length: int) -> None:
+        """Raise ``ProviderError`` if ``request``, with ``length`` bytes of local memory, exceeds a limit."""
+        segments, limit = len(request.segments), self.max_read_sge if type(request) is Read else self.max_send_sge
+        if segments > limit:
+            raise ProviderError(f"{segments} segments are more than {limit}")
+        most = self.max_message if isinstance(request, Send) else self.max_transfer
+        if length > most:
+            raise ProviderError(f"{length} bytes are more than {most}")
+        if not isinstance(request, Send) and length != request.remote.length:
+            raise ProviderError(f"{length} local bytes for {request.remote.length} remote ones")
 
 
 class RemoteSegment(NamedTuple):
@@ -146,11 +156,9 @@ class MemoryRegion(Protocol):
 
     def invalidate(self) -> None:
         """Refuse the token from now on, even for transfers under way (Local Invalidate). Idempotent."""
-        ...
 
     def deregister(self) -> None:
         """Invalidate the token and drop the memory, which may be freed after the return. Idempotent."""
-        ...
 
 
 class DomainUser(Protocol):
@@ -158,7 +166,6 @@ class DomainUser(Protocol):
 
     def domain_closed(self) -> None:
         """Deregister everything in the domain, which is about to be closed."""
-        ...
 
 
 class ProtectionDomain(Protocol):
@@ -166,11 +173,9 @@ class ProtectionDomain(Protocol):
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
         """Register ``memory``. Raise ``ProviderError`` if the device refuses it."""
-        ...
 
     def add_user(self, user: DomainUser) -> None:
         """Notify ``user`` before the domain is closed. It is held weakly."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -181,6 +186,7 @@ class Send:
     ``context`` and ``signalled`` of any work request may be set until it is posted; after that it must not change.
     """
 
+    operation: ClassVar = Operation.SEND
     segments: Sequence[Buffer]
     context: object = None
     invalidate: int | None = None
@@ -191,6 +197,7 @@ class Send:
 class Write:
     """An RDMA Write of the concatenated ``segments`` to ``remote`` (of the same total length)."""
 
+    operation: ClassVar = Operation.WRITE
     segments: Sequence[Buffer]
     remote: RemoteSegment
     context: object = None
@@ -201,6 +208,7 @@ class Write:
 class Read:
     """An RDMA Read of ``remote`` into the concatenated ``segments`` (of the same total length). Always signalled."""
 
+    operation: ClassVar = Operation.READ
     segments: Sequence[memoryview]
     remote: RemoteSegment
     context: object = None
@@ -229,33 +237,56 @@ class Endpoint(Protocol):
     @property
     def counters(self) -> dict[str, int]:
         """The provider's own counters: registrations, allocations, retransmissions, crc_errors, bytes_*, ..."""
-        ...
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
         """Register writable, contiguous ``memory`` for ``access``. Raise ``ProviderError`` if that is impossible."""
-        ...
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
         """Queue one receive. Raise ``ProviderError`` if the queue is full."""
-        ...
 
     def post(self, requests: Sequence[WorkRequest]) -> None:
         """Queue a chain of work requests with one call (one sendmsg, one doorbell). Raise ``ProviderError`` and queue
         nothing if they exceed the queue or the capabilities. On a dead endpoint they complete FLUSHED."""
-        ...
 
     def is_stalled(self) -> bool:
         """Return whether data is in flight and the peer has acknowledged nothing for a second or longer. Always False
         if the provider ends such a connection by itself within seconds."""
-        ...
 
     def disconnect(self) -> None:
         """Send everything that was posted, then end the connection. Idempotent."""
-        ...
 
     def abort(self, reason: CloseReason | None = None) -> None:
         """End the connection immediately. ``reason`` is reported to ``on_closed``. Idempotent."""
-        ...
+
+
+def ignore(*_: object) -> None:
+    """Do nothing: the value of a callback until its owner sets it."""
+
+
+class BaseEndpoint:
+    """What the endpoints of all providers have in common. ``Endpoint`` describes the attributes."""
+
+    def __init__(
+        self, capabilities: Capabilities, local_address: tuple[str, int], peer_address: tuple[str, int]
+    ) -> None:
+        self.capabilities = capabilities
+        self.local_address = local_address
+        self.peer_address = peer_address
+        self.domain: ProtectionDomain | None = None
+        self.private_data = b""
+        self.on_completions: OnCompletions = ignore
+        self.on_closed: Callable[[CloseReason], None] = ignore
+        self.life = Life.OPENING
+        self.close_reason: CloseReason | None = None
+        """Why the connection ended. Invariant: set if and only if ``life`` is dead or ended."""
+
+    def is_stalled(self) -> bool:
+        """Return False: the provider's retries end within seconds, or it has none."""
+        return False
+
+
+Prepare = Callable[[Endpoint], None]
+"""Sets callbacks and posts receives."""
 
 
 class ConnectionRequest(Protocol):
@@ -267,20 +298,13 @@ class ConnectionRequest(Protocol):
 
     def prepare(self) -> Endpoint:
         """Return the endpoint. Receives are posted and callbacks set on it before ``accept``."""
-        ...
 
     async def accept(self, private_data: bytes = b"") -> None:
         """Accept, and return when the connection is established. Receives may complete before that. Raise
         ``ConnectionLost`` if it cannot be established."""
-        ...
 
     def reject(self, private_data: bytes = b"") -> None:
         """Refuse the connection."""
-        ...
-
-
-def ignore_change() -> None:
-    """Do nothing: the value of ``Listener.on_change`` until its owner sets it."""
 
 
 class Listener(Protocol):
@@ -294,7 +318,6 @@ class Listener(Protocol):
 
     async def close(self) -> None:
         """Stop listening; established endpoints remain."""
-        ...
 
 
 OnRequest = Callable[[ConnectionRequest], None]
@@ -318,7 +341,6 @@ class Provider(Protocol):
 
     def available(self) -> str | None:
         """Return None if the fabric can be used on this machine, else why not and what to do."""
-        ...
 
     def share_table(self, unauthenticated: UnauthenticatedPeers, admits: Callable[[str], bool]) -> None:
         """Count peers that are setting up a connection in ``unauthenticated``, together with those of other listeners,
@@ -333,16 +355,9 @@ class Provider(Protocol):
 
     async def listen(self, host: str, port: int, on_request: OnRequest) -> Listener:
         """Listen, and call ``on_request`` for each connection request."""
-        ...
 
     async def connect(
-        self,
-        host: str,
-        port: int,
-        prepare: Callable[[Endpoint], None],
-        private_data: bytes = b"",
-        timeout: float = 5.0,
+        self, host: str, port: int, prepare: Prepare, private_data: bytes = b"", timeout: float = 5.0
     ) -> Endpoint:
-        """Connect. ``prepare`` sets callbacks and posts receives before the first byte is sent. ``timeout`` is in
-        seconds. Raise ``ConnectionLost`` if that fails."""
-        ...
+        """Connect. ``prepare`` is called before the first byte is sent. ``timeout`` is in seconds. Raise
+        ``ConnectionLost`` if that fails."""

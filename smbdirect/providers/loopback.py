@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,23 +20,23 @@ from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.life import Life, change
 from smbdirect.providers.base import (
     Access,
+    BaseEndpoint,
     Capabilities,
     CloseCause,
     CloseReason,
     Completion,
-    ConnectionRequest,
-    Endpoint,
+    OnRequest,
     Operation,
-    ProtectionDomain,
+    Prepare,
     Provider,
     Read,
     Send,
     Status,
     WorkRequest,
     Write,
-    ignore_change,
+    ignore,
 )
-from smbdirect.providers.local_domain import LocalDomain
+from smbdirect.providers.memory import AccessRefused, LocalDomain, Region, RegionTable
 
 CAPABILITIES = Capabilities(
     name="loopback",
@@ -45,13 +44,9 @@ CAPABILITIES = Capabilities(
     max_read_sge=16,
     max_transfer=1 << 20,
     max_message=1 << 20,
-    max_inline=0,
     max_send_queue=512,
     max_receive_queue=1024,
     max_outstanding_reads=16,
-    remote_invalidation=True,
-    receives_before_accept=True,
-    requires_registration=False,
 )
 
 _FIRST_EPHEMERAL_PORT = 49152
@@ -74,29 +69,7 @@ class Faults:
     """Damage the remote token of this many further Reads and Writes."""
 
 
-class LoopbackRegion:
-    """One registered region. Implements ``base.MemoryRegion``."""
-
-    __slots__ = ("_endpoint", "access", "address", "length", "memory", "token", "valid")
-
-    def __init__(self, endpoint: LoopbackEndpoint, memory: memoryview, access: Access, token: int) -> None:
-        self._endpoint = endpoint
-        self.memory = memory
-        self.access = access
-        self.token = token
-        self.address = secrets.randbits(51) << 12
-        self.length = len(memory)
-        self.valid = True
-
-    def invalidate(self) -> None:
-        self.valid = False
-        self._endpoint.regions.pop(self.token, None)
-
-    def deregister(self) -> None:
-        self.invalidate()
-
-
-class LoopbackEndpoint:
+class LoopbackEndpoint(BaseEndpoint):
     """One end of a connection. Implements ``base.Endpoint``."""
 
     def __init__(
@@ -107,19 +80,14 @@ class LoopbackEndpoint:
         shared: LocalDomain | None = None,
     ) -> None:
         """``shared`` is the listener's domain. Without it the endpoint makes its own if local buffers need one."""
-        self.capabilities = provider.capabilities
+        super().__init__(provider.capabilities, local_address, peer_address)
         self._domain = None
         if self.capabilities.requires_registration:
             self._domain = LocalDomain() if shared is None else shared
-        self.domain: ProtectionDomain | None = self._domain
+        self.domain = self._domain
         self._owns_domain = shared is None
-        self.local_address = local_address
-        self.peer_address = peer_address
-        self.private_data = b""
-        self.on_completions: Callable[[Sequence[Completion]], None] = lambda completions: None
-        self.on_closed: Callable[[CloseReason], None] = lambda reason: None
         self.counters = {"registrations": 0, "sends": 0, "writes": 0, "reads": 0, "bytes_written": 0, "bytes_read": 0}
-        self.regions: dict[int, LoopbackRegion] = {}
+        self.regions = RegionTable()
         self.peer: LoopbackEndpoint | None = None
         self._provider = provider
         self._loop = asyncio.get_running_loop()
@@ -133,29 +101,16 @@ class LoopbackEndpoint:
         self._queued = 0
         self._scheduled = False
         self._delivering = False
-        self.life = Life.OPENING
-        """Open once the peer's endpoint exists."""
-        self._reason: CloseReason | None = None
-        """Why the connection ended. Invariant: set if and only if ``life`` is dead or ended."""
 
     # -- work requests -------------------------------------------------------------------------------------------
 
-    def is_stalled(self) -> bool:
-        """See ``base.Endpoint.is_stalled``. False, since the peer is in this process."""
-        return False
-
-    def register(self, memory: memoryview, access: Access) -> LoopbackRegion:
-        if memory.readonly or not memory.contiguous:
-            raise ProviderError("a region must be writable and contiguous")
+    def register(self, memory: memoryview, access: Access) -> Region:
+        if memory.readonly:
+            raise ProviderError("a region must be writable")
         if self.life >= Life.DEAD:
             raise ProviderError("endpoint is closed")
-        token = secrets.randbits(32)
-        while token == 0 or token in self.regions:
-            token = secrets.randbits(32)
-        region = LoopbackRegion(self, memory.cast("B"), access, token)
-        self.regions[token] = region
         self.counters["registrations"] += 1
-        return region
+        return self.regions.register(memory, access)
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
         if self.life >= Life.DEAD:
@@ -169,7 +124,7 @@ class LoopbackEndpoint:
     def post(self, requests: Sequence[WorkRequest]) -> None:
         if self.life >= Life.CLOSING:
             for request in requests:
-                self._complete(Completion(_operation(request), Status.FLUSHED, request.context))
+                self._complete(Completion(request.operation, Status.FLUSHED, request.context))
             return
         if self._queued + len(requests) > self.capabilities.max_send_queue:
             raise ProviderError("send queue is full")
@@ -181,14 +136,7 @@ class LoopbackEndpoint:
 
     def _check(self, request: WorkRequest) -> None:
         length = sum(map(len, request.segments))
-        if isinstance(request, Send):
-            if length > self.capabilities.max_message:
-                raise ProviderError(f"a Send of {length} bytes is too long")
-        elif length > self.capabilities.max_transfer or length != request.remote.length:
-            raise ProviderError(f"a transfer of {length} bytes to {request.remote.length} remote ones")
-        limit = self.capabilities.max_read_sge if isinstance(request, Read) else self.capabilities.max_send_sge
-        if len(request.segments) > limit:
-            raise ProviderError(f"{len(request.segments)} segments are more than {limit}")
+        self.capabilities.check(request, length)
         if not isinstance(request, Send) or length > self.capabilities.max_inline:
             self._want_registered(request.segments)
 
@@ -202,7 +150,7 @@ class LoopbackEndpoint:
             if domain.covers(segment):
                 continue
             owner = memoryview(segment).obj
-            if not any(region.memory.obj is owner for region in self.regions.values()):
+            if not any(region.memory.obj is owner for region in self.regions):
                 raise ProviderError("a local buffer is not registered")
 
     def disconnect(self) -> None:
@@ -314,11 +262,9 @@ class LoopbackEndpoint:
         if faults.corrupt_tokens:
             faults.corrupt_tokens -= 1
             token ^= 0xA5A5A5A5
-        region = self.peer.regions.get(token)
-        if region is None or right not in region.access:
-            return None
-        start = remote.address - region.address
-        if start < 0 or start + remote.length > region.length:
+        try:
+            region, start = self.peer.regions.find(token, remote.address, remote.length, right)
+        except AccessRefused:
             return None
         return region.memory[start : start + remote.length]
 
@@ -346,7 +292,7 @@ class LoopbackEndpoint:
             return
         pieces, self._unplaced = self._unplaced, []
         assert self.peer is not None
-        alive = [region.memory for region in self.peer.regions.values()]
+        alive = [region.memory for region in self.peer.regions]
         self._provider.faults.rng.shuffle(pieces)
         for target, data in pieces:
             if any(memory.obj is target.obj for memory in alive):
@@ -381,7 +327,7 @@ class LoopbackEndpoint:
         """Complete with success, after any Read that is still held (completions keep the posting order)."""
         self._queued -= 1
         if request.signalled:
-            completion = Completion(_operation(request), Status.OK, request.context)
+            completion = Completion(request.operation, Status.OK, request.context)
             if self._held:
                 self._held[-1][1].append(completion)
             else:
@@ -390,7 +336,7 @@ class LoopbackEndpoint:
     def _refused(self, request: WorkRequest, status: Status, reason: CloseReason) -> None:
         """Complete ``request`` with ``status`` and end the connection."""
         self._run_held_reads()
-        self._complete(Completion(_operation(request), status, request.context))
+        self._complete(Completion(request.operation, status, request.context))
         self.fail(reason, reason)
 
     # -- completions and the end ---------------------------------------------------------------------------------
@@ -406,9 +352,9 @@ class LoopbackEndpoint:
         completions, self._completions = self._completions, []
         if completions:
             self.on_completions(completions)
-        if self.life is Life.DEAD and not self._completions and self._reason is not None:
+        if self.life is Life.DEAD and not self._completions and self.close_reason is not None:
             self.life = change(self.life, Life.ENDED)
-            self.on_closed(self._reason)
+            self.on_closed(self.close_reason)
 
     def _flush(self, completions: Sequence[Completion]) -> None:
         for completion in completions:
@@ -418,32 +364,25 @@ class LoopbackEndpoint:
         if self.life >= Life.DEAD:
             return
         self.life = change(self.life, Life.DEAD)
-        self._reason = reason
+        self.close_reason = reason
         for request, later in self._held:
             self._complete(Completion(Operation.READ, Status.FLUSHED, request.context))
             self._flush(later)
         for queued in self._requests:
-            self._complete(Completion(_operation(queued), Status.FLUSHED, queued.context))
+            self._complete(Completion(queued.operation, Status.FLUSHED, queued.context))
         for _, context in self._receives:
             self._complete(Completion(Operation.RECEIVE, Status.FLUSHED, context))
         self._held.clear()
         self._requests.clear()
         self._receives.clear()
         self._unplaced.clear()
-        for region in tuple(self.regions.values()):
-            region.invalidate()
+        self.regions.invalidate_all()
         if self._domain is not None and self._owns_domain:
             self._domain.close()
         self._provider.endpoints.discard(self)
         if not self._delivering:
             self._delivering = True
             self._loop.call_soon(self._deliver)
-
-
-def _operation(request: WorkRequest) -> Operation:
-    if isinstance(request, Send):
-        return Operation.SEND
-    return Operation.WRITE if isinstance(request, Write) else Operation.READ
 
 
 class LoopbackRequest:
@@ -490,12 +429,10 @@ class LoopbackRequest:
 class LoopbackListener:
     """A listening port of the fabric. Implements ``base.Listener``."""
 
-    def __init__(
-        self, provider: LoopbackProvider, address: tuple[str, int], on_request: Callable[[ConnectionRequest], None]
-    ) -> None:
+    def __init__(self, provider: LoopbackProvider, address: tuple[str, int], on_request: OnRequest) -> None:
         self.address = address
         self.down = ""
-        self.on_change: Callable[[], None] = ignore_change
+        self.on_change: Callable[[], None] = ignore
         self.on_request = on_request
         self._provider = provider
 
@@ -539,7 +476,7 @@ class LoopbackProvider(Provider):
         self._next_port += 1
         return self._next_port - 1
 
-    async def listen(self, host: str, port: int, on_request: Callable[[ConnectionRequest], None]) -> LoopbackListener:
+    async def listen(self, host: str, port: int, on_request: OnRequest) -> LoopbackListener:
         port = port or self._ephemeral_port()
         if port in self.listeners:
             raise ProviderError(f"port {port} is in use")
@@ -548,12 +485,7 @@ class LoopbackProvider(Provider):
         return listener
 
     async def connect(
-        self,
-        host: str,
-        port: int,
-        prepare: Callable[[Endpoint], None],
-        private_data: bytes = b"",
-        timeout: float = 5.0,
+        self, host: str, port: int, prepare: Prepare, private_data: bytes = b"", timeout: float = 5.0
     ) -> LoopbackEndpoint:
         """See ``base.Provider``. Raise ``ConnectionLost`` if there is no listener, if it rejects, or if there is no
         answer within ``timeout`` seconds."""

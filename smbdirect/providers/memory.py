@@ -1,14 +1,17 @@
-"""Registered memory of one endpoint, for providers that check tokens, ranges and rights themselves."""
+"""Registered memory in user space: the regions of an endpoint, whose tokens, ranges and rights the provider checks
+itself, and a protection domain without a device."""
 
 from __future__ import annotations
 
 import enum
 import secrets
-from collections.abc import Callable
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
 
 from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
-from smbdirect.providers.base import Access
+from smbdirect.providers.base import Access, DomainUser, ignore
 
 
 class Fault(enum.Enum):
@@ -38,17 +41,15 @@ def as_bytes_view(buffer: Buffer) -> memoryview:
 _NOTHING = memoryview(b"")
 
 
-def _ignore(_: object) -> None:
-    """Do nothing: the default callback."""
-
-
 class Region:
     """One registered region. Implements ``base.MemoryRegion``."""
 
-    __slots__ = ("_table", "access", "address", "length", "memory", "token", "valid")
+    __slots__ = ("_owner", "access", "address", "length", "memory", "token", "valid")
 
-    def __init__(self, table: RegionTable, token: int, address: int, memory: memoryview, access: Access) -> None:
-        self._table = table
+    def __init__(
+        self, owner: RegionTable | LocalDomain, token: int, address: int, memory: memoryview, access: Access
+    ) -> None:
+        self._owner = owner
         self.token = token
         self.address = address
         self.memory = memory
@@ -57,11 +58,9 @@ class Region:
         self.valid = True
 
     def invalidate(self) -> None:
-        """See ``base.MemoryRegion.invalidate``."""
         if self.valid:
             self.valid = False
-            self._table.forget(self)
-            self._table.on_invalidated(self)
+            self._owner.forget(self)
 
     def deregister(self) -> None:
         """See ``base.MemoryRegion.deregister``. No view of the memory is kept."""
@@ -75,11 +74,14 @@ class RegionTable:
     def __init__(self) -> None:
         self._regions: dict[int, Region] = {}
         """By token. Invariant: contains the valid regions and no others."""
-        self.on_invalidated: Callable[[Region], None] = _ignore
+        self.on_invalidated: Callable[[Region], None] = ignore
         """Called with each region that becomes invalid while the connection exists: a transfer may be using it."""
 
     def __len__(self) -> int:
         return len(self._regions)
+
+    def __iter__(self) -> Iterator[Region]:
+        return iter(self._regions.values())
 
     def register(self, memory: memoryview, access: Access) -> Region:
         """Register ``memory`` under a new token. Raise ``ProviderError`` if it is not contiguous, or read-only although
@@ -104,6 +106,7 @@ class RegionTable:
         """Remove a region; only its ``invalidate`` calls this."""
         if self._regions.get(region.token) is region:
             del self._regions[region.token]
+        self.on_invalidated(region)
 
     def invalidate_all(self) -> None:
         """Make every token invalid: the connection has ended."""
@@ -135,3 +138,50 @@ class RegionTable:
         if region is None:
             raise AccessRefused(Fault.TOKEN)
         region.invalidate()
+
+
+class LocalDomain:
+    """A protection domain without a device. Implements ``base.ProtectionDomain``. No peer can name its registrations,
+    whose tokens are 0."""
+
+    def __init__(self) -> None:
+        self.live: set[Region] = set()
+        self.closed = False
+        self._owners: Counter[int] = Counter()
+        """By the ``id`` of the object behind the memory: how many of ``live`` register it. Invariant: no count is 0."""
+        self._users: weakref.WeakSet[DomainUser] = weakref.WeakSet()
+
+    def add_user(self, user: DomainUser) -> None:
+        self._users.add(user)
+
+    def register(self, memory: memoryview, access: Access) -> Region:
+        """See ``base.ProtectionDomain``. Raise ``ProviderError`` if ``access`` has a remote right, which only regions
+        of one endpoint may give, or if the domain is closed."""
+        if self.closed:
+            raise ProviderError("the protection domain is closed")
+        if access & (Access.REMOTE_READ | Access.REMOTE_WRITE):
+            raise ProviderError("a remote right in a domain that endpoints share")
+        registration = Region(self, 0, 0, memory, access)
+        self.live.add(registration)
+        self._owners[id(memory.obj)] += 1
+        return registration
+
+    def forget(self, registration: Region) -> None:
+        """Remove a registration; only its ``invalidate`` calls this."""
+        self.live.discard(registration)
+        owner = id(registration.memory.obj)
+        self._owners[owner] -= 1
+        if not self._owners[owner]:
+            del self._owners[owner]
+
+    def covers(self, segment: Buffer) -> bool:
+        """Return whether the object behind ``segment`` is registered here."""
+        return id(memoryview(segment).obj) in self._owners
+
+    def close(self) -> None:
+        """Notify the users, then end every registration."""
+        self.closed = True
+        for user in list(self._users):
+            user.domain_closed()
+        for registration in list(self.live):
+            registration.deregister()

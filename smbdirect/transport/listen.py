@@ -10,7 +10,7 @@ from smbdirect.core.connection import Role
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.message_transport import InboundMessage, OnTransport
-from smbdirect.providers.base import ConnectionRequest, Endpoint, Listener, Provider, ignore_change
+from smbdirect.providers.base import ConnectionRequest, Endpoint, Listener, Provider, ignore
 from smbdirect.transport.pool import BufferPool
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers
@@ -38,7 +38,7 @@ class SmbDirectListener:
         """The table entries of connections that have proved their address and are negotiating."""
         self.transports: set[SmbDirectTransport] = set()
         """Connections that have not finished negotiating."""
-        self.on_change: Callable[[], None] = ignore_change
+        self.on_change: Callable[[], None] = ignore
         """Called after ``down`` has changed."""
         self._on_transport = on_transport
         self._settings = settings

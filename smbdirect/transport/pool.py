@@ -35,7 +35,6 @@ class Forgets(Protocol):
 
     def forget(self, memory: memoryview) -> None:
         """Drop every reference to the object behind ``memory``."""
-        ...
 
 
 class PoolBuffer:

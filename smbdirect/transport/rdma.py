@@ -99,12 +99,10 @@ class Rdma:
 
     @property
     def regions_invalidatable(self) -> bool:
-        """See ``RdmaOperations``."""
         return self._endpoint.capabilities.regions_invalidatable
 
     @property
     def max_read_write_size(self) -> int:
-        """See ``RdmaOperations``."""
         return self._connection.max_read_write_size
 
     def write_to_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: OnDone | None) -> None:

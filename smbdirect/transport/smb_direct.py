@@ -18,7 +18,7 @@ from typing import NamedTuple
 from smbdirect.codec import Buffer
 from smbdirect.core import constants
 from smbdirect.core.connection import Connection, Role
-from smbdirect.core.events import Established, MessageReceived, NegotiationFailed, OutgoingSend
+from smbdirect.core.messages import Established, MessageReceived, NegotiationFailed, OutgoingSend
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.life import Life, change
@@ -250,7 +250,6 @@ class SmbDirectTransport:
 
     @property
     def traffic(self) -> Traffic:
-        """See ``MessageTransport``."""
         counters, provider = self.counters, dict(self.endpoint.counters)
         implicit = _sum_matching(provider, _REGISTRATIONS) - provider.get("registrations", 0)
         return Traffic(
@@ -269,7 +268,6 @@ class SmbDirectTransport:
 
     @property
     def limits(self) -> Limits:
-        """See ``MessageTransport``."""
         return Limits(
             max_message_received=self.max_message_size,
             max_fragmented_received=self.connection.max_fragmented_receive_size,
@@ -329,7 +327,6 @@ class SmbDirectTransport:
             self._terminate(error)
 
     def tap(self, tap: Tap | None) -> None:
-        """See ``MessageTransport``."""
         if self._tapped is not None:
             self._on_message, self._tapped = self._tapped.deliver, None
             del self.__dict__["send"]

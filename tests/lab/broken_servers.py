@@ -10,12 +10,12 @@ import pytest
 from smbdirect.codec import Buffer
 from smbdirect.core.connection import Connection
 from smbdirect.core.constants import DATA_OFFSET
-from smbdirect.core.events import Event
 from smbdirect.core.messages import (
     DATA_TRANSFER,
     NEGOTIATE_REQUEST,
     NEGOTIATE_RESPONSE,
     DataTransfer,
+    Event,
     NegotiateRequest,
     NegotiateResponse,
 )

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from smbdirect.core.connection import Connection, Role
-from smbdirect.core.events import Event
 from smbdirect.core.messages import (
     DATA_TRANSFER,
     NEGOTIATE_REQUEST,
     NEGOTIATE_RESPONSE,
     DataTransfer,
+    Event,
     NegotiateRequest,
     NegotiateResponse,
 )

@@ -15,8 +15,7 @@ import sys
 
 from smb3server.client.protocol import Client, RemoteFile, Tree, open_rdma, open_tcp
 from smb3server.wire.create import CreateDisposition
-from smbdirect.core.events import OutgoingSend
-from smbdirect.core.messages import DATA_TRANSFER_PADDED, DataTransferPadded
+from smbdirect.core.messages import DATA_TRANSFER_PADDED, DataTransferPadded, OutgoingSend
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.providers.base import Access
 from smbdirect.providers.iwarp.provider import IwarpProvider

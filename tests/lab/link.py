@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smbdirect.core.connection import Connection, Role
-from smbdirect.core.events import Established, MessageReceived, OutgoingSend
-from smbdirect.core.messages import DATA_TRANSFER, NEGOTIATE_RESPONSE
+from smbdirect.core.messages import DATA_TRANSFER, NEGOTIATE_RESPONSE, Established, MessageReceived, OutgoingSend
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ProtocolError
 from smbdirect.transport.pool import BufferPool

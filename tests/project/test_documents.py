@@ -17,6 +17,8 @@ ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 CLIENTS = (ROOT / "docs" / "clients.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+PLACES = (ROOT / "docs" / "where-to-put.md").read_text()
+WALKS = (ROOT / "docs" / "walks.md").read_text()
 PACKAGES = ("smb3server", "smbdirect", "witness", "tools", "tests", "docs", "dist", ".ci")
 
 
@@ -102,6 +104,13 @@ def test_pages_have_no_marks_of_a_merge(page: Path) -> None:
     assert not re.search(r"^(<{7}|={7}|>{7})( |$)", page.read_text(), re.MULTILINE)
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_pages_use_the_words_of_the_field(page: Path) -> None:
+    """Words that sound right and that no manual of a file server has: say "over the network", "again", "reported"."""
+    text = re.sub(r"`[^`\n]*`", "", _without_code_blocks(page.read_text()))
+    assert re.findall(r"\b(?:afar|anew|dearer|by chance|told)\b", text, re.IGNORECASE) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_a_page_names_exist(page: Path) -> None:
     for named in re.findall(rf"`((?:{'|'.join(map(re.escape, PACKAGES))})/[^`\s]*)`", page.read_text()):
@@ -141,8 +150,12 @@ def _names(path: Path) -> frozenset[str]:
     return frozenset(of(ast.parse(path.read_text()).body, ""))
 
 
-@pytest.mark.parametrize("reference", sorted(set(re.findall(r"`([\w./]+\.py::[\w.]+)`", ARCHITECTURE))))
-def test_functions_named_by_the_architecture(reference: str) -> None:
+_REFERENCE = r"`([\w./]+\.py::[\w.]+)`"
+"""A function, class or constant of a file."""
+
+
+@pytest.mark.parametrize("reference", sorted(set(re.findall(_REFERENCE, ARCHITECTURE + PLACES + WALKS))))
+def test_functions_named_by_the_pages_about_the_code(reference: str) -> None:
     file, _, name = reference.partition("::")
     assert name in _names(ROOT / file)
 
@@ -192,15 +205,17 @@ def test_the_picture_of_the_rooms_is_true() -> None:
     section = ARCHITECTURE.split("\n## The rooms\n")[1].split("\n## ")[0]
     order = ["smbdirect", *re.findall(r"^\| `(?:smb3server/)?(\w+)/`", section, re.MULTILINE)]
     imports = {(own, other) for own, other in _imports() if order.index(own) > order.index(other)}
-    picture = set(re.findall(r"^    (\w+) --> (\w+)$", section, re.MULTILINE))
+    arrows = re.findall(r"^    (\w+) --> (\w+)$", section, re.MULTILINE)
+    picture = set(arrows)
+    assert len(arrows) == len(picture)
     assert picture == {(own, other) for own, other in imports if other not in _below(imports, own, without=other)}
 
 
-def test_the_architecture_has_walks_and_places() -> None:
-    """The pattern above finds something: the page names functions in its walks and files in its table of places."""
-    assert len(re.findall(r"`[\w./]+\.py::[\w.]+`", ARCHITECTURE)) > 60
-    places = ARCHITECTURE.split("\n## Where do I put ...?\n")[1].split("\n## ")[0]
-    assert len(re.findall(r"^\| ", places, re.MULTILINE)) >= 22
+def test_the_pages_about_the_code_have_ports_walks_and_places() -> None:
+    """The pattern finds something: ports, places and the calls of the walks."""
+    assert len(re.findall(_REFERENCE, ARCHITECTURE)) > 12
+    assert len(re.findall(_REFERENCE, WALKS)) > 60
+    assert len(re.findall(r"^\| ", PLACES.split("\n## ")[0], re.MULTILINE)) >= 22
 
 
 @pytest.mark.parametrize("page", [*PAGES], ids=lambda page: page.name)

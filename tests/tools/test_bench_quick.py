@@ -1,4 +1,4 @@
-"""What became dearer: the comparison with the record, and a short run."""
+"""Regressions: the comparison with the record, and a short run."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def verdicts(name: str, now: Costs) -> dict[str, str]:
         # A timer ran out meanwhile.
         (COSTS._replace(calls=20.2, system_calls=4.05), {}),
         # One call more each time.
-        (COSTS._replace(calls=21.0), {"calls": "dearer"}),
-        (COSTS._replace(c_calls=31.0), {"c_calls": "dearer"}),
-        (COSTS._replace(system_calls=5.0), {"system_calls": "dearer"}),
-        (COSTS._replace(calls=19.0, system_calls=3.0), {"calls": "cheaper", "system_calls": "cheaper"}),
+        (COSTS._replace(calls=21.0), {"calls": "regression"}),
+        (COSTS._replace(c_calls=31.0), {"c_calls": "regression"}),
+        (COSTS._replace(system_calls=5.0), {"system_calls": "regression"}),
+        (COSTS._replace(calls=19.0, system_calls=3.0), {"calls": "improvement", "system_calls": "improvement"}),
         # A busy machine, and more than that.
         (COSTS._replace(loops=600.0), {}),
-        (COSTS._replace(loops=800.0), {"loops": "dearer"}),
-        (COSTS._replace(loops=100.0), {"loops": "cheaper"}),
+        (COSTS._replace(loops=800.0), {"loops": "regression"}),
+        (COSTS._replace(loops=100.0), {"loops": "improvement"}),
         # Without strace.
         (COSTS._replace(system_calls=None), {}),
     ],
@@ -45,7 +45,7 @@ def test_verdicts(now: Costs, expected: dict[str, str]) -> None:
 
 def test_long_blocks_arrive_in_pieces() -> None:
     assert verdicts("write 1 MiB q1", COSTS._replace(calls=22.0)) == {}
-    assert verdicts("write 1 MiB q1", COSTS._replace(calls=24.0)) == {"calls": "dearer"}
+    assert verdicts("write 1 MiB q1", COSTS._replace(calls=24.0)) == {"calls": "regression"}
 
 
 def test_record_keeps_each_circumstance_and_each_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def compiler(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("compiler")
-def test_what_became_dearer_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_regressions_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "record.json"
     options = ["--cases", "echo q1", "--record", str(path)]
     assert main([*options, "--update"]) == 0
@@ -97,5 +97,5 @@ def test_what_became_dearer_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert main(options) == 1
     said = capsys.readouterr()
-    assert "dearer" in said.out
-    assert said.err == "bench: dearer: echo q1: calls\n"
+    assert "regression" in said.out
+    assert said.err == "bench: regression: echo q1: calls\n"

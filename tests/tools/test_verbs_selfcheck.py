@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from smb3server.cli.main import main
-from smb3server.lab.transfers import CHECKS, check_transfers
-from smb3server.lab.verbs_check import Check, show, verdicts
+from smb3server.lab.selfcheck import CHECKS, Check, check_transfers, show, verdicts
 from smbdirect.providers.base import Provider
 from smbdirect.providers.iwarp import IwarpProvider
 from smbdirect.providers.loopback import LoopbackProvider

@@ -25,12 +25,12 @@ _METADATA_PORT = 5357
 _FEW = ("prlimit", "--nofile=3000:3000")
 """Few descriptors, so that an attack that takes all of them succeeds soon."""
 _MOST_DESCRIPTORS = 1500
-"""What strangers may make such a server hold: half of its descriptors."""
+"""What unauthenticated clients may make such a server hold: half of its descriptors."""
 _MOST_GUESSES = 20
 """Wrong passwords that may be looked at within ``_AT_ONCE`` seconds: 10 of an account are free."""
 _AT_ONCE = 3.0
 _MOST_DERIVING = 6.0
-"""Seconds of the server's processor time for changes of passwords by somebody who knows none."""
+"""Seconds of the server's processor time for changes of passwords by a client that knows none."""
 _SAMR = ("12345778-1234-ABCD-EF00-0123456789AC", 1, 0)
 _TRANSCEIVE = 0x0011C017
 _ADMIN = 'admins = ["alice"]\n'
@@ -47,7 +47,7 @@ def _addresses(count: int) -> itertools.cycle[str]:
 
 
 async def _crowd(port: int, count: int, addresses: int, first: bytes = b"") -> list[Streams]:
-    """Open connections that send ``first`` and then nothing, as many at a time as a stranger can."""
+    """Open connections that send ``first`` and then nothing, as many at a time as an unauthenticated client can."""
     found: list[Streams] = []
     source = _addresses(addresses)
 
@@ -72,7 +72,7 @@ def _few_descriptors(target: Target) -> None:
     held = target.server.descriptors()
     target.note(f"the server holds {held} descriptors")
     if held > _MOST_DESCRIPTORS:
-        target.fail(f"strangers made the server hold {held} descriptors")
+        target.fail(f"unauthenticated clients made the server hold {held} descriptors")
 
 
 async def _ask(port: int, message: bytes, address: str = "127.0.0.201", seconds: float = 20.0) -> bytes:
@@ -94,7 +94,7 @@ def _http(line: str, body: bytes = b"", kind: str = "application/json", *more: s
 
 
 async def _served(target: Target, port: int, path: str) -> None:
-    """Check that somebody at another address is served by HTTP."""
+    """Check that a client at another address is served by HTTP."""
     try:
         answer = await _ask(port, _http(f"GET {path} HTTP/1.1"))
     except (OSError, TimeoutError) as error:
@@ -105,7 +105,7 @@ async def _served(target: Target, port: int, path: str) -> None:
 
 
 async def _judge(target: Target, *command: str) -> None:
-    """Check that a program of somebody else is served, if it is installed."""
+    """Check that a program of another project is served, if it is installed."""
     if shutil.which(command[0]) is None:
         target.note(f"{command[0]} is not installed")
         return
@@ -243,7 +243,7 @@ async def metadata_of_discovery(target: Target) -> None:
         most = max(most, target.server.descriptors())
     target.note(f"{len(crowd)} connections; at most {most} descriptors")
     if most > _MOST_DESCRIPTORS:
-        target.fail(f"strangers made the server hold {most} descriptors")
+        target.fail(f"unauthenticated clients made the server hold {most} descriptors")
     await newcomer(target)
     _leave(crowd)
 
@@ -261,7 +261,7 @@ def _change_of_password(user: str, iterations: int) -> bytes:
 
 @case()
 async def costly_password_changes(target: Target) -> None:
-    """Ask 16 times, as a user, for a change of somebody's password whose proof takes a million iterations of PBKDF2."""
+    """Ask 16 times, as a user, for a change of a password whose proof takes a million iterations of PBKDF2."""
     calls = itertools.count()
 
     async def change() -> None:

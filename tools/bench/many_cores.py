@@ -26,8 +26,7 @@ from smb3server.lab.bench import interpreter, machine
 from smb3server.lab.bench.accounting import server_seconds
 from smb3server.lab.bench.cases import crowd, small
 from smb3server.lab.bench.client import Client, Target, build
-from smb3server.lab.bench.errors import BenchError
-from smb3server.lab.bench.interruption import interruptible
+from smb3server.lab.bench.errors import BenchError, interruptible
 from smb3server.lab.bench.servers import ROOT, ours, samba, samba_version
 from smb3server.process import output
 

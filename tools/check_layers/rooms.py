@@ -89,6 +89,12 @@ RULES = (
         "what reads a configuration loads none of what it configures",
     ),
     Rule(
+        ("smb3server.client",),
+        _rooms("smb3server", "backends", "access", "admin", "settings", "files", "state", "dispatch", "rpc", "commands")
+        + _rooms("smb3server", "server", "persistence", "status", "observing", "discovery", "web", "config", "service"),
+        "a client knows no server",
+    ),
+    Rule(
         ("smb3server.client.protocol", "smb3server.lab"),
         ("smb3server.cluster", "witness"),
         "clusters and their witness are the service's alone, and their commands'",

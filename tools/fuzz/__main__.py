@@ -32,7 +32,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1.0, help="for all kinds together")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--kinds", default="smb,signed,encrypted,twochannels,rdma,rpc")
-    parser.add_argument("--rate", type=float, default=0.6, help="the part of requests that is spoilt")
+    parser.add_argument("--rate", type=float, default=0.6, help="the share of requests that is damaged")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz"), help="where failing runs are written")
     parser.add_argument("--server", default="", help="lines for the server's section [server]: watchdog = 0.05")
     parser.add_argument("--replay", type=Path, help="a file that a failure has written")

@@ -24,7 +24,7 @@ from tools.fuzz.targets import load, names
 PROGRESS = 20.0
 """Seconds between two lines of progress."""
 OVERTIME = 120.0
-"""Seconds that a target may take longer than it was told, to start and to end."""
+"""Seconds that a target may take beyond its time, to start and to end."""
 _STATUS = re.compile(r"#(\d+)\s.*cov: (\d+) ft: (\d+) corp: (\d+)")
 
 

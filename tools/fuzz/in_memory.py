@@ -24,7 +24,7 @@ from tools.fuzz.target import Wrong
 from tools.fuzz.virtual_loop import VirtualLoop
 
 CANARY = bytes.fromhex("c3a5c85c97cb3127b54be68b2c9f5d2e")
-"""What buffers held when somebody else used them. No reply may have it."""
+"""What buffers held when another request used them. No reply may have it."""
 USER = "alice"
 _DIRTY = (4096, 8192, 16384, 65536, 131072)
 """Sizes of pooled buffers that are filled with the canary."""

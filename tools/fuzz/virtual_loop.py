@@ -11,7 +11,7 @@ _Ts = TypeVarTuple("_Ts")
 
 
 class Stuck(Exception):
-    """Somebody waits for something that will never happen."""
+    """A task waits for something that will never happen."""
 
 
 class _Clock:
@@ -42,7 +42,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """There are none."""
 
     def _write_to_self(self) -> None:
-        """There is nobody to wake."""
+        """No other thread waits."""
 
     def run_in_executor(self, executor: object, func: Callable[[*_Ts], _T], *args: *_Ts) -> asyncio.Future[_T]:
         """Do the work now."""

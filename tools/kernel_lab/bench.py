@@ -21,8 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from smb3server.lab.bench.errors import BenchError
-from smb3server.lab.bench.interruption import interruptible
+from smb3server.lab.bench.errors import BenchError, interruptible
 from smb3server.process import output
 from tools.kernel_lab.__main__ import build
 from tools.kernel_lab.ksmbd_guest import guest, serving

@@ -51,7 +51,7 @@ class Case(NamedTuple):
     netem: str = ""
     """Arguments of ``tc`` for the packets that the guest sends, from the second session on."""
     client_defect: str = ""
-    """Log pattern of a defect of the client that spoils the case now and then; the case is then run again."""
+    """Log pattern of a defect of the client that makes the case fail now and then; the case is then run again."""
     rxe_retry: bool = False
     """The guest's rxe correctly repeats its send queue after a packet loss (docs/rocev2.md)."""
     captured: bool = True

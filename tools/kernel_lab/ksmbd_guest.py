@@ -57,7 +57,7 @@ def serving(
     settings = f"FILE_MIB={file_mib} CASE_TIMEOUT=1100 WORKOUT=bench-ksmbd.sh"
     case = f"ksmbd:{protocol}:255:{mtu}::"
     with guest(prefix, "cases.sh", out, tap, [settings, address, case]) as process:
-        # Nobody reads the console meanwhile; run.sh keeps it in a file.
+        # The console is not read meanwhile; run.sh keeps it in a file.
         deadline = time.monotonic() + BOOT_SECONDS
         while not (out / "serving").exists():
             if process.poll() is not None or time.monotonic() > deadline:

@@ -1,6 +1,6 @@
 """``python -m tools.soak --clients 2000 --minutes 20``: mixed work of good and bad clients, in rounds.
 
-A round begins with nobody and ends with nobody. After each one the server says what it holds. It has to be what it held
+A round begins and ends without clients. After each one the server says what it holds. It has to be what it held
 before the first client came; memory is compared with the end of the first round, which is a fifth of the time. The exit
 status is 1 if something is left behind, if a client got a wrong answer, or if the server logged an error.
 """
@@ -34,7 +34,7 @@ _NUMBERS = re.compile(r"\d+")
 
 WARM_UP_CLIENTS, WARM_UP_SECONDS = 16, 4.0
 OF_CLIENTS = ("connection_list", "sessions", "opens", "files", "buffers lent", "unauthenticated bytes", "IwarpEndpoint")
-"""What is 0 when nobody is there."""
+"""What is 0 when no client is there."""
 
 
 @dataclass(frozen=True)

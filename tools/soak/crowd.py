@@ -35,7 +35,7 @@ EXPECTED = (OSError, TimeoutError, SmbDirectError, StatusError)
 
 @dataclass
 class Orders:
-    """What a crowd is told."""
+    """The orders of a crowd."""
 
     tcp: int
     rdma: int

@@ -22,7 +22,7 @@ class Seen:
     errors: Counter[str] = field(default_factory=Counter)
 
     def add(self, told: dict[str, dict[str, list[float]] | dict[str, int]]) -> None:
-        """Add what one crowd has told."""
+        """Add the report of one crowd."""
         for kind, times in told["times"].items():
             if isinstance(times, list):
                 self.times[kind] += times

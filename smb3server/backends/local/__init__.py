@@ -1,9 +1,10 @@
 """A directory of the host as a store.
 
-Reading order: ``syscalls`` (system calls that Python's ``os`` lacks) -> ``impersonate`` (acting as a user of the host)
--> ``case_cache`` and ``resolve`` (finding a path below the root, ignoring case) -> ``sidecar``, ``metadata`` and
-``streams`` (data that the host's file system cannot store) -> ``file_io`` and ``release`` (data, and closing large
-files) -> ``reparse``, ``scan`` and ``namespace`` (links, listings, renames) -> ``kept_folders`` (those that the server
-makes in its own name) -> ``own_changes`` and ``watch`` (changes by other programs) -> ``file_ids``, ``folder_names``
-and ``share_root`` -> ``handle`` -> ``backend``, which opens them.
+Reading order: ``syscalls`` (system calls that Python lacks) -> ``impersonate`` (acting as a user of the host) ->
+``folder_names``, ``case_cache`` and ``resolve`` (finding a path below the root, ignoring case) -> ``sidecar``,
+``metadata``, ``streams`` and ``kept_attributes`` (data that the host's file system cannot store) -> ``file_io``,
+``file_calls``, ``page_cache``, ``mappings`` and ``release`` (data, and closing large files) -> ``reparse``, ``scan``
+and ``namespace`` (links, listings, renames) -> ``kept_folders`` (those that the server makes in its own name) ->
+``own_changes`` and ``watch`` (changes by other programs) -> ``file_ids``, ``storage_mark`` and ``share_root`` (which
+file, and which file system, it is) -> ``handle`` -> ``backend``, which opens them.
 """

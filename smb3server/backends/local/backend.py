@@ -50,6 +50,7 @@ from smb3server.backends.local.storage_mark import StorageMark
 from smb3server.backends.local.streams import StreamStore
 from smb3server.backends.local.syscalls import FileId, Statx
 from smb3server.backends.local.watch import CREATE, Watcher
+from smb3server.backends.name_rules import POSIX, WINDOWS
 from smb3server.wire import filetime
 
 log = logging.getLogger(__name__)
@@ -114,6 +115,7 @@ class LocalBackend(Backend):
                 namespace = "trusted" if may_use_trusted() else "user"
             if namespace not in ("trusted", "user", "none"):
                 raise ValueError(f"xattrs: 'auto', 'trusted', 'user' or 'none', not {options.xattrs!r}")
+            self.name_rules = POSIX if options.case_sensitive else WINDOWS
             self.resolver = Resolver(
                 self._root,
                 follow_symlinks=options.symlinks == "beneath",
@@ -238,6 +240,7 @@ class LocalBackend(Backend):
             openat2=self.options.openat2,
         )
         self.resolver.follow_symlinks = options.symlinks == "beneath"
+        self.name_rules = POSIX if options.case_sensitive else WINDOWS
         self.resolver.set_names(options.case_sensitive, options.vetoes)
         if self.read_only and not read_only:
             self.read_only = self.namespace.read_only = False

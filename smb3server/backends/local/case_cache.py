@@ -19,6 +19,7 @@ from smb3server.backends import names
 from smb3server.backends.base import FolderNotRead
 from smb3server.backends.local import syscalls
 from smb3server.backends.local.folder_names import FolderNames
+from smb3server.wire.upcase import upcase
 
 MAX_BYTES = 96 << 20
 """Bytes of memory for the names in all directories of a share. Names in a directory that needs more than that (about
@@ -282,7 +283,7 @@ class CaseCache:
         2.1.1.1]"""
         if not self._tunnel:
             return disk_name
-        folded = names.upcase(disk_name)
+        folded = upcase(disk_name)
         if not names.may_be_short(folded):
             return disk_name
         stat = syscalls.statx(directory)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from smb3server.backends import names
+from smb3server.wire.upcase import upcase
 
 CHUNK = 8192
 """Names per chunk. Sorting them takes about two milliseconds."""
@@ -126,7 +127,7 @@ class FolderNames:
 
         Of several names the smallest is returned."""
         folded = name.text
-        found = [entry for entry in self._with_hash(name.hash) if names.upcase(names.to_wire(entry)) == folded]
+        found = [entry for entry in self._with_hash(name.hash) if upcase(names.to_wire(entry)) == folded]
         if found:
             return min(found)
         if "~" not in folded:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from smb3server.backends.base import StreamInfo
 from smb3server.backends.local import syscalls
 from smb3server.backends.local.sidecar import SideCar
-from smb3server.backends.names import upcase
+from smb3server.wire.upcase import upcase
 
 MAX_STREAMS = 4096
 """Alternate streams of one file."""

@@ -33,6 +33,7 @@ from smb3server.backends.eas import merge_eas
 from smb3server.backends.local import file_io, reparse
 from smb3server.backends.memory.nodes import BLOCK, VOLUME, Data, Entry, Node, checked_descriptor, now
 from smb3server.wire import attributes as attr
+from smb3server.wire.upcase import upcase
 from smbdirect.codec import Buffer
 
 _ZERO_BLOCK = bytes(BLOCK)
@@ -95,7 +96,7 @@ class MemoryBackend(Backend):
         entry = self.root
         for index, component in enumerate(path):
             disk = names.to_disk(component)
-            child = entry.node.children.get(names.upcase(names.to_wire(disk)))
+            child = entry.node.children.get(upcase(names.to_wire(disk)))
             if entry.node.kind != Kind.DIRECTORY or (child is None and index < len(path) - 1):
                 raise PathNotFound(errno.ENOENT, "no such directory", "/".join(path))
             if child is None or names.is_private(component):
@@ -124,7 +125,7 @@ class MemoryBackend(Backend):
             entry = Entry(parent, name, node)
         else:
             entry.parent, entry.name = parent, name
-        parent.node.children[names.upcase(name)] = entry
+        parent.node.children[upcase(name)] = entry
         node.links += 1
         parent.node.last_write = parent.node.change = now()
         return entry
@@ -134,7 +135,7 @@ class MemoryBackend(Backend):
         parent = entry.parent
         if parent is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), entry.name)
-        del parent.node.children[names.upcase(entry.name)]
+        del parent.node.children[upcase(entry.name)]
         entry.parent = None
         node = entry.node
         node.links -= 1
@@ -188,12 +189,12 @@ class MemoryBackend(Backend):
         return self.attach(parent, name, node)
 
     def _open_stream(self, node: Node, request: OpenRequest) -> tuple[str, bool]:
-        found = node.streams.get(names.upcase(request.stream))
+        found = node.streams.get(upcase(request.stream))
         if found is None:
             if request.disposition == Disposition.OPEN:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), request.stream)
             self.check_writable()
-            node.streams[names.upcase(request.stream)] = (request.stream, Data())
+            node.streams[upcase(request.stream)] = (request.stream, Data())
             return request.stream, True
         if request.disposition == Disposition.CREATE:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), request.stream)
@@ -235,7 +236,7 @@ class MemoryHandle(Handle):
         node = entry.node
         self._backend = backend
         self._entry = entry
-        self._data = node.streams[names.upcase(stream)][1] if stream else node.data
+        self._data = node.streams[upcase(stream)][1] if stream else node.data
         self._opened_data = bool(stream) or (node.kind == Kind.FILE and (request.read or request.write))
         self._writable = request.write or (created and bool(stream))
         self._closed = False
@@ -435,7 +436,7 @@ class MemoryHandle(Handle):
             raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and it needs a name")
         names.check_stream_name(name)
         node = self._changing()
-        old, new = self._current_stream(node), names.upcase(name)
+        old, new = self._current_stream(node), upcase(name)
         if new != old and new in node.streams and not replace:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         if new != old and new in node.streams:
@@ -451,7 +452,7 @@ class MemoryHandle(Handle):
         if not target:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         parent, name = self._backend.parent_of(target)
-        present = parent.node.children.get(names.upcase(name))
+        present = parent.node.children.get(upcase(name))
         if present is None or present is self._entry:
             return parent, name, present
         if not replace:

@@ -65,7 +65,7 @@ class Node:
         self.kind = kind
         self.attributes = attributes & settable or (attr.ARCHIVE if kind == Kind.FILE else 0)
         self.data = Data()
-        # Keys are names in upper case, as ``names.upcase`` makes them.
+        # Keys are names in upper case, as ``upcase`` makes them.
         self.streams: dict[str, tuple[str, Data]] = {}
         self.children: dict[str, Entry] = {}
         self.eas: list[tuple[bytes, bytes]] = []

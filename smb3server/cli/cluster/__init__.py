@@ -1,1 +1,5 @@
-"""Commands about a cluster and its witness."""
+"""Commands about a cluster and its witness.
+
+Reading order: ``command`` -> ``status`` -> ``admin`` (moving services, maintenance) -> ``witness_calls`` and
+``witness``.
+"""

@@ -1,1 +1,4 @@
-"""Commands about the program itself."""
+"""Commands about the program itself.
+
+Reading order: ``version`` -> ``help`` -> ``manual`` -> ``completion``.
+"""

@@ -1,1 +1,4 @@
-"""Commands of the lab: captures, conformance, the proxy, the bench, the check of a NIC."""
+"""Commands of the lab.
+
+Reading order: ``pcap`` (captures) -> ``proxy`` -> ``selfcheck`` (a NIC) -> ``bench`` -> ``conformance``.
+"""

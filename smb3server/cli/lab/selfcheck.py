@@ -29,6 +29,6 @@ def command(addresses: tuple[str, ...], as_json: bool, source: Path | None) -> i
 
     Exit status: 0 if everything passed on every address, 1 if not, 2 if there is nothing to check.
     """
-    from smb3server.lab.verbs_check import run
+    from smb3server.lab.selfcheck import run
 
     return run(addresses, as_json, source)

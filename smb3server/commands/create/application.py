@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+from smb3server.backends.name_rules import same_stream
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.registry import Kind, register
-from smb3server.files.notify import fold
 from smb3server.state.objects import Open
 from smb3server.state.opens import client_guid_of
 from smb3server.wire import create_contexts as wire
@@ -25,8 +25,8 @@ def _close_same(opening: Opening, asked: wire.AppInstanceId) -> None:
         if (
             client_guid_of(opened) == opener.client_guid
             or opened.tree.share is not opener.tree.share
-            or fold(opened.path) != fold(opening.path)
-            or (opened.file is not None and opened.file.stream.upper() != opening.stream.upper())
+            or not opening.backend.name_rules.same(opened.path, opening.path)
+            or (opened.file is not None and not same_stream(opened.file.stream, opening.stream))
         ):
             continue
         if opened.app_instance_version is not None and (version is None or opened.app_instance_version >= version):

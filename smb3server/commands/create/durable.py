@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from smb3server.backends.base import Path
+from smb3server.backends.name_rules import WINDOWS
 from smb3server.commands.create.contexts import CreateContexts
 from smb3server.commands.create.opener import Opener
 from smb3server.files.caching import Lease, Oplock
@@ -119,7 +120,8 @@ def reconnect(opener: Opener, asked: CreateContexts, opens: OpenTable, path: Pat
     if tree.share is not opened.tree.share:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     _wake(opened, opens)
-    if isinstance(opened.caching, Lease) and _folded(path) != _folded(_current_path(opened)):
+    rules = opened.store.name_rules if opened.store is not None else WINDOWS
+    if isinstance(opened.caching, Lease) and not rules.same(path, _current_path(opened)):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     _attach(opened, opener, opens)
     opens.counts.reconnected += 1
@@ -200,10 +202,6 @@ def _attach(opened: Open, opener: Opener, opens: OpenTable) -> None:
     opened.sequence_epoch += 1
     opened.session, opened.tree = opener.session, opener.tree
     opens.reattach(opened)
-
-
-def _folded(path: Path) -> list[str]:
-    return [part.upper() for part in path]
 
 
 def _current_path(opened: Open) -> Path:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from smb3server.access import decide
 from smb3server.access.caller import Caller
-from smb3server.backends.names import split_path, upcase
+from smb3server.backends.name_rules import same_stream
+from smb3server.backends.names import split_path
 from smb3server.commands.info import after_breaks
 from smb3server.dispatch.lookup import handle_of
 from smb3server.files import share_modes
@@ -35,11 +36,6 @@ _ADD_FILE = int(Access.WRITE_DATA)
 """For share modes FILE_ADD_SUBDIRECTORY is the same: both write."""
 _SHARE_DATA = int(ShareAccess.READ | ShareAccess.WRITE)
 _SHARE_ALL = int(ShareAccess.READ | ShareAccess.WRITE | ShareAccess.DELETE)
-
-
-def same(one: Path, other: Path) -> bool:
-    """Return whether two paths are equal without regard to case."""
-    return len(one) == len(other) and all(upcase(a) == upcase(b) for a, b in zip(one, other, strict=True))
 
 
 class _NameChange:
@@ -222,7 +218,7 @@ class Rename(_NameChange):
         if opened.is_directory:
             self._check_below()
         info = self.existing(target)
-        if info is not None and not (info.key == handle.key and same(old, target)):
+        if info is not None and not (info.key == handle.key and self.backend.name_rules.same(old, target)):
             self.check_replaceable(target, info)
         handle.rename(target, self.replace, self.caller.user)
         self.request.server.opens.store_all(opened, sync=handle.flush)
@@ -251,7 +247,7 @@ class Rename(_NameChange):
             path = other.handle.path
         except FileNotFoundError:
             return False
-        return len(path) > len(prefix) and same(path[: len(prefix)], prefix)
+        return len(path) > len(prefix) and self.backend.name_rules.same(path[: len(prefix)], prefix)
 
     def _rename_stream(self) -> None:
         """Rename the stream of this open within its file. The new name is ``:name[:$DATA]``."""
@@ -262,10 +258,10 @@ class Rename(_NameChange):
         handle = self.handle
         if self.opened.is_directory and not handle.stream:
             raise StatusError(NtStatus.INVALID_PARAMETER)
-        if upcase(stream) == upcase(handle.stream) and stream == handle.stream:
+        if stream == handle.stream:
             return
         file = self.opened.file
-        if file is not None and upcase(stream) != upcase(handle.stream):
+        if file is not None and not same_stream(stream, handle.stream):
             other = file.table.find(handle.key, stream)
             if other is not None and other.opens:
                 raise StatusError(NtStatus.ACCESS_DENIED if self.replace else NtStatus.OBJECT_NAME_COLLISION)

@@ -1,1 +1,5 @@
-"""What a configuration takes from other files: users, passwords, stored shares, smb.conf."""
+"""What a configuration takes from other files: users, passwords, stored shares, smb.conf.
+
+Reading order: ``users`` and ``passwords`` (accounts) -> ``host_users`` (users of the host) -> ``stored_shares`` (shares
+that administrators make) -> ``samba`` (smb.conf).
+"""

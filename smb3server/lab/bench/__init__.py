@@ -1,7 +1,10 @@
 """``smb3server bench``: measure our server and Samba on the same machine, in turns, with the same client.
 
-`cases` names the cases, `servers` starts the two servers, `client` drives one of them for some seconds: over TCP with
-labgen.c, over SMB Direct with `rdma_client`, whose requests `load` makes. `accounting` reads processor time from /proc,
-`figures` turns the rounds into medians and verdicts, `interpreter` finds out which Python our server runs on, `page`
-writes the table. docs/performance.md says what the columns mean.
+docs/performance.md says what the columns mean.
+
+Reading order: ``cases`` (their names and options) -> ``errors`` (how a run ends early) -> ``accounting`` (processor
+time from /proc) -> ``figures`` (rounds turned into medians and verdicts) -> ``load`` (the requests of one connection)
+and ``rdma_client`` (the client over SMB Direct) -> ``client`` (builds labgen.c, the client over TCP, and drives one
+server) -> ``servers`` (ours, Samba, impacket) -> ``idle`` (what idle connections cost) -> ``interpreter`` (the Python
+that ours runs on) and ``machine`` (load, file systems) -> ``page`` (writes the tables) -> ``command`` (a whole run).
 """

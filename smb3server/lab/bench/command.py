@@ -18,8 +18,8 @@ from pathlib import Path
 from smb3server.lab.bench import interpreter, machine, page
 from smb3server.lab.bench.cases import ALL, Case
 from smb3server.lab.bench.client import Client, Target, build
+from smb3server.lab.bench.errors import interruptible
 from smb3server.lab.bench.figures import Sample
-from smb3server.lab.bench.interruption import interruptible
 from smb3server.lab.bench.servers import ROOT, SAMBA, ours, samba, samba_version
 
 FABRICS = {"iwarp": "iWARP", "roce": "RoCEv2"}

@@ -1,6 +1,32 @@
-"""Obstacles to a measurement, in words for the person who started the bench."""
+"""Ends of a run without results: obstacles, and signals."""
 
 from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    """End the run and clean up its servers, addresses and folders; ignore further signals meanwhile."""
+    for ignored in _ENDING:
+        signal.signal(ignored, signal.SIG_IGN)
+    print("bench: interrupted", file=sys.stderr)
+    raise SystemExit(128 + number)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """During a ``with`` block, let the signals that end programs raise ``SystemExit``."""
+    before = {number: signal.signal(number, _interrupt) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class BenchError(Exception):

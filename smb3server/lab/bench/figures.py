@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 ROUNDS_FOR_VERDICT = 5
-"""Rounds that a verdict needs. With fewer, all agree by chance too often: one time in four with three rounds."""
+"""Rounds that a verdict needs. With fewer, all agree at random too often: one time in four with three rounds."""
 BUSY = 0.05
 """Share of the machine's processor time. If other programs used more in half the rounds, there is no verdict."""
 SAME = 1.02

@@ -135,7 +135,7 @@ class Load:
         return bytearray(HEADER.pack(header) + body + described)
 
     def _described(self, slot: int, case: Case) -> bytes:
-        """Return the channel data of a request by RDMA, with data that is protected anew if it must be."""
+        """Return the channel data of a request by RDMA, with data that is protected again if it must be."""
         if case.write and self._way.transform:
             transform = expose(self._way, self._session, self._numbers, self._data, self._memories[slot])
             if transform is not None:

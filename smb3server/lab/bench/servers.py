@@ -112,6 +112,37 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 @contextlib.contextmanager
+def _started(name: str, command: Sequence[str], root: Path, ready: str) -> Iterator[tuple[int, str]]:
+    """Run a server that writes a line when it is ready, and yield its process and that line.
+
+    ``ready`` is how the line begins. Raises ``BenchError`` if the server ends, or has not written it in time.
+    """
+    with (root / "log").open("w") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+    try:
+        watchdog = threading.Timer(_START_SECONDS, process.kill)
+        watchdog.start()
+        try:
+            line = next((line for line in process.stdout or () if re.match(ready, line)), "")
+        finally:
+            watchdog.cancel()
+        if not line:
+            raise BenchError(f"{name} does not start: {(root / 'log').read_text(errors='replace').strip()}")
+        yield process.pid, line
+    finally:
+        _stop(process)
+
+
+@contextlib.contextmanager
 def ours(
     root: Path,
     python: str,
@@ -132,33 +163,9 @@ def ours(
     command += ["--listen", address, "--port", "0", "--rdma", rdma, "--rdma-port", "0", "--log-level", "error"]
     (root / "limits.toml").write_text(_LIMITS)
     command += ["--config", str(root / "limits.toml")]
-    with (root / "log").open("w") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            start_new_session=True,
-        )
-    try:
-        watchdog = threading.Timer(_START_SECONDS, process.kill)
-        watchdog.start()
-        ports: dict[str, int] = {}
-        try:
-            for line in process.stdout or ():
-                if line.startswith("ready "):
-                    ports = {kind: int(port) for kind, port in re.findall(r"(\w+) [^ ]*:(\d+)", line)}
-                    break
-        finally:
-            watchdog.cancel()
-        if not ports:
-            raise BenchError(f"our server does not start: {(root / 'log').read_text(errors='replace').strip()}")
-        yield Target("smb3server", process.pid, address, ports["tcp"], folder, ports=ports)
-    finally:
-        _stop(process)
+    with _started("our server", command, root, r"ready ") as (process, line):
+        ports = {kind: int(port) for kind, port in re.findall(r"(\w+) [^ ]*:(\d+)", line)}
+        yield Target("smb3server", process, address, ports["tcp"], folder, ports=ports)
 
 
 @contextlib.contextmanager
@@ -170,27 +177,9 @@ def impacket(root: Path, python: str, prefix: Sequence[str], megabytes: int) -> 
     root.mkdir()
     folder = root / SHARE
     furnish(folder, megabytes)
-    with (root / "log").open("w") as log:
-        process = subprocess.Popen(
-            [*prefix, python, "-c", _IMPACKET, IMPACKET_ADDRESS, SHARE, str(folder), USER, PASSWORD],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            start_new_session=True,
-        )
-    try:
-        watchdog = threading.Timer(_START_SECONDS, process.kill)
-        watchdog.start()
-        try:
-            line = process.stdout.readline() if process.stdout is not None else ""
-        finally:
-            watchdog.cancel()
-        if not line.strip().isdigit():
-            raise BenchError(f"impacket's server does not start: {(root / 'log').read_text(errors='replace').strip()}")
-        yield Target("impacket", process.pid, IMPACKET_ADDRESS, int(line), folder, ("-d", "202"))
-    finally:
-        _stop(process)
+    command = [*prefix, python, "-c", _IMPACKET, IMPACKET_ADDRESS, SHARE, str(folder), USER, PASSWORD]
+    with _started("impacket's server", command, root, r"\d+$") as (process, port):
+        yield Target("impacket", process, IMPACKET_ADDRESS, int(port), folder, ("-d", "202"))
 
 
 def samba_version() -> str:

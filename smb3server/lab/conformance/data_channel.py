@@ -92,7 +92,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A WRITE that says what its fields say. What is None here tells the truth. [MS-SMB2 2.2.21]"""
+    """A WRITE request as the case wants it. A field that is None gets its correct value. [MS-SMB2 2.2.21]"""
 
     remaining: int
     info: bytes = b""

@@ -137,3 +137,14 @@ async def refuses(
     else:
         trial.require(answer.status == status, f"the answer is {found}, not {status_name(status)}")
     trial.require(await file.content(SIZE + 1) == old, "the refused WRITE has changed the file")
+
+
+async def refused(
+    trial: Trial,
+    kind: int,
+    shape: Shape,
+    status: NtStatus = NtStatus.INVALID_PARAMETER,
+    ids: Sequence[int] | None = None,
+) -> None:
+    """Open a file with ``open_protected``, and require what ``refuses`` requires."""
+    await refuses(trial, await open_protected(trial, kind, ids=ids), kind, shape, status)

@@ -62,12 +62,12 @@ def text(runs: Sequence[Run], evidence: bool = False) -> str:
         lines.append(f"{run.target} (fabric {run.fabric}, {run.began})")
         for result in run.results:
             lines.append(f"  {result.verdict.value:14} {result.name}  [{result.section}]")
-            told = result.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)
+            shown = result.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)
             if result.reason:
                 lines += _wrapped(result.reason)
-            if told:
+            if shown:
                 lines += _wrapped("rule: " + result.rule)
-            if told or evidence:
+            if shown or evidence:
                 lines += [f"                   {line}" for line in result.evidence]
         lines += ["", summary(run), ""]
     return "\n".join(lines).translate(_CONTROL)

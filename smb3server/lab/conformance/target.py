@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from smbdirect.core import constants
+from smbdirect.core.settings import Settings
 from smbdirect.providers.base import Provider
 
 FABRICS = ("loopback", "iwarp", "roce", "verbs")
+_DEFAULT = Settings()
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds. The timers are those of the server under test."""
 
-    negotiation: float = constants.NEGOTIATION_TIMEOUT_PASSIVE
-    keepalive: float = constants.KEEPALIVE_INTERVAL
-    keepalive_answer: float = constants.KEEPALIVE_RESPONSE_TIMEOUT
+    negotiation: float = _DEFAULT.negotiation_timeout_passive
+    keepalive: float = _DEFAULT.keepalive_interval
+    keepalive_answer: float = _DEFAULT.keepalive_response_timeout
     """How long the server waits for the answer to its keepalive."""
-    credit: float = constants.SEND_CREDIT_TIMEOUT
+    credit: float = _DEFAULT.send_credit_timeout
     """How long the server waits for credits. Not in spec: Windows waits five seconds."""
     setup: float = 10.0
     """How long a connection, a logon and a new file may take."""

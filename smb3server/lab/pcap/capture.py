@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import io
 import struct
 import sys
@@ -31,6 +32,10 @@ class Frame(NamedTuple):
     """Bytes on the wire; more than ``len(data)`` if the capture truncated the frame."""
 
 
+_SWAP_WINDOW = 32
+"""Frames that may be between two that are swapped."""
+_CLOCK_STEP = 1.0
+"""Seconds back that are no swap: the clock was set."""
 _PCAP_MAGIC = {
     b"\xd4\xc3\xb2\xa1": ("<", 1e-6),
     b"\xa1\xb2\xc3\xd4": (">", 1e-6),
@@ -221,3 +226,29 @@ def _packet_block(kind: int, body: bytes, order: str, interfaces: list[_Interfac
         return None
     link_type, unit, offset = interfaces[interface]
     return Frame(number, offset + (high << 32 | low) * unit, link_type, body[20 : 20 + captured], original)
+
+
+class TimeOrder:
+    """Puts frames in the order of their times: captures of several queues of a network card have neighbours swapped.
+
+    ``add`` and ``rest`` return the frames whose turn has come.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[float, int, Frame]] = []
+        self._latest = 0.0
+
+    def add(self, frame: Frame) -> Iterator[Frame]:
+        """Take the next frame of the file."""
+        if frame.time < self._latest - _CLOCK_STEP:
+            yield from self.rest()
+            self._latest = frame.time
+        self._latest = max(self._latest, frame.time)
+        heapq.heappush(self._waiting, (frame.time, frame.number, frame))
+        if len(self._waiting) > _SWAP_WINDOW:
+            yield heapq.heappop(self._waiting)[2]
+
+    def rest(self) -> Iterator[Frame]:
+        """Return what is left."""
+        while self._waiting:
+            yield heapq.heappop(self._waiting)[2]

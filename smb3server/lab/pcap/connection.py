@@ -36,7 +36,7 @@ class Settings:
     record: bool = False
     """Whether to keep all messages, for those who look at them afterwards."""
     on_rdma: Callable[[int, RdmaMessage], None] | None = None
-    """Is told of every message of a fabric, with the number of its connection."""
+    """Called with the number of the connection and every message of a fabric."""
 
 
 @dataclass
@@ -169,7 +169,7 @@ class TcpConnection:
         make: Callable[[str, Conversation], Connection],
         unreadable: Callable[[int], None],
     ) -> None:
-        """Begin. ``unreadable`` is told the frame if a connection that may be ours has no payload in the capture."""
+        """Call ``unreadable`` with the frame number when a possible SMB connection has no payload in the capture."""
         self._conversation = conversation
         self._make = make
         self._unreadable = unreadable

@@ -32,7 +32,7 @@ _HELD = 1024
 NewWire = Callable[[str, Address, Address, int, bool], Wire]
 """Makes a connection: fabric, client, server, first frame, and whether the capture has its set-up."""
 EndWire = Callable[[Wire, int], None]
-"""Is told of the end of a connection, and its frame."""
+"""Called at the end of a connection, with the connection and the frame."""
 
 
 def _queue_pair(packet: IbPacket) -> tuple[str, int]:
@@ -54,7 +54,7 @@ class _Connection:
 
 
 @dataclass
-class _Strangers:
+class _Unknown:
     """Two hosts with packets of queue pairs whose CM exchange is not in the capture."""
 
     held: list[tuple[IbPacket, Packet]] = field(default_factory=list)
@@ -72,7 +72,7 @@ class InfinibandReader:
         """Frame number and name of the first CM messages."""
         self._connections: list[_Connection] = []
         self._by_destination: dict[tuple[str, int], tuple[ReliableConnection, Direction]] = {}
-        self._strangers: dict[frozenset[str], _Strangers] = {}
+        self._unknown: dict[frozenset[str], _Unknown] = {}
 
     def add(self, packet: IbPacket) -> None:
         """Process one packet."""
@@ -113,10 +113,10 @@ class InfinibandReader:
 
     def finish(self) -> None:
         """End all connections: the capture has ended."""
-        for strangers in self._strangers.values():
-            if strangers.held:
+        for unknown in self._unknown.values():
+            if unknown.held:
                 self._verdicts.unjudged(
-                    strangers.held[0][0].number, "queue pairs without their CM exchange: it does not show who serves"
+                    unknown.held[0][0].number, "queue pairs without their CM exchange: it does not show who serves"
                 )
         for connection, _ in list(self._by_destination.values()):
             self._end(connection, 0)
@@ -202,11 +202,11 @@ class InfinibandReader:
             if direction is Direction.TO_CLIENT
             else connection.transport.wire.client[0]
         )
-        strangers = self._strangers.get(frozenset((host, peer)))
-        early = [] if strangers is None else [one for one in strangers.held if _queue_pair(one[0]) == key]
+        unknown = self._unknown.get(frozenset((host, peer)))
+        early = [] if unknown is None else [one for one in unknown.held if _queue_pair(one[0]) == key]
         for one in early:  # In the capture before the message that names their queue pair.
-            assert strangers is not None
-            strangers.held.remove(one)
+            assert unknown is not None
+            unknown.held.remove(one)
             connection.transport.receive(one[1]._replace(direction=direction))
 
     # -- Captures that begin within a connection ------------------------------------------------------------------
@@ -214,16 +214,16 @@ class InfinibandReader:
     def _stranger(self, packet: IbPacket, held: Packet) -> None:
         """Keep packets of unknown queue pairs until both directions are known, and who serves."""
         hosts = frozenset((packet.source[0], packet.destination[0]))
-        strangers = self._strangers.setdefault(hosts, _Strangers())
-        if strangers.hopeless or len(hosts) != 2:
+        unknown = self._unknown.setdefault(hosts, _Unknown())
+        if unknown.hopeless or len(hosts) != 2:
             return
-        strangers.held.append((packet, held))
-        pairs = {_queue_pair(p) for p, _ in strangers.held}
-        shown = [(p, server) for p, h in strangers.held if (server := sent_by_server(h)) is not None]
-        if len(pairs) > 2 or len(strangers.held) > _HELD:
-            strangers.hopeless = True
+        unknown.held.append((packet, held))
+        pairs = {_queue_pair(p) for p, _ in unknown.held}
+        shown = [(p, server) for p, h in unknown.held if (server := sent_by_server(h)) is not None]
+        if len(pairs) > 2 or len(unknown.held) > _HELD:
+            unknown.hopeless = True
             self._verdicts.unjudged(packet.number, "several queue pairs of two hosts without their CM exchange")
-            strangers.held.clear()
+            unknown.held.clear()
         elif len({host for host, _ in pairs}) == 2 and shown:
             first, server = shown[0]
             ends = (first.source[0], 0), (first.destination[0], 0)
@@ -232,7 +232,7 @@ class InfinibandReader:
             for host, queue_pair in pairs:
                 way = Direction.TO_CLIENT if host == wire.client[0] else Direction.TO_SERVER
                 self._by_destination[host, queue_pair] = transport, way
-            for origin, kept in strangers.held:
+            for origin, kept in unknown.held:
                 way = Direction.TO_SERVER if origin.source[0] == wire.client[0] else Direction.TO_CLIENT
                 transport.receive(kept._replace(direction=way))
-            strangers.held.clear()
+            unknown.held.clear()

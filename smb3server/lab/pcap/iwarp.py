@@ -195,7 +195,7 @@ class IwarpReader:
         (wanted,) = struct.unpack("<I", fpdu[-4:])
         right = (self._crc is not True and not wanted) or crc32c(fpdu[:-4]) == wanted
         if self._crc is None and wanted and right:
-            self._crc = True  # Nobody has a right CRC by chance.
+            self._crc = True  # A CRC is not right at random.
         if self._crc is not None or right:
             self._verdicts.check(rules.MPA_CRC, right, chunk.number, chunk.direction, "CRC {:#010x}", wanted)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from smb3server.lab.pcap.capture import Frame, Frames, opened
+from smb3server.lab.pcap.capture import Frame, Frames, TimeOrder, opened
 from smb3server.lab.pcap.connection import Connection, Settings, TcpConnection
 from smb3server.lab.pcap.given_secrets import Secrets
 from smb3server.lab.pcap.infiniband import InfinibandReader
@@ -15,7 +15,6 @@ from smb3server.lab.pcap.rdma import RdmaMessage, Wire
 from smb3server.lab.pcap.records import CommandRecord
 from smb3server.lab.pcap.sessions import SessionTable
 from smb3server.lab.pcap.tcp import Conversation, Reassembler
-from smb3server.lab.pcap.time_order import TimeOrder
 from smb3server.lab.pcap.verdicts import Breach, Gap, Verdicts
 
 _GAPS_KEPT = 1000
@@ -25,7 +24,7 @@ _BREACHES_KEPT = 10000
 
 @dataclass
 class Watcher:
-    """What is told of findings as soon as they are found."""
+    """Functions that are called with findings as soon as they are found."""
 
     command: Callable[[CommandRecord], None] = lambda record: None
     breach: Callable[[Breach], None] = lambda breach: None

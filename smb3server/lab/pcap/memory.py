@@ -32,7 +32,7 @@ class Offer:
     """Frames of the first RDMA Writes and Read Responses."""
     operation_count: int = 0
     data: bytearray | None = None
-    """What moved, if somebody will ask for it."""
+    """What moved, if it is asked for later."""
     cut: bool = False
     """Whether some of ``data`` was not captured."""
 

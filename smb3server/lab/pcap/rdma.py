@@ -71,7 +71,7 @@ class Wire:
     forward: Forward = lambda message: None
     """Takes each message. Set by the layer above."""
     lost: Lost = lambda direction, number: None
-    """Is told that messages of a direction were not captured. Set by the layer above."""
+    """Called when messages of a direction were not captured. Set by the layer above."""
     properties: dict[str, object] = field(default_factory=dict)
     """Connection set-up: private data, CRC, IRD/ORD, queue pair numbers."""
     saw_start: bool = True

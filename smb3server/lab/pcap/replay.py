@@ -29,8 +29,7 @@ from smb3server.wire.header import HEADER, Command, Header, HeaderFlags
 from smb3server.wire.status import StatusError
 from smbdirect.codec import Codec
 from smbdirect.core.connection import Connection, Role
-from smbdirect.core.events import Established, MessageReceived
-from smbdirect.core.messages import DATA_TRANSFER, NEGOTIATE_REQUEST, NEGOTIATE_RESPONSE
+from smbdirect.core.messages import DATA_TRANSFER, NEGOTIATE_REQUEST, NEGOTIATE_RESPONSE, Established, MessageReceived
 from smbdirect.core.settings import Settings
 from smbdirect.errors import DecodeError, ProtocolError
 from smbdirect.providers.iwarp import ddp, mpa, rdmap

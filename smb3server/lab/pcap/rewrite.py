@@ -1,7 +1,7 @@
 """Write TCP connections to a capture, one chunk per segment, for judges that need that.
 
 tshark 4.0 joins SMB Direct fragments by frame: of several in one TCP segment it keeps one, and then considers the rest
-of the message malformed. The bytes of both streams stay the same; packets, their headers and times are made anew.
+of the message malformed. The bytes of both streams stay the same; packets, their headers and times are new.
 """
 
 from __future__ import annotations

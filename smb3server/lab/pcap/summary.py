@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from smb3server.lab.pcap.filters import Filter
 from smb3server.lab.pcap.judge import Judge
-from smb3server.lab.pcap.latency import Latencies
 from smb3server.lab.pcap.records import CommandRecord
 from smb3server.lab.pcap.rules import RULES, Rule
 from smb3server.lab.pcap.verdicts import Breach
 
 FRAMES_SHOWN = 20
+_WIDTH = math.log(1.05)
+_SMALLEST = 1e-7
+
+
+@dataclass
+class Latencies:
+    """The latencies of one command, in little memory: values are counted in classes that are 5 % wide."""
+
+    count: int = 0
+    bytes: int = 0
+    errors: int = 0
+    largest: float = 0.0
+    _classes: Counter[int] = field(default_factory=Counter)
+
+    def add(self, seconds: float) -> None:
+        """Count one latency."""
+        self.count += 1
+        self.largest = max(self.largest, seconds)
+        self._classes[round(math.log(max(seconds, _SMALLEST)) / _WIDTH)] += 1
+
+    def percentile(self, percent: float) -> float:
+        """Return the latency that ``percent`` of the commands did not exceed, in seconds; 0 if there are none."""
+        wanted = self.count * percent / 100
+        seen = 0
+        for number in sorted(self._classes):
+            seen += self._classes[number]
+            if seen >= wanted:
+                return min(math.exp(number * _WIDTH), self.largest)
+        return 0.0
 
 
 class RuleVerdict(NamedTuple):

@@ -1,6 +1,6 @@
 """TCP reassembly: the bytes of both directions, in order, interleaved as they became available in the capture.
 
-Bytes that the capture does not have become a hole: zeros that are marked. Whoever reads the stream knows then which
+Bytes that the capture does not have become a hole: zeros that are marked. The reader of the stream knows then which
 messages it cannot judge, and does not lose its place.
 """
 
@@ -91,9 +91,9 @@ class Conversation:
     server: Address
     saw_start: bool
     receive: Receiver | None = None
-    """Takes the chunks. Set by who is told of the conversation."""
+    """Takes the chunks. Set by the function that is called when the conversation begins."""
     end: Callable[[], None] | None = None
-    """Is told when the connection has ended."""
+    """Called when the connection has ended."""
     empty: bool = True
     ended: bool = False
     missing: int = 0
@@ -246,7 +246,7 @@ def _distance(a: int, b: int) -> int:
 
 
 class Reassembler:
-    """All TCP connections of a capture. ``begun`` is told of each when its first bytes come."""
+    """All TCP connections of a capture. ``begun`` is called with each when its first bytes come."""
 
     def __init__(self, begun: Callable[[Conversation], None]) -> None:
         self._begun = begun

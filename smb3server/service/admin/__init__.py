@@ -1,1 +1,4 @@
-"""Commands of the admin socket, and what they do."""
+"""Commands of the admin socket, and what they do.
+
+Reading order: ``shares``, ``clients`` and ``account_keeper`` (what may be changed) -> ``commands`` (by which command).
+"""

@@ -18,25 +18,25 @@ from smbdirect.errors import ProviderError
 from smbdirect.life import Life, change
 from smbdirect.providers.base import (
     Access,
+    BaseEndpoint,
     Capabilities,
     CloseCause,
     CloseReason,
     Completion,
     MemoryRegion,
     Operation,
-    ProtectionDomain,
     Read,
     Send,
     Status,
     WorkRequest,
     Write,
+    ignore,
 )
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.mpa import DEFAULT_READ_DEPTH, Parameters, ulpdu_for_segment
-from smbdirect.providers.iwarp.operations import Operations
-from smbdirect.providers.iwarp.placement import PendingRead, RingPool
+from smbdirect.providers.iwarp.operations import Operations, PendingRead
 from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, describe_terminate
-from smbdirect.providers.iwarp.receiver import Receiver
+from smbdirect.providers.iwarp.receiver import Receiver, RingPool
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
 from smbdirect.providers.memory import Region, RegionTable, as_bytes_view
 from smbdirect.tcp_info import is_stalled, raise_error, retransmissions
@@ -67,13 +67,9 @@ CAPABILITIES = Capabilities(
     max_read_sge=256,
     max_transfer=1 << 30,
     max_message=1 << 24,
-    max_inline=0,
     max_send_queue=4096,
     max_receive_queue=4096,
     max_outstanding_reads=DEFAULT_READ_DEPTH,
-    remote_invalidation=True,
-    receives_before_accept=True,
-    requires_registration=False,
 )
 
 
@@ -88,8 +84,9 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-class IwarpEndpoint:
-    """One iWARP connection. Implements ``base.Endpoint``. ``establish`` starts the data phase after MPA set-up."""
+class IwarpEndpoint(BaseEndpoint):
+    """One iWARP connection, open once MPA set-up is done. Implements ``base.Endpoint``. ``establish`` starts the data
+    phase."""
 
     def __init__(
         self,
@@ -98,14 +95,8 @@ class IwarpEndpoint:
         private_data: bytes = b"",
         large_fpdus: bool | None = None,
     ) -> None:
-        self.capabilities = CAPABILITIES
-        self.local_address: tuple[str, int] = sock.getsockname()[:2]
-        self.peer_address: tuple[str, int] = sock.getpeername()[:2]
-        self.domain: ProtectionDomain | None = None
+        super().__init__(CAPABILITIES, sock.getsockname()[:2], sock.getpeername()[:2])
         self.private_data = private_data
-        self.on_completions: Callable[[Sequence[Completion]], None] = _ignore
-        self.on_closed: Callable[[CloseReason], None] = _ignore
-        self.close_reason: CloseReason | None = None
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._rings = rings
@@ -124,8 +115,6 @@ class IwarpEndpoint:
         self._ird = DEFAULT_READ_DEPTH
         self._queue: deque[Work] = deque()
         """Work that was posted and is not completed, in posting order."""
-        self.life = Life.OPENING
-        """Open once MPA set-up is done."""
         self._writing = False
         """Whether the loop watches for room in the socket. Invariant: if so, the sender has something to send."""
         self._receiving = False
@@ -208,7 +197,6 @@ class IwarpEndpoint:
         return is_stalled(self._sock)
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
-        """See ``base.Endpoint.register``."""
         if self.life >= Life.DEAD:
             raise ProviderError("the connection is gone")
         region = self._regions.register(memory, access)
@@ -216,7 +204,6 @@ class IwarpEndpoint:
         return region
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
-        """See ``base.Endpoint.post_receive``."""
         receives = self._operations.receives
         if len(receives) >= self.capabilities.max_receive_queue:
             raise ProviderError("receive queue is full")
@@ -265,7 +252,6 @@ class IwarpEndpoint:
         self._finish_if_drained()
 
     def abort(self, reason: CloseReason | None = None) -> None:
-        """See ``base.Endpoint.abort``."""
         self._die(reason or CloseReason(CloseCause.LOCAL, "aborted"))
 
     # -- work requests ------------------------------------------------------------------------------------------
@@ -507,11 +493,9 @@ class IwarpEndpoint:
     def _flush(self) -> None:
         completions = self._operations.completions
         for work in self._queue:
-            if work.done:
-                if work.signalled:
-                    completions.append(Completion(work.operation, Status.OK, work.context))
-            else:
-                completions.append(Completion(work.operation, Status.FLUSHED, work.context))
+            if work.signalled or not work.done:
+                status = Status.OK if work.done else Status.FLUSHED
+                completions.append(Completion(work.operation, status, work.context))
         self._queue.clear()
         receives = self._operations.receives
         completions.extend(Completion(Operation.RECEIVE, Status.FLUSHED, context) for _, context in receives)
@@ -523,7 +507,7 @@ class IwarpEndpoint:
         finally:
             self.life = change(self.life, Life.ENDED)
             reason = self.close_reason
-            on_closed, self.on_closed = self.on_closed, _ignore
+            on_closed, self.on_closed = self.on_closed, ignore
             if reason is not None:
                 on_closed(reason)
 
@@ -535,7 +519,3 @@ def _reset(sock: socket.socket) -> None:
     except OSError:
         _log.debug("no linger option on a dead socket")
     sock.close()
-
-
-def _ignore(_: object) -> None:
-    """Do nothing: the default callback."""

@@ -30,27 +30,9 @@ class Layout:
     """
 
     __slots__ = (
-        "_at",
-        "_between",
-        "_compared",
-        "_count",
-        "_crc",
-        "_done",
-        "_end",
-        "_filled",
-        "_gap",
-        "_kind",
-        "_memory",
-        "_most",
-        "_offset",
-        "_payload",
-        "_start",
-        "buffers",
-        "bytes_done",
-        "continues",
-        "fpdus",
-        "left",
-    )
+        "_at", "_between", "_compared", "_count", "_crc", "_done", "_end", "_filled", "_gap", "_kind", "_memory",
+        "_most", "_offset", "_payload", "_start", "buffers", "bytes_done", "continues", "fpdus", "left",
+    )  # fmt: skip
 
     def __init__(
         self, memory: memoryview, start: int, end: int, header: tuple[int, int], payload: int, ahead: int, crc: bool

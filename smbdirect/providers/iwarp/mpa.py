@@ -238,19 +238,23 @@ def complete_request(request: Frame, reply: Frame) -> Parameters:
     return Parameters(request.revision, crc, DEFAULT_READ_DEPTH, ord_, rtr)
 
 
+_RTR_BITS = {
+    Rtr.WRITE: (0, int(OrdFlag.RDMA_WRITE)),
+    Rtr.READ: (0, int(OrdFlag.RDMA_READ)),
+    Rtr.SEND: (int(IrdFlag.ZERO_LENGTH_FPDU), 0),
+}
+"""The IRD and ORD flags of each ready-to-receive operation. The first that is offered is chosen."""
+
+
 def _choose_rtr(limits: ReadLimits, required: bool = False) -> Rtr | None:
     """Choose one of the offered ready-to-receive operations, or None. Raise ``ProtocolError`` if one is ``required``.
     [RFC 6581 section 4]"""
-    if not limits.ird & IrdFlag.PEER_TO_PEER:
-        return None
-    if limits.ord & OrdFlag.RDMA_WRITE:
-        return Rtr.WRITE
-    if limits.ord & OrdFlag.RDMA_READ:
-        return Rtr.READ
-    if limits.ird & IrdFlag.ZERO_LENGTH_FPDU:
-        return Rtr.SEND
-    if required:
-        raise ProtocolError("no ready-to-receive operation in common", "RFC 6581 4")
+    if limits.ird & IrdFlag.PEER_TO_PEER:
+        for rtr, (ird, ord_) in _RTR_BITS.items():
+            if limits.ird & ird or limits.ord & ord_:
+                return rtr
+        if required:
+            raise ProtocolError("no ready-to-receive operation in common", "RFC 6581 4")
     return None
 
 
@@ -258,9 +262,8 @@ def _rtr_flags(rtr: Rtr | None) -> tuple[int, int]:
     """Return the IRD and ORD flags that name ``rtr``."""
     if rtr is None:
         return 0, 0
-    if rtr is Rtr.SEND:
-        return IrdFlag.PEER_TO_PEER | IrdFlag.ZERO_LENGTH_FPDU, 0
-    return IrdFlag.PEER_TO_PEER, OrdFlag.RDMA_WRITE if rtr is Rtr.WRITE else OrdFlag.RDMA_READ
+    ird, ord_ = _RTR_BITS[rtr]
+    return IrdFlag.PEER_TO_PEER | ird, ord_
 
 
 def fpdu_size(ulpdu_length: int) -> int:

@@ -7,11 +7,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from smbdirect.providers.base import Access, Completion, Operation, Status
+from smbdirect.providers.base import Access, Completion, Operation, Status, ignore
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader
 from smbdirect.providers.iwarp.mpa import Rtr, is_intact
-from smbdirect.providers.iwarp.placement import PendingRead
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Fault, Opcode, ReadRequest, TerminateError
 from smbdirect.providers.memory import AccessRefused, Region, RegionTable
 from smbdirect.providers.memory import Fault as Refusal
@@ -48,6 +47,46 @@ def _fault(error: AccessRefused, faults: Mapping[Refusal, Fault], offset: int, l
     return faults[error.fault]
 
 
+class PendingRead:
+    """One RDMA Read of ours whose response is outstanding. Its sink token is valid only for that response."""
+
+    __slots__ = ("base", "irregular", "owner", "passed", "received", "segments", "stag", "total")
+
+    def __init__(self, stag: int, segments: Sequence[memoryview], total: int, base: int = 0) -> None:
+        self.stag = stag
+        self.base = base
+        self.segments: list[memoryview] = [segment for segment in segments if len(segment)]
+        self.total = total
+        # Invariant: ``received - passed`` is the fill position in the first of ``segments``.
+        self.received = 0
+        self.passed = 0
+        """Bytes of the segments that are full, which were removed from ``segments``."""
+        self.irregular = False
+        """Whether the response was not as a ``Layout`` expected it."""
+        self.owner: object = None
+
+    def targets(self, length: int) -> Sequence[memoryview]:
+        """Return the memory for the next ``length`` bytes."""
+        start = self.received - self.passed
+        found = []
+        for segment in self.segments:
+            part = segment[start : start + length]
+            found.append(part)
+            length -= len(part)
+            if not length:
+                break
+            start = 0
+        return found
+
+    def advance(self, length: int) -> None:
+        """Note that ``length`` more bytes were placed."""
+        self.received += length
+        segments = self.segments
+        while segments and self.received - self.passed >= len(segments[0]):
+            self.passed += len(segments[0])
+            del segments[0]
+
+
 class Operations:
     """The inbound operations of one stream: where each FPDU may be placed, and what follows from it."""
 
@@ -55,9 +94,9 @@ class Operations:
         self,
         regions: RegionTable,
         *,
-        on_read_request: Callable[[ReadRequest, Region | None, memoryview], None] | None = None,
-        on_read_done: Callable[[PendingRead], None] | None = None,
-        on_terminate: Callable[[memoryview], None] | None = None,
+        on_read_request: Callable[[ReadRequest, Region | None, memoryview], None] = ignore,
+        on_read_done: Callable[[PendingRead], None] = ignore,
+        on_terminate: Callable[[memoryview], None] = ignore,
     ) -> None:
         self.regions = regions
         self.rtr: Rtr | None = None
@@ -255,8 +294,7 @@ class Operations:
         self.bytes_read += payload
         if header.control & ddp.LAST:
             self.reads.popleft()
-            if self._on_read_done is not None:
-                self._on_read_done(read)
+            self._on_read_done(read)
 
     def _send_done(self, header: UntaggedHeader, payload: int) -> None:
         if self.fpdus == 1 and self.rtr is Rtr.SEND and not payload:
@@ -294,12 +332,10 @@ class Operations:
             except AccessRefused as error:
                 raise TerminateError(_fault(error, _READ_FAULTS, request.source_offset, request.length)) from None
             memory = region.memory[start : start + request.length]
-        if self._on_read_request is not None:
-            self._on_read_request(request, region, memory)
+        self._on_read_request(request, region, memory)
 
     def _terminate_done(self, header: UntaggedHeader, payload: int) -> None:
-        if self._on_terminate is not None:
-            self._on_terminate(self._control[:payload])
+        self._on_terminate(self._control[:payload])
 
 
 _SENDS = (Opcode.SEND, Opcode.SEND_INVALIDATE, Opcode.SEND_SE, Opcode.SEND_SE_INVALIDATE)

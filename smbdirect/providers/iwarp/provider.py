@@ -16,14 +16,15 @@ from smbdirect.providers.base import (
     CloseReason,
     Endpoint,
     OnRequest,
+    Prepare,
     Provider,
-    ignore_change,
+    ignore,
 )
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.iwarp.endpoint import CAPABILITIES, IwarpEndpoint
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.mpa import FRAME_HEADER, Frame, FrameFlag, Parameters, Rtr
-from smbdirect.providers.iwarp.placement import RingPool
+from smbdirect.providers.iwarp.receiver import RingPool
 from smbdirect.tcp_info import raise_error
 from smbdirect.unauthenticated import UnauthenticatedPeers
 
@@ -96,7 +97,6 @@ class IwarpConnectionRequest:
         endpoint.establish(parameters, initiator=False)
 
     def reject(self, private_data: bytes = b"") -> None:
-        """See ``base.ConnectionRequest.reject``."""
         if self._answered:
             return
         reply = mpa.encode_frame(mpa.REPLY_KEY, mpa.reject_frame(self._frame, private_data))
@@ -137,39 +137,33 @@ class _Handshake:
         self._place.leave()
 
     def _readable(self) -> None:
+        frame = None
         try:
             # Do not read beyond the frame: the following bytes belong to the data phase.
             data = self._sock.recv(self._wanted - len(self._data))
+            if not data:
+                self.close()
+                return
+            self._data += data
+            frame = self._parse()
+            if frame is None:
+                raise_error(self._sock)
+                return
+            mpa.check_request(frame)
+            request = IwarpConnectionRequest(self._provider, self._sock, frame)
         except BlockingIOError:
             return
         except OSError:
             self.close()
             return
-        if not data:
-            self.close()
-            return
-        self._data += data
-        try:
-            frame = self._parse()
         except ProtocolError as error:
             _log.info("%s: %s", self._peer, error)
-            self._refuse(None)
-            return
-        if frame is None:
-            try:
-                raise_error(self._sock)
-            except OSError:
+            if frame is None:
+                # No answer to a malformed request: the peer may use any protocol.
                 self.close()
-            return
-        try:
-            mpa.check_request(frame)
-            request = IwarpConnectionRequest(self._provider, self._sock, frame)
-        except ProtocolError as error:
-            _log.info("%s: %s", self._peer, error)
-            self._refuse(frame)
-            return
-        except OSError:
-            self.close()
+            else:
+                self._detach()
+                Linger(self._loop, self._sock, mpa.encode_frame(mpa.REPLY_KEY, mpa.reject_frame(frame)))
             return
         self._detach()
         try:
@@ -191,15 +185,6 @@ class _Handshake:
             return None
         return mpa.decode_frame(data, mpa.REQUEST_KEY)
 
-    def _refuse(self, frame: Frame | None) -> None:
-        """Reject an unacceptable request. Close without an answer if it is malformed (the peer may use any
-        protocol)."""
-        if frame is None:
-            self.close()
-            return
-        self._detach()
-        Linger(self._loop, self._sock, mpa.encode_frame(mpa.REPLY_KEY, mpa.reject_frame(frame)))
-
 
 class IwarpListener:
     """A listening TCP socket for iWARP. Implements ``base.Listener``."""
@@ -207,7 +192,7 @@ class IwarpListener:
     def __init__(self, provider: IwarpProvider, sock: socket.socket, on_request: OnRequest) -> None:
         self.address: tuple[str, int] = sock.getsockname()[:2]
         self.down = ""
-        self.on_change: Callable[[], None] = ignore_change
+        self.on_change: Callable[[], None] = ignore
         self._provider = provider
         self._sock = sock
         self._on_request = on_request
@@ -323,23 +308,15 @@ class IwarpProvider(Provider):
             sock.close()
 
     async def connect(
-        self,
-        host: str,
-        port: int,
-        prepare: Callable[[Endpoint], None],
-        private_data: bytes = b"",
-        timeout: float = 5.0,
+        self, host: str, port: int, prepare: Prepare, private_data: bytes = b"", timeout: float = 5.0
     ) -> Endpoint:
-        """See ``base.Provider.connect``."""
         try:
             async with asyncio.timeout(timeout):
                 return await self._connect(host, port, prepare, private_data)
         except TimeoutError:
             raise ConnectionLost(CloseReason(CloseCause.TIMEOUT, f"no MPA reply within {timeout} s")) from None
 
-    async def _connect(
-        self, host: str, port: int, prepare: Callable[[Endpoint], None], private_data: bytes
-    ) -> IwarpEndpoint:
+    async def _connect(self, host: str, port: int, prepare: Prepare, private_data: bytes) -> IwarpEndpoint:
         sock = await _connected(host, port)
         try:
             endpoint = self.endpoint(sock)
@@ -357,18 +334,16 @@ class IwarpProvider(Provider):
                 sock = await _connected(host, port)
                 endpoint.use_socket(sock)
                 parameters, endpoint.private_data = await self._initiate(sock, private_data, 1)
-        except BaseException as error:
-            reason = CloseReason(CloseCause.LOCAL, "connecting failed")
-            if isinstance(error, ConnectionLost):
-                endpoint.abort(cast(CloseReason, error.reason))
-                raise
-            if isinstance(error, OSError | EOFError):
-                reason = CloseReason(CloseCause.PEER, str(error))
-            elif isinstance(error, ProtocolError):
-                reason = CloseReason(CloseCause.PROTOCOL, str(error))
+        except ConnectionLost as error:
+            endpoint.abort(cast(CloseReason, error.reason))
+            raise
+        except (OSError, EOFError, ProtocolError) as error:
+            cause = CloseCause.PROTOCOL if isinstance(error, ProtocolError) else CloseCause.PEER
+            reason = CloseReason(cause, str(error))
             endpoint.abort(reason)
-            if isinstance(error, OSError | EOFError | ProtocolError):
-                raise ConnectionLost(reason) from error
+            raise ConnectionLost(reason) from error
+        except BaseException:
+            endpoint.abort(CloseReason(CloseCause.LOCAL, "connecting failed"))
             raise
         if endpoint.close_reason is not None:
             raise ConnectionLost(endpoint.close_reason)

@@ -18,10 +18,13 @@ from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, TAGGED_WORDS, TaggedHea
 from smbdirect.providers.iwarp.layout import AHEAD, Layout
 from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size, is_intact
 from smbdirect.providers.iwarp.operations import RESPONSE, WRITE, Operations
-from smbdirect.providers.iwarp.placement import RING_SIZE, RINGS_KEPT, RingPool
 from smbdirect.providers.iwarp.rdmap import Fault, Opcode, TerminateError
 from smbdirect.providers.memory import Region
 
+RING_SIZE = 256 * 1024
+"""Bytes of one receive ring: room for several of the largest FPDUs."""
+RINGS_KEPT = 4
+"""Free rings that are kept. More would stay unused, since a connection holds a ring only while it parses."""
 _MIN_ROOM = 0x10000 + 16
 """Bytes of the ring that must be free for a receive: an FPDU of any size fits."""
 _MAX_STASH = 16 * 1024
@@ -36,6 +39,22 @@ _MIDDLE = ddp.TAGGED | ddp.VERSION
 """DDP control byte of a tagged segment that is not the last of its message."""
 _LAST = _MIDDLE | ddp.LAST
 _TAGGED_FIELDS = TAGGED_HEADER.fields_from
+
+
+class RingPool:
+    """The receive rings that the connections of one thread share. Only a connection that holds a large part of an FPDU
+    keeps its ring."""
+
+    def __init__(self) -> None:
+        self.free: list[memoryview] = []
+        """Invariant: rings that no connection holds, at most ``RINGS_KEPT``. Users take a ring from here, or make one
+        if there is none, and put it back."""
+        self.allocations = 0
+
+    def make(self) -> memoryview:
+        """Return a new ring; to be called if none is free."""
+        self.allocations += 1
+        return memoryview(bytearray(RING_SIZE))
 
 
 class Receiver:

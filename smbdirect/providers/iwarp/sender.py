@@ -17,7 +17,7 @@ from smbdirect.providers.base import Operation
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS, UNTAGGED_HEADER
 from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, Rtr, trailer
-from smbdirect.providers.iwarp.placement import PendingRead
+from smbdirect.providers.iwarp.operations import PendingRead
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
 from smbdirect.providers.memory import Region
 
@@ -68,19 +68,9 @@ class _Outgoing:
     """One message of which some FPDUs are still to be cut. All bytes of it come from ``segments``."""
 
     __slots__ = (
-        "control",
-        "index",
-        "kind",
-        "msn",
-        "offset",
-        "owner",
-        "segments",
-        "stag",
-        "start",
-        "tagged_offset",
-        "total",
+        "control", "index", "kind", "msn", "offset", "owner", "segments", "stag", "start", "tagged_offset", "total",
         "whole",
-    )
+    )  # fmt: skip
 
     def __init__(
         self, control: int, owner: Work | Response, segments: Sequence[memoryview], stag: int, tagged_offset: int | None

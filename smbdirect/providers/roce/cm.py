@@ -19,6 +19,7 @@ import enum
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -115,36 +116,31 @@ class Event(NamedTuple):
     detail: str = ""
 
 
+@dataclass(slots=True, eq=False)
 class Connection:
     """One end of a connection, identified by ``local_id``. ``owner`` belongs to the user of the manager."""
 
-    __slots__ = (
-        "client_port", "deadline", "expires", "interval", "local_id", "message", "owed", "owner", "parameters", "path",
-        "peer", "place", "port", "private_data", "remote_id", "state", "transaction", "tries",
-    )  # fmt: skip
-
-    def __init__(self, path: Hashable, state: State, local_id: int) -> None:
-        self.path = path
-        self.state = state
-        self.local_id = local_id
-        self.remote_id = 0
-        self.transaction = 0
-        self.parameters: Parameters | None = None
-        self.peer: Parameters | None = None
-        self.port = 0
-        self.client_port = 0
-        self.private_data = b""
-        self.message = b""
-        self.deadline: float | None = None
-        self.expires: float | None = None
-        self.interval = REPEAT_AFTER
-        self.tries = 0
-        self.owed: int | None = None
-        """Datagrams that may still be sent to a peer that has not proved its address. None means no limit: it has, or
-        this side made the request."""
-        self.place: UnauthenticatedPeer | None = None
-        """Its entry in the table of requests that are not established."""
-        self.owner: object = None
+    path: Hashable
+    state: State
+    local_id: int
+    remote_id: int = 0
+    transaction: int = 0
+    parameters: Parameters | None = None
+    peer: Parameters | None = None
+    port: int = 0
+    client_port: int = 0
+    private_data: bytes = b""
+    message: bytes = b""
+    deadline: float | None = None
+    expires: float | None = None
+    interval: float = REPEAT_AFTER
+    tries: int = 0
+    owed: int | None = None
+    """Datagrams that may still be sent to a peer that has not proved its address. None means no limit: it has, or this
+    side made the request."""
+    place: UnauthenticatedPeer | None = None
+    """Its entry in the table of requests that are not established."""
+    owner: object = None
 
 
 class ConnectionManager:
@@ -313,6 +309,11 @@ class ConnectionManager:
             return None
         return connection
 
+    def _answered(self, body: memoryview, path: Hashable) -> tuple[Connection | None, Answer]:
+        """Return an answer, and the connection that it names."""
+        answer = ANSWER.unpack(body)
+        return self._find(answer.remote_id, answer.local_id, path), answer
+
     def _on_req(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
         request = REQ.unpack(body)
         known = self._passive.get((path, request.local_id))
@@ -324,19 +325,19 @@ class ConnectionManager:
                 self._repeat_message(known)
             return
         port = request.service_id & 0xFFFF
-        if request.service_id - port != SERVICE_PREFIX or not self._listening(path, port):
-            self._refuse(header, request.local_id, path, Reason.INVALID_SERVICE_ID)
-            return
         queue_pair, mtu_code = request.qpn >> 8, request.path_mtu >> 4
         cma = CMA.unpack(request.private_data)
-        if request.remote_eecn >> 1 & 3 or queue_pair < 2:
-            self._refuse(header, request.local_id, path, Reason.INVALID_TRANSPORT)
-            return
-        if mtu_code not in PATH_MTUS:
-            self._refuse(header, request.local_id, path, Reason.INVALID_MTU)
-            return
-        if cma.version >> 4 or cma.ip_version not in (0x40, 0x60):
-            self._refuse(header, request.local_id, path, Reason.UNSUPPORTED_REQUEST)
+        reason = None
+        if request.service_id - port != SERVICE_PREFIX or not self._listening(path, port):
+            reason = Reason.INVALID_SERVICE_ID
+        elif request.remote_eecn >> 1 & 3 or queue_pair < 2:
+            reason = Reason.INVALID_TRANSPORT
+        elif mtu_code not in PATH_MTUS:
+            reason = Reason.INVALID_MTU
+        elif cma.version >> 4 or cma.ip_version not in (0x40, 0x60):
+            reason = Reason.UNSUPPORTED_REQUEST
+        if reason is not None:
+            self._refuse(header, request.local_id, path, reason)
             return
         connection = self._new(path, State.REQ_RECEIVED)
         address = self._address_of(path)
@@ -396,10 +397,9 @@ class ConnectionManager:
             self._repeat_message(connection)
 
     def _on_rtu(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
-        answer = ANSWER.unpack(body)
-        connection = self._find(answer.remote_id, answer.local_id, path)
-        if connection is not None and connection.state is State.REP_SENT:
-            self._establish(connection)
+        connection, _ = self._answered(body, path)
+        if connection is not None:
+            self.established(connection)
 
     def _on_rej(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
         rejection = REJ.unpack(body)
@@ -412,13 +412,11 @@ class ConnectionManager:
         if connection is None or connection.state in (State.ESTABLISHED, State.DREQ_SENT):
             return
         connection.private_data = bytes(rejection.private_data).rstrip(b"\0")
-        self._forget(connection)
-        self.events.append(Event(Outcome.REJECTED, connection, f"rejected with reason {rejection.reason}"))
+        self._end(connection, Outcome.REJECTED, f"rejected with reason {rejection.reason}")
 
     def _on_mra(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
         """Delay the next repetition: the peer has received the message and needs time. [IBTA 12.6.6]"""
-        answer = ANSWER.unpack(body)
-        connection = self._find(answer.remote_id, answer.local_id, path)
+        connection, answer = self._answered(body, path)
         if connection is not None and connection.deadline is not None:
             delay = 4.096e-6 * (1 << (answer.rest[1] >> 3))
             connection.deadline = now + min(max(delay, REPEAT_AT_MOST), ANSWER_WITHIN)
@@ -435,16 +433,12 @@ class ConnectionManager:
         parameters = connection.parameters
         if parameters is None or request.remote_qpn >> 8 != parameters.queue_pair:
             return
-        outcome = Outcome.CLOSED if connection.state is State.DREQ_SENT else Outcome.CLOSED_BY_PEER
-        self._forget(connection)
-        self.events.append(Event(outcome, connection))
+        self._end(connection, Outcome.CLOSED if connection.state is State.DREQ_SENT else Outcome.CLOSED_BY_PEER)
 
     def _on_drep(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
-        answer = ANSWER.unpack(body)
-        connection = self._find(answer.remote_id, answer.local_id, path)
+        connection, _ = self._answered(body, path)
         if connection is not None and connection.state is State.DREQ_SENT:
-            self._forget(connection)
-            self.events.append(Event(Outcome.CLOSED, connection))
+            self._end(connection, Outcome.CLOSED)
 
     # -- time ----------------------------------------------------------------------------------------------------
 
@@ -484,11 +478,9 @@ class ConnectionManager:
                     self._repeat_message(connection)
                     self._repeat(connection, now)
                 elif connection.state is State.DREQ_SENT:
-                    self._forget(connection)
-                    self.events.append(Event(Outcome.CLOSED, connection))
+                    self._end(connection, Outcome.CLOSED)
                 else:
-                    self._forget(connection)
-                    self.events.append(Event(Outcome.TIMED_OUT, connection, "no answer"))
+                    self._end(connection, Outcome.TIMED_OUT, "no answer")
 
     # -- helpers -------------------------------------------------------------------------------------------------
 
@@ -532,8 +524,7 @@ class ConnectionManager:
     def _give_way(self, connection: Connection) -> None:
         """Drop a request that was evicted from the table; its peer may request again."""
         self.counters["dropped_requests"] += 1
-        self._forget(connection)
-        self.events.append(Event(Outcome.TIMED_OUT, connection, "too many requests"))
+        self._end(connection, Outcome.TIMED_OUT, "too many requests")
 
     def _establish(self, connection: Connection) -> None:
         self._no_longer_pending(connection)
@@ -561,6 +552,11 @@ class ConnectionManager:
             if ended:
                 self.events.append(Event(Outcome.CLOSED_BY_PEER, stale, "the peer was restarted"))
         self._by_peer[key] = connection
+
+    def _end(self, connection: Connection, outcome: Outcome, detail: str = "") -> None:
+        """Forget a connection, and report that."""
+        self._forget(connection)
+        self.events.append(Event(outcome, connection, detail))
 
     def _forget(self, connection: Connection) -> None:
         if connection.state is State.CLOSED:

@@ -32,7 +32,6 @@ class Attribute(enum.IntEnum):
 class Reason(enum.IntEnum):
     """The rejection reasons that this side sends. [IBTA 12.6.7.2]"""
 
-    NO_RESOURCES = 3
     TIMEOUT = 4
     UNSUPPORTED_REQUEST = 5
     INVALID_COMMUNICATION_ID = 6

@@ -10,13 +10,12 @@ from smbdirect.errors import ProviderError
 from smbdirect.life import Life, change
 from smbdirect.providers.base import (
     Access,
+    BaseEndpoint,
     Capabilities,
     CloseCause,
     CloseReason,
     Completion,
     Operation,
-    ProtectionDomain,
-    Read,
     Send,
     Status,
     WorkRequest,
@@ -34,8 +33,8 @@ BUDGET = 256
 """Packets that one connection sends before other work of the event loop gets its turn."""
 
 
-class RoceEndpoint:
-    """One RoCEv2 connection. Implements ``base.Endpoint``."""
+class RoceEndpoint(BaseEndpoint):
+    """One RoCEv2 connection, open once the connection manager has established it. Implements ``base.Endpoint``."""
 
     def __init__(
         self,
@@ -47,13 +46,7 @@ class RoceEndpoint:
     ) -> None:
         """``number`` is that of the queue pair. ``on_end`` is called once, when nothing is received, sent or placed any
         longer."""
-        self.capabilities = capabilities
-        self.local_address = local_address
-        self.peer_address = peer_address
-        self.domain: ProtectionDomain | None = None
-        self.private_data = b""
-        self.on_completions: Callable[[Sequence[Completion]], None] = lambda completions: None
-        self.on_closed: Callable[[CloseReason], None] = lambda reason: None
+        super().__init__(capabilities, local_address, peer_address)
         self.queue_pair = QueuePair(number)
         self.counters = self.queue_pair.counters
         self.peer = b""
@@ -67,10 +60,6 @@ class RoceEndpoint:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self.life = Life.OPENING
-        """Open once the connection manager has established the connection."""
-        self._reason: CloseReason | None = None
-        """Why the connection ended. Invariant: set if and only if ``life`` is dead or ended."""
         self._pumping = False
         """Whether ``pump`` is sending: it also sends work that is posted meanwhile."""
         self._continuing = False
@@ -79,10 +68,6 @@ class RoceEndpoint:
         """Invariant: True if and only if ``_deliver`` is among the loop's next calls."""
 
     # -- work requests -------------------------------------------------------------------------------------------
-
-    def is_stalled(self) -> bool:
-        """See ``base.Endpoint.is_stalled``. False, since the retries of a reliable connection end within seconds."""
-        return False
 
     def register(self, memory: memoryview, access: Access) -> Region:
         if self.life >= Life.DEAD:
@@ -103,10 +88,7 @@ class RoceEndpoint:
     def post(self, requests: Sequence[WorkRequest]) -> None:
         if self.life >= Life.CLOSING:
             for request in requests:
-                operation = Operation.SEND
-                if not isinstance(request, Send):
-                    operation = Operation.WRITE if isinstance(request, Write) else Operation.READ
-                self._flushed(operation, request.context)
+                self._flushed(request.operation, request.context)
             return
         requester = self.queue_pair.requester
         if requester.queued + len(requests) > self.capabilities.max_send_queue:
@@ -119,33 +101,26 @@ class RoceEndpoint:
 
     def _work(self, request: WorkRequest) -> Work:
         """Check a request, count it and return its internal form. Raise ``ProviderError`` if it is invalid."""
-        capabilities, counters = self.capabilities, self.counters
+        counters = self.counters
         views = [as_bytes_view(segment) for segment in request.segments]
         length = sum(map(len, views))
-        limit = capabilities.max_read_sge if isinstance(request, Read) else capabilities.max_send_sge
-        if len(views) > limit:
-            raise ProviderError(f"{len(views)} segments are more than {limit}")
+        self.capabilities.check(request, length)
         if isinstance(request, Send):
-            if length > capabilities.max_message:
-                raise ProviderError(f"a message of {length} bytes is longer than {capabilities.max_message}")
             counters["sends"] += 1
             counters["bytes_sent"] += length
             return Work(
                 Operation.SEND, views, length, request.context, request.signalled, invalidate=request.invalidate
             )
-        remote = request.remote
-        if length != remote.length or length > capabilities.max_transfer:
-            raise ProviderError(f"{length} local bytes for {remote.length} remote ones")
         if isinstance(request, Write):
             counters["writes"] += 1
             counters["bytes_written"] += length
-            return Work(
-                Operation.WRITE, views, length, request.context, request.signalled, remote.token, remote.address
-            )
-        counters["reads"] += 1
-        if any(view.readonly for view in views):
-            raise ProviderError("an RDMA Read needs writable segments")
-        return Work(Operation.READ, views, length, request.context, True, remote.token, remote.address)
+        else:
+            counters["reads"] += 1
+            if any(view.readonly for view in views):
+                raise ProviderError("an RDMA Read needs writable segments")
+        signalled = request.signalled or request.operation is Operation.READ
+        token, address, _ = request.remote
+        return Work(request.operation, views, length, request.context, signalled, token, address)
 
     def disconnect(self) -> None:
         if self.life >= Life.CLOSING:
@@ -223,7 +198,7 @@ class RoceEndpoint:
         if self.life >= Life.DEAD:
             return
         self.life = change(self.life, Life.DEAD)
-        self._reason = reason
+        self.close_reason = reason
         used = {name: value for name, value in self.counters.items() if value}
         log.info("%s port %d: %s (%s) %s", *self.peer_address, reason.cause.value, reason.detail, used)
         if self._timer is not None:
@@ -251,6 +226,6 @@ class RoceEndpoint:
             batch = completions[:]
             completions.clear()
             self.on_completions(batch)
-        if self.life is Life.DEAD and not completions and self._reason is not None:
+        if self.life is Life.DEAD and not completions and self.close_reason is not None:
             self.life = change(self.life, Life.ENDED)
-            self.on_closed(self._reason)
+            self.on_closed(self.close_reason)

@@ -28,7 +28,6 @@ MIGRATED = 0x40
 ICRC_LENGTH = 4
 PATH_MTUS = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 """Path MTU codes (12.7.28), in bytes."""
-MAX_PAYLOAD = 4096
 
 
 class Opcode(enum.IntEnum):
@@ -142,29 +141,16 @@ HEAD = struct.Struct(">BBHI")
 """The part of a BTH in front of the word with the PSN. It is the same in all middle packets of a message."""
 
 EXTENSION_LENGTH: dict[int, int] = {
-    Opcode.SEND_FIRST: 0,
-    Opcode.SEND_MIDDLE: 0,
-    Opcode.SEND_LAST: 0,
-    Opcode.SEND_LAST_IMMEDIATE: 4,
-    Opcode.SEND_ONLY: 0,
-    Opcode.SEND_ONLY_IMMEDIATE: 4,
-    Opcode.WRITE_FIRST: RETH.size,
-    Opcode.WRITE_MIDDLE: 0,
-    Opcode.WRITE_LAST: 0,
-    Opcode.WRITE_LAST_IMMEDIATE: 4,
-    Opcode.WRITE_ONLY: RETH.size,
+    **dict.fromkeys((Opcode.SEND_FIRST, Opcode.SEND_MIDDLE, Opcode.SEND_LAST, Opcode.SEND_ONLY), 0),
+    **dict.fromkeys((Opcode.WRITE_MIDDLE, Opcode.WRITE_LAST, Opcode.READ_RESPONSE_MIDDLE), 0),
+    **dict.fromkeys((Opcode.WRITE_FIRST, Opcode.WRITE_ONLY, Opcode.READ_REQUEST), RETH.size),
+    **dict.fromkeys((Opcode.READ_RESPONSE_FIRST, Opcode.READ_RESPONSE_LAST, Opcode.READ_RESPONSE_ONLY), AETH.size),
+    **dict.fromkeys((Opcode.SEND_LAST_IMMEDIATE, Opcode.SEND_ONLY_IMMEDIATE, Opcode.WRITE_LAST_IMMEDIATE), 4),
+    **dict.fromkeys((Opcode.SEND_LAST_INVALIDATE, Opcode.SEND_ONLY_INVALIDATE), IETH.size),
+    **dict.fromkeys((Opcode.COMPARE_SWAP, Opcode.FETCH_ADD), 28),
     Opcode.WRITE_ONLY_IMMEDIATE: RETH.size + 4,
-    Opcode.READ_REQUEST: RETH.size,
-    Opcode.READ_RESPONSE_FIRST: AETH.size,
-    Opcode.READ_RESPONSE_MIDDLE: 0,
-    Opcode.READ_RESPONSE_LAST: AETH.size,
-    Opcode.READ_RESPONSE_ONLY: AETH.size,
     Opcode.ACKNOWLEDGE: AETH.size,
     Opcode.ATOMIC_ACKNOWLEDGE: AETH.size + 8,
-    Opcode.COMPARE_SWAP: 28,
-    Opcode.FETCH_ADD: 28,
-    Opcode.SEND_LAST_INVALIDATE: IETH.size,
-    Opcode.SEND_ONLY_INVALIDATE: IETH.size,
     Opcode.UD_SEND_ONLY: DETH.size,
     Opcode.CNP: 16,
 }
@@ -181,6 +167,11 @@ def extend_psn(psn: int, near: int) -> int:
     """Return the full-width number nearest to ``near`` whose low 24 bits are ``psn``. Numbers that do not wrap inside
     allow ordinary comparisons."""
     return near + ((psn - near + 0x800000) & PSN_MASK) - 0x800000
+
+
+def packets(length: int, mtu: int) -> int:
+    """Return how many packets with up to ``mtu`` bytes carry ``length`` bytes; an empty message takes one."""
+    return max(1, -(-length // mtu))
 
 
 def path_mtu(interface_mtu: int, ipv6: bool = False) -> int:

@@ -16,10 +16,10 @@ from smbdirect.providers.base import (
     Capabilities,
     CloseCause,
     CloseReason,
-    ConnectionRequest,
-    Endpoint,
+    OnRequest,
+    Prepare,
     Provider,
-    ignore_change,
+    ignore,
 )
 from smbdirect.providers.roce.arrival import Run
 from smbdirect.providers.roce.cm import (
@@ -60,13 +60,9 @@ CAPABILITIES = Capabilities(
     max_read_sge=16,
     max_transfer=8 << 20,
     max_message=1 << 20,
-    max_inline=0,
     max_send_queue=512,
     max_receive_queue=1024,
     max_outstanding_reads=MAX_PENDING_READS,
-    remote_invalidation=True,
-    receives_before_accept=True,
-    requires_registration=False,
 )
 RNR_RETRY = 6
 """How often a peer may retry after an RNR NAK; a peer that respects credits never needs to."""
@@ -117,12 +113,12 @@ class RoceListener:
         provider: RoceProvider,
         port: Port,
         address: tuple[str, int],
-        on_request: Callable[[ConnectionRequest], None],
+        on_request: OnRequest,
     ) -> None:
         self.address = address
         self.port = port
         self.down = ""
-        self.on_change: Callable[[], None] = ignore_change
+        self.on_change: Callable[[], None] = ignore
         self.on_request = on_request
         self._provider = provider
 
@@ -176,7 +172,6 @@ class RoceProvider(Provider):
 
     @property
     def notices(self) -> Sequence[str]:
-        """See ``base.Provider.notices``."""
         return self._notices
 
     def available(self) -> str | None:
@@ -186,7 +181,7 @@ class RoceProvider(Provider):
 
     # -- listening and connecting ----------------------------------------------------------------------------------
 
-    async def listen(self, host: str, port: int, on_request: Callable[[ConnectionRequest], None]) -> RoceListener:
+    async def listen(self, host: str, port: int, on_request: OnRequest) -> RoceListener:
         """Serve service ID 0x01060000 | ``port`` on ``host`` (an address; ``0.0.0.0`` or ``::`` for all). Raise
         ``ProviderError`` if UDP port 4791 is in use."""
         host = host or "0.0.0.0"
@@ -204,12 +199,7 @@ class RoceProvider(Provider):
         return listener
 
     async def connect(
-        self,
-        host: str,
-        port: int,
-        prepare: Callable[[Endpoint], None],
-        private_data: bytes = b"",
-        timeout: float = 5.0,
+        self, host: str, port: int, prepare: Prepare, private_data: bytes = b"", timeout: float = 5.0
     ) -> RoceEndpoint:
         """See ``base.Provider``. Raise ``ConnectionLost`` if the peer rejects or does not answer within ``timeout``
         seconds, and ``ProviderError`` if there is no route."""
@@ -242,23 +232,17 @@ class RoceProvider(Provider):
             info = look_up(unpack_address(route.peer), unpack_address(route.local))
         except ProviderError as error:
             self.reject(connection, b"")
-            gone = CloseReason(CloseCause.DEVICE, str(error))
-            endpoint.end(gone)
-            raise ConnectionLost(gone) from None
+            raise _lost(endpoint, CloseCause.DEVICE, str(error)) from None
         if mtu > path_mtu(info.mtu, len(route.peer) == 16):
             self._manager.reject(connection, Reason.INVALID_MTU)
             self._after_manager()
-            gone = CloseReason(CloseCause.DEVICE, f"the peer requests MTU {mtu}, the interface has {info.mtu}")
-            endpoint.end(gone)
-            raise ConnectionLost(gone)
+            raise _lost(endpoint, CloseCause.DEVICE, f"the peer requests MTU {mtu}, the interface has {info.mtu}")
         parameters = self._parameters(endpoint, mtu)._replace(
             responder_resources=min(MAX_PENDING_READS, peer.initiator_depth or MAX_PENDING_READS),
             initiator_depth=min(self.capabilities.max_outstanding_reads, peer.responder_resources),
         )
         if not self._manager.accept(connection, parameters, private_data, asyncio.get_running_loop().time()):
-            gone = CloseReason(CloseCause.PEER, "the peer gave up connecting")
-            endpoint.end(gone)
-            raise ConnectionLost(gone)
+            raise _lost(endpoint, CloseCause.PEER, "the peer gave up connecting")
         connection.owner, endpoint.connection = endpoint, connection
         self._start(connection, route, endpoint)
         await self._until_established(connection, route, endpoint, None)
@@ -277,9 +261,7 @@ class RoceProvider(Provider):
             endpoint.end(cast(CloseReason, error.reason))
             raise
         except TimeoutError:
-            reason = CloseReason(CloseCause.TIMEOUT, "no answer to the connection request")
-            endpoint.end(reason)
-            raise ConnectionLost(reason) from None
+            raise _lost(endpoint, CloseCause.TIMEOUT, "no answer to the connection request") from None
         except asyncio.CancelledError:
             endpoint.end(CloseReason(CloseCause.LOCAL, "cancelled"))
             raise
@@ -379,14 +361,12 @@ class RoceProvider(Provider):
                 port.close()
 
     def on_unblocked(self) -> None:
-        """See ``sockets.Arrivals``."""
         for endpoint in list(self.endpoints.values()):
             endpoint.pump()
 
     # -- packets in ------------------------------------------------------------------------------------------------
 
     def on_packet(self, route: Route, packet: memoryview, marked: bool) -> None:
-        """See ``sockets.Arrivals``."""
         number = packet[5] << 16 | packet[6] << 8 | packet[7]
         endpoint = self._receiver(number, route, marked)
         if endpoint is not None:
@@ -397,7 +377,6 @@ class RoceProvider(Provider):
             self.counters["unknown_queue_pair"] += 1
 
     def on_run(self, route: Route, run: Run, marked: bool) -> None:
-        """See ``sockets.Arrivals``."""
         endpoint = self._receiver(int.from_bytes(run.head[5:], "big"), route, marked)
         if endpoint is not None:
             endpoint.queue_pair.receive_run(run, endpoint.now())
@@ -419,7 +398,6 @@ class RoceProvider(Provider):
         return endpoint
 
     def on_pause(self) -> None:
-        """See ``sockets.Arrivals``."""
         dirty, self._dirty = self._dirty, []
         for endpoint in dirty:
             if not endpoint.queue_pair.ready_to_send:
@@ -434,7 +412,6 @@ class RoceProvider(Provider):
             self._after_manager()
 
     def on_damaged(self, port: Port, packet: memoryview, source: bytes) -> None:
-        """See ``sockets.Arrivals``."""
         endpoint = self.endpoints.get(packet[5] << 16 | packet[6] << 8 | packet[7])
         if endpoint is not None and endpoint.peer == source:
             endpoint.counters["crc_errors"] += 1
@@ -527,12 +504,11 @@ class RoceProvider(Provider):
             if future is not None and not future.done():
                 future.set_result(None)
             return
-        reason = CloseReason(CloseCause.PEER, event.detail)
-        if event.outcome is Outcome.TIMED_OUT:
-            reason = CloseReason(CloseCause.TIMEOUT, event.detail)
+        cause = CloseCause.TIMEOUT if event.outcome is Outcome.TIMED_OUT else CloseCause.PEER
+        if isinstance(endpoint, RoceEndpoint) and endpoint.queue_pair.responder.starved:
+            cause = CloseCause.NO_RECEIVE
+        reason = CloseReason(cause, event.detail)
         if isinstance(endpoint, RoceEndpoint):
-            if endpoint.queue_pair.responder.starved:
-                reason = CloseReason(CloseCause.NO_RECEIVE, event.detail)
             endpoint.end(reason)
         if future is not None and not future.done():
             future.set_exception(ConnectionLost(reason))
@@ -542,3 +518,10 @@ class RoceProvider(Provider):
             endpoint.private_data = connection.private_data
             self._start(connection, route, endpoint)
         endpoint.established()
+
+
+def _lost(endpoint: RoceEndpoint, cause: CloseCause, detail: str) -> ConnectionLost:
+    """End an endpoint that is not established, and return the error for its user."""
+    reason = CloseReason(cause, detail)
+    endpoint.end(reason)
+    return ConnectionLost(reason)

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from smbdirect.codec import Buffer
-from smbdirect.providers.base import CloseCause, CloseReason, Completion, Operation, Status
+from smbdirect.providers.base import CloseCause, CloseReason, Completion, Operation, Status, ignore
 from smbdirect.providers.roce.arrival import Run
 from smbdirect.providers.roce.headers import (
     IETH,
     PSN_MASK,
     RETH,
     RNR_DELAYS,
+    SOLICITED,
     Ieth,
     Opcode,
     Reth,
     Syndrome,
     extend_psn,
+    packets,
 )
 from smbdirect.providers.roce.retry import MAX_WINDOW, RetryTimer, Window
 
@@ -48,7 +51,6 @@ class Path(Protocol):
     @property
     def ready(self) -> bool:
         """Whether the network accepts more packets at present."""
-        ...
 
     def send(
         self,
@@ -62,7 +64,6 @@ class Path(Protocol):
     ) -> None:
         """Send one packet. ``size`` is the length of the concatenated ``segments``, which may change after the
         return."""
-        ...
 
     def send_middles(
         self, opcode: int, psn: int, memory: memoryview, count: int, countdown: int = 0, ask_every: int = 0
@@ -70,11 +71,8 @@ class Path(Protocol):
         """Send ``memory`` in ``count`` packets of the path's MTU without extension headers, numbered from ``psn`` on.
         The ``countdown``-th packet, and after it every ``ask_every``-th, requests an acknowledgement (with 0 none
         does). Return how many were sent: fewer if ``ready`` became False."""
-        ...
 
 
-_SOLICITED = 0x80
-"""Flag of a packet that ends a message for which the peer may wait."""
 _Opcodes = Mapping[tuple[bool, bool], Opcode]
 """Keys: whether a packet is the first of its message, and whether it is the last."""
 _SEND: _Opcodes = {
@@ -96,41 +94,30 @@ _WRITE: _Opcodes = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class Work:
     """One work request in the send queue."""
 
-    __slots__ = (
-        "address", "context", "first", "invalidate", "is_read", "last", "length", "opcodes", "operation", "segments",
-        "signalled", "token",
-    )  # fmt: skip
+    operation: Operation
+    segments: Sequence[memoryview]
+    length: int
+    context: object
+    signalled: bool
+    token: int = 0
+    address: int = 0
+    invalidate: int | None = None
+    # Invariant: the numbers of the first and the last packet, once one was sent.
+    first: int = 0
+    last: int = 0
+    is_read: bool = field(init=False)
+    opcodes: _Opcodes = field(init=False)
+    """The opcodes of its packets, by whether they are its first and its last. Not used for a Read."""
 
-    def __init__(
-        self,
-        operation: Operation,
-        segments: Sequence[memoryview],
-        length: int,
-        context: object,
-        signalled: bool,
-        token: int = 0,
-        address: int = 0,
-        invalidate: int | None = None,
-    ) -> None:
-        self.operation = operation
-        self.is_read = operation is Operation.READ
-        self.segments = segments
-        self.length = length
-        self.context = context
-        self.signalled = signalled
-        self.token = token
-        self.address = address
-        self.invalidate = invalidate
+    def __post_init__(self) -> None:
+        self.is_read = self.operation is Operation.READ
         self.opcodes = _WRITE
-        """The opcodes of its packets, by whether they are its first and its last. Not used for a Read."""
-        if operation is Operation.SEND:
-            self.opcodes = _SEND if invalidate is None else _SEND_INVALIDATE
-        # Invariant: the numbers of the first and the last packet, once one was sent.
-        self.first = 0
-        self.last = 0
+        if self.operation is Operation.SEND:
+            self.opcodes = _SEND if self.invalidate is None else _SEND_INVALIDATE
 
 
 def cut(segments: Sequence[memoryview], offset: int, size: int) -> list[memoryview]:
@@ -161,10 +148,6 @@ def locate(segments: Sequence[memoryview], offset: int) -> tuple[memoryview, int
     return None
 
 
-def _ignore(reason: CloseReason) -> None:
-    """Do nothing: the connection is already over."""
-
-
 class Requester:
     """The send queue of one queue pair. ``fail(reason)`` is called when it cannot continue."""
 
@@ -189,7 +172,6 @@ class Requester:
         self._reads: deque[int] = deque()
         """The last packet of each read request in flight."""
         self._since_ack = 0
-        self._carry = [0.0]
         self._timed: tuple[int, float] | None = None
         self._early: dict[int, bytes] = {}
         """Payloads of read responses that arrived before an earlier one."""
@@ -244,7 +226,7 @@ class Requester:
             elif self._queue:
                 work = self._queue.popleft()
                 work.first = self._next
-                work.last = self._next + max(1, -(-work.length // self.mtu)) - 1
+                work.last = self._next + packets(work.length, self.mtu) - 1
                 self._sent.append(work)
             else:
                 break
@@ -262,7 +244,7 @@ class Requester:
 
     def _send_read(self, path: Path, work: Work, now: float, room: int) -> bool:
         if not self.max_reads:
-            self._break(Status.LOCAL_ERROR, CloseReason(CloseCause.PROTOCOL, "the peer accepts no RDMA Reads"))
+            self._break(Status.LOCAL_ERROR, CloseCause.PROTOCOL, "the peer accepts no RDMA Reads")
             return False
         position = self._next - work.first
         count = READ_UNIT - position % READ_UNIT
@@ -277,15 +259,8 @@ class Requester:
             self._counters["retransmissions"] += 1
         elif self._timed is None:
             self._timed = (self._next, now)
-        path.send(
-            Opcode.READ_REQUEST,
-            0,
-            self._next & PSN_MASK,
-            True,
-            RETH.pack(Reth((work.address + offset) & 0xFFFFFFFFFFFFFFFF, work.token, length)),
-            (),
-            0,
-        )
+        request = RETH.pack(Reth((work.address + offset) & 0xFFFFFFFFFFFFFFFF, work.token, length))
+        path.send(Opcode.READ_REQUEST, 0, self._next & PSN_MASK, True, request, (), 0)
         self._next += count
         self._reads.append(self._next - 1)
         self._high = max(self._high, self._next)
@@ -334,7 +309,7 @@ class Requester:
             if first:
                 extension = RETH.pack(Reth(work.address, work.token, work.length))
         elif final:
-            flags = _SOLICITED
+            flags = SOLICITED
             if work.invalidate is not None:
                 extension = IETH.pack(Ieth(work.invalidate))
         self._since_ack += 1
@@ -425,7 +400,7 @@ class Requester:
             self._timed = None
         self.timer.progress()
         self._rnr_tries = 0
-        self.window.acknowledged(una - before, self._carry)
+        self.window.acknowledged(una - before)
         self._deadline = now + self.timer.timeout if una < self._next else None
 
     def on_read_response(self, psn: int, payload: memoryview, now: float) -> None:
@@ -491,7 +466,7 @@ class Requester:
         offset = (number - work.first) * self.mtu
         size = len(payload)
         if size != min(self.mtu, work.length - offset):
-            self._break(Status.LENGTH, CloseReason(CloseCause.PROTOCOL, "read response of a wrong length"))
+            self._break(Status.LENGTH, CloseCause.PROTOCOL, "read response of a wrong length")
             return False
         if size:
             if len(work.segments) == 1:
@@ -512,19 +487,19 @@ class Requester:
         self._counters["naks_received"] += 1
         if syndrome == Syndrome.SEQUENCE_ERROR:
             if self.timer.refused():
-                self._break(Status.RETRY_EXCEEDED, CloseReason(CloseCause.TIMEOUT, "sequence NAKs without progress"))
+                self._break(Status.RETRY_EXCEEDED, CloseCause.TIMEOUT, "sequence NAKs without progress")
                 return
             self.window.cut(now, self.timer.round_trip)
             self._go_back(psn, now)
         elif syndrome == Syndrome.REMOTE_ACCESS:
-            self._break(Status.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, "refused by the peer"))
+            self._break(Status.REMOTE_ACCESS, CloseCause.REMOTE_ACCESS, "refused by the peer")
         else:
-            self._break(Status.REMOTE_ERROR, CloseReason(CloseCause.PROTOCOL, f"NAK {syndrome:#x} from the peer"))
+            self._break(Status.REMOTE_ERROR, CloseCause.PROTOCOL, f"NAK {syndrome:#x} from the peer")
 
     def _receiver_not_ready(self, psn: int, code: int, now: float) -> None:
         self._counters["rnr_received"] += 1
         if self.rnr_retry != NO_RNR_LIMIT and self._rnr_tries >= self.rnr_retry:
-            self._break(Status.RECEIVE_NOT_READY, CloseReason(CloseCause.NO_RECEIVE, "the peer posted no receive"))
+            self._break(Status.RECEIVE_NOT_READY, CloseCause.NO_RECEIVE, "the peer posted no receive")
             return
         self._rnr_tries += 1
         self._go_back(psn, now)
@@ -533,12 +508,7 @@ class Requester:
     def _go_back(self, psn: int, now: float) -> None:
         """Have packets sent again from ``psn`` on."""
         self._next = psn
-        index = 0
-        for work in self._sent:
-            if work.last >= psn:
-                break
-            index += 1
-        self._index = index
+        self._index = sum(work.last < psn for work in self._sent)
         while self._reads and self._reads[-1] >= psn:
             self._reads.pop()
         self._timed = None
@@ -564,7 +534,7 @@ class Requester:
             return
         self._counters["timeouts"] += 1
         if self.timer.expired():
-            self._break(Status.RETRY_EXCEEDED, CloseReason(CloseCause.TIMEOUT, "no acknowledgement"))
+            self._break(Status.RETRY_EXCEEDED, CloseCause.TIMEOUT, "no acknowledgement")
             return
         self.window.cut(now, self.timer.round_trip)
         self._go_back(self._una, now)
@@ -575,20 +545,19 @@ class Requester:
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def _break(self, status: Status, reason: CloseReason) -> None:
+    def _break(self, status: Status, cause: CloseCause, detail: str) -> None:
         """Fail the oldest work request with ``status`` and end the connection."""
         if self._sent:
             work = self._sent.popleft()
             self._completions.append(Completion(work.operation, status, work.context))
-        self._fail(reason)
+        self._fail(CloseReason(cause, detail))
 
     def flush(self) -> None:
         """Complete all work requests as flushed."""
         # The queue pair refers to this object. Breaking the circle frees both without the garbage collector.
-        self._fail = _ignore
+        self._fail = ignore
         for queue in (self._sent, self._queue):
-            for work in queue:
-                self._completions.append(Completion(work.operation, Status.FLUSHED, work.context))
+            self._completions += (Completion(work.operation, Status.FLUSHED, work.context) for work in queue)
             queue.clear()
         self._reads.clear()
         self._early.clear()

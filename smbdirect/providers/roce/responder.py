@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from smbdirect.providers.base import Access, CloseCause, CloseReason, Completion, Operation, Status
+from smbdirect.providers.base import Access, CloseCause, CloseReason, Completion, Operation, Status, ignore
 from smbdirect.providers.memory import AccessRefused, Region, RegionTable
 from smbdirect.providers.roce.arrival import Run
 from smbdirect.providers.roce.headers import (
@@ -22,6 +23,7 @@ from smbdirect.providers.roce.headers import (
     Opcode,
     Syndrome,
     extend_psn,
+    packets,
 )
 from smbdirect.providers.roce.requester import REORDER_DELAY, Path
 
@@ -51,32 +53,23 @@ _REQUESTS: dict[int, tuple[int, int]] = {
     Opcode.WRITE_ONLY: (_WRITE, _FIRST | _LAST),
     Opcode.READ_REQUEST: (_READ, _FIRST | _LAST),
     # The users of this package use neither immediate data nor atomics; accepting them would drop information silently.
-    Opcode.SEND_LAST_IMMEDIATE: (_REFUSED, 0),
-    Opcode.SEND_ONLY_IMMEDIATE: (_REFUSED, 0),
-    Opcode.WRITE_LAST_IMMEDIATE: (_REFUSED, 0),
-    Opcode.WRITE_ONLY_IMMEDIATE: (_REFUSED, 0),
-    Opcode.COMPARE_SWAP: (_REFUSED, 0),
-    Opcode.FETCH_ADD: (_REFUSED, 0),
+    **dict.fromkeys((Opcode.SEND_LAST_IMMEDIATE, Opcode.SEND_ONLY_IMMEDIATE), (_REFUSED, 0)),
+    **dict.fromkeys((Opcode.WRITE_LAST_IMMEDIATE, Opcode.WRITE_ONLY_IMMEDIATE), (_REFUSED, 0)),
+    **dict.fromkeys((Opcode.COMPARE_SWAP, Opcode.FETCH_ADD), (_REFUSED, 0)),
 }
 REQUEST_OPCODES = frozenset(_REQUESTS)
 
 
+@dataclass(slots=True, eq=False)
 class _ReadAnswer:
     """The rest of one read response: ``left`` bytes from ``position`` of the region, starting at packet ``psn``."""
 
-    __slots__ = ("first", "left", "msn", "position", "psn", "region")
-
-    def __init__(self, region: Region | None, position: int, left: int, psn: int, msn: int) -> None:
-        self.region = region
-        self.position = position
-        self.left = left
-        self.psn = psn
-        self.msn = msn
-        self.first = True
-
-
-def _ignore(reason: CloseReason) -> None:
-    """Do nothing: the connection is already over."""
+    region: Region | None
+    position: int
+    left: int
+    psn: int
+    msn: int
+    first: bool = True
 
 
 class Responder:
@@ -118,7 +111,6 @@ class Responder:
         self.deadline: float | None = None
         """When to call ``handle_timer``, or None."""
         self._fatal: int | None = None
-        self._invalidate: int | None = None
 
     def start(self, psn: int, mtu: int) -> None:
         """Take over the parameters of the connection."""
@@ -176,8 +168,7 @@ class Responder:
         kind, part = _REQUESTS[opcode]
         # 9.7.4.1.2: FIRST or ONLY begins a message, MIDDLE and LAST continue one of the same kind.
         if kind == _REFUSED or (self._message is not None if part & _FIRST else self._message != kind):
-            self._refuse(Syndrome.INVALID_REQUEST, CloseReason(CloseCause.PROTOCOL, f"unexpected opcode {opcode:#x}"))
-            return False
+            return self._refuse(Syndrome.INVALID_REQUEST, f"unexpected opcode {opcode:#x}")
         if kind == _SEND:
             done = self._on_send(opcode, part, packet, end, now)
         elif kind == _WRITE:
@@ -185,8 +176,7 @@ class Responder:
         else:
             done = self._on_read(packet, end)
         if done:
-            self._nak = None
-            self._nak_sent = None
+            self._nak = self._nak_sent = None
             if ack_request:
                 self._acknowledge = True
         return done
@@ -222,14 +212,20 @@ class Responder:
         if self.deadline is not None and now >= self.deadline:
             self._missing(now)
 
-    def _refuse(self, syndrome: int, reason: CloseReason) -> None:
-        """End the connection, and have ``syndrome`` sent to the peer."""
+    def _refuse(self, syndrome: Syndrome, detail: str) -> bool:
+        """End the connection, have ``syndrome`` sent to the peer, and return False."""
         self._fatal = syndrome
-        self._fail(reason)
+        cause = CloseCause.REMOTE_ACCESS if syndrome is Syndrome.REMOTE_ACCESS else CloseCause.PROTOCOL
+        self._fail(CloseReason(cause, detail))
+        return False
 
     def _wrong_length(self) -> bool:
-        self._refuse(Syndrome.INVALID_REQUEST, CloseReason(CloseCause.PROTOCOL, "packet of a wrong length"))
-        return False
+        return self._refuse(Syndrome.INVALID_REQUEST, "packet of a wrong length")
+
+    def _named(self, address: int, token: int, length: int, right: Access) -> tuple[Region | None, int]:
+        """Return the region that a RETH names and where its bytes start; for a length of 0, which no check concerns, no
+        region. Raise ``AccessRefused`` if the peer may not access it."""
+        return self._regions.find(token, address, length, right) if length else (None, 0)
 
     def _complete_packet(self, part: int) -> bool:
         self._expected += 1
@@ -255,14 +251,12 @@ class Responder:
             return self._wrong_length()
         position = self._filled
         if position + size > len(self._buffer):
-            self._refuse(Syndrome.INVALID_REQUEST, CloseReason(CloseCause.PROTOCOL, "message longer than its receive"))
-            return False
+            return self._refuse(Syndrome.INVALID_REQUEST, "message longer than its receive")
         if invalidate is not None:
             try:
                 self._regions.remote_invalidate(invalidate)
             except AccessRefused as error:
-                self._refuse(Syndrome.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, f"invalidation: {error}"))
-                return False
+                return self._refuse(Syndrome.REMOTE_ACCESS, f"invalidation: {error}")
         self._buffer[position : position + size] = packet[start:end]
         self._filled = position + size
         self._message = _SEND
@@ -287,16 +281,11 @@ class Responder:
         if part & _FIRST:
             address, token, length = RETH.unpack(packet, 12)
             start = 28
-            region: Region | None = None
-            position = 0
-            if length:
-                try:
-                    region, position = self._regions.find(token, address, length, Access.REMOTE_WRITE)
-                except AccessRefused as error:
-                    reason = CloseReason(CloseCause.REMOTE_ACCESS, f"RDMA Write: {error}")
-                    self._refuse(Syndrome.REMOTE_ACCESS, reason)
-                    return False
-            self._region, self._position, self._left = region, position, length
+            try:
+                self._region, self._position = self._named(address, token, length, Access.REMOTE_WRITE)
+            except AccessRefused as error:
+                return self._refuse(Syndrome.REMOTE_ACCESS, f"RDMA Write: {error}")
+            self._left = length
         size = end - start
         # 9.7.4.1.6: full packets up to the last, which holds exactly the rest.
         if (size != self._left or size > self.mtu) if part & _LAST else (size != self.mtu or size >= self._left):
@@ -304,9 +293,7 @@ class Responder:
         region = self._region
         if region is not None:
             if not region.valid:
-                reason = CloseReason(CloseCause.REMOTE_ACCESS, "RDMA Write: invalidated under way")
-                self._refuse(Syndrome.REMOTE_ACCESS, reason)
-                return False
+                return self._refuse(Syndrome.REMOTE_ACCESS, "RDMA Write: invalidated under way")
             position = self._position
             region.memory[position : position + size] = packet[start:end]
             self._position = position + size
@@ -322,46 +309,32 @@ class Responder:
         if end != 28:
             return self._wrong_length()
         if len(self._reads) >= MAX_PENDING_READS:
-            reason = CloseReason(CloseCause.PROTOCOL, "more RDMA Reads outstanding than agreed")
-            self._refuse(Syndrome.INVALID_REQUEST, reason)
-            return False
-        region: Region | None = None
-        position = 0
-        if length:
-            try:
-                region, position = self._regions.find(token, address, length, Access.REMOTE_READ)
-            except AccessRefused as error:
-                self._refuse(Syndrome.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, f"RDMA Read: {error}"))
-                return False
+            return self._refuse(Syndrome.INVALID_REQUEST, "more RDMA Reads outstanding than agreed")
+        try:
+            region, position = self._named(address, token, length, Access.REMOTE_READ)
+        except AccessRefused as error:
+            return self._refuse(Syndrome.REMOTE_ACCESS, f"RDMA Read: {error}")
         self._msn += 1
         self._reads.append(_ReadAnswer(region, position, length, self._expected, self._msn))
-        self._expected += max(1, -(-length // self.mtu))
+        self._expected += packets(length, self.mtu)
         return True
 
     def _repeat_read(self, number: int, packet: memoryview, end: int) -> None:
         """Carry out a duplicate RDMA Read again if it is still allowed, else drop it. [IBTA 9.7.5.1.4]"""
         address, token, length = RETH.unpack(packet, 12)
-        if end != 28 or number + max(1, -(-length // self.mtu)) > self._expected:
+        after = number + packets(length, self.mtu)
+        if end != 28 or after > self._expected:
             return
-        region: Region | None = None
-        position = 0
-        if length:
-            try:
-                region, position = self._regions.find(token, address, length, Access.REMOTE_READ)
-            except AccessRefused:
-                return
+        try:
+            region, position = self._named(address, token, length, Access.REMOTE_READ)
+        except AccessRefused:
+            return
         # Responses that are still queued for the same packets need not be sent twice.
-        after = number + max(1, -(-length // self.mtu))
-        kept = [a for a in self._reads if a.psn < number or a.psn + max(1, -(-a.left // self.mtu)) > after]
+        kept = [a for a in self._reads if a.psn < number or a.psn + packets(a.left, self.mtu) > after]
         if len(kept) < MAX_PENDING_READS:
             self._reads = deque([*kept, _ReadAnswer(region, position, length, number, self._msn)])
 
     # -- out -----------------------------------------------------------------------------------------------------
-
-    @property
-    def pending(self) -> bool:
-        """Whether anything waits for ``transmit``."""
-        return bool(self._reads) or self._acknowledge or self._nak is not None
 
     def transmit(self, path: Path, budget: int) -> int:
         """Send read responses, at most ``budget`` packets, then the acknowledgement. Return the rest of the budget."""
@@ -418,10 +391,8 @@ class Responder:
         if answer.region is not None:
             if not answer.region.valid:
                 self._reads.clear()
-                reason = CloseReason(CloseCause.REMOTE_ACCESS, "RDMA Read: invalidated under way")
                 self._expected = answer.psn
-                self._refuse(Syndrome.REMOTE_ACCESS, reason)
-                return False
+                return self._refuse(Syndrome.REMOTE_ACCESS, "RDMA Read: invalidated under way")
             segments = (answer.region.memory[answer.position : answer.position + size],)
         last = size == answer.left
         extension = b""
@@ -446,13 +417,12 @@ class Responder:
     def flush(self) -> None:
         """Complete all receives as flushed."""
         # The queue pair refers to this object. Breaking the circle frees both without the garbage collector.
-        self._fail = _ignore
+        self._fail = ignore
         self._reads.clear()
         self._acknowledge = False
         self._nak = None
         self._region = None
         self._early.clear()
         self.deadline = None
-        for _, context in self.receives:
-            self._completions.append(Completion(Operation.RECEIVE, Status.FLUSHED, context))
+        self._completions += (Completion(Operation.RECEIVE, Status.FLUSHED, context) for _, context in self.receives)
         self.receives.clear()

@@ -6,6 +6,8 @@ InfiniBand leaves round-trip estimation to the implementer (IBTA 9.7.6.1.3 gives
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 MAX_WINDOW = 256
 """Most packets in flight: 1 MiB with the largest packets. A new connection has fewer, until as many as it has arrive
 without a loss."""
@@ -27,23 +29,22 @@ CNP_INTERVAL = 0.001
 class Window:
     """The send window of one connection: ``size`` packets may be unacknowledged."""
 
-    __slots__ = ("_cut_until", "_threshold", "limit", "size")
+    __slots__ = ("_cut_until", "_grown", "_threshold", "limit", "size")
 
     def __init__(self, limit: int = MAX_WINDOW) -> None:
         self.limit = limit
         self.size = min(FIRST_WINDOW, limit)
         self._threshold = float(limit)
         self._cut_until = 0.0
+        self._grown = 0.0
+        """The fraction of a packet by which ``size`` may grow further."""
 
-    def acknowledged(self, packets: int, carry: list[float]) -> None:
-        """Grow the window after ``packets`` more were acknowledged. ``carry[0]`` keeps the fraction between calls."""
+    def acknowledged(self, packets: int) -> None:
+        """Grow the window after ``packets`` more were acknowledged."""
         if self.size >= self.limit:
             return
-        carry[0] += packets if self.size < self._threshold else packets / self.size
-        whole = int(carry[0])
-        if whole:
-            carry[0] -= whole
-            self.size = min(self.limit, self.size + whole)
+        whole, self._grown = divmod(self._grown + (packets if self.size < self._threshold else packets / self.size), 1)
+        self.size = min(self.limit, self.size + int(whole))
 
     def cut(self, now: float, round_trip: float) -> None:
         """Halve the window after a loss or a congestion notification, at most once per round trip."""
@@ -53,36 +54,30 @@ class Window:
         self._threshold = self.size = max(MIN_WINDOW, self.size // 2)
 
 
+@dataclass(slots=True)
 class RetryTimer:
     """The retransmission time-out of one connection, with its estimator and the counters of failed attempts."""
 
-    __slots__ = ("_backoff", "_smoothed", "_variation", "naks", "retries")
-
-    def __init__(self) -> None:
-        self._smoothed = 0.0
-        self._variation = 0.0
-        self._backoff = 1
-        self.retries = 0
-        self.naks = 0
-
-    @property
-    def round_trip(self) -> float:
-        """The smoothed round-trip time in seconds; 0 while unknown."""
-        return self._smoothed
+    round_trip: float = 0.0
+    """The smoothed round-trip time in seconds; 0 while unknown."""
+    _variation: float = 0.0
+    _backoff: int = 1
+    retries: int = 0
+    naks: int = 0
 
     @property
     def timeout(self) -> float:
         """The retransmission time-out in seconds."""
-        base = self._smoothed + 4 * self._variation if self._smoothed else FIRST_TIMEOUT
+        base = self.round_trip + 4 * self._variation if self.round_trip else FIRST_TIMEOUT
         return min(MAX_TIMEOUT, max(MIN_TIMEOUT, base) * self._backoff)
 
     def measured(self, sample: float) -> None:
         """Note the round-trip time of a packet that was sent only once. [RFC 6298 section 2 and Karn's rule]"""
-        if self._smoothed:
-            self._variation += (abs(sample - self._smoothed) - self._variation) / 4
-            self._smoothed += (sample - self._smoothed) / 8
+        if self.round_trip:
+            self._variation += (abs(sample - self.round_trip) - self._variation) / 4
+            self.round_trip += (sample - self.round_trip) / 8
         else:
-            self._smoothed = max(sample, 1e-6)
+            self.round_trip = max(sample, 1e-6)
             self._variation = sample / 2
 
     def progress(self) -> None:

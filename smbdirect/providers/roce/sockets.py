@@ -26,8 +26,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from smbdirect.errors import ProviderError
 from smbdirect.providers.roce import icrc
-from smbdirect.providers.roce.arrival import MIN_PACKET, Run, is_intact, runs
-from smbdirect.providers.roce.raw import SLOTS, Slots
+from smbdirect.providers.roce.arrival import MIN_PACKET, SLOTS, Run, Slots, is_intact, runs
 
 _IP_PKTINFO = 8
 _IP_MTU_DISCOVER = 10
@@ -59,23 +58,18 @@ class Arrivals(Protocol):
 
     def on_packet(self, route: Route, packet: memoryview, marked: bool) -> None:
         """Process a packet, from BTH to ICRC. ``marked`` says whether its IP header has the congestion mark."""
-        ...
 
     def on_run(self, route: Route, run: Run, marked: bool) -> None:
         """Process several packets."""
-        ...
 
     def on_damaged(self, port: Port, packet: memoryview, source: bytes) -> None:
         """Count a packet of at least ``MIN_PACKET`` bytes whose ICRC is wrong."""
-        ...
 
     def on_pause(self) -> None:
         """Answer: all that has arrived, or enough for one turn, was handed over."""
-        ...
 
     def on_unblocked(self) -> None:
         """Send what waits: a socket accepts packets again."""
-        ...
 
 
 class Route(NamedTuple):

@@ -43,7 +43,6 @@ EVENT_QP_FATAL, EVENT_QP_REQUEST_ERROR, EVENT_QP_ACCESS_ERROR = 1, 2, 3
 EVENT_DEVICE_FATAL, EVENT_PORT_ACTIVE, EVENT_PORT_ERROR = 8, 9, 10
 
 NODE_RNIC = 4
-TRANSPORT_IWARP = 1
 
 SEND_WR = struct.Struct("=QQQiiIIQI")
 """wr_id, next, sg_list, num_sge, opcode, send_flags, invalidate_rkey, rdma.remote_addr, rdma.rkey."""
@@ -63,75 +62,45 @@ CONTEXT_ASYNC_FD = 8 + 32 * 8 + 4
 OPS_POLL_CQ, OPS_REQ_NOTIFY_CQ, OPS_POST_SEND, OPS_POST_RECV = (8 + 8 * i for i in (11, 12, 25, 26))
 
 
+def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
+    """Return the declaration of consecutive fields of one type."""
+    return [(name, kind) for name in names.split()]
+
+
 class QpCap(Structure):
-    _fields_ = [
-        ("max_send_wr", c_uint32),
-        ("max_recv_wr", c_uint32),
-        ("max_send_sge", c_uint32),
-        ("max_recv_sge", c_uint32),
-        ("max_inline_data", c_uint32),
-    ]
+    _fields_ = _fields(c_uint32, "max_send_wr max_recv_wr max_send_sge max_recv_sge max_inline_data")
 
 
 class QpInitAttr(Structure):
     _fields_ = [
-        ("qp_context", c_void_p),
-        ("send_cq", c_void_p),
-        ("recv_cq", c_void_p),
-        ("srq", c_void_p),
+        *_fields(c_void_p, "qp_context send_cq recv_cq srq"),
         ("cap", QpCap),
-        ("qp_type", c_int),
-        ("sq_sig_all", c_int),
+        *_fields(c_int, "qp_type sq_sig_all"),
     ]
 
 
 class ConnParam(Structure):
     _fields_ = [
         ("private_data", c_void_p),
-        ("private_data_len", c_ubyte),
-        ("responder_resources", c_ubyte),
-        ("initiator_depth", c_ubyte),
-        ("flow_control", c_ubyte),
-        ("retry_count", c_ubyte),
-        ("rnr_retry_count", c_ubyte),
-        ("srq", c_ubyte),
+        *_fields(c_ubyte, "private_data_len responder_resources initiator_depth"),
+        *_fields(c_ubyte, "flow_control retry_count rnr_retry_count srq"),
         ("qp_num", c_uint32),
     ]
 
 
 class CmEvent(Structure):
-    _fields_ = [
-        ("id", c_void_p),
-        ("listen_id", c_void_p),
-        ("event", c_int),
-        ("status", c_int),
-        ("conn", ConnParam),
-    ]
+    _fields_ = [*_fields(c_void_p, "id listen_id"), *_fields(c_int, "event status"), ("conn", ConnParam)]
 
 
 class DeviceAttr(Structure):
     _fields_ = [
         ("fw_ver", c_char * 64),
-        ("node_guid", c_uint64),
-        ("sys_image_guid", c_uint64),
-        ("max_mr_size", c_uint64),
-        ("page_size_cap", c_uint64),
-        ("vendor_id", c_uint32),
-        ("vendor_part_id", c_uint32),
-        ("hw_ver", c_uint32),
-        ("max_qp", c_int),
-        ("max_qp_wr", c_int),
+        *_fields(c_uint64, "node_guid sys_image_guid max_mr_size page_size_cap"),
+        *_fields(c_uint32, "vendor_id vendor_part_id hw_ver"),
+        *_fields(c_int, "max_qp max_qp_wr"),
         ("device_cap_flags", c_uint32),
-        ("max_sge", c_int),
-        ("max_sge_rd", c_int),
-        ("max_cq", c_int),
-        ("max_cqe", c_int),
-        ("max_mr", c_int),
-        ("max_pd", c_int),
-        ("max_qp_rd_atom", c_int),
-        ("max_ee_rd_atom", c_int),
-        ("max_res_rd_atom", c_int),
-        ("max_qp_init_rd_atom", c_int),
+        *_fields(c_int, "max_sge max_sge_rd max_cq max_cqe max_mr max_pd"),
+        *_fields(c_int, "max_qp_rd_atom max_ee_rd_atom max_res_rd_atom max_qp_init_rd_atom"),
         ("rest", c_char * 256),
     ]
 
@@ -230,15 +199,20 @@ def oserror(what: str) -> OSError:
     return OSError(number, f"{what}: {os.strerror(number)}")
 
 
-def pack_sockaddr(host: str, port: int) -> bytes:
-    """Return a ``sockaddr_in`` or ``sockaddr_in6``. An IPv6 scope may follow '%'."""
+def memory_of(data: bytes) -> ctypes.Array[c_char]:
+    """Return memory with a copy of ``data``, of at least one byte, so that it has an address."""
+    return ctypes.create_string_buffer(data, max(1, len(data)))
+
+
+def pack_sockaddr(host: str, port: int) -> ctypes.Array[c_char]:
+    """Return a ``sockaddr_in`` or ``sockaddr_in6`` in memory. An IPv6 scope may follow '%'."""
     info = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     family, address = info[0], info[4]
     if family == socket.AF_INET6:
         flow, scope = int(address[2]), int(address[3])  # type: ignore[misc]
         raw = socket.inet_pton(family, str(address[0]).split("%", 1)[0])
-        return struct.pack("=HHI16sI", family, socket.htons(port), flow, raw, scope)
-    return struct.pack("=HH4s8x", family, socket.htons(port), socket.inet_aton(str(address[0])))
+        return memory_of(struct.pack("=HHI16sI", family, socket.htons(port), flow, raw, scope))
+    return memory_of(struct.pack("=HH4s8x", family, socket.htons(port), socket.inet_aton(str(address[0]))))
 
 
 def unpack_sockaddr(address: int) -> tuple[str, int]:

@@ -18,25 +18,10 @@ INLINE = 128
 MAX_TRANSFER = 1 << 30
 SIW_VENDOR = 0x626D74
 """The vendor_id that Linux's siw reports."""
-_MAPPED_DOORBELLS = frozenset(
-    {
-        "be2net",
-        "bnxt_en",
-        "bnxt_re",
-        "erdma",
-        "hns3",
-        "hns_roce_hw_v2",
-        "i40e",
-        "ib_mthca",
-        "ice",
-        "irdma",
-        "mana",
-        "mlx4_core",
-        "mlx5_core",
-        "qede",
-        "vmw_pvrdma",
-    }
-)
+_MAPPED_DOORBELLS = frozenset((
+    "be2net", "bnxt_en", "bnxt_re", "erdma", "hns3", "hns_roce_hw_v2", "i40e", "ib_mthca", "ice", "irdma", "mana",
+    "mlx4_core", "mlx5_core", "qede", "vmw_pvrdma",
+))  # fmt: skip
 """Kernel drivers of devices whose library posts work and requests events through mapped memory only (rdma-core 44).
 
 The libraries of rxe, siw, hfi1 and qib use write(2). That of cxgb4 may do so when it runs out of doorbells.
@@ -159,8 +144,6 @@ class Device:
             max_send_queue=max(16, min(SEND_QUEUE, attributes.max_qp_wr)),
             max_receive_queue=max(16, min(RECEIVE_QUEUE, attributes.max_qp_wr)),
             max_outstanding_reads=self.max_initiator_depth,
-            remote_invalidation=True,
-            receives_before_accept=True,
             requires_registration=True,
             # A plain user-space region cannot be invalidated: that needs memory windows, which siw does not have.
             regions_invalidatable=False,

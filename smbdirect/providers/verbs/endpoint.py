@@ -15,18 +15,18 @@ from smbdirect.errors import ProviderError
 from smbdirect.life import Life, change
 from smbdirect.providers.base import (
     Access,
+    BaseEndpoint,
     CloseCause,
     CloseReason,
     Completion,
-    OnCompletions,
     Operation,
-    ProtectionDomain,
     Read,
     RemoteSegment,
     Send,
     Status,
     WorkRequest,
     Write,
+    ignore,
 )
 from smbdirect.providers.verbs import abi
 from smbdirect.providers.verbs.device import Device
@@ -53,14 +53,6 @@ _CAUSE = {
     Status.RECEIVE_NOT_READY: CloseCause.NO_RECEIVE,
     Status.LENGTH: CloseCause.PROTOCOL,
 }
-
-
-def _ignore_completions(_: Sequence[Completion]) -> None:
-    """Do nothing: nothing is posted, so nothing completes, before the owner sets its callback."""
-
-
-def _ignore_close(_: CloseReason) -> None:
-    """Do nothing, until the owner sets its callback."""
 
 
 class _Posted(NamedTuple):
@@ -90,19 +82,15 @@ class _Chain:
         self.lists_at = ctypes.addressof(self.lists)
 
 
-class VerbsEndpoint:
+class VerbsEndpoint(BaseEndpoint):
     """One connection on a kernel RDMA device. Implements ``base.Endpoint``."""
 
     def __init__(self, device: Device, domain: Domain, cm_id: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.capabilities = device.capabilities
+        local, peer = abi.unpack_sockaddr(cm_id + abi.CM_ID_SOURCE), abi.unpack_sockaddr(cm_id + abi.CM_ID_DESTINATION)
+        super().__init__(device.capabilities, local, peer)
         self.counters: dict[str, int] = Counter()
-        self.on_completions: OnCompletions = _ignore_completions
-        self.on_closed: Callable[[CloseReason], None] = _ignore_close
-        self.private_data = b""
-        self.local_address = abi.unpack_sockaddr(cm_id + abi.CM_ID_SOURCE)
-        self.peer_address = abi.unpack_sockaddr(cm_id + abi.CM_ID_DESTINATION)
-        self.on_released: Callable[[VerbsEndpoint], None] = lambda _: None
-        self.domain: ProtectionDomain | None = domain
+        self.on_released: Callable[[VerbsEndpoint], None] = ignore
+        self.domain = domain
         self._device = device
         self._domain = domain
         self._verbs = device.libraries.verbs
@@ -112,8 +100,6 @@ class VerbsEndpoint:
         self.life = Life.OPEN
         """Closing while sends that were posted before ``disconnect`` are outstanding; dead while the queue pair flushes
         in its error state; ended when all resources of the device were released."""
-        self._reason: CloseReason | None = None
-        """Why the connection ended. Invariant: set if and only if ``life`` is dead or ended."""
         self._flush_timer: asyncio.TimerHandle | None = None
         self._regions: set[Registration] = set()
         # Invariant: _sends and _receives contain what was posted and not reported yet, by number, in posting order.
@@ -172,10 +158,6 @@ class VerbsEndpoint:
 
     # ------------------------------------------------------------------ registration
 
-    def is_stalled(self) -> bool:
-        """See ``base.Endpoint.is_stalled``. False, since the device ends the connection after its retries."""
-        return False
-
     def register(self, memory: memoryview, access: Access) -> Registration:
         if self.life is Life.ENDED:
             raise ProviderError("the endpoint is closed")
@@ -218,13 +200,13 @@ class VerbsEndpoint:
         if self.life is Life.ENDED:
             raise ProviderError("the endpoint is closed")
         if self.life is Life.DEAD:
-            self._late += [Completion(_operation(request), Status.FLUSHED, request.context) for request in requests]
+            self._late += [Completion(request.operation, Status.FLUSHED, request.context) for request in requests]
             return
         limits = self.capabilities
         if len(self._sends) + len(requests) > limits.max_send_queue:
             raise ProviderError("send queue is full")
         for request in requests:
-            self._check(request)
+            limits.check(request, sum(memoryview(segment).nbytes for segment in request.segments))
         chain = _Chain(len(requests), limits.max_send_sge) if self._handed else self._chain
         posted: list[tuple[int, _Posted]] = []
         try:
@@ -287,21 +269,6 @@ class VerbsEndpoint:
         self._fail(CloseReason(CloseCause.DEVICE, what))
         self._loop.call_soon(self._drain)
 
-    def _check(self, request: WorkRequest) -> None:
-        limits = self.capabilities
-        length = sum(memoryview(segment).nbytes for segment in request.segments)
-        most = limits.max_read_sge if isinstance(request, Read) else limits.max_send_sge
-        if len(request.segments) > most:
-            raise ProviderError(f"{len(request.segments)} segments, at most {most}")
-        if isinstance(request, Send):
-            if length > limits.max_message:
-                raise ProviderError(f"message of {length} bytes, at most {limits.max_message}")
-            return
-        if length != request.remote.length:
-            raise ProviderError(f"{length} local bytes for {request.remote.length} remote ones")
-        if length > limits.max_transfer:
-            raise ProviderError(f"transfer of {length} bytes, at most {limits.max_transfer}")
-
     def _standing_key(self, view: memoryview) -> tuple[int, int]:
         """Return address and lkey of writable memory. Register it for the lifetime of this endpoint if it is not
         registered."""
@@ -354,7 +321,7 @@ class VerbsEndpoint:
         signalled = request.signalled
         # The last request of a chain always reports its completion, which also retires the unsignalled ones before it.
         announced = signalled or last
-        operation = _operation(request)
+        operation = request.operation
         entry = _Posted(operation, request.context, signalled, announced, staging, tuple(temporary), request.segments)
         if len(sges) > self.capabilities.max_send_sge:
             self._retire(entry)
@@ -526,7 +493,7 @@ class VerbsEndpoint:
         if self.life >= Life.DEAD:
             return
         self.life = change(self.life, Life.DEAD)
-        self._reason = reason
+        self.close_reason = reason
         if self._cm_id is not None:
             # Moves the queue pair to its error state, which flushes everything. Fails harmlessly before establishment.
             self._cm.rdma_disconnect(self._cm_id)
@@ -545,7 +512,7 @@ class VerbsEndpoint:
         if self.life is Life.ENDED:
             return
         self.life = change(self.life, Life.ENDED)
-        assert self._reason is not None
+        assert self.close_reason is not None
         if self._flush_timer is not None:
             self._flush_timer.cancel()
         self._loop.remove_reader(self._fd)
@@ -567,7 +534,7 @@ class VerbsEndpoint:
         if flushed:
             self.on_completions(flushed)
         self.on_released(self)
-        self.on_closed(self._reason)
+        self.on_closed(self.close_reason)
 
 
 _BYTES = {
@@ -575,9 +542,3 @@ _BYTES = {
     Operation.WRITE: "bytes_rdma_write",
     Operation.READ: "bytes_rdma_read",
 }
-
-
-def _operation(request: WorkRequest) -> Operation:
-    if isinstance(request, Send):
-        return Operation.SEND
-    return Operation.WRITE if isinstance(request, Write) else Operation.READ

@@ -35,11 +35,9 @@ class Member(Protocol):
 
     def lost(self, reason: CloseReason) -> None:
         """Handle the loss of the port, the device or the queue pair."""
-        ...
 
     def restored(self) -> None:
         """Handle the return of the port's link."""
-        ...
 
 
 class DeviceEvents:

@@ -42,18 +42,8 @@ class Registration:
     """One memory region of the device. Implements ``base.MemoryRegion``. ``memory`` keeps the memory alive."""
 
     __slots__ = (
-        "__weakref__",
-        "_domain",
-        "_handle",
-        "address",
-        "end",
-        "length",
-        "lkey",
-        "memory",
-        "on_gone",
-        "token",
-        "valid",
-    )
+        "__weakref__", "_domain", "_handle", "address", "end", "length", "lkey", "memory", "on_gone", "token", "valid",
+    )  # fmt: skip
 
     def __init__(self, domain: Domain, memory: memoryview, access: int) -> None:
         if not len(memory):
@@ -87,7 +77,6 @@ class Registration:
                 raise ProviderError(str(abi.oserror("ibv_dereg_mr")))
 
     def deregister(self) -> None:
-        """See ``base.MemoryRegion``."""
         self.invalidate()
         self.memory = memoryview(b"")
         on_gone, self.on_gone = self.on_gone, None
@@ -113,11 +102,9 @@ class Domain:
         self._free_slots: list[StagingSlot] = []
 
     def add_user(self, user: DomainUser) -> None:
-        """See ``base.ProtectionDomain``."""
         self._users.add(user)
 
     def register(self, memory: memoryview, access: Access) -> Registration:
-        """See ``base.ProtectionDomain``."""
         rights = abi.ACCESS_LOCAL_WRITE if access & (Access.LOCAL_WRITE | Access.REMOTE_WRITE) else 0
         if access & Access.REMOTE_READ:
             rights |= abi.ACCESS_REMOTE_READ

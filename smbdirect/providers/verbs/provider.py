@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from smbdirect.errors import ConnectionLost, ProviderError
-from smbdirect.providers.base import Capabilities, CloseCause, CloseReason, Endpoint, Provider, ignore_change
+from smbdirect.providers.base import Capabilities, CloseCause, CloseReason, Endpoint, Prepare, Provider, ignore
 from smbdirect.providers.verbs import abi, device
 from smbdirect.providers.verbs.device import Device
 from smbdirect.providers.verbs.endpoint import VerbsEndpoint
@@ -212,7 +212,7 @@ class VerbsConnectionRequest:
         if connection.gone:
             raise ConnectionLost("closed")
         opened = connection.device
-        buffer = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
+        buffer = abi.memory_of(private_data)
         responder, initiator = self._responder_resources, self._initiator_depth
         if opened.iwarp:
             # Linux 6.12: iw_cm reports the peer's two values in the opposite order to ib_cm, and NIC drivers reduce
@@ -242,7 +242,7 @@ class VerbsConnectionRequest:
         connection = self._connection
         if connection.gone:
             return
-        buffer = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
+        buffer = abi.memory_of(private_data)
         connection.cm.libraries.cm.rdma_reject(connection.cm_id, ctypes.addressof(buffer), len(private_data))
         if connection.endpoint is not None:
             connection.endpoint.abort()
@@ -256,7 +256,7 @@ class VerbsListener:
 
     def __init__(self, cm: _Cm, cm_id: int, host: str, on_request: Callable[[VerbsConnectionRequest], None]) -> None:
         self.down = ""
-        self.on_change: Callable[[], None] = ignore_change
+        self.on_change: Callable[[], None] = ignore
         self.queue_pair = 0
         self.port = abi.byte_at(cm_id + abi.CM_ID_PORT)
         bound = abi.pointer_at(cm_id + abi.CM_ID_VERBS) != 0
@@ -319,12 +319,9 @@ class VerbsProvider(Provider):
             max_read_sge=1,
             max_transfer=device.MAX_TRANSFER,
             max_message=device.MAX_TRANSFER,
-            max_inline=0,
             max_send_queue=16,
             max_receive_queue=16,
             max_outstanding_reads=1,
-            remote_invalidation=True,
-            receives_before_accept=True,
             requires_registration=True,
             regions_invalidatable=False,
         )
@@ -345,8 +342,7 @@ class VerbsProvider(Provider):
         cm = self._cm()
         cm_id = cm.create_id()
         address = abi.pack_sockaddr(host, port)
-        buffer = ctypes.create_string_buffer(address, len(address))
-        if cm.libraries.cm.rdma_bind_addr(cm_id, ctypes.addressof(buffer)):
+        if cm.libraries.cm.rdma_bind_addr(cm_id, ctypes.addressof(address)):
             error = abi.oserror(f"rdma_bind_addr {host or '*'}:{port}")
         elif cm.libraries.cm.rdma_listen(cm_id, BACKLOG):
             error = abi.oserror(f"rdma_listen {host or '*'}:{port}")
@@ -358,21 +354,15 @@ class VerbsProvider(Provider):
         raise error
 
     async def connect(
-        self,
-        host: str,
-        port: int,
-        prepare: Callable[[Endpoint], None],
-        private_data: bytes = b"",
-        timeout: float = 5.0,
+        self, host: str, port: int, prepare: Prepare, private_data: bytes = b"", timeout: float = 5.0
     ) -> VerbsEndpoint:
         """See ``base.Provider``. Raise ``ConnectionLost`` or ``OSError`` if that fails."""
         cm = self._cm()
         connection = _Connection(cm, cm.create_id())
         address = abi.pack_sockaddr(host, port)
-        buffer = ctypes.create_string_buffer(address, len(address))
         library = cm.libraries.cm
         try:
-            if library.rdma_resolve_addr(connection.cm_id, None, ctypes.addressof(buffer), RESOLVE_MILLISECONDS):
+            if library.rdma_resolve_addr(connection.cm_id, None, ctypes.addressof(address), RESOLVE_MILLISECONDS):
                 raise abi.oserror(f"rdma_resolve_addr {host}")
             await connection.wait(timeout)
             if library.rdma_resolve_route(connection.cm_id, RESOLVE_MILLISECONDS):
@@ -382,7 +372,7 @@ class VerbsProvider(Provider):
             prepare(endpoint)
             opened = connection.device
             assert opened is not None
-            data = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
+            data = abi.memory_of(private_data)
             parameters = abi.ConnParam(
                 private_data=ctypes.addressof(data) if private_data else None,
                 private_data_len=len(private_data),

@@ -28,19 +28,10 @@ log = logging.getLogger(__name__)
 
 NAME = "verbs"
 """Name of the thread. The code that sets the privileges of threads recognizes it by this name."""
-_ANYWHERE = frozenset(
-    {
-        "ibv_get_device_name",
-        "ibv_get_cq_event",
-        "ibv_ack_cq_events",
-        "ibv_get_async_event",
-        "ibv_ack_async_event",
-        "ibv_event_type_str",
-        "ibv_wc_status_str",
-        "rdma_ack_cm_event",
-        "rdma_get_src_port",
-    }
-)
+_ANYWHERE = frozenset((
+    "ibv_get_device_name", "ibv_get_cq_event", "ibv_ack_cq_events", "ibv_get_async_event", "ibv_ack_async_event",
+    "ibv_event_type_str", "ibv_wc_status_str", "rdma_ack_cm_event", "rdma_get_src_port",
+))  # fmt: skip
 """Functions that do not write, so any thread may call them. ``rdma_get_cm_event`` is not among them: it uses write(2),
 and opens devices."""
 

@@ -21,6 +21,7 @@ from smb3server.backends.local.impersonate import ActAs, LookAs
 from smb3server.backends.local.metadata import unpack
 from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
+from smb3server.wire.upcase import upcase
 from tests.lab.stores import descriptors, every_entry, exists, get, listing, mkdir, opened, put, read
 
 Local = tuple[LocalBackend, Path]
@@ -554,7 +555,7 @@ def test_a_large_directory_is_folded_at_once() -> None:
     plain = [f"Some File {number}.txt" for number in range(10)]
     odd = ["Ünder", "trailing ", "trailing.", "a:b", "tab\t", "\udc80", "日本", "ß", "e\u0301"]
     for batch in ([], plain, odd, [*plain, *odd], ["x "], ["."], ["x .y"]):
-        assert names.fold_all(batch) == [names.upcase(names.to_wire(name)) for name in batch]
+        assert names.fold_all(batch) == [upcase(names.to_wire(name)) for name in batch]
 
 
 def test_short_names_are_found_while_the_directory_changes(local: Local) -> None:

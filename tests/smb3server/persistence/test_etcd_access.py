@@ -45,7 +45,7 @@ def run(secured: SecuredEtcd, body: Callable[[Store], Awaitable[None]], access: 
 
 
 def expire(secured: SecuredEtcd) -> None:
-    """All tokens: a member that starts anew knows none."""
+    """All tokens: a member that starts again knows none."""
     secured.kill(0)
     secured.start(0)
 
@@ -105,7 +105,7 @@ def test_watches_outlive_tokens(secured: SecuredEtcd, monkeypatch: pytest.Monkey
 
         watching = asyncio.ensure_future(watch())
         for number in range(1, 3):
-            # Longer than a watch waits for news before it connects anew, with whatever token it has then.
+            # Longer than a watch waits for news before it connects again, with whatever token it has then.
             await asyncio.sleep(etcd.WATCH_SILENCE + EXPIRED)
             secured.ask_put(f"{PREFIX}t/{number}", b"%d" % number)
             async with asyncio.timeout(10):

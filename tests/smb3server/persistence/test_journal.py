@@ -31,7 +31,7 @@ class Unreachable:
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_what_a_service_left_behind_harms_no_later_one(monkeypatch: pytest.MonkeyPatch, ended: bool) -> None:
-    """A record that could not be removed is no reason to stop serving once the service has been taken over anew."""
+    """A record that could not be removed is no reason to stop serving once the service has been taken over again."""
     monkeypatch.setattr(persistence, "RETRY_DELAY", 0.01)
 
     async def body() -> None:

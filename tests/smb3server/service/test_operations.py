@@ -228,10 +228,10 @@ def test_the_symlinks_option_can_be_set(tmp_path: Path) -> None:
 
 
 def test_documents_for_operators_name_no_source_for_settings() -> None:
-    """Keys stand in configuration.md, each once in its table. The architecture is for developers."""
+    """Keys stand in configuration.md, each once in its table. Where to put a change is for developers."""
     for path in (ROOT / "docs").glob("*.md"):
         text = path.read_text()
-        if path.name == "architecture.md":
+        if path.name == "where-to-put.md":
             continue
         assert "smb3server/settings/server.py" not in text, path
         assert "smb3server/config/reader.py" not in text, path

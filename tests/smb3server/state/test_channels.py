@@ -16,7 +16,7 @@ from smb3server.state.break_notifications import BreakNotifications
 from smb3server.state.objects import CHANNEL_SILENCE, Connection
 from smb3server.state.opens import OpenTable
 from smb3server.wire.oplock_break import OplockLevel
-from smbdirect.core.constants import KEEPALIVE_INTERVAL, KEEPALIVE_RESPONSE_TIMEOUT
+from smbdirect.core.settings import Settings
 from smbdirect.providers.make import make_provider
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tools.support import own_user
@@ -26,7 +26,7 @@ def _silence(connection: Connection) -> float:
     """Seconds that the transport gives its peer."""
     transport = connection.transport
     if isinstance(transport, SmbDirectTransport):
-        return transport.connection.keepalive_interval + KEEPALIVE_RESPONSE_TIMEOUT
+        return transport.connection.keepalive_interval + Settings().keepalive_response_timeout
     assert isinstance(transport, TcpTransport)
     if transport._socket.fileno() < 0:
         return 0.0  # closed, and about to be forgotten
@@ -72,7 +72,7 @@ def test_lone_connections_have_patience_and_channels_do_not(tmp_path: Path) -> N
         await BoundSession.bind(session, second, "u", "pw")
         assert silences() == {False: CHANNEL_SILENCE, True: CHANNEL_SILENCE}
         await first.close()
-        await settled({True: KEEPALIVE_INTERVAL + KEEPALIVE_RESPONSE_TIMEOUT})
+        await settled({True: Settings().keepalive_interval + Settings().keepalive_response_timeout})
         await second.close()
 
     asyncio.run(main())

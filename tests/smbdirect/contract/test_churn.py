@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from smbdirect.providers.base import Access, Provider, RemoteSegment, Send, Write
-from smbdirect.providers.loopback import LoopbackRegion
 from smbdirect.providers.memory import Region
 from smbdirect.providers.verbs.memory import Domain, Registration
 from tests.lab.providers import Entry, connect
@@ -38,7 +37,7 @@ def resident() -> int:
 
 def regions() -> int:
     """Regions, protection domains and registrations of a device among them."""
-    return sum(isinstance(item, Region | LoopbackRegion | Registration | Domain) for item in gc.get_objects())
+    return sum(isinstance(item, Region | Registration | Domain) for item in gc.get_objects())
 
 
 async def one(provider: Provider, host: str, index: int) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smbdirect.core.connection import Keepalive, Role
-from smbdirect.core.events import MessageReceived
-from smbdirect.core.messages import DATA_TRANSFER
+from smbdirect.core.messages import DATA_TRANSFER, MessageReceived
 from smbdirect.core.settings import Settings
 from smbdirect.errors import TimerExpired
 from tests.lab.cores import START, Subject, client, data, server

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smbdirect.core.connection import Role
-from smbdirect.core.events import MessageReceived
-from smbdirect.core.messages import DATA_TRANSFER, DataTransfer
+from smbdirect.core.messages import DATA_TRANSFER, DataTransfer, MessageReceived
 from smbdirect.errors import ProtocolError
 from tests.lab.cores import Subject, acceptor, client, initiator, server
 

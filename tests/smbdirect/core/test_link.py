@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smbdirect.core.connection import Role
-from smbdirect.core.events import OutgoingSend
+from smbdirect.core.messages import OutgoingSend
 from smbdirect.core.settings import Settings
 from smbdirect.errors import TimerExpired
 from tests.lab.link import Link, Peer

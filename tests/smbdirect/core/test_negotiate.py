@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from smbdirect.core.connection import Keepalive, Role
-from smbdirect.core.events import Established, NegotiationFailed
-from smbdirect.core.messages import NEGOTIATE_REQUEST, NEGOTIATE_RESPONSE, NegotiateRequest, NegotiateResponse
+from smbdirect.core.messages import (
+    NEGOTIATE_REQUEST,
+    NEGOTIATE_RESPONSE,
+    Established,
+    NegotiateRequest,
+    NegotiateResponse,
+    NegotiationFailed,
+)
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ProtocolError, SmbDirectError, TimerExpired
 from tests.lab.cores import START, Subject, acceptor, client, data, initiator, request, response, server

@@ -14,10 +14,9 @@ from smbdirect.providers.base import Access, CloseCause
 from smbdirect.providers.iwarp import ddp, mpa
 from smbdirect.providers.iwarp.ddp import TaggedHeader
 from smbdirect.providers.iwarp.mpa import FRAME_HEADER
-from smbdirect.providers.iwarp.operations import Operations
-from smbdirect.providers.iwarp.placement import PendingRead, RingPool
+from smbdirect.providers.iwarp.operations import Operations, PendingRead
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
-from smbdirect.providers.iwarp.receiver import Receiver
+from smbdirect.providers.iwarp.receiver import Receiver, RingPool
 from smbdirect.providers.memory import Region, RegionTable
 from tests.lab.fpdu import Fpdu, encode_fpdu, iter_fpdus
 

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from smbdirect.providers.base import Access, Operation
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import TaggedHeader, UntaggedHeader
-from smbdirect.providers.iwarp.operations import Operations
-from smbdirect.providers.iwarp.placement import PendingRead, RingPool
+from smbdirect.providers.iwarp.operations import Operations, PendingRead
 from smbdirect.providers.iwarp.rdmap import Fault, Opcode, TerminateError
-from smbdirect.providers.iwarp.receiver import Receiver
+from smbdirect.providers.iwarp.receiver import Receiver, RingPool
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
 from smbdirect.providers.memory import Region, RegionTable
 from tests.lab.fpdu import encode_fpdu

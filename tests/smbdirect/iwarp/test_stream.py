@@ -14,8 +14,7 @@ from smbdirect.providers.base import Access, Completion, Operation, Status
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader
 from smbdirect.providers.iwarp.mpa import Rtr, ulpdu_for_segment
-from smbdirect.providers.iwarp.operations import Operations
-from smbdirect.providers.iwarp.placement import PendingRead, RingPool
+from smbdirect.providers.iwarp.operations import Operations, PendingRead
 from smbdirect.providers.iwarp.rdmap import (
     READ_REQUEST,
     TERMINATE_CONTROL,
@@ -25,7 +24,7 @@ from smbdirect.providers.iwarp.rdmap import (
     TerminateError,
     describe_terminate,
 )
-from smbdirect.providers.iwarp.receiver import Receiver
+from smbdirect.providers.iwarp.receiver import Receiver, RingPool
 from smbdirect.providers.iwarp.sender import IOV_MAX, Response, Sender, Work
 from smbdirect.providers.memory import RegionTable
 from tests.lab.fpdu import decode_fpdu, encode_fpdu, iter_fpdus

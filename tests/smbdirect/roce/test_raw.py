@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smbdirect.providers.roce import icrc
+from smbdirect.providers.roce.arrival import MAX_PACKET, SLOTS, STRIDE, Arrived, Slots, take_apart
 from smbdirect.providers.roce.headers import ACK_REQUEST, HEAD, PSN_MASK, Opcode
-from smbdirect.providers.roce.raw import MAX_PACKET, SLOTS, STRIDE, Arrived, Slots, take_apart
 
 SOURCE, OTHER, LOCAL = bytes([192, 0, 2, 1]), bytes([192, 0, 2, 9]), bytes([192, 0, 2, 2])
 MIDDLE = HEAD.pack(Opcode.WRITE_MIDDLE, 0x40, 0xFFFF, 0x123456)

@@ -10,7 +10,7 @@ import pytest
 
 from smbdirect.errors import ProviderError
 from smbdirect.providers.base import Access
-from smbdirect.providers.local_domain import LocalDomain
+from smbdirect.providers.memory import LocalDomain
 from smbdirect.transport.pool import BufferPool
 from smbdirect.transport.registrations import RegistrationCache
 

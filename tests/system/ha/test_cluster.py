@@ -216,7 +216,7 @@ def test_stopped_owner_neither_answers_nor_acts_when_it_goes_on(cluster: Cluster
 
 
 def test_owner_that_may_not_write_gives_up(cluster: Cluster) -> None:
-    """Somebody else has put the owner key, as far as the owner can see: it stops, and the service is taken anew."""
+    """Somebody else has put the owner key, as far as the owner can see: it stops, and the service is taken again."""
 
     async def body() -> None:
         share = cluster.client()

@@ -155,7 +155,7 @@ def test_permissions_follow_the_service(pair: Pair) -> None:
     pair.wait_for("a")
     assert not pair.connects("a")
 
-    # An etcd that was made anew has no permissions: those that the node knows become the cluster's again.
+    # An etcd that was made again has no permissions: those that the node knows become the cluster's again.
     pair.nodes["a"].kill()
     subprocess.run(
         ["etcdctl", "--endpoints", pair.etcd.members[0].client, "del", "--prefix", "smb3server/"],

@@ -51,7 +51,7 @@ async def fill(store: EtcdStore, megabytes: float) -> None:
 
 def test_a_full_etcd_is_said_with_its_remedy(small: Etcd, tmp_path: Path) -> None:
     """By ``cluster status``, which goes on without writing, by ``move``, and by the node's log. The commands that are
-    shown mend it."""
+    shown repair it."""
     (tmp_path / "share").mkdir()
     sections = (
         '[[service]]\nname = "one"\nnodes = ["a", "b"]\n'

@@ -41,7 +41,7 @@ BOUND = TTL + 6.0
 slow machine. Where etcd has no quorum: from when it has one again."""
 ELECTION = TTL + 3.0
 """More, if etcd's members have elected another leader meanwhile, be it by the fault or because the machine is too busy
-for them: 1 to 2 s, and the new leader gives every lease its whole ttl anew and the election's time-out (1 s) on top."""
+for them: 1 to 2 s, and the new leader gives every lease its ttl again and the election's time-out (1 s) on top."""
 STEPS = ("open", "write", "lock", "close")
 DATA = bytes(range(256)) * 16
 RWH = int(LeaseState.READ | LeaseState.HANDLE | LeaseState.WRITE)

@@ -13,7 +13,7 @@ import pytest
 
 from smb3server.backends import names
 from smb3server.backends.base import FolderNotRead
-from smb3server.backends.local import case_cache
+from smb3server.backends.local import case_cache, folder_names
 from smb3server.backends.local.case_cache import CaseCache
 from smb3server.backends.local.folder_names import FolderNames
 from smb3server.client.protocol import Client, ServerError, Tree, open_tcp
@@ -21,6 +21,7 @@ from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.process.long_work import LongWork
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.status import NtStatus
+from smb3server.wire.upcase import upcase
 from smbdirect.errors import ConnectionLost
 from tests.lab.services import configured, port_of, running
 
@@ -188,13 +189,13 @@ def test_names_take_little_memory_and_are_found_without_looking_at_all(monkeypat
     known.finish()
     assert known.size < count * (len("Some file 00000000.data") + 12)
     folded: list[str] = []
-    upcase = names.upcase
 
     def counted(name: str) -> str:
         folded.append(name)
         return upcase(name)
 
     monkeypatch.setattr(names, "upcase", counted)
+    monkeypatch.setattr(folder_names, "upcase", counted)
     for number in (0, 1, 123_456, count - 1):
         name = f"Some file {number:08d}.data"
         assert known.find(names.fold(name)) == name

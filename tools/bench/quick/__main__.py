@@ -1,7 +1,7 @@
 """``python -m tools.bench.quick``: compare what operations cost the server with the committed record.
 
 Calls of Python and C functions and system calls per operation are counted, processor time is measured in turns of a
-loop. A table tells what changed. Exit status 1 means that something became dearer than its bound, 2 that something is
+loop. A table tells what changed. Exit status 1 means that a case exceeds its bound, 2 that something is
 missing or failed. ``--update`` makes this run the record.
 """
 
@@ -13,8 +13,7 @@ import time
 from pathlib import Path
 
 from smb3server.lab.bench import machine
-from smb3server.lab.bench.errors import BenchError
-from smb3server.lab.bench.interruption import interruptible
+from smb3server.lab.bench.errors import BenchError, interruptible
 from smb3server.process import output
 from tools.bench.quick import record
 from tools.bench.quick.measure import CASES_OF_QUICK, Costs, Quick, bench
@@ -45,7 +44,7 @@ def measure(cases: list[Quick], before: dict[str, Costs]) -> dict[str, Costs]:
         for quick in cases:
             costs[quick.name] = now = running.costs(quick)
             known = before.get(quick.name, now)
-            if record.changes(quick.name, known, now)["loops"].verdict == "dearer":
+            if record.changes(quick.name, known, now)["loops"].verdict == "regression":
                 # Other programs can do that, too: once more.
                 costs[quick.name] = now._replace(loops=min(now.loops, running.time(quick)))
             show(quick.name, record.changes(quick.name, known, costs[quick.name]))
@@ -74,16 +73,16 @@ def main(arguments: list[str] | None = None) -> int:
     if options.update:
         record.save(costs, options.record)
         return 0
-    dearer = [
+    regressions = [
         f"{name}: {_HEADS[kind]}"
         for name, now in costs.items()
         if name in before
         for kind, change in record.changes(name, before[name], now).items()
-        if change.verdict == "dearer"
+        if change.verdict == "regression"
     ]
-    for line in dearer:
-        print(f"bench: dearer: {line}", file=sys.stderr)
-    return 1 if dearer else 0
+    for line in regressions:
+        print(f"bench: regression: {line}", file=sys.stderr)
+    return 1 if regressions else 0
 
 
 if __name__ == "__main__":

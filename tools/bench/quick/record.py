@@ -13,13 +13,13 @@ from tools.bench.quick.measure import Costs
 
 PATH = Path(__file__).with_name("record.json")
 COUNTS_BOUND = 1.02
-"""How much dearer counts may be: they are exact but for messages that arrive in pieces."""
+"""By how much counts may grow: they are exact but for messages that arrive in pieces."""
 PIECES_BOUND = 1.15
 """The same of blocks of 1 MiB, which arrive in pieces on every machine, and not always the same ones."""
 SLACK = {"calls": 0.3, "c_calls": 0.3, "system_calls": 0.1}
 """Counts may differ by so much in any case: a timer that runs out meanwhile."""
 LOOPS_BOUND = 2.5
-"""How much dearer processor time may be: on a busy machine, caches change it that much."""
+"""By how much processor time may grow: on a busy machine, caches change it that much."""
 
 
 class Change(NamedTuple):
@@ -32,12 +32,12 @@ class Change(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """``dearer``, ``cheaper``, or nothing."""
+        """``regression``, ``improvement``, or nothing."""
         if self.before is None or self.now is None:
             return ""
         if self.now > self.before * self.bound + self.slack:
-            return "dearer"
-        return "cheaper" if self.now * self.bound + self.slack < self.before else ""
+            return "regression"
+        return "improvement" if self.now * self.bound + self.slack < self.before else ""
 
 
 def circumstances() -> str:

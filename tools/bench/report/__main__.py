@@ -17,9 +17,8 @@ import sys
 from pathlib import Path
 
 from smb3server.lab.bench import interpreter, machine, page
-from smb3server.lab.bench.errors import BenchError
+from smb3server.lab.bench.errors import BenchError, interruptible
 from smb3server.lab.bench.figures import ROUNDS_FOR_VERDICT
-from smb3server.lab.bench.interruption import interruptible
 from smb3server.lab.bench.servers import ROOT, samba_version
 from smb3server.process import output
 from tools.bench.report import plots, run, text

@@ -1,4 +1,4 @@
-"""Messages of WS-Discovery, which any stranger on the link may send."""
+"""Messages of WS-Discovery, which any host on the link may send."""
 
 from __future__ import annotations
 

@@ -12,9 +12,8 @@ from crc32c import crc32c
 
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.iwarp.operations import Operations
-from smbdirect.providers.iwarp.placement import RingPool
 from smbdirect.providers.iwarp.rdmap import TerminateError
-from smbdirect.providers.iwarp.receiver import Receiver
+from smbdirect.providers.iwarp.receiver import Receiver, RingPool
 from tools.fuzz import framed
 from tools.fuzz.regions import Regions, check_guards
 from tools.fuzz.target import Target

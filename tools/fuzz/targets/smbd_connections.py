@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smbdirect.core.connection import Connection, Role
-from smbdirect.core.events import MessageReceived
+from smbdirect.core.messages import MessageReceived
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ProtocolError
 from smbdirect.transport.pool import BufferPool

@@ -7,9 +7,9 @@ from dataclasses import replace
 from smb3server.crypto.algorithms import Cipher
 from smb3server.lab.conformance.protected import (
     OPERATIONS,
-    Shape,
     open_protected,
     reads,
+    refused,
     refuses,
     writes,
 )
@@ -85,20 +85,20 @@ async def write_multiple(trial: Trial) -> None:
 async def no_transform_ids(trial: Trial) -> None:
     """On a connection that has negotiated no transforms, a WRITE with SMB2_CHANNEL_RDMA_TRANSFORM fails with
     STATUS_INVALID_PARAMETER and writes nothing."""
-    await _refused(trial, lambda crypto, descriptors: pack_chain([crypto], descriptors), ids=())
+    await refused(trial, ENCRYPTION, lambda crypto, descriptors: pack_chain([crypto], descriptors), ids=())
 
 
 @case(SUITE, f"{PREFIX}_WriteLargeFile_ZeroTransformCount_Fails", WRITE)
 async def zero_transform_count(trial: Trial) -> None:
     """A WRITE whose TransformCount is 0 fails with STATUS_INVALID_PARAMETER and writes nothing."""
-    await _refused(trial, lambda crypto, descriptors: pack_chain([crypto], descriptors, count=0))
+    await refused(trial, ENCRYPTION, lambda crypto, descriptors: pack_chain([crypto], descriptors, count=0))
 
 
 @case(SUITE, f"{PREFIX}_WriteLargeFile_MultipleEncryptionStructure_Fails", WRITE)
 async def two_encryptions(trial: Trial) -> None:
     """A WRITE with two structures of SMB2_RDMA_TRANSFORM_TYPE_ENCRYPTION fails with STATUS_INVALID_PARAMETER and writes
     nothing."""
-    await _refused(trial, lambda crypto, descriptors: pack_chain([crypto, crypto], descriptors))
+    await refused(trial, ENCRYPTION, lambda crypto, descriptors: pack_chain([crypto, crypto], descriptors))
 
 
 @case(SUITE, f"{PREFIX}_WriteLargeFile_EncryptionAndSigningStructure_Fails", WRITE)
@@ -109,14 +109,14 @@ async def encryption_and_signing(trial: Trial) -> None:
     def both(crypto: Crypto, descriptors: bytes) -> bytes:
         return pack_chain([crypto, Crypto(SIGNING, bytes(16), b"")], descriptors)
 
-    await _refused(trial, both, ids=(SIGNING, ENCRYPTION))
+    await refused(trial, ENCRYPTION, both, ids=(SIGNING, ENCRYPTION))
 
 
 @case(SUITE, f"{PREFIX}_WriteLargeFile_BufferNotAligned_Fails", WRITE)
 async def not_aligned(trial: Trial) -> None:
     """A WRITE whose descriptors follow the crypto transform at once, at no multiple of 8 bytes, fails with
     STATUS_INVALID_PARAMETER and writes nothing."""
-    await _refused(trial, lambda crypto, descriptors: pack_chain([crypto], descriptors, aligned=False))
+    await refused(trial, ENCRYPTION, lambda crypto, descriptors: pack_chain([crypto], descriptors, aligned=False))
 
 
 @case(SUITE, f"{PREFIX}_WriteLargeFile_IncreaseSignatureLength_Fails", WRITE)
@@ -126,14 +126,4 @@ async def long_signature(trial: Trial) -> None:
     def longer(crypto: Crypto, descriptors: bytes) -> bytes:
         return pack_chain([replace(crypto, signature=crypto.signature + b"\0")], descriptors)
 
-    await _refused(trial, longer, NtStatus.AUTH_TAG_MISMATCH)
-
-
-async def _refused(
-    trial: Trial,
-    shape: Shape,
-    status: NtStatus = NtStatus.INVALID_PARAMETER,
-    ids: tuple[int, ...] | None = None,
-) -> None:
-    file = await open_protected(trial, ENCRYPTION, ids=ids)
-    await refuses(trial, file, ENCRYPTION, shape, status)
+    await refused(trial, ENCRYPTION, longer, NtStatus.AUTH_TAG_MISMATCH)

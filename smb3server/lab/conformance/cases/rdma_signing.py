@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from smb3server.crypto.algorithms import SigningAlgorithm
 from smb3server.lab.conformance.protected import (
-    Shape,
     one_chain,
     open_protected,
     reads,
+    refused,
     refuses,
     writes,
 )
@@ -61,7 +61,7 @@ async def not_signed(trial: Trial) -> None:
 async def not_negotiated(trial: Trial) -> None:
     """On a connection that has negotiated SMB2_RDMA_TRANSFORM_ENCRYPTION alone, a signed WRITE with
     SMB2_RDMA_TRANSFORM_TYPE_SIGNING fails with STATUS_INVALID_PARAMETER and writes nothing."""
-    await _refused(trial, one_chain, ids=(ENCRYPTION,))
+    await refused(trial, SIGNING, one_chain, ids=(ENCRYPTION,))
 
 
 @case(SUITE, f"{PREFIX}_WriteLargeFile_InvalidSignature_Fails", WRITE)
@@ -72,27 +72,17 @@ async def wrong_signature(trial: Trial) -> None:
         signature = bytes([crypto.signature[0] ^ 1]) + crypto.signature[1:]
         return pack_chain([replace(crypto, signature=signature)], descriptors)
 
-    await _refused(trial, damaged, NtStatus.INVALID_SIGNATURE)
+    await refused(trial, SIGNING, damaged, NtStatus.INVALID_SIGNATURE)
 
 
 @case(SUITE, f"{PREFIX}_WriteLargeFile_NoTransformIds_Fails", WRITE)
 async def no_transform_ids(trial: Trial) -> None:
     """On a connection that has negotiated no transforms, a signed WRITE with SMB2_CHANNEL_RDMA_TRANSFORM fails with
     STATUS_INVALID_PARAMETER and writes nothing."""
-    await _refused(trial, one_chain, ids=())
+    await refused(trial, SIGNING, one_chain, ids=())
 
 
 @case(SUITE, f"{PREFIX}_WriteLargeFile_ZeroTransformCount_Fails", WRITE)
 async def zero_transform_count(trial: Trial) -> None:
     """A signed WRITE whose TransformCount is 0 fails with STATUS_INVALID_PARAMETER and writes nothing."""
-    await _refused(trial, lambda crypto, descriptors: pack_chain([crypto], descriptors, count=0))
-
-
-async def _refused(
-    trial: Trial,
-    shape: Shape,
-    status: NtStatus = NtStatus.INVALID_PARAMETER,
-    ids: tuple[int, ...] | None = None,
-) -> None:
-    file = await open_protected(trial, SIGNING, ids=ids)
-    await refuses(trial, file, SIGNING, shape, status)
+    await refused(trial, SIGNING, lambda crypto, descriptors: pack_chain([crypto], descriptors, count=0))

@@ -165,10 +165,8 @@ NEGOTIATE: dict[str, Breaker] = {
 
 
 def _overdraws(self: Credits) -> int:
-    grantable = self.grantable
     self.send_credits -= 1
-    self.receive_credits += grantable
-    return grantable
+    return self.grant()
 
 
 def _spends_last_alone(original: Callable[[], int | None], self: Credits) -> int | None:
