@@ -20,14 +20,13 @@ from spnego.exceptions import SpnegoError
 from smb3server.client import errors, fabrics
 from smb3server.client.address import Address
 from smb3server.client.credentials import Login
-from smb3server.client.protocol.channels import BoundSession
-from smb3server.client.protocol.connection import Client
+from smb3server.client.protocol import Client
 from smb3server.client.protocol.messages import Break, UnprovenServer
+from smb3server.client.protocol.messages import Way as DataWay
 from smb3server.client.protocol.negotiation import Offer
-from smb3server.client.protocol.session import ClientSession
+from smb3server.client.protocol.session import BoundSession, ClientSession
 from smb3server.client.protocol.transports import addresses_of, open_tcp, speaks_smb1
 from smb3server.client.protocol.tree import RDMA_THRESHOLD, Tree
-from smb3server.client.protocol.ways import Way as DataWay
 from smb3server.wire.oplock_break import LeaseBreakNotification
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError

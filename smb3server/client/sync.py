@@ -16,21 +16,22 @@ process that was forked cannot use its parent's shares (``RuntimeError``): it co
 
 from __future__ import annotations
 
+import functools
 import io
 import os
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import IO, Any, Literal, TypeVar, Unpack, overload
+from typing import IO, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from smb3server.client import connecting
 from smb3server.client.background import Background
 from smb3server.client.entries import Entry
 from smb3server.client.file import File
-from smb3server.client.share import Change, StrPath, Usage, Walked
 from smb3server.client.share import Share as AsyncShare
+from smb3server.client.share import StrPath
 from smb3server.client.transfers import Progress, Transfer
-from smbdirect.codec import Buffer
 
+P = ParamSpec("P")
 T = TypeVar("T")
 BUFFER = 1 << 20
 """Bytes that a file object reads ahead, and collects before it writes."""
@@ -131,8 +132,55 @@ class Text(_Outer, io.TextIOWrapper):
     """A text file of a share."""
 
 
+def _blocking(method: Callable[Concatenate[AsyncShare, P], Awaitable[T]]) -> Callable[Concatenate[Share, P], T]:
+    """Return a method that does the same, and waits for it."""
+
+    @functools.wraps(method)
+    def call(self: Share, /, *args: P.args, **options: P.kwargs) -> T:
+        async def work() -> T:
+            return await method(self.asynchronous, *args, **options)
+
+        return _loop.run(work())
+
+    return call
+
+
+def _each(
+    method: Callable[Concatenate[AsyncShare, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[Share, P], Iterator[T]]:
+    """Return a method that yields the same; each step waits for the next item."""
+
+    @functools.wraps(method)
+    def call(self: Share, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
+        return _steps(method(self.asynchronous, *args, **options))
+
+    return call
+
+
+def _steps(items: AsyncGenerator[T, None]) -> Iterator[T]:
+    async def step() -> tuple[bool, T | None]:
+        async for item in items:
+            return True, item
+        return False, None
+
+    process = os.getpid()
+    try:
+        while True:
+            more, item = _loop.run(step())
+            if not more or item is None:
+                return
+            yield item
+    finally:
+        # Where nobody can wait, the loop ends what it began when the generator is collected.
+        if _loop.can_wait and process == os.getpid():
+            _loop.run(items.aclose())
+
+
 class Share:
-    """A connected share; ``connect`` makes one. The methods are those of ``smb3server.client.Share``."""
+    """A connected share; ``connect`` makes one. The methods are those of ``smb3server.client.Share``, and wait.
+
+    ``progress`` functions are called on the thread of the event loop.
+    """
 
     def __init__(self, share: AsyncShare) -> None:
         self.asynchronous = share
@@ -237,94 +285,41 @@ class Share:
         _loop.opened(file, file.name, wrapped, buffered, raw)
         return wrapped
 
-    def stat(self, path: StrPath = "") -> Entry:
-        """Return what is known of a file or folder."""
-        return _loop.run(self.asynchronous.stat(path))
-
-    def exists(self, path: StrPath) -> bool:
-        """Return whether there is a file or folder of this name."""
-        return _loop.run(self.asynchronous.exists(path))
-
-    def is_dir(self, path: StrPath) -> bool:
-        """Return whether there is a folder of this name."""
-        return _loop.run(self.asynchronous.is_dir(path))
-
-    def is_file(self, path: StrPath) -> bool:
-        """Return whether there is a file of this name."""
-        return _loop.run(self.asynchronous.is_file(path))
+    stat = _blocking(AsyncShare.stat)
+    file_id = _blocking(AsyncShare.file_id)
+    exists = _blocking(AsyncShare.exists)
+    is_dir = _blocking(AsyncShare.is_dir)
+    is_file = _blocking(AsyncShare.is_file)
+    listing = _blocking(AsyncShare.listing)
+    listdir = _blocking(AsyncShare.listdir)
+    walk = _each(AsyncShare.walk)
+    glob = _blocking(AsyncShare.glob)
+    disk_usage = _blocking(AsyncShare.disk_usage)
+    file_system = _blocking(AsyncShare.file_system)
+    read_bytes = _blocking(AsyncShare.read_bytes)
+    write_bytes = _blocking(AsyncShare.write_bytes)
+    read_text = _blocking(AsyncShare.read_text)
+    write_text = _blocking(AsyncShare.write_text)
+    download = _blocking(AsyncShare.download)
+    upload = _blocking(AsyncShare.upload)
+    mkdir = _blocking(AsyncShare.mkdir)
+    remove = _blocking(AsyncShare.remove)
+    remove_listed = _blocking(AsyncShare.remove_listed)
+    rmdir = _blocking(AsyncShare.rmdir)
+    rmtree = _blocking(AsyncShare.rmtree)
+    rename = _blocking(AsyncShare.rename)
+    replace = _blocking(AsyncShare.replace)
+    utime = _blocking(AsyncShare.utime)
+    set_attributes = _blocking(AsyncShare.set_attributes)
+    watch = _each(AsyncShare.watch)
 
     def scandir(self, path: StrPath = "") -> list[Entry]:
-        """Return the entries of a folder."""
+        """Return the entries of a folder, in the server's order; names that no entry can have are left out."""
 
         async def collect() -> list[Entry]:
             return [entry async for entry in self.asynchronous.scandir(path)]
 
         return _loop.run(collect())
-
-    def listdir(self, path: StrPath = "") -> list[str]:
-        """Return the names in a folder."""
-        return _loop.run(self.asynchronous.listdir(path))
-
-    def walk(self, path: StrPath = "", *, topdown: bool = True) -> Iterator[Walked]:
-        """Yield (folder, its folders, its other entries) for a folder and all below it."""
-        return _each(self.asynchronous.walk(path, topdown=topdown))
-
-    def glob(self, pattern: str) -> list[Entry]:
-        """Return what matches a pattern."""
-        return _loop.run(self.asynchronous.glob(pattern))
-
-    def disk_usage(self) -> Usage:
-        """Return the size of the share's volume."""
-        return _loop.run(self.asynchronous.disk_usage())
-
-    def read_bytes(self, path: StrPath) -> bytes:
-        """Return the content of a file."""
-        return _loop.run(self.asynchronous.read_bytes(path))
-
-    def write_bytes(self, path: StrPath, data: Buffer) -> int:
-        """Make or replace a file with this content; return the number of bytes."""
-        return _loop.run(self.asynchronous.write_bytes(path, data))
-
-    def read_text(self, path: StrPath, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Return the content of a file as text."""
-        return _loop.run(self.asynchronous.read_text(path, encoding, errors))
-
-    def write_text(self, path: StrPath, text: str, encoding: str = "utf-8", errors: str = "strict") -> int:
-        """Make or replace a file with this text; return the number of bytes."""
-        return _loop.run(self.asynchronous.write_text(path, text, encoding, errors))
-
-    def download(
-        self,
-        path: StrPath,
-        local: StrPath,
-        *,
-        progress: Progress | None = None,
-        resume: bool = False,
-        sparse: bool = True,
-        verify: bool = False,
-    ) -> Transfer:
-        """Copy a file of the share to a local file. ``progress`` is called on the thread of the event loop."""
-        return _loop.run(
-            self.asynchronous.download(path, local, progress=progress, resume=resume, sparse=sparse, verify=verify)
-        )
-
-    def upload(
-        self,
-        local: StrPath,
-        path: StrPath = "",
-        *,
-        progress: Progress | None = None,
-        resume: bool = False,
-        sparse: bool = True,
-        verify: bool = False,
-        attributes: int = 0,
-    ) -> Transfer:
-        """Copy a local file to a file of the share. ``progress`` is called on the thread of the event loop."""
-        return _loop.run(
-            self.asynchronous.upload(
-                local, path, progress=progress, resume=resume, sparse=sparse, verify=verify, attributes=attributes
-            )
-        )
 
     def copy(
         self,
@@ -334,68 +329,25 @@ class Share:
         to: Share | None = None,
         progress: Progress | None = None,
         resume: bool = False,
+        sparse: bool = True,
         verify: bool = False,
+        exact: bool = False,
+        replace: bool = True,
     ) -> Transfer:
-        """Copy a file to another name on this share, or to the share ``to``."""
-        other = to.asynchronous if to is not None else None
+        """Copy a file to another name on this share, or to the share ``to``; see ``smb3server.client.Share.copy``."""
         return _loop.run(
-            self.asynchronous.copy(source, target, to=other, progress=progress, resume=resume, verify=verify)
+            self.asynchronous.copy(
+                source,
+                target,
+                to=to.asynchronous if to is not None else None,
+                progress=progress,
+                resume=resume,
+                sparse=sparse,
+                verify=verify,
+                exact=exact,
+                replace=replace,
+            )
         )
-
-    def mkdir(self, path: StrPath, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Make a folder; with ``parents`` those above it, too."""
-        _loop.run(self.asynchronous.mkdir(path, parents=parents, exist_ok=exist_ok))
-
-    def remove(self, path: StrPath) -> None:
-        """Remove a file, or a symbolic link."""
-        _loop.run(self.asynchronous.remove(path))
-
-    def rmdir(self, path: StrPath) -> None:
-        """Remove an empty folder."""
-        _loop.run(self.asynchronous.rmdir(path))
-
-    def rmtree(self, path: StrPath, *, ignore_missing: bool = False) -> int:
-        """Remove a folder and everything below it; return how many entries."""
-        return _loop.run(self.asynchronous.rmtree(path, ignore_missing=ignore_missing))
-
-    def rename(self, source: StrPath, target: StrPath) -> None:
-        """Rename a file or folder; fail if the new name is taken."""
-        _loop.run(self.asynchronous.rename(source, target))
-
-    def replace(self, source: StrPath, target: StrPath) -> None:
-        """Rename a file or folder; a file that has the new name is replaced."""
-        _loop.run(self.asynchronous.replace(source, target))
-
-    def utime(self, path: StrPath, modified_ns: int, *, created_ns: int = 0) -> None:
-        """Set the time of the last change of a file or folder."""
-        _loop.run(self.asynchronous.utime(path, modified_ns, created_ns=created_ns))
-
-    def set_attributes(self, path: StrPath, attributes: int) -> None:
-        """Set the attributes READONLY, HIDDEN, SYSTEM and ARCHIVE, and clear those that are not given."""
-        _loop.run(self.asynchronous.set_attributes(path, attributes))
-
-    def watch(self, path: StrPath = "", *, recursive: bool = False) -> Iterator[Change]:
-        """Yield the changes in a folder as they happen; each step waits for the next one."""
-        return _each(self.asynchronous.watch(path, recursive=recursive))
-
-
-def _each(items: AsyncGenerator[T, None]) -> Iterator[T]:
-    async def step() -> tuple[bool, T | None]:
-        async for item in items:
-            return True, item
-        return False, None
-
-    process = os.getpid()
-    try:
-        while True:
-            more, item = _loop.run(step())
-            if not more or item is None:
-                return
-            yield item
-    finally:
-        # Where nobody can wait, the loop ends what it began when the generator is collected.
-        if _loop.can_wait and process == os.getpid():
-            _loop.run(items.aclose())
 
 
 def connect(url: str, **options: Unpack[connecting.Options]) -> Share:

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 from smb3server.client.protocol import Client, Tree, open_rdma
-from smb3server.client.protocol.channels import BoundSession
+from smb3server.client.protocol.session import BoundSession
 from smb3server.doctor.findings import Verdict
 from smb3server.doctor.network import explain_fabric
 from smb3server.doctor.patient import TRANSFORMS_WANTED, TROUBLE, Attempt, Patient, describe

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from smb3server.client.protocol import Client, ClientSession, ServerError, open_tcp
+from smb3server.client.protocol.connection import Requests
 from smb3server.client.protocol.interfaces import query_interfaces
-from smb3server.client.protocol.messages import Caller
+from smb3server.client.protocol.messages import Way
 from smb3server.client.protocol.transports import speaks_smb1
-from smb3server.client.protocol.ways import Way
 from smb3server.doctor import mount_commands
 from smb3server.doctor.fabrics import amounts, try_fabrics
 from smb3server.doctor.findings import Verdict
@@ -110,7 +110,7 @@ async def _negotiated(patient: Patient, client: Client) -> None:
     await _logged_on(patient, client)
 
 
-def _protected(patient: Patient, client: Caller, subject: str, what: str, way: Way, instead: str) -> None:
+def _protected(patient: Patient, client: Requests, subject: str, what: str, way: Way, instead: str) -> None:
     """Find out whether data that must be signed or encrypted can go by RDMA. [MS-SMB2 3.2.4.7]"""
     transform = way.transform
     if transform in client.negotiated.rdma_transforms:

@@ -9,8 +9,8 @@ import secrets
 from dataclasses import dataclass
 
 from smb3server.client.protocol import ServerError, Tree
+from smb3server.client.protocol.messages import Way
 from smb3server.client.protocol.tree import RDMA_THRESHOLD, READ, READ_WRITE
-from smb3server.client.protocol.ways import Way
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.directory_info import ListedEntry

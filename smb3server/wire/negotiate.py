@@ -107,7 +107,7 @@ class NegotiateResponse(NamedTuple):
 
 
 NEGOTIATE_REQUEST = Message(NegotiateRequest)
-NEGOTIATE_RESPONSE = Message(NegotiateResponse)
+NEGOTIATE_RESPONSE = Message(NegotiateResponse, ("security_buffer_offset", "security_buffer_length"), "SecurityBuffer")
 _CONTEXT = struct.Struct("<HHI")
 _U16 = struct.Struct("<H")
 SMB1_HEADER_SIZE = 32

@@ -72,7 +72,9 @@ class Empty(NamedTuple):
 
 
 SESSION_SETUP_REQUEST = Message(SessionSetupRequest, ("security_buffer_offset", "security_buffer_length"))
-SESSION_SETUP_RESPONSE = Message(SessionSetupResponse)
-TREE_CONNECT_REQUEST = Message(TreeConnectRequest)
+SESSION_SETUP_RESPONSE = Message(
+    SessionSetupResponse, ("security_buffer_offset", "security_buffer_length"), "SecurityBuffer"
+)
+TREE_CONNECT_REQUEST = Message(TreeConnectRequest, ("path_offset", "path_length"), "path")
 TREE_CONNECT_RESPONSE = Message(TreeConnectResponse)
 EMPTY = Message(Empty)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from smb3server.client.protocol.connection import Client
+from smb3server.client.protocol import Client
 from smb3server.client.protocol.messages import Break, ServerError
 from smb3server.client.protocol.tree import READ_WRITE, SHARE_ALL, RemoteFile, Tree
 from smb3server.wire import create_contexts as contexts

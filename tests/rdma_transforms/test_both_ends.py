@@ -10,10 +10,10 @@ import pytest
 
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.client.protocol import Client, ClientSession, Tree, open_rdma
-from smb3server.client.protocol.channels import BoundSession
+from smb3server.client.protocol.messages import Way
 from smb3server.client.protocol.negotiation import Offer
+from smb3server.client.protocol.session import BoundSession
 from smb3server.client.protocol.tree import READ_WRITE
-from smb3server.client.protocol.ways import Way
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.state.share import Share
 from tests.lab.transform_lab import FABRICS, Setup, TransformLab, play

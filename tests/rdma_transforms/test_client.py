@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
+from smb3server.client.protocol.messages import Way
 from smb3server.client.protocol.negotiation import Offer as ClientOffer
-from smb3server.client.protocol.ways import Way
 from smb3server.crypto.encryption import SessionCipher
 from tests.lab.transform_lab import FABRICS
 from tests.lab.transform_peer import Channel, Cipher, Signer

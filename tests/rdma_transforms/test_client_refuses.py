@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from smb3server.client.protocol import ServerError
-from smb3server.client.protocol.ways import Way
+from smb3server.client.protocol.messages import Way
 from smb3server.crypto.signing import Signer as OurSigner
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, ProtocolError

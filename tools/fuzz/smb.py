@@ -8,9 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from smb3server.client.protocol import open_rdma, open_tcp
-from smb3server.client.protocol.channels import BoundSession
 from smb3server.client.protocol.negotiation import Offer
-from smb3server.client.protocol.session import ClientSession
+from smb3server.client.protocol.session import BoundSession, ClientSession
 from smb3server.client.protocol.tree import Tree
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.wire import create_contexts as contexts

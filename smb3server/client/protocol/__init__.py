@@ -1,10 +1,9 @@
 """Offer a small asynchronous SMB client over any ``MessageTransport``, TCP and SMB Direct alike. [MS-SMB2 3.2]
 
-Reading order: ``messages`` (requests, responses, and the protocols between connection, session and tree) -> ``ways``
-and ``exposed`` (by which data can travel; memory for RDMA) -> ``payloads`` (how data travels) -> ``tree`` (the
-operations of a tree) -> ``anonymous``, ``validation`` and ``session`` (logon, trees) -> ``negotiation``, ``silence``
-and ``connection`` (messages, credits) -> ``transports`` (TCP and SMB Direct) -> ``interfaces`` and ``channels`` (more
-connections of one session).
+Reading order: ``messages`` (requests, responses, and the ways of data) -> ``negotiation`` and ``silence`` (how long an
+answer may take) -> ``exposed`` (memory for RDMA) -> ``connection`` (requests, credits) -> ``payloads`` (how data
+travels) -> ``tree`` (the operations on files) -> ``session`` (logon, trees, further channels) -> ``interfaces`` ->
+``transports`` (TCP and SMB Direct).
 
     connection = await Client.connect(await open_tcp("server", 445))
     session = await connection.log_on("user", "password")
@@ -18,9 +17,8 @@ RDMA transforms protect the data; if they were not negotiated it travels in mess
 
 from __future__ import annotations
 
-from smb3server.client.protocol.connection import Client
 from smb3server.client.protocol.messages import Reply, ServerError
-from smb3server.client.protocol.session import ClientSession
+from smb3server.client.protocol.session import Client, ClientSession
 from smb3server.client.protocol.transports import open_rdma, open_tcp
 from smb3server.client.protocol.tree import RemoteFile, Tree
 

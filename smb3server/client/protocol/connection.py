@@ -1,4 +1,4 @@
-"""A client's connection: messages, MessageIds, credits, asynchronous replies, negotiation. [MS-SMB2 3.2.1.2]"""
+"""A client's connection: requests, MessageIds, credits, asynchronous replies, negotiation. [MS-SMB2 3.2.1.2]"""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Self
 
 from smb3server.client.protocol import negotiation
-from smb3server.client.protocol.exposed import ExposedPool, check_segments
-from smb3server.client.protocol.messages import CREDIT_SIZE, Break, Call, Protection, Reply, ServerError
-from smb3server.client.protocol.session import ClientSession
+from smb3server.client.protocol.exposed import ExposedPool
+from smb3server.client.protocol.messages import CREDIT_SIZE, Break, Call, Payloads, Protection, Reply, ServerError
 from smb3server.client.protocol.silence import Silence
-from smb3server.client.protocol.ways import Payloads
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.crypto.envelope import EnvelopeError, is_from_server, seal, sign_request, unseal
@@ -35,8 +34,8 @@ _ASYNC = int(HeaderFlags.ASYNC_COMMAND)
 _SIGNED = int(HeaderFlags.SIGNED)
 
 
-class Client:
-    """One connection. It is not thread-safe. Any number of requests may be in flight."""
+class Requests:
+    """The requests of one connection, of which any number may be in flight. It is not thread-safe."""
 
     def __init__(self, transport: MessageTransport, credits_wanted: int = 256) -> None:
         self.transport = transport
@@ -60,7 +59,8 @@ class Client:
         self._calls: dict[int, Call] = {}
         self._next_message_id = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._finished = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._finished = self._loop.create_future()
         self._silence = Silence(self._calls, self._probe, self._give_up)
         transport.start(self._receive, self._lost)
 
@@ -72,7 +72,7 @@ class Client:
         offer: negotiation.Offer | None = None,
         credits_wanted: int = 256,
         client_guid: bytes | None = None,
-    ) -> Client:
+    ) -> Self:
         """Negotiate on a fresh transport and return the connection. [MS-SMB2 3.2.4.2.2.2]
 
         ``client_guid`` is that of the session's first connection if this one is to become a further channel of the
@@ -109,31 +109,6 @@ class Client:
     def supports_multi_credit(self) -> bool:
         """Whether one request may cost several credits."""
         return self.dialect >= Dialect.SMB_2_1 and bool(self.negotiated.capabilities & Capability.LARGE_MTU)
-
-    async def log_on(
-        self,
-        user: str = "",
-        password: str = "",
-        domain: str = "",
-        *,
-        sign: bool = False,
-        encrypt: bool = False,
-        previous_session_id: int = 0,
-        kerberos_host: str = "",
-        guest: bool = False,
-    ) -> ClientSession:
-        """Log on and return the session; see ``ClientSession.log_on``."""
-        return await ClientSession.log_on(
-            self,
-            user,
-            password,
-            domain,
-            sign=sign,
-            encrypt=encrypt,
-            previous_session_id=previous_session_id,
-            kerberos_host=kerberos_host,
-            guest=guest,
-        )
 
     def limit_answers(self, seconds: float) -> None:
         """Give the server so many seconds for each answer, and for showing that it is there; 0 for as long as it likes.
@@ -195,13 +170,18 @@ class Client:
         started = await self.start(
             command, body, session, tree_id, payload=payload, sign=sign, flags=flags, on_encoded=on_encoded
         )
-        return self.check(await self.finish(started), accept)
+        try:
+            reply = await started.future
+        except asyncio.CancelledError:
+            self.cancel(started)
+            raise
+        return reply if reply.header.status in accept else self.check(reply, accept)
 
     @staticmethod
     def check(reply: Reply, accept: Sequence[int] = (NtStatus.SUCCESS,)) -> Reply:
         """Return the reply; raise ``ServerError`` if its status is not in ``accept``."""
-        if reply.status not in accept:
-            error = ServerError(reply.status, error_data(reply.message))
+        if reply.header.status not in accept:
+            error = ServerError(reply.header.status, error_data(reply.message))
             reply.release()
             raise error
         return reply
@@ -233,14 +213,18 @@ class Client:
         message that is too long for the server, ``ProtocolError`` if the server does not grant the credits that the
         payload needs, or if the session is to be signed or encrypted and has no key. [MS-SMB2 3.2.4.1.1, 3.2.4.1.8]
         """
-        check_segments(body)
+        for segment in body:
+            view = memoryview(segment)
+            if not view.c_contiguous or view.nbytes != len(segment):
+                raise TypeError("a message needs bytes in one piece")
         charge = max(1, (payload - 1) // CREDIT_SIZE + 1) if self.supports_multi_credit else 1
         if charge > self.credits_wanted:
             raise ValueError(
                 f"{payload} bytes need {charge} credits, and the client requests at most {self.credits_wanted}"
             )
-        await self._wait_for_credits(charge)
-        encrypt = session is not None and session.encrypts(tree_id)
+        if self.credits < charge or self.closed is not None:
+            await self._wait_for_credits(charge)
+        encrypt = session is not None and (session.encrypt or tree_id in session.encrypted_trees)
         signed = session is not None and not encrypt and (session.sign or (sign and session.signer is not None))
         started = self._enter(command, charge, session, tree_id, signed, encrypt, flags)
         try:
@@ -275,8 +259,11 @@ class Client:
             session_id=session.session_id if session is not None else 0,
         )
         self._next_message_id += charge
-        started = Call(header, charge, session, signed, encrypted)
-        self._silence.begin(started)
+        started = Call(header, charge, session, self._loop.create_future(), signed, encrypted)
+        if not self._calls:
+            started.since = self._loop.time()
+        if self._silence.sleeps:
+            self._silence.begin()
         self._calls[header.message_id] = started
         return started
 
@@ -301,7 +288,7 @@ class Client:
                 asked = True
                 await self.echo()
                 continue
-            waiter = asyncio.get_running_loop().create_future()
+            waiter = self._loop.create_future()
             self._waiters.append(waiter)
             await waiter
         self._raise_if_closed()
@@ -324,7 +311,10 @@ class Client:
             segments = [message]
         if on_encoded is not None:
             on_encoded(segments)
-        self._send(segments, session, encrypt)
+        if encrypt:
+            self._send(segments, session, encrypt)
+        else:
+            self.transport.send(segments)
 
     def _send(self, segments: Sequence[Buffer], session: Protection | None, encrypt: bool) -> None:
         """Send a message of one or more requests, which are signed already."""
@@ -378,24 +368,19 @@ class Client:
         if header.protocol_id != PROTOCOL_ID:
             raise DecodeError("not an SMB2 message")
         if header.next_command or len(view) < KEEP_IN_PLACE:
-            whole = memoryview(bytearray(view))
+            self._take_chain(header, memoryview(bytearray(view)), sealed_by)
             inbound.release()
-            self._take_chain(whole, sealed_by)
         else:
             self._take_one(Reply(header, view, inbound, sealed_by))
 
-    def _take_chain(self, view: memoryview, sealed_by: int) -> None:
-        offset = 0
-        while True:
-            header = HEADER.unpack(view, offset)
-            step = header.next_command
-            if step and (step < HEADER_SIZE or step > len(view) - offset - HEADER_SIZE):
+    def _take_chain(self, header: Header, view: memoryview, sealed_by: int) -> None:
+        while step := header.next_command:
+            if step < HEADER_SIZE or step > len(view) - HEADER_SIZE:
                 raise DecodeError("bad NextCommand")
-            end = offset + step if step else len(view)
-            self._take_one(Reply(header, view[offset:end], sealed_by=sealed_by))
-            if not step:
-                return
-            offset = end
+            self._take_one(Reply(header, view[:step], sealed_by=sealed_by))
+            view = view[step:]
+            header = HEADER.unpack(view)
+        self._take_one(Reply(header, view, sealed_by=sealed_by))
 
     def _take_one(self, reply: Reply) -> None:
         header = reply.header
@@ -433,7 +418,7 @@ class Client:
             return
         if session is None or session.signer is None:
             return
-        if reply.status == NtStatus.USER_SESSION_DELETED:
+        if reply.header.status == NtStatus.USER_SESSION_DELETED:
             return
         if not reply.header.flags & _SIGNED:
             if started.signed or started.encrypted:

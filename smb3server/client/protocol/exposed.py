@@ -7,7 +7,6 @@ server that writes late can therefore corrupt only its own responses. Readers mu
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
 
 from smbdirect.message_transport import ExposedMemory, RdmaOperations, RemoteBuffer
 
@@ -88,11 +87,3 @@ class ExposedPool:
         for buffers in free.values():
             for buffer in buffers:
                 buffer.memory.deregister()
-
-
-def check_segments(segments: Sequence[object]) -> None:
-    """Raise ``TypeError`` unless each segment is bytes, or has bytes in one piece and counts them by ``len``."""
-    for segment in segments:
-        view = memoryview(segment)  # type: ignore[arg-type]
-        if not view.c_contiguous or view.nbytes != len(segment):  # type: ignore[arg-type]
-            raise TypeError("a message needs bytes in one piece")

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
-from smb3server.wire.fields import tail
 from smb3server.wire.header import HEADER_SIZE
 from smb3server.wire.negotiate import (
     NEGOTIATE_REQUEST,
@@ -120,10 +119,9 @@ def _numbers(values: Sequence[int]) -> bytes:
 
 def parse(message: memoryview, dialects: Sequence[int], offer: Offer) -> Negotiated:
     """Parse the response. Raises ``DecodeError``, and ``ProtocolError`` for a choice that was not offered."""
-    record = NEGOTIATE_RESPONSE.parse(message)
+    record, token = NEGOTIATE_RESPONSE.parse_both(message)
     if record.dialect not in dialects:
         raise ProtocolError(f"server chose dialect {record.dialect:#x}", "MS-SMB2 3.2.5.2")
-    minimum = HEADER_SIZE + NEGOTIATE_RESPONSE.size
     result = Negotiated(
         record.dialect,
         record.capabilities,
@@ -132,9 +130,7 @@ def parse(message: memoryview, dialects: Sequence[int], offer: Offer) -> Negotia
         record.max_transact_size,
         record.max_read_size,
         record.max_write_size,
-        token=bytes(
-            tail(message, record.security_buffer_offset, record.security_buffer_length, minimum, "SecurityBuffer")
-        ),
+        token=bytes(token),
     )
     if record.dialect < Dialect.SMB_3_1_1:
         if record.dialect >= Dialect.SMB_3_0:

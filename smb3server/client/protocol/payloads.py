@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from smb3server.client.protocol.messages import Caller, Protection
-from smb3server.client.protocol.ways import Way
+from smb3server.client.protocol.connection import Requests
+from smb3server.client.protocol.messages import Protection, Way
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.rdma_transform import CryptoTransform, RdmaTransformId, parse_transforms
 from smb3server.wire.read_write import ReadResponse, ReadResponseFlags
@@ -27,7 +27,7 @@ class Choice(NamedTuple):
     """The way that RDMA would have needed, if a transform is missing for it."""
 
 
-def choose(client: Caller, session: Protection, tree_id: int, is_pipe: bool) -> Choice:
+def choose(client: Requests, session: Protection, tree_id: int, is_pipe: bool) -> Choice:
     """Choose the way of data on a tree. [MS-SMB2 3.2.4.6, 3.2.4.7]
 
     3.2.4.6 and 3.2.4.7 keep sessions that sign or encrypt off RDMA altogether. That is older than the transforms, which

@@ -32,16 +32,21 @@ class Silence:
         self._probe = probe
         self._give_up = give_up
         self._limit = 0.0
+        self.sleeps = False
+        """Whether nobody looks after the requests, and there is a limit: ``begin`` wants to be called."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._quiet_since = 0.0
 
     def limit(self, seconds: float) -> None:
         """Give the server so many seconds for each answer from now on; 0 for as long as it likes."""
-        self._limit = seconds
         self.stop()
-        if seconds and self._calls:
-            self._arm(self._loop.time() + seconds / _LOOKS)
+        self._limit = seconds
+        self.sleeps = bool(seconds)
+        for call in self._calls.values():
+            call.since = 0.0
+        if self.sleeps and self._calls:
+            self.begin()
 
     def stop(self) -> None:
         """End the timer."""
@@ -49,14 +54,9 @@ class Silence:
             self._timer.cancel()
             self._timer = None
 
-    def begin(self, call: Call) -> None:
-        """Note that a request is about to wait for its answer."""
-        if not self._limit:
-            return
-        if not self._calls:
-            call.since = self._loop.time()
-        if self._timer is None:
-            self._arm(self._loop.time() + self._limit / _LOOKS)
+    def begin(self) -> None:
+        """Look after the requests from now on: there are some."""
+        self._arm(self._loop.time() + self._limit / _LOOKS)
 
     def interim(self, call: Call) -> None:
         """Note that the server works on a request."""
@@ -64,11 +64,13 @@ class Silence:
             call.since = self._loop.time()
 
     def _arm(self, when: float) -> None:
+        self.sleeps = False
         self._timer = self._loop.call_at(when, self._look)
 
     def _look(self) -> None:
         self._timer = None
         if not self._calls:
+            self.sleeps = True
             return
         now = self._loop.time()
         next_look = now + self._limit / _LOOKS

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import struct
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from smb3server.client.protocol.connection import Requests
 from smb3server.client.protocol.exposed import LARGEST, ExposedBuffer, ExposedPool
-from smb3server.client.protocol.messages import CREDIT_SIZE, Call, Reply, ServerError, TreeSession
+from smb3server.client.protocol.messages import CREDIT_SIZE, Call, Protection, Reply, ServerError, Way
 from smb3server.client.protocol.payloads import Choice, choose, expose, reveal, transform_of_response
-from smb3server.client.protocol.ways import Way
 from smb3server.wire import change_notify, directory_info, file_info
+from smb3server.wire import close as close_wire
 from smb3server.wire import create as create_wire
 from smb3server.wire import ioctl as ioctl_wire
 from smb3server.wire import lock as lock_wire
@@ -21,7 +23,6 @@ from smb3server.wire import query_info as query_wire
 from smb3server.wire import read_write as io_wire
 from smb3server.wire import set_info as set_wire
 from smb3server.wire.attributes import MAX_OFFSET
-from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateResponse, ShareAccess
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.file_info import FileInfoClass
@@ -37,7 +38,10 @@ from smbdirect.message_transport import RemoteBuffer
 READ = int(Access.GENERIC_READ)
 READ_WRITE = int(Access.GENERIC_READ | Access.GENERIC_WRITE | Access.DELETE)
 SHARE_ALL = int(ShareAccess.READ | ShareAccess.WRITE | ShareAccess.DELETE)
-_FLUSH = 24
+_FLUSH = struct.Struct("<QQQ")
+"""StructureSize and reserved fields, and the FileId. [MS-SMB2 2.2.17]"""
+_SUCCESS = (NtStatus.SUCCESS,)
+_FOUND = (NtStatus.SUCCESS, NtStatus.END_OF_FILE)
 _OVERHEAD = 512
 """Bytes around the data of a READ or WRITE: transform header, header, body and padding, rounded up."""
 SHARE_TYPE_DISK, SHARE_TYPE_PIPE = 1, 2
@@ -45,6 +49,12 @@ SHARE_TYPE_DISK, SHARE_TYPE_PIPE = 1, 2
 RDMA_THRESHOLD = 4096
 """Bytes from which data is moved by RDMA; less costs more by RDMA than in the message. Linux uses the same number."""
 R = TypeVar("R")
+
+
+class TreeSession(Protection, Protocol):
+    """The part of a session that its trees use."""
+
+    client: Requests
 
 
 @dataclass(slots=True)
@@ -119,7 +129,7 @@ class Tree:
         body: Sequence[Buffer],
         *,
         payload: int = 0,
-        accept: Sequence[int] = (NtStatus.SUCCESS,),
+        accept: Sequence[int] = _SUCCESS,
         flags: int = 0,
     ) -> Reply:
         """Send any command on this tree; see ``Client.call``."""
@@ -127,9 +137,28 @@ class Tree:
             command, body, self.session, self.tree_id, payload=payload, accept=accept, flags=flags
         )
 
+    async def _ask(
+        self,
+        command: int,
+        body: Sequence[Buffer],
+        parse: Callable[[memoryview], R],
+        payload: int = 0,
+        accept: Sequence[int] = _SUCCESS,
+        flags: int = 0,
+    ) -> R:
+        """Send a command, and return what ``parse`` makes of its response, which it has to copy."""
+        reply = await self.client.call(
+            command, body, self.session, self.tree_id, payload=payload, accept=accept, flags=flags
+        )
+        try:
+            return parse(reply.message)
+        finally:
+            if reply.inbound is not None:
+                reply.release()
+
     async def disconnect(self) -> None:
         """Disconnect the tree. [MS-SMB2 3.2.4.22]"""
-        (await self.call(Command.TREE_DISCONNECT, [b"\4\0\0\0"])).release()
+        await self._ask(Command.TREE_DISCONNECT, [b"\4\0\0\0"], len)
 
     # Opens
 
@@ -160,15 +189,15 @@ class Tree:
         )
         flags = int(HeaderFlags.REPLAY_OPERATION) if replay else 0
         body = [create_wire.pack_request(record, name, contexts)]
-        reply = await self.call(Command.CREATE, body, flags=flags)
-        response, found = create_wire.parse_response(reply.message)
-        reply.release()
+        response, found = await self._ask(Command.CREATE, body, create_wire.parse_response, flags=flags)
         return RemoteFile((response.persistent, response.volatile), response, found)
 
-    async def close(self, file: RemoteFile) -> None:
-        """Close an open. [MS-SMB2 3.2.4.5]"""
-        body = CLOSE_REQUEST.pack(CloseRequest(persistent=file.file_id[0], volatile=file.file_id[1]))
-        (await self.call(Command.CLOSE, [body])).release()
+    async def close(self, file: RemoteFile, flags: int = 0) -> close_wire.CloseResponse:
+        """Close an open. With POSTQUERY_ATTRIB among the ``flags``, the response has the file's times and size, if the
+        server has set that flag there, too. [MS-SMB2 3.2.4.5]
+        """
+        record = close_wire.CloseRequest(flags=flags, persistent=file.file_id[0], volatile=file.file_id[1])
+        return await self._ask(Command.CLOSE, [close_wire.CLOSE_REQUEST.pack(record)], close_wire.parse_response)
 
     async def lock(self, file: RemoteFile, elements: Sequence[lock_wire.LockElement], sequence: int = 0) -> None:
         """Lock or unlock byte ranges. [MS-SMB2 3.2.4.19]
@@ -176,14 +205,11 @@ class Tree:
         ``sequence`` holds LockSequenceNumber and LockSequenceIndex, so that the request can be repeated; 0 means none.
         """
         record = lock_wire.LockRequest(lock_sequence=sequence, persistent=file.file_id[0], volatile=file.file_id[1])
-        (await self.call(Command.LOCK, [lock_wire.pack_request(record, elements)])).release()
+        await self._ask(Command.LOCK, [lock_wire.pack_request(record, elements)], len)
 
     async def flush(self, file: RemoteFile) -> None:
         """Write the file's cached data to disk. [MS-SMB2 3.2.4.10]"""
-        body = (
-            _FLUSH.to_bytes(8, "little") + file.file_id[0].to_bytes(8, "little") + file.file_id[1].to_bytes(8, "little")
-        )
-        (await self.call(Command.FLUSH, [body])).release()
+        await self._ask(Command.FLUSH, [_FLUSH.pack(_FLUSH.size, *file.file_id)], len)
 
     async def make_directory(self, name: str) -> None:
         """Create a directory; ``name`` is as for ``create``."""
@@ -210,18 +236,14 @@ class Tree:
     @property
     def max_read(self) -> int:
         """Largest number of bytes that one READ requests; ``read`` splits longer transfers."""
-        limit = self.client.negotiated.max_read_size
-        inline = min(limit, self.client.transport.max_message_size - _OVERHEAD)
-        rdma = self._rdma_limit()
-        return min(limit, rdma) if rdma else inline
+        room = self.client.transport.max_message_size - _OVERHEAD
+        return min(self.client.negotiated.max_read_size, self._rdma_limit() or room)
 
     @property
     def max_write(self) -> int:
         """Largest number of bytes that one WRITE carries; ``write`` splits longer transfers."""
-        limit = self.client.negotiated.max_write_size
-        inline = min(limit, self.client.transport.max_outbound_message_size - _OVERHEAD)
-        rdma = self._rdma_limit()
-        return min(limit, rdma) if rdma else inline
+        room = self.client.transport.max_outbound_message_size - _OVERHEAD
+        return min(self.client.negotiated.max_write_size, self._rdma_limit() or room)
 
     def _rdma_limit(self) -> int:
         """Return the largest number of bytes of one RDMA transfer; 0 if data travels in messages."""
@@ -251,8 +273,9 @@ class Tree:
         return length if length <= CREDIT_SIZE and length <= limit else min(length, limit, self.client.payload_limit)
 
     async def _read_piece(self, file: RemoteFile, offset: int, length: int) -> bytes:
-        exposed, way = self.client.exposed, self.choice.way
-        if exposed is None or length < RDMA_THRESHOLD or way is Way.INLINE:
+        exposed = self.client.exposed
+        way = Way.INLINE if exposed is None or length < RDMA_THRESHOLD else self.choice.way
+        if exposed is None or way is Way.INLINE:
             data = await self._read_inline(file, offset, length)
             self.client.payloads.read[Way.INLINE] += len(data)
             return data
@@ -283,17 +306,18 @@ class Tree:
             Command.READ,
             [io_wire.READ_REQUEST.pack(record), b"\0"],
             payload=length,
-            accept=(NtStatus.SUCCESS, NtStatus.END_OF_FILE, NtStatus.BUFFER_OVERFLOW),
+            accept=(*_FOUND, NtStatus.BUFFER_OVERFLOW),
         )
         try:
-            if reply.status == NtStatus.END_OF_FILE:
+            if reply.header.status == NtStatus.END_OF_FILE:
                 return b""
             response, data = io_wire.parse_read_response(reply.message)
             if response.flags & io_wire.ReadResponseFlags.RDMA_TRANSFORM:
                 raise StatusError(NtStatus.INVALID_NETWORK_RESPONSE)
             return bytes(data)
         finally:
-            reply.release()
+            if reply.inbound is not None:
+                reply.release()
 
     def _channel(self, invalidate: bool) -> io_wire.Channel:
         """Choose whether the server may invalidate the buffer's token. [MS-SMB2 2.2.19, 2.2.21]
@@ -341,10 +365,10 @@ class Tree:
             Command.READ,
             [io_wire.READ_REQUEST.pack(record), described],
             payload=length,
-            accept=(NtStatus.SUCCESS, NtStatus.END_OF_FILE),
+            accept=_FOUND,
         )
         try:
-            if reply.status == NtStatus.END_OF_FILE:
+            if reply.header.status == NtStatus.END_OF_FILE:
                 return 0, None
             response, data = io_wire.parse_read_response(reply.message)
             if response.data_remaining > length:
@@ -373,8 +397,9 @@ class Tree:
                 return done
 
     async def _write_piece(self, file: RemoteFile, offset: int, data: memoryview) -> int:
-        exposed, way, length = self.client.exposed, self.choice.way, len(data)
-        if exposed is None or length < RDMA_THRESHOLD or way is Way.INLINE:
+        exposed, length = self.client.exposed, len(data)
+        way = Way.INLINE if exposed is None or length < RDMA_THRESHOLD else self.choice.way
+        if exposed is None or way is Way.INLINE:
             count = await self._write_inline(file, offset, data)
             self.client.payloads.written[Way.INLINE] += count
             return count
@@ -434,10 +459,7 @@ class Tree:
         return await self._written([io_wire.WRITE_REQUEST.pack(record), described], length)
 
     async def _written(self, body: Sequence[Buffer], length: int) -> int:
-        reply = await self.call(Command.WRITE, body, payload=length)
-        count = io_wire.parse_write_response(reply.message).byte_count
-        reply.release()
-        return count
+        return (await self._ask(Command.WRITE, body, io_wire.parse_write_response, length)).byte_count
 
     # Directories
 
@@ -518,10 +540,8 @@ class Tree:
             persistent=file.file_id[0],
             volatile=file.file_id[1],
         )
-        reply = await self.call(Command.QUERY_INFO, [query_wire.build_query_info_request(record, data)], payload=size)
-        output = bytes(query_wire.parse_output_response(reply.message))
-        reply.release()
-        return output
+        body = [query_wire.build_query_info_request(record, data)]
+        return await self._ask(Command.QUERY_INFO, body, _output, size)
 
     async def set_info(
         self,
@@ -540,7 +560,7 @@ class Tree:
             volatile=file.file_id[1],
         )
         body = set_wire.build_set_info_request(record, data)
-        (await self.call(Command.SET_INFO, [body], payload=len(data))).release()
+        await self._ask(Command.SET_INFO, [body], len, len(data))
 
     async def ioctl(
         self,
@@ -560,24 +580,23 @@ class Tree:
             max_output_response=max_output,
             flags=ioctl_wire.IOCTL_IS_FSCTL,
         )
-        reply = await self.call(
-            Command.IOCTL,
-            [ioctl_wire.build_ioctl_request(record, data)],
-            payload=max(len(data), max_output),
-            accept=accept,
+        body = [ioctl_wire.build_ioctl_request(record, data)]
+        payload = max(len(data), max_output)
+        return await self._ask(
+            Command.IOCTL, body, lambda message: bytes(ioctl_wire.parse_ioctl_response(message)[1]), payload, accept
         )
-        output = bytes(ioctl_wire.parse_ioctl_response(reply.message)[1])
-        reply.release()
-        return output
 
     # Breaks
 
     async def acknowledge_oplock_break(self, notification: OplockBreak) -> None:
         """Acknowledge an oplock break with the level that the server named. [MS-SMB2 3.2.5.19.1]"""
-        body = OPLOCK_BREAK.pack(notification)
-        (await self.call(Command.OPLOCK_BREAK, [body])).release()
+        await self._ask(Command.OPLOCK_BREAK, [OPLOCK_BREAK.pack(notification)], len)
 
     async def acknowledge_lease_break(self, lease_key: bytes, lease_state: int) -> None:
         """Acknowledge a lease break with ``lease_state``. [MS-SMB2 3.2.5.19.2]"""
         body = LEASE_BREAK.pack(LeaseBreak(lease_key=lease_key, lease_state=lease_state))
-        (await self.call(Command.OPLOCK_BREAK, [body])).release()
+        await self._ask(Command.OPLOCK_BREAK, [body], len)
+
+
+def _output(message: memoryview) -> bytes:
+    return bytes(query_wire.parse_output_response(message))

@@ -10,8 +10,8 @@ from collections.abc import Coroutine, Sequence
 from typing import NamedTuple, TypeVar
 
 from smb3server.client.protocol import Client, ClientSession, RemoteFile, Tree
+from smb3server.client.protocol.messages import Way
 from smb3server.client.protocol.payloads import expose, reveal, transform_of_response
-from smb3server.client.protocol.ways import Way
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.wire.header import HEADER, HEADER_SIZE, SIGNATURE_OFFSET, Command, Header, HeaderFlags
 from smb3server.wire.rdma_transform import pack_transforms

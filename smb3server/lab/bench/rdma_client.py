@@ -26,9 +26,9 @@ from pathlib import Path
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.client.protocol import Client, open_rdma
+from smb3server.client.protocol.messages import Way
 from smb3server.client.protocol.negotiation import Offer
 from smb3server.client.protocol.tree import RDMA_THRESHOLD, READ_WRITE
-from smb3server.client.protocol.ways import Way
 from smb3server.commands import load
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.lab.bench.figures import percentile

@@ -17,7 +17,7 @@ import pytest
 
 from smb3server.cli import exits
 from smb3server.cli.main import main
-from smb3server.client.protocol import ClientSession
+from smb3server.client.protocol import Client
 from tests.lab.remote import PASSWORD, Home, home
 
 ROOT = Path(__file__).parents[3]
@@ -192,13 +192,13 @@ def test_one_password_is_offered_to_one_server(
     """Where a command names two servers, each needs its own: the other must not get what proves the password."""
     (folder / "a").write_bytes(b"a")
     offered: list[str] = []
-    original = ClientSession.log_on.__func__  # type: ignore[attr-defined]
+    original = Client.log_on
 
-    async def log_on(cls: type, client: Any, user: str, password: str, *words: Any, **options: Any) -> Any:
+    async def log_on(client: Client, user: str, password: str, *words: Any, **options: Any) -> Any:
         offered.append(f"{client.transport.peer_address[0]} {password}")
-        return await original(cls, client, user, password, *words, **options)
+        return await original(client, user, password, *words, **options)
 
-    monkeypatch.setattr(ClientSession, "log_on", classmethod(log_on))
+    monkeypatch.setattr(Client, "log_on", log_on)
     other = url.replace("127.0.0.1", "localhost")
     assert client("cp", f"{url}/a", f"{other}/b") == exits.EXIT_USAGE
     assert "no password for u at 127.0.0.1; write it to" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.protocol.connection import Client
+from smb3server.client.protocol import Client
 from smb3server.client.protocol.transports import open_rdma
 from smb3server.client.protocol.tree import READ_WRITE, Tree
 from smb3server.cluster.lease_keeper import Fence, boottime

@@ -14,8 +14,8 @@ from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.cli.status.tables import render
 from smb3server.client.protocol import Client, ClientSession, ServerError, Tree, open_rdma
-from smb3server.client.protocol.channels import BoundSession
 from smb3server.client.protocol.negotiation import Offer
+from smb3server.client.protocol.session import BoundSession
 from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.config.error import ConfigError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from smb3server.client.protocol import Client, open_rdma, open_tcp
-from smb3server.client.protocol.channels import BoundSession
+from smb3server.client.protocol.session import BoundSession
 from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.net.tcp import PEER_TIMEOUT, TcpTransport
 from smb3server.service.service import Service

@@ -16,8 +16,8 @@ import spnego
 
 from smb3server.backends.local import syscalls
 from smb3server.client.protocol import Client, ClientSession, open_rdma
-from smb3server.client.protocol.channels import BoundSession
 from smb3server.client.protocol.negotiation import Offer
+from smb3server.client.protocol.session import BoundSession
 from smb3server.net.host import ROCE_UDP_PORT
 from smb3server.status.rdma_reasons import _TEXTS, Code
 from smb3server.status.report import collect

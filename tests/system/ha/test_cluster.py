@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.protocol.connection import Client
+from smb3server.client.protocol import Client
 from smb3server.client.protocol.messages import ServerError
 from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.cluster.cluster import coordination_prefix

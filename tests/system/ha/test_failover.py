@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.protocol.connection import Client
+from smb3server.client.protocol import Client
 from smb3server.client.protocol.messages import ServerError
 from smb3server.client.protocol.transports import open_tcp
 from smb3server.net.interfaces import FAMILY_IPV4

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 
-from smb3server.client.protocol.connection import Client
+from smb3server.client.protocol import Client
 from smb3server.client.protocol.messages import ServerError
 from smb3server.client.protocol.transports import open_tcp
 from smb3server.client.protocol.tree import Tree

@@ -19,7 +19,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.packet import Packet
 from scapy.utils import rdpcap
 
-from smb3server.client.protocol.connection import Client
+from smb3server.client.protocol import Client
 from smb3server.client.protocol.transports import open_rdma
 from smb3server.cluster.peers import Peer, parse
 from smb3server.persistence.etcd import EtcdStore

@@ -13,7 +13,7 @@ import pytest
 
 from smb3server.cli.main import main
 from smb3server.client import connect
-from smb3server.client.protocol import Tree, connection, negotiation, session
+from smb3server.client.protocol import ClientSession, connection, negotiation
 from smb3server.client.sync import connect as connect_sync
 from smb3server.wire import attributes as attr
 from smb3server.wire.negotiate import Dialect
@@ -102,20 +102,20 @@ def test_the_negotiation_is_validated(samba: tuple[str, Path], dialect: int, mon
     url, _ = samba
     chosen = tuple(number for number in negotiation.DIALECTS if number <= dialect)
     monkeypatch.setattr(negotiation, "DIALECTS", chosen)
-    defaults = connection.Client.connect.__func__.__defaults__  # type: ignore[attr-defined]
+    defaults = connection.Requests.connect.__func__.__defaults__  # type: ignore[attr-defined]
     monkeypatch.setattr(
-        connection.Client.connect.__func__,
+        connection.Requests.connect.__func__,
         "__defaults__",
         (chosen, *defaults[1:]),  # type: ignore[attr-defined]
     )
     asked: list[int] = []
-    original = session.validate_negotiation
+    original = ClientSession._validate_negotiation
 
-    async def counted(tree: Tree) -> None:
-        asked.append(tree.client.dialect)
-        await original(tree)
+    async def counted(self: ClientSession, tree_id: int) -> None:
+        asked.append(self.client.dialect)
+        await original(self, tree_id)
 
-    monkeypatch.setattr(session, "validate_negotiation", counted)
+    monkeypatch.setattr(ClientSession, "_validate_negotiation", counted)
 
     async def main() -> None:
         async with connect(url, password=USER.password, rdma="off") as share:

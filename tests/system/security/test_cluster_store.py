@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from smb3server.client.protocol.connection import Client
+from smb3server.client.protocol import Client
 from smb3server.client.protocol.messages import ServerError
 from smb3server.client.protocol.transports import open_tcp
 from smb3server.cluster.view import coordination_prefix

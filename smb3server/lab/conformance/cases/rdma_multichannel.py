@@ -8,8 +8,8 @@ import os
 import socket
 
 from smb3server.client.protocol import Client, ClientSession, RemoteFile, ServerError, Tree, open_tcp
-from smb3server.client.protocol.channels import BoundSession
 from smb3server.client.protocol.interfaces import ServerInterface, query_interfaces
+from smb3server.client.protocol.session import BoundSession
 from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.lab.conformance.conversation import Conversation
 from smb3server.lab.conformance.data_channel import (

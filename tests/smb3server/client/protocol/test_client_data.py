@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from smb3server.client.protocol import Client, ServerError, Tree, connection
+from smb3server.client.protocol.messages import Way
 from smb3server.client.protocol.tree import READ, READ_WRITE, RemoteFile
-from smb3server.client.protocol.ways import Way
 from smb3server.net.tcp import TcpTransport
 from smb3server.settings.server import Settings
 from smb3server.wire.create import CreateDisposition

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from smb3server.client.protocol import Client, open_tcp
-from smb3server.client.protocol.channels import BoundSession
 from smb3server.client.protocol.messages import ServerError, UnprovenServer
 from smb3server.client.protocol.negotiation import DIALECTS
+from smb3server.client.protocol.session import BoundSession
 from smb3server.service.service import Service
 from smb3server.wire.header import Command
 from smb3server.wire.negotiate import Capability, Dialect
