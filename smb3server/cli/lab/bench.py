@@ -94,9 +94,10 @@ def command(
     Exit status: 0 measured, 2 something is missing or failed, or wrong usage.
     """
     from smb3server.lab.bench.cases import ALL, CASES, CROWDS, FABRIC_CASES
-    from smb3server.lab.bench.command import FABRICS, Options, bench
+    from smb3server.lab.bench.command import Options, bench
     from smb3server.lab.bench.errors import BenchError
     from smb3server.lab.bench.figures import ROUNDS_FOR_VERDICT
+    from smb3server.lab.bench.servers import FABRICS
 
     chosen = tuple(name for name in (fabrics or "").split(",") if name)
     for name in chosen:

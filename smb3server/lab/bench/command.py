@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +19,8 @@ from smb3server.lab.bench.cases import ALL, Case
 from smb3server.lab.bench.client import Client, Target, build
 from smb3server.lab.bench.errors import interruptible
 from smb3server.lab.bench.figures import Sample
-from smb3server.lab.bench.servers import ROOT, SAMBA, ours, samba, samba_version
+from smb3server.lab.bench.servers import ROOT, SAMBA, ours, over_fabrics, samba, samba_version
 
-FABRICS = {"iwarp": "iWARP", "roce": "RoCEv2"}
-"""Fabrics of our software NICs, by their names on the command line."""
 _SPARE = 64
 """Mebibytes that a run needs in addition to its large files."""
 
@@ -65,14 +62,6 @@ def run(client: Client, targets: list[Target], cases: list[Case], rounds: int) -
     ]
 
 
-def over_fabrics(tcp: Target, fabrics: Sequence[str]) -> list[Target]:
-    """Return our server as clients over ``fabrics`` reach it."""
-    generator = (sys.executable, "-m", "smb3server.lab.bench.rdma_client", "--fabric")
-    return [
-        tcp._replace(name=FABRICS[fabric], port=tcp.ports[fabric], generator=(*generator, fabric)) for fabric in fabrics
-    ]
-
-
 def measure(options: Options) -> tuple[dict[str, str], list[page.Row]]:
     """Do a whole run; return its circumstances and the rows of figures. Raises ``BenchError``."""
     cases = [ALL[name] for name in options.cases]
@@ -90,7 +79,7 @@ def measure(options: Options) -> tuple[dict[str, str], list[page.Row]]:
         kind = machine.file_system(root)
         rdma = ",".join(options.fabrics) or "off"
         targets = [stack.enter_context(ours(root / "ours", python, prefix, options.size, rdma))]
-        targets += over_fabrics(targets[0], options.fabrics)
+        targets += over_fabrics(targets[0], options.fabrics, sys.executable)
         if version:
             targets.append(stack.enter_context(samba(root / "samba", prefix, options.size)))
         roots = [os.getpid(), *(target.process for target in targets)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -77,11 +77,11 @@ def _ratio(found: Compared) -> list[str]:
 def table(rows: list[Row]) -> str:
     """Return a table with one line per case."""
     if rows and rows[0].fabrics:
-        return _lines(_fabric_columns(rows))
+        return grid(_fabric_columns(rows))
     both = bool(rows and rows[0].theirs)
     columns = ["case", "unit", *(["ours", "Samba", "ratio", "verdict"] if both else ["ours"])]
     columns += ["ours, µs/op", "Samba, µs/op", "ratio", "verdict"] if both else ["ours, µs/op"]
-    lines = [columns, ["---"] * len(columns)]
+    lines = [columns]
     for row in rows:
         sides = [side for side in (row.ours, row.theirs) if side]
         rate, cost = compare(row) if both else (None, None)
@@ -90,13 +90,13 @@ def table(rows: list[Row]) -> str:
         cells += [_measured([sample.cost for sample in side]) for side in sides]
         cells += _ratio(cost) if cost else []
         lines.append(cells)
-    return _lines(lines)
+    return grid(lines)
 
 
 def _fabric_columns(rows: list[Row]) -> list[list[str]]:
     names = ["TCP", *rows[0].fabrics]
     columns = ["case", "unit", *names, *(f"{name}, µs/op" for name in names)]
-    lines = [columns, ["---"] * len(columns)]
+    lines = [columns]
     for row in rows:
         sides = [row.ours, *row.fabrics.values()]
         rates = [_measured([sample.rate for sample in side]) for side in sides]
@@ -105,8 +105,10 @@ def _fabric_columns(rows: list[Row]) -> list[list[str]]:
     return lines
 
 
-def _lines(cells: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+def grid(lines: Sequence[Sequence[str]]) -> str:
+    """Return a table of Markdown; the first line has the names of the columns."""
+    head, *body = lines
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body))
 
 
 def _counted(verdicts: list[str]) -> str:

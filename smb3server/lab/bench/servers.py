@@ -20,6 +20,10 @@ from smb3server.lab.bench.errors import BenchError
 
 ROOT = Path(__file__).resolve().parents[3]
 SAMBA = "Samba"
+FABRICS = {"iwarp": "iWARP", "roce": "RoCEv2"}
+"""Fabrics of our software NICs, by their names on the command line."""
+RDMA_CLIENT = ("-m", "smb3server.lab.bench.rdma_client", "--fabric")
+"""What Python runs to make load over the fabric that follows."""
 OUR_ADDRESS = "127.0.0.44"
 """An address of its own: RoCEv2 is served on one fixed UDP port, which the client on this machine needs as well."""
 SAMBA_ADDRESS, SAMBA_PORT = "127.0.0.43", 445
@@ -166,6 +170,14 @@ def ours(
     with _started("our server", command, root, r"ready ") as (process, line):
         ports = {kind: int(port) for kind, port in re.findall(r"(\w+) [^ ]*:(\d+)", line)}
         yield Target("smb3server", process, address, ports["tcp"], folder, ports=ports)
+
+
+def over_fabrics(tcp: Target, fabrics: Sequence[str], python: str) -> list[Target]:
+    """Return our server as clients over ``fabrics``, which run on ``python``, reach it."""
+    return [
+        tcp._replace(name=FABRICS[fabric], port=tcp.ports[fabric], generator=(python, *RDMA_CLIENT, fabric))
+        for fabric in fabrics
+    ]
 
 
 @contextlib.contextmanager

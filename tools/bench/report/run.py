@@ -14,7 +14,7 @@ from pathlib import Path
 from smb3server.lab.bench import idle, servers
 from smb3server.lab.bench.client import Client, Target, build
 from smb3server.lab.bench.errors import BenchError
-from tools.bench.report.plan import IMPACKET, IWARP, LOOPBACK, ROCE, SAMBA, TCP, Point, Section
+from tools.bench.report.plan import IMPACKET, LOOPBACK, SAMBA, TCP, Point, Section
 from tools.bench.report.store import Results, save
 
 _OVERHEAD = 0.35
@@ -50,15 +50,12 @@ def targets(
     """Run the ``wanted`` servers. Raises ``BenchError``."""
     with contextlib.ExitStack() as stack:
         found: dict[str, Target] = {}
-        fabrics = [name for name, target in (("iwarp", IWARP), ("roce", ROCE)) if target in wanted]
+        fabrics = [fabric for fabric, name in servers.FABRICS.items() if name in wanted]
         tcp = stack.enter_context(servers.ours(root / "ours", python, prefix, megabytes, ",".join(fabrics) or "off"))
         found[TCP] = tcp
-        generator = (python, "-m", "smb3server.lab.bench.rdma_client", "--fabric")
-        for fabric, name in (("iwarp", IWARP), ("roce", ROCE)):
-            if fabric in fabrics:
-                found[name] = tcp._replace(name=name, port=tcp.ports[fabric], generator=(*generator, fabric))
+        found |= {target.name: target for target in servers.over_fabrics(tcp, fabrics, python)}
         if LOOPBACK in wanted:
-            command = (*generator, "loopback", "--folder", str(tcp.folder))
+            command = (python, *servers.RDMA_CLIENT, "loopback", "--folder", str(tcp.folder))
             found[LOOPBACK] = tcp._replace(name=LOOPBACK, process=0, generator=command)
         if SAMBA in wanted:
             found[SAMBA] = stack.enter_context(servers.samba(root / "samba", prefix, megabytes))

@@ -28,11 +28,6 @@ def rows(results: Results) -> list[page.Row]:
     return [row for row in found if row.theirs] or found
 
 
-def _grid(lines: Sequence[Sequence[str]]) -> str:
-    head, *body = lines
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body))
-
-
 def _of(samples: Sequence[Sample], value: Callable[[Sample], float]) -> str:
     return page.number(median(value(sample) for sample in samples)) if samples else ""
 
@@ -54,7 +49,7 @@ def _crowds(results: Results) -> str:
                 lambda sample: sample.least,
             )
         ]
-    return _grid(lines)
+    return page.grid(lines)
 
 
 def _idle(results: Results) -> str:
@@ -64,7 +59,7 @@ def _idle(results: Results) -> str:
         lines.append([name, f"{found.connections:,}", page.number(found.kibibytes)])
         for value in (lambda sample: sample.rate, lambda sample: sample.cost):
             lines[-1] += [_of(samples, value) for samples in (found.beside, found.without)]
-    return _grid(lines)
+    return page.grid(lines)
 
 
 def _touched(results: Results) -> str:
@@ -72,7 +67,7 @@ def _touched(results: Results) -> str:
     found: dict[str, list[str]] = {}
     for point, samples in results.of("touched").items():
         found.setdefault(point.target, [point.target]).append(_of(samples, lambda sample: sample.rate))
-    return _grid(lines + [line for line in found.values() if len(line) == 3])
+    return page.grid(lines + [line for line in found.values() if len(line) == 3])
 
 
 def document(results: Results, pictures: Sequence[tuple[str, str]]) -> str:
