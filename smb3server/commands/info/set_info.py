@@ -235,12 +235,7 @@ def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
     if not handle.path and not handle.stream:
         raise StatusError(NtStatus.CANNOT_DELETE)
     recycling, store = opened.tree.share.recycling, opened.store
-    if (
-        recycling is not None
-        and store is not None
-        and opened.is_directory
-        and recycling.holds(handle.path, store.name_rules)
-    ):
+    if recycling and store and opened.is_directory and recycling.holds(handle.path, store.name_rules):
         raise StatusError(NtStatus.CANNOT_DELETE)
     if not ignore_readonly and handle.info().attributes & attr.READONLY:
         raise StatusError(NtStatus.CANNOT_DELETE)

@@ -57,7 +57,7 @@ OTHER_NAMES = {
     "commands/info/set_info.py": "extended attributes",
     "commands/tree_connect.py": "shares",
     "files/file.py": "streams",
-    "files/wildcards.py": "8.3 names",
+    "files/searches.py": "8.3 names",
     "state/ceilings.py": "users",
     "state/events.py": "users, and names of events",
     "state/file_events.py": "names of rights and commands",
