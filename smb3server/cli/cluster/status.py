@@ -128,10 +128,18 @@ def _show_etcd(status: Mapping[str, Any], console: Console) -> None:
 
 
 def show(status: Mapping[str, Any], console: Console | None = None) -> None:
-    """Print two tables. Columns are never truncated if the output is not a terminal."""
+    """Print the tables in one write: ``status | grep -q`` ends at its first match, and must not break the rest off.
+
+    Columns are never truncated if the output is not a terminal.
+    """
     console = console or Console()
     if not console.is_terminal:
         console = Console(file=console.file, width=200)
+    with console:
+        _show(status, console)
+
+
+def _show(status: Mapping[str, Any], console: Console) -> None:
     nodes = Table(title="Nodes", title_justify="left", header_style="bold")
     for column in ("node", "state", "lease left", "serves", "opens", "addresses"):
         nodes.add_column(column, overflow="fold")

@@ -163,11 +163,12 @@ def _show(servers: list[_Asked], sections: Sequence[str], as_json: bool, every: 
     from smb3server.cli.status.tables import render
 
     console = Console(width=None if sys.stdout.isatty() else _pipe_width(), highlight=False, soft_wrap=True)
-    for number, server in enumerate(servers):
-        if number:
-            console.print(Text())
-        for text in render(server.shown(), console.width, sections):
-            console.print(text)
+    with console:  # One write: ``status | grep -q`` ends at its first match, and must not break the rest off.
+        for number, server in enumerate(servers):
+            if number:
+                console.print(Text())
+            for text in render(server.shown(), console.width, sections):
+                console.print(text)
 
 
 def _pipe_width() -> int:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -49,6 +52,17 @@ def said(etcd: Etcd, *arguments: str) -> str:
     return out
 
 
+def cut_off(etcd: Etcd, *arguments: str) -> str:
+    """Return what the first read gets of a command, whose reader then goes away as ``grep -q`` does."""
+    command = [sys.executable, "-m", "smb3server", "cluster", "--cluster", etcd.url, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as asking:
+        assert asking.stdout is not None
+        first = os.read(asking.stdout.fileno(), 1 << 16)
+        asking.stdout.close()
+        assert asking.wait() == 0
+    return first.decode()
+
+
 def complaint(url: str, *arguments: str) -> str:
     """One line, and no traceback."""
     status, out, errors = asked(url, *arguments)
@@ -76,6 +90,8 @@ def test_status(cluster: tuple[Etcd, dict[str, Node]]) -> None:
         assert done.returncode == 0, done.stderr
         for word in ("lease left", "served for", "clients", "served", "on no node"):
             assert word in done.stdout
+        found = await asyncio.to_thread(cut_off, etcd, "status")
+        assert "served" in found and "answers in" in found
         nodes["b"].send(signal.SIGSTOP)
         try:
             found = json.loads(await asyncio.to_thread(said, etcd, "status", "--json"))

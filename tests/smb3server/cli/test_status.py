@@ -133,6 +133,16 @@ def test_filters(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def cut_off(*arguments: str) -> str:
+    """Return what the first read gets of a command, whose reader then goes away as ``grep -q`` does."""
+    with subprocess.Popen([sys.executable, "-m", "smb3server", *arguments], stdout=subprocess.PIPE) as asking:
+        assert asking.stdout is not None
+        first = os.read(asking.stdout.fileno(), 1 << 16)
+        asking.stdout.close()
+        assert asking.wait() == 0
+    return first.decode()
+
+
 def test_sections_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def scene(acted: Scene) -> None:
         await busy(acted)
@@ -154,6 +164,7 @@ def test_sections_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert "Channels" not in text
         assert "1099511627776" in text
         assert "Interfaces as clients see them" in await asked("interfaces", "--rates", "0")
+        assert "Open files (4)" in await asyncio.to_thread(cut_off, "status", *state, "--rates", "0")
 
     play(tmp_path, scene)
 
