@@ -167,7 +167,7 @@ class ServiceOwner:
         await self._succeed(lease, conditions)
         fresh = await self._check_storage(self.shares, conditions)
         domain = Domain(self._store, self._state_prefix, conditions, self.lose)
-        wanted = [share for share in self.shares if share.continuous_availability]
+        wanted = [share for share in self.shares if share.rules.continuous_availability]
         await self.before_serving(self.shares)
         self._domain = domain
         for share in self.shares:
@@ -360,7 +360,7 @@ class ServiceOwner:
             return
         try:
             fresh = await self._check_storage([share], domain.conditions)
-            if share.continuous_availability:
+            if share.rules.continuous_availability:
                 self._persistence.serve(domain, [share])
                 is_there = partial(self._is_there, fresh)
                 self.restored += await restore(self._server, domain, [share], all_shares=False, is_there=is_there)

@@ -26,7 +26,7 @@ def change_notify(request: TreeRequest) -> Pending:
     """Wait for changes in a directory. Changes since the last request are answered immediately. [MS-SMB2 3.3.5.19]"""
     body = parse_change_notify_request(request.message)
     opened = find_open(request, body.file_id)
-    if not opened.tree.share.change_notify:
+    if not opened.tree.share.rules.change_notify:
         raise StatusError(NtStatus.NOT_IMPLEMENTED)
     if body.output_buffer_length > request.connection.max_transact_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)

@@ -198,7 +198,7 @@ def _take_from_host(opened: Open, file: File[Open], element: LockElement) -> boo
 
 def _on_host(opened: Open) -> int | None:
     """Return the descriptor for locks that programs of the host see, or None if the share has none."""
-    return opened.descriptor if opened.tree.share.posix_locks else None
+    return opened.descriptor if opened.tree.share.rules.posix_locks else None
 
 
 def _release_on_host(opened: Open, file: File[Open], ranges: Sequence[Lock[Open] | LockElement]) -> None:
@@ -262,6 +262,6 @@ def _wait(request: TreeRequest, body: LockRequest, opened: Open, file: File[Open
     pending = request.pend(Interim.AT_ONCE, cancelled)
     waiting: list[Waiter[Open]] = []
     queue()
-    if opened.tree.share.posix_locks:
+    if opened.tree.share.rules.posix_locks:
         request.connection.loop.call_later(_HOST_POLL, look)
     return pending

@@ -73,7 +73,7 @@ def _connect(request: SessionRequest, body: TreeConnectRequest, share: Share) ->
     session.limit_credits()
     request.server.events.tree_connected(tree, connection)
     flags = share.flags
-    if share.encrypt_data and connection.dialect >= Dialect.SMB_3_0:
+    if share.rules.encrypt and connection.dialect >= Dialect.SMB_3_0:
         flags |= ShareFlags.ENCRYPT_DATA
     if share.type is ShareType.PIPE:
         flags |= ShareFlags.NO_CACHING
@@ -120,13 +120,13 @@ def _check(request: SessionRequest, body: TreeConnectRequest, share: Share) -> i
             raise _refused(NtStatus.ACCESS_DENIED, "user", why)
         if not share.hosts.admits(connection.client_name):
             raise _refused(NtStatus.ACCESS_DENIED, "host", "hosts_allow and hosts_deny do not admit the address")
-    if share.encrypt_data and (session.cipher is None or session.keys_are_public):
+    if share.rules.encrypt and (session.cipher is None or session.keys_are_public):
         raise _refused(NtStatus.ACCESS_DENIED, "encryption", "it is encrypted, and the session cannot encrypt")
     if share.backend is not None and not share.backend.is_available():
         raise _refused(NtStatus.BAD_NETWORK_NAME, "unavailable", f"its directory {share.path} is not there")
     if len(session.tree_connect_table) >= server.settings.max_trees:
         raise _refused(NtStatus.INSUFFICIENT_RESOURCES, "too_many", "the session has max_trees tree connects")
-    if share.max_uses and sum(1 for _ in server.trees_of(share)) >= share.max_uses:
+    if share.rules.max_connections and sum(1 for _ in server.trees_of(share)) >= share.rules.max_connections:
         raise _refused(NtStatus.REQUEST_NOT_ACCEPTED, "too_many", "the share has max_connections tree connects")
     maximal_access = maximal_access_of(session, share, server.accounts)
     if not maximal_access:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import get_args
 
+import msgspec
+
 from smb3server.auth.groups import Groups
 from smb3server.auth.password_rules import EMPTY_HASH
 from smb3server.auth.users import Account, nt_hash, parse_hash, parse_principal
@@ -26,8 +28,10 @@ from smb3server.net.host_lists import parse as parse_hosts
 from smb3server.process import log_levels
 from smb3server.settings.cluster import ClusterConfig, ServiceConfig, StoreAccess, VirtualAddress
 from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.limits import MESSAGE_OVERHEAD, Limits
 from smb3server.settings.observing import LogSettings, MetricsSettings
 from smb3server.settings.server import Settings
+from smb3server.settings.share import ShareRules
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 from smb3server.wire.address import Address
@@ -48,47 +52,15 @@ SIGNING = {
 }
 RDMA_TRANSFORMS = {"encryption": RdmaTransformId.ENCRYPTION, "signing": RdmaTransformId.SIGNING}
 SERVER = "[server]"
-AS_THEY_ARE = (
-    "comment",
-    "rdma_read_size",
-    "iwarp_crc",
-    "require_signing",
-    "require_encryption",
-    "ntlm",
-    "min_password_length",
-    "guests_see_accounts",
-    "multichannel",
-    "rss",
-    "leases",
-    "directory_leases",
-    "watchdog",
-    "test_fsctls",
-    "min_password_length",
-)
-"""Keys of [server] that are fields of ``Settings`` under the same name. All keys of [limits] are."""
-SHARE_AS_IT_IS = (
-    "read_only",
-    "encrypt",
-    "guest",
-    "hidden",
-    "max_connections",
-    "access_based_enumeration",
-    "hide_dot_files",
-    "case_sensitive",
-    "recycle",
-    "recycle_folder",
-    "recycle_max_size",
-    "continuous_availability",
-    "streams",
-    "symlinks",
-    "posix_locks",
-    "delayed_write_times",
-    "level2_oplocks",
-    "change_notify",
-    "strict_allocate",
-    "keep_inherited_flag",
-)
-"""Keys of a share that are fields of ``ShareConfig`` under the same name, with the same value."""
+
+
+def _as_they_are() -> tuple[str, ...]:
+    """Return the keys of [server] that are fields of ``Settings`` with the same name and type."""
+    kinds = {entry.name: entry.type for entry in msgspec.structs.fields(Settings)}
+    return tuple(key.name for key in keys_of(schema.Server).values() if kinds.get(key.name) == key.kind)
+
+
+AS_THEY_ARE = _as_they_are()
 
 
 def build(document: schema.Document, problems: Problems) -> Config:
@@ -204,12 +176,10 @@ class _Builder:
             config.log_level = str(log_levels.parse(server.log_level, log_levels.Levels("info", components)))
         config.log = LogSettings(server.log_format, _path(server.log_file), _path(server.audit_file))
 
-    def limits(self, section: schema.Limits) -> None:
-        for name in keys_of(schema.Limits):
-            if name != "max_message_size":
-                setattr(self._settings, name, getattr(section, name))
-        grown = max(Settings().max_message_size, section.max_io_size + schema.MESSAGE_OVERHEAD)
-        self._settings.max_message_size = section.max_message_size or grown
+    def limits(self, section: Limits) -> None:
+        for name in keys_of(Limits):
+            setattr(self._settings, name, getattr(section, name))
+        self._settings.max_message_size = max(Settings().max_message_size, section.max_io_size + MESSAGE_OVERHEAD)
 
     def shares(self, sections: Iterable[schema.Share]) -> Iterable[ShareConfig]:
         for section in sections:
@@ -234,11 +204,10 @@ class _Builder:
             name,
             Path(section.path),
             isinstance(section, schema.Share) and section.require_mount,
-            **{key: getattr(section, key) for key in SHARE_AS_IT_IS},
+            **{key: getattr(section, key) for key in keys_of(ShareRules)},
             hide_files=tuple(section.hide_files),
             veto_files=tuple(section.veto_files),
             recycle_exclude=tuple(section.recycle_exclude),
-            remark=section.comment,
             users=self._names(owner, "users", section.users),
             read_list=self._names(owner, "read_list", section.read_list) or frozenset(),
             write_list=self._names(owner, "write_list", section.write_list) or frozenset(),

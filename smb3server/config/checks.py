@@ -13,11 +13,11 @@ from shlex import quote
 from smb3server.auth.groups import is_user
 from smb3server.config.error import ConfigError, Problems, RightsError, label
 from smb3server.config.model import Config, ShareConfig
-from smb3server.config.schema import SMALLEST_IO, SMALLEST_MESSAGE
 from smb3server.config.sections import did_you_mean
 from smb3server.config.sources.host_users import user_name, wrong_host_users
 from smb3server.config.sources.users import clashes
 from smb3server.settings import store_access
+from smb3server.settings.limits import SMALLEST_IO
 from smb3server.settings.store_url import parse_url
 from smb3server.wire.negotiate import Dialect
 
@@ -124,13 +124,6 @@ def _check_protection(config: Config, problems: Problems) -> None:
 
 def _check_limits(config: Config, problems: Problems) -> None:
     settings = config.settings
-    smallest = settings.max_io_size + SMALLEST_MESSAGE
-    if settings.max_message_size < smallest:
-        problems.add(
-            _LIMITS, "max_message_size", f"must be at least {smallest} (more than max_io_size), or not be given"
-        )
-    if settings.max_message_before_authentication > settings.max_message_size:
-        problems.add(_LIMITS, "max_message_before_authentication", "must be at most max_message_size")
     if 0 < settings.rdma_read_size < SMALLEST_IO:
         problems.add(_SERVER, "rdma_read_size", f"must be 0 or at least {SMALLEST_IO}")
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from smb3server.config import toml
-from smb3server.config.schema import Document, Homes, Section, ShareOptions
+from smb3server.config.schema import Document, Homes, ShareOptions
 from smb3server.config.sections import Key, keys_of
+from smb3server.settings.declaring import Effect, Section
 
 WIDTH = 100
 COMMON = {
@@ -41,6 +42,17 @@ def table(section: type[Section]) -> str:
         for key in keys_of(section).values()
         if key.name not in known
     ]
+    return "\n".join(lines) + "\n"
+
+
+def effects(*parts: type[Section]) -> str:
+    """Return the table that says when changed keys of these sections count, in Markdown."""
+    known = sorted(key.name for part in parts for key in keys_of(part).values())
+    by_name = {name: key.effect for part in parts for name, key in keys_of(part).items()}
+    lines = ["| from when | settings |", "|---|---|"]
+    for effect in Effect:
+        names = ", ".join(f"`{name}`" for name in known if by_name[name] is effect)
+        lines += [f"| {effect.value} | {names} |"] if names else []
     return "\n".join(lines) + "\n"
 
 

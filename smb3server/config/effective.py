@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 from smb3server.config import toml
 from smb3server.config.documents import header
-from smb3server.config.schema import Cluster, Document, Limits, Section, Server
+from smb3server.config.schema import Cluster, Document, Server
 from smb3server.config.sections import Key, keys_of
+from smb3server.settings.declaring import Section
+from smb3server.settings.limits import Limits
 
 HIDDEN = "(hidden)"
 

@@ -13,50 +13,29 @@ from smb3server.settings.cluster import ClusterConfig
 from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.observing import LogSettings, MetricsSettings, TraceConfig
 from smb3server.settings.server import Settings
+from smb3server.settings.share import ShareRules
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 
 
-@dataclass(slots=True)
-class ShareConfig:
-    """One share, as configured."""
+class ShareConfig(ShareRules):
+    """One share, as configured: its rules, and what was made of its other keys."""
 
     name: str
     path: Path
     require_mount: bool = False
-    read_only: bool = False
-    encrypt: bool = False
-    guest: bool = False
     users: frozenset[str] | None = None
     read_list: frozenset[str] = frozenset()
     write_list: frozenset[str] = frozenset()
     hosts: HostLists = EVERYBODY
-    remark: str = ""
-    hidden: bool = False
-    continuous_availability: bool = False
     service: str = ""
-    access_based_enumeration: bool = False
     hide_files: tuple[str, ...] = ()
-    hide_dot_files: bool = False
     veto_files: tuple[str, ...] = ()
-    case_sensitive: bool = False
     create_mask: int | None = None
     directory_mask: int | None = None
     force_create_mode: int = 0
     force_directory_mode: int = 0
-    recycle: bool = False
-    recycle_folder: str = ".recycle/{user}"
     recycle_exclude: tuple[str, ...] = ()
-    recycle_max_size: int = 0
-    max_connections: int = 0
-    keep_inherited_flag: bool = False
-    strict_allocate: bool = False
-    posix_locks: bool = False
-    change_notify: bool = True
-    streams: bool = True
-    symlinks: str = "beneath"
-    delayed_write_times: bool = False
-    level2_oplocks: bool = True
     force_user: User | None = None
     audit: frozenset[str] = frozenset()
     """Kinds of events that are recorded (``state.audit.KINDS``)."""

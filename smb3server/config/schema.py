@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, field
 
 from smb3server.auth.password_rules import MAX_LENGTH
 from smb3server.settings.cluster import DEFAULT_FENCE_TIMEOUT, DEFAULT_NAME, DEFAULT_STORAGE_TIMEOUT, DEFAULT_TTL
+from smb3server.settings.declaring import Effect, Seconds, Section, about
 from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.limits import LARGEST_IO, Limits
 from smb3server.settings.observing import MetricsSettings
 from smb3server.settings.server import Settings
+from smb3server.settings.share import ShareRules
 from smb3server.settings.web import WebConfig
 
 _SETTINGS = Settings()
@@ -24,16 +26,6 @@ _WEB = WebConfig()
 _DISCOVERY = DiscoveryConfig()
 _METRICS = MetricsSettings()
 _AS_ALL = "as `log_level`"
-
-SMALLEST_IO = 1 << 16
-"""Least value of MaxTransactSize, MaxReadSize and MaxWriteSize, in bytes. [MS-SMB2 3.3.5.4]"""
-LARGEST_MESSAGE = (1 << 24) - 1
-"""Largest direct TCP message in bytes: its length field has three bytes. [MS-SMB2 2.1]"""
-MESSAGE_OVERHEAD = 1 << 16
-"""Bytes of a message besides the data of a READ or WRITE: headers, transforms, other requests of its compound."""
-SMALLEST_MESSAGE = 1024
-LARGEST_IO = LARGEST_MESSAGE - MESSAGE_OVERHEAD
-
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -44,16 +36,10 @@ SigningName = Literal["AES-GMAC", "AES-CMAC", "HMAC-SHA256"]
 TransformName = Literal["encryption", "signing"]
 PasswordLength = Annotated[int, Meta(ge=1, le=MAX_LENGTH)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
-Positive = Annotated[int, Meta(gt=0)]
-NotNegative = Annotated[int, Meta(ge=0)]
-Fraction = Annotated[float, Meta(ge=0, le=1)]
-Seconds = Annotated[float, Meta(ge=0)]
 Ttl = Annotated[float, Meta(ge=2, le=60)]
 Stall = Annotated[float, Meta(ge=0, le=600)]
 Wait = Annotated[float, Meta(ge=1, le=600)]
 ReadSize = Annotated[int, Meta(ge=0, le=LARGEST_IO)]
-IoSize = Annotated[int, Meta(ge=SMALLEST_IO, le=LARGEST_IO)]
-MessageSize = Annotated[int, Meta(ge=SMALLEST_MESSAGE, le=LARGEST_MESSAGE)]
 Mode = Annotated[str, Meta(pattern="^0?[0-7]{3}$", title='permissions in octal digits, as "0640"')]
 NetbiosName = Annotated[
     str,
@@ -69,67 +55,70 @@ NtHash = Annotated[str, Meta(pattern="^[0-9a-fA-F]{32}$", title="an NT hash of 3
 UnknownPrincipals = Annotated[str, Meta(pattern="^(refuse|user:.+)$", title='"refuse" or "user:NAME"')]
 
 
-def about(
-    description: str,
-    *,
-    example: object = None,
-    unset: str = "",
-    is_path: bool = False,
-    secret: bool = False,
-    other_name: str = "",
-) -> Meta:
-    """Describe a key.
-
-    ``example``: its value in the full example; None means its default. ``unset``: what it means not to give it, if the
-    default does not say it. ``is_path``: it counts from the file's folder, and ``~`` is a home. ``secret``: its value
-    is never shown. ``other_name`` is a name that the key may be given by, too.
-    """
-    extra = {"unset": unset, "is_path": is_path, "secret": secret, "other_name": other_name}
-    return Meta(description=description, examples=None if example is None else [example], extra=extra)
-
-
-class Section(msgspec.Struct, forbid_unknown_fields=True):
-    """A section of the file."""
-
-
 class Server(Section):
     """The server itself, its network and its protection."""
 
     name: Annotated[
         NetbiosName | None,
-        about("NetBIOS name, at most 15 characters", example="FILES", unset="the host's name"),
+        about(
+            "NetBIOS name, at most 15 characters",
+            Effect.RESTART,
+            field="server_name",
+            example="FILES",
+            unset="the host's name",
+        ),
     ] = None
-    comment: Annotated[str, about("shown in lists of servers", example="files of the department")] = _SETTINGS.comment
-    listen: Annotated[list[str], about("list of addresses", example=["0.0.0.0", "::"], unset="all addresses")] = field(
-        default_factory=list
+    comment: Annotated[str, about("shown in lists of servers", Effect.AT_ONCE, example="files of the department")] = (
+        _SETTINGS.comment
     )
-    port: Annotated[Port | None, about("TCP port; 0: any free one", example=445, unset="445, else 1445")] = None
-    rdma: Annotated[str, about("as `--rdma`", example="iwarp,roce")] = "off"
-    rdma_port: Annotated[Port | None, about("SMB Direct port", example=5445, unset="5445")] = None
+    listen: Annotated[
+        list[str], about("list of addresses", Effect.RESTART, example=["0.0.0.0", "::"], unset="all addresses")
+    ] = field(default_factory=list)
+    port: Annotated[
+        Port | None, about("TCP port; 0: any free one", Effect.RESTART, example=445, unset="445, else 1445")
+    ] = None
+    rdma: Annotated[str, about("as `--rdma`", Effect.RESTART, example="iwarp,roce")] = "off"
+    rdma_port: Annotated[Port | None, about("SMB Direct port", Effect.RESTART, example=5445, unset="5445")] = None
     rdma_read_size: Annotated[
         ReadSize,
         about(
             "bytes that clients may read at once over SMB Direct, at most `max_io_size`; `0`: no more than fits a "
             "message to the client, which is for Linux clients that mount the same server with and without `seal` "
             "([smbdirect.md](smbdirect.md#how-long-a-read-may-be))",
+            Effect.NEW_CONNECTIONS,
         ),
     ] = _SETTINGS.rdma_read_size
     iwarp_crc: Annotated[
         bool,
-        about("ask clients of software iWARP for MPA's checksums ([smbdirect.md](smbdirect.md#checksums-of-iwarp))"),
+        about(
+            "ask clients of software iWARP for MPA's checksums ([smbdirect.md](smbdirect.md#checksums-of-iwarp))",
+            Effect.RESTART,
+        ),
     ] = _SETTINGS.iwarp_crc
     state: Annotated[
         str | None,
-        about("as `--state`; outside of every share", example="/var/lib/smb3server", unset="none", is_path=True),
+        about(
+            "as `--state`; outside of every share",
+            Effect.RESTART,
+            example="/var/lib/smb3server",
+            unset="none",
+            is_path=True,
+        ),
     ] = None
-    log_level: Annotated[LogLevel, about("as `--log-level`; levels of components are in `[log]`")] = "info"
+    log_level: Annotated[LogLevel, about("as `--log-level`; levels of components are in `[log]`", Effect.AT_ONCE)] = (
+        "info"
+    )
     log_format: Annotated[
-        LogFormat, about("`json` writes one object per line, for programs ([logs.md](logs.md#json))", example="json")
+        LogFormat,
+        about(
+            "`json` writes one object per line, for programs ([logs.md](logs.md#json))", Effect.RESTART, example="json"
+        ),
     ] = "text"
     log_file: Annotated[
         str | None,
         about(
             "file for the log; a reload or SIGHUP opens it again, after logrotate",
+            Effect.RESTART,
             example="/var/log/smb3server/smb3server.log",
             unset="stderr",
             is_path=True,
@@ -139,6 +128,7 @@ class Server(Section):
         str | None,
         about(
             "file for the audit of all shares, in lines of JSON ([logs.md](logs.md#audit))",
+            Effect.RESTART,
             example="/var/log/smb3server/audit.log",
             unset="the log",
             is_path=True,
@@ -149,6 +139,7 @@ class Server(Section):
         about(
             "user of the host that the server becomes, with the few capabilities it needs "
             "([security.md](security.md)); only if root starts it",
+            Effect.RESTART,
             example="www-data",
             unset="the user who started it",
         ),
@@ -159,13 +150,19 @@ class Server(Section):
             "`owner` (of the shares' folders) or a user of the host: everybody acts as this user, and so does the "
             "server once its ports are open; it can do no more then ([security.md](security.md#not-as-root)). Only if "
             "root starts it; excludes `run_as`",
+            Effect.RESTART,
             example="",
             unset="the server keeps what it needs to act as users",
         ),
     ] = None
-    allow_root: Annotated[bool, about("`unix_user` and `force_user` may be root")] = False
+    allow_root: Annotated[bool, about("`unix_user` and `force_user` may be root", Effect.AT_ONCE)] = False
     sandbox: Annotated[
-        bool, about("refuse system calls that a file server never makes ([security.md](security.md))", example=True)
+        bool,
+        about(
+            "refuse system calls that a file server never makes ([security.md](security.md))",
+            Effect.RESTART,
+            example=True,
+        ),
     ] = False
     xattrs: Annotated[
         Literal["auto", "trusted", "user"],
@@ -173,16 +170,19 @@ class Server(Section):
             "namespace of extended attributes for metadata: `trusted` (needs CAP_SYS_ADMIN), `user` (users who may "
             "write a file may change them), or `auto`: `trusted` where possible. Metadata in the other namespace is "
             "not seen",
+            Effect.RESTART,
             example="trusted",
         ),
     ] = "auto"
     min_password_length: Annotated[
-        PasswordLength, about("characters that a password needs which a client or `smb3server user` sets", example=10)
+        PasswordLength,
+        about("characters that a password needs which a client or `smb3server user` sets", Effect.AT_ONCE, example=10),
     ] = _SETTINGS.min_password_length
     share_folders: Annotated[
         list[str],
         about(
             "list of folders below which administrators may add shares over the network ([operating.md](operating.md))",
+            Effect.AT_ONCE,
             example=["/srv"],
             unset="the directories of the shares of this file",
             is_path=True,
@@ -193,6 +193,7 @@ class Server(Section):
         about(
             "file with the accounts that `smb3server user` and clients change, beside the `[[user]]` sections "
             "([users.md](users.md))",
+            Effect.AT_ONCE,
             example="/var/lib/smb3server/users",
             unset="`users` in `state`; without a state directory `/etc/smb3server/users` (root) or "
             "`~/.config/smb3server/users`",
@@ -203,27 +204,35 @@ class Server(Section):
         bool,
         about(
             "let unknown users in as guests; they may use the shares with `guest = true` and without `users`, and see "
-            "the names of all that are not hidden"
+            "the names of all that are not hidden",
+            Effect.AT_ONCE,
+            field="allow_guest",
         ),
     ] = _SETTINGS.allow_guest
     anonymous: Annotated[
         bool,
         about(
-            "let sessions without a user in; they may use IPC$ and the shares with `guest = true` and without `users`"
+            "let sessions without a user in; they may use IPC$ and the shares with `guest = true` and without `users`",
+            Effect.AT_ONCE,
+            field="allow_anonymous",
         ),
     ] = _SETTINGS.allow_anonymous
     require_signing: Annotated[
         bool,
-        about("every message of a session is signed; guests and anonymous users have no secret key and are refused"),
+        about(
+            "every message of a session is signed; guests and anonymous users have no secret key and are refused",
+            Effect.NEW_CONNECTIONS,
+        ),
     ] = _SETTINGS.require_signing
-    require_encryption: Annotated[bool, about("every session is encrypted; clients that cannot are refused")] = (
-        _SETTINGS.require_encryption
-    )
+    require_encryption: Annotated[
+        bool, about("every session is encrypted; clients that cannot are refused", Effect.NEW_CONNECTIONS)
+    ] = _SETTINGS.require_encryption
     keytab: Annotated[
         str | None,
         about(
             "Kerberos keytab with a key for `cifs/HOST@REALM`; needs the part `kerberos` "
             "([install.md](install.md#optional-parts)); without a keytab NTLM only",
+            Effect.NEW_LOGONS,
             example="/etc/krb5.keytab",
             unset="none",
             is_path=True,
@@ -233,6 +242,7 @@ class Server(Section):
         list[str],
         about(
             "list of Kerberos realms whose principals are the accounts of the same name ([security.md](security.md))",
+            Effect.NEW_LOGONS,
             example=["EXAMPLE.COM"],
             unset="those of the keytab's `cifs/` keys",
         ),
@@ -241,19 +251,22 @@ class Server(Section):
         UnknownPrincipals,
         about(
             "what to do with principals of trusted realms that have no account: `refuse`, or `user:NAME` to let them "
-            "in and act as this user of the host, which may not be root; needs `keytab`"
+            "in and act as this user of the host, which may not be root; needs `keytab`",
+            Effect.NEW_LOGONS,
         ),
     ] = "refuse"
-    ntlm: Annotated[bool, about("accept passwords; `false`: Kerberos only, without guests and anonymous users")] = (
-        _SETTINGS.ntlm
-    )
+    ntlm: Annotated[
+        bool, about("accept passwords; `false`: Kerberos only, without guests and anonymous users", Effect.NEW_LOGONS)
+    ] = _SETTINGS.ntlm
     guests_see_accounts: Annotated[
-        bool, about("guests and anonymous users may ask for names of accounts and of the host's users")
+        bool, about("guests and anonymous users may ask for names of accounts and of the host's users", Effect.AT_ONCE)
     ] = _SETTINGS.guests_see_accounts
     hosts_allow: Annotated[
         list[str] | None,
         about(
             "list of addresses and networks that may connect, also to the Witness service",
+            Effect.AT_ONCE,
+            field="hosts",
             example=["192.0.2.0/24", "2001:db8::/32"],
             unset="everybody",
         ),
@@ -262,6 +275,8 @@ class Server(Section):
         list[str],
         about(
             "list of addresses and networks that may not; wins over `hosts_allow`",
+            Effect.AT_ONCE,
+            field="hosts",
             example=["192.0.2.66"],
             unset="none",
         ),
@@ -270,20 +285,22 @@ class Server(Section):
         list[str],
         about(
             "list of users who may change the server over the network: shares, sessions, passwords of others",
+            Effect.AT_ONCE,
             example=["alice", "@staff"],
             unset="nobody",
         ),
     ] = field(default_factory=list)
-    min_dialect: Annotated[DialectName, about("lowest dialect over TCP: `2.0.2`, `2.1`, `3.0`, `3.0.2`, `3.1.1`")] = (
-        "2.1"
-    )
-    rdma_min_dialect: Annotated[DialectName, about("lowest dialect over SMB Direct")] = "3.0"
-    max_dialect: Annotated[DialectName, about("highest dialect")] = "3.1.1"
+    min_dialect: Annotated[
+        DialectName, about("lowest dialect over TCP: `2.0.2`, `2.1`, `3.0`, `3.0.2`, `3.1.1`", Effect.NEW_CONNECTIONS)
+    ] = "2.1"
+    rdma_min_dialect: Annotated[DialectName, about("lowest dialect over SMB Direct", Effect.NEW_CONNECTIONS)] = "3.0"
+    max_dialect: Annotated[DialectName, about("highest dialect", Effect.NEW_CONNECTIONS)] = "3.1.1"
     ciphers: Annotated[
         list[CipherName],
         about(
             "allowed ciphers, of `AES-128-GCM`, `AES-256-GCM`, `AES-128-CCM`, `AES-256-CCM`; the client's order of "
             "preference decides among them",
+            Effect.NEW_CONNECTIONS,
             example=["AES-128-GCM", "AES-256-GCM"],
             unset="all four",
         ),
@@ -292,6 +309,7 @@ class Server(Section):
         list[SigningName],
         about(
             "allowed algorithms, of `AES-GMAC`, `AES-CMAC`, `HMAC-SHA256`",
+            Effect.NEW_CONNECTIONS,
             example=["AES-GMAC", "AES-CMAC"],
             unset="all three",
         ),
@@ -301,318 +319,165 @@ class Server(Section):
         about(
             "how the data of encrypted and signed requests may be protected on its way by RDMA, of `encryption`, "
             "`signing`; `[]`: not at all, and encrypted data goes in messages only ([smbdirect.md](smbdirect.md))",
+            Effect.NEW_CONNECTIONS,
             unset="both",
         ),
     ] = field(default_factory=lambda: ["encryption", "signing"])
-    multichannel: Annotated[bool, about("a session may use several connections")] = _SETTINGS.multichannel
+    multichannel: Annotated[bool, about("a session may use several connections", Effect.NEW_CONNECTIONS)] = (
+        _SETTINGS.multichannel
+    )
     rss: Annotated[
         bool,
         about(
             "report to clients which interfaces have several receive queues: they then open several connections to "
-            "each of these"
+            "each of these",
+            Effect.AT_ONCE,
         ),
     ] = _SETTINGS.rss
-    leases: Annotated[bool, about("clients may cache files")] = _SETTINGS.leases
-    directory_leases: Annotated[bool, about("clients may cache directories")] = _SETTINGS.directory_leases
+    leases: Annotated[bool, about("clients may cache files", Effect.NEW_CONNECTIONS)] = _SETTINGS.leases
+    directory_leases: Annotated[bool, about("clients may cache directories", Effect.NEW_CONNECTIONS)] = (
+        _SETTINGS.directory_leases
+    )
     watchdog: Annotated[
         Seconds,
         about(
             "seconds that one request may hold up all others before the log and `smb3server status` name it; 0: off. "
             "0.05 is a good value to look for causes",
+            Effect.RESTART,
             example=0.05,
         ),
     ] = _SETTINGS.watchdog
-    test_fsctls: Annotated[bool, about("answer smbtorture's own FSCTLs; for tests only")] = _SETTINGS.test_fsctls
+    test_fsctls: Annotated[bool, about("answer smbtorture's own FSCTLs; for tests only", Effect.AT_ONCE)] = (
+        _SETTINGS.test_fsctls
+    )
 
 
-class Limits(Section):
-    """How much clients may use, and how long they may take."""
-
-    max_io_size: Annotated[IoSize, about("largest READ, WRITE and transaction; 65536 to 16711679")] = (
-        _SETTINGS.max_io_size
-    )
-    max_message_size: Annotated[
-        MessageSize | None,
-        about(
-            "largest message of an authenticated client; a larger one ends the connection. At least `max_io_size` "
-            "and 1024; if not given, it grows with `max_io_size`",
-            example=_SETTINGS.max_message_size,
-            unset=str(_SETTINGS.max_message_size),
-        ),
-    ] = None
-    max_message_before_authentication: Annotated[MessageSize, about("largest message of every other client")] = (
-        _SETTINGS.max_message_before_authentication
-    )
-    max_credits: Annotated[Positive, about("credits per connection")] = _SETTINGS.max_credits
-    credits_before_authentication: Annotated[Positive, about("credits per connection without a session")] = (
-        _SETTINGS.credits_before_authentication
-    )
-    max_async_requests: Annotated[
-        Positive,
-        about(
-            "requests of a connection that wait for others (changes, locks, messages of pipes) are fewer than this; "
-            "further ones fail"
-        ),
-    ] = _SETTINGS.max_async_requests
-    interim_delay: Annotated[
-        Seconds,
-        about("seconds after which the client of a pending request gets an interim response", example=0.5),
-    ] = _SETTINGS.interim_delay
-    failed_logon_delay: Annotated[Seconds, about("seconds before the answer to a failed logon")] = (
-        _SETTINGS.failed_logon_delay
-    )
-    failed_logons_per_account: Annotated[
-        Positive,
-        about(
-            "failed logons to an account before its logons are slowed; see [security](security.md#before-a-logon)",
-            example=5,
-        ),
-    ] = _SETTINGS.failed_logons_per_account
-    failed_logons_per_address: Annotated[Positive, about("the same for an IPv4 address or IPv6 /64", example=50)] = (
-        _SETTINGS.failed_logons_per_address
-    )
-    max_logon_delay: Annotated[
-        Seconds, about("most seconds between two logons that are slowed; 0: none is slowed", example=10.0)
-    ] = _SETTINGS.max_logon_delay
-    lockout_failures: Annotated[
-        NotNegative, about("failed logons in a row that lock an account out; 0: none is", example=100)
-    ] = _SETTINGS.lockout_failures
-    lockout_time: Annotated[Seconds, about("seconds for which an account is locked out", example=1800.0)] = (
-        _SETTINGS.lockout_time
-    )
-    authentication_timeout: Annotated[Seconds, about("seconds for a connection to log on, and for one logon")] = (
-        _SETTINGS.authentication_timeout
-    )
-    negotiate_timeout: Annotated[Seconds, about("seconds for a connection to send something sensible")] = (
-        _SETTINGS.negotiate_timeout
-    )
-    max_sessions_in_progress: Annotated[Positive, about("logons under way on a connection")] = (
-        _SETTINGS.max_sessions_in_progress
-    )
-    max_sessions: Annotated[Positive, about("sessions per connection")] = _SETTINGS.max_sessions
-    max_channels: Annotated[Positive, about("connections per session")] = _SETTINGS.max_channels
-    max_trees: Annotated[Positive, about("tree connects per session")] = _SETTINGS.max_trees
-    max_opens: Annotated[Positive, about("opens per session")] = _SETTINGS.max_opens
-    max_locks: Annotated[Positive, about("byte-range locks per open; a request may have 256 ranges")] = (
-        _SETTINGS.max_locks
-    )
-    max_watchers: Annotated[Positive, about("watched folders per session")] = _SETTINGS.max_watchers
-    max_connections: Annotated[Positive, about("connections of all clients that have logged on", example=500)] = (
-        _SETTINGS.max_connections
-    )
-    max_user_share: Annotated[
-        Fraction,
-        about("share of the connections and opens not used by other users that one user may have; up to 1"),
-    ] = _SETTINGS.max_user_share
-    max_sessions_per_user: Annotated[Positive, about("sessions over all connections")] = _SETTINGS.max_sessions_per_user
-    max_locks_per_user: Annotated[Positive, about("byte-range locks held, over all opens")] = (
-        _SETTINGS.max_locks_per_user
-    )
-    max_watchers_per_user: Annotated[Positive, about("watched folders, over all sessions")] = (
-        _SETTINGS.max_watchers_per_user
-    )
-    max_lent_per_user: Annotated[
-        Positive,
-        about(
-            "bytes of READ buffers of 64 KiB and more, until the client has received the answers; further READs wait"
-        ),
-    ] = _SETTINGS.max_lent_per_user
-    max_reserved_per_user: Annotated[
-        Positive, about("bytes reserved beyond the ends of open files; see `strict_allocate`")
-    ] = _SETTINGS.max_reserved_per_user
-    max_unauthenticated: Annotated[
-        Positive,
-        about(
-            "connections without a session, of all addresses and services; beyond that, the address with the most "
-            "loses its oldest one",
-            example=200,
-        ),
-    ] = _SETTINGS.max_unauthenticated
-    max_unauthenticated_per_address: Annotated[
-        Positive,
-        about("the same for one IPv4 address or IPv6 /64, counting connections that have sent something", example=50),
-    ] = _SETTINGS.max_unauthenticated_per_address
-    idle_session_timeout: Annotated[
-        Seconds,
-        about(
-            "seconds after which the server ends a session without a tree connect, a session with neither an open "
-            "file nor a message, and a connection whose users have logged off; 0: never",
-            example=600.0,
-        ),
-    ] = _SETTINGS.idle_session_timeout
-
-
-class ShareOptions(Section, kw_only=True):
+class ShareOptions(ShareRules, kw_only=True):
     """What can be set for a share, besides its name and path."""
 
-    read_only: Annotated[bool, about("nobody writes, except users in `write_list`")] = False
-    encrypt: Annotated[
-        bool, about("the share is only for sessions that encrypt, and each request must be encrypted", example=True)
-    ] = False
-    guest: Annotated[bool, about("guests and anonymous users are let in, unless `users` is set")] = False
     users: Annotated[
         list[str] | None,
         about(
             "list of allowed users and groups ([groups](#groups)); guests are on no list",
+            Effect.AT_ONCE,
             example=["@staff", "bob", "carol@EXAMPLE.COM"],
             unset="every user",
         ),
     ] = None
-    read_list: Annotated[list[str], about("list of users who may only read", example=["bob"], unset="none")] = field(
-        default_factory=list
-    )
+    read_list: Annotated[
+        list[str], about("list of users who may only read", Effect.NEW_OPENS, example=["bob"], unset="none")
+    ] = field(default_factory=list)
     write_list: Annotated[
-        list[str], about("with `read_only = true`: list of users who may write all the same", unset="none")
+        list[str],
+        about("with `read_only = true`: list of users who may write all the same", Effect.NEW_OPENS, unset="none"),
     ] = field(default_factory=list)
     hosts_allow: Annotated[
         list[str] | None,
         about(
             "list of addresses and networks that may use the share, among those that may connect",
+            Effect.AT_ONCE,
+            field="hosts",
             example=["192.0.2.0/25"],
             unset="everybody",
         ),
     ] = None
     hosts_deny: Annotated[
         list[str],
-        about("list of addresses and networks that may not; wins over `hosts_allow`", unset="none"),
-    ] = field(default_factory=list)
-    comment: Annotated[str, about("shown in lists of shares", example="what everybody needs", other_name="remark")] = ""
-    max_connections: Annotated[
-        NotNegative, about("most tree connects to the share at a time; 0: any number", example=100)
-    ] = 0
-    hidden: Annotated[
-        bool,
         about(
-            "left out of lists of shares, as are names that end in `$`; users who know the name and may use the "
-            "share can use it"
+            "list of addresses and networks that may not; wins over `hosts_allow`",
+            Effect.AT_ONCE,
+            field="hosts",
+            unset="none",
         ),
-    ] = False
-    access_based_enumeration: Annotated[
-        bool, about("folders list only entries that the user may read", example=True)
-    ] = False
+    ] = field(default_factory=list)
     hide_files: Annotated[
         list[str],
-        about("list of patterns whose files are shown as hidden", example=["*.tmp", "~$*"], unset="none"),
+        about(
+            "list of patterns whose files are shown as hidden", Effect.AT_ONCE, example=["*.tmp", "~$*"], unset="none"
+        ),
     ] = field(default_factory=list)
-    hide_dot_files: Annotated[bool, about("names that begin with a dot are shown as hidden", example=True)] = False
     veto_files: Annotated[
         list[str],
         about(
             "list of patterns whose files and folders exist for no client: they are not listed, not opened and not "
             "created. A folder that has such files is not empty, and is not deleted",
+            Effect.NEW_OPENS,
             example=["lost+found", "*.exe"],
             unset="none",
         ),
     ] = field(default_factory=list)
-    case_sensitive: Annotated[
-        bool,
-        about(
-            "names that differ in case only are different files; Windows and macOS clients do not expect that "
-            "([local-backend.md](local-backend.md#names))"
-        ),
-    ] = False
     create_mask: Annotated[
         Mode | None,
         about(
             "permissions that new files may have, of 0666, whatever the umask of the server is",
+            Effect.NEW_OPENS,
             example="0664",
             unset="the server's umask",
         ),
     ] = None
     directory_mask: Annotated[
         Mode | None,
-        about("permissions that new folders may have, of 0777", example="0775", unset="the server's umask"),
-    ] = None
-    force_create_mode: Annotated[Mode, about("permissions that new files have in any case", example="0640")] = "0000"
-    force_directory_mode: Annotated[Mode, about("permissions that new folders have in any case", example="0750")] = (
-        "0000"
-    )
-    recycle: Annotated[
-        bool,
         about(
-            "move deleted files to `recycle_folder` ([local-backend.md](local-backend.md#recycle-folder))", example=True
+            "permissions that new folders may have, of 0777",
+            Effect.NEW_OPENS,
+            example="0775",
+            unset="the server's umask",
         ),
-    ] = False
-    recycle_folder: Annotated[
-        str, about("folder in the share for deleted files; `{user}` is the name of the user who deletes")
-    ] = ".recycle/{user}"
+    ] = None
+    force_create_mode: Annotated[
+        Mode, about("permissions that new files have in any case", Effect.NEW_OPENS, example="0640")
+    ] = "0000"
+    force_directory_mode: Annotated[
+        Mode, about("permissions that new folders have in any case", Effect.NEW_OPENS, example="0750")
+    ] = "0000"
     recycle_exclude: Annotated[
-        list[str], about("list of patterns whose files are deleted at once", example=["*.tmp", "~$*"], unset="none")
+        list[str],
+        about(
+            "list of patterns whose files are deleted at once", Effect.AT_ONCE, example=["*.tmp", "~$*"], unset="none"
+        ),
     ] = field(default_factory=list)
-    recycle_max_size: Annotated[
-        NotNegative, about("bytes; larger files are deleted at once; 0: none is", example=1073741824)
-    ] = 0
-    continuous_availability: Annotated[
-        bool,
-        about("persistent handles, which survive the server; needs `state` or a `service`", example=True),
-    ] = False
     service: Annotated[
-        str | None, about("the cluster's service that the share belongs to", example="files", unset="none")
+        str | None,
+        about("the cluster's service that the share belongs to", Effect.REPLACED, example="files", unset="none"),
     ] = None
-    streams: Annotated[bool, about("alternate data streams")] = True
-    symlinks: Annotated[
-        Literal["beneath", "never"],
-        about(
-            '`"beneath"` follows symlinks that stay in the share ([local-backend.md](local-backend.md)), `"never"` '
-            "follows none"
-        ),
-    ] = "beneath"
-    posix_locks: Annotated[
-        bool,
-        about("byte-range locks of clients hold against programs of the host, and the other way round", example=True),
-    ] = False
-    delayed_write_times: Annotated[
-        bool,
-        about(
-            "a write shows in the last write time two seconds later, on a flush or on the close, as on Windows "
-            "before 10 version 1809; otherwise it shows at once"
-        ),
-    ] = False
     audit: Annotated[
-        bool, about("record what users do with the share and its files ([logs.md](logs.md#audit))", example=True)
+        bool,
+        about(
+            "record what users do with the share and its files ([logs.md](logs.md#audit))", Effect.AT_ONCE, example=True
+        ),
     ] = False
     audit_events: Annotated[
         list[AuditEvent],
         about(
             "with `audit = true`: list of what is recorded, of `connect`, `open`, `create`, `write`, `delete`, "
             "`rename`, `permission` and `denied`",
+            Effect.AT_ONCE,
+            field="audit",
             example=["create", "delete", "rename", "denied"],
             unset="everything",
         ),
     ] = field(default_factory=list)
-    level2_oplocks: Annotated[
-        bool, about("clients may cache with a shared (level 2) oplock what they read; `false`: only exclusive oplocks")
-    ] = True
-    change_notify: Annotated[bool, about("notify clients of changes in folders they watch")] = True
     force_user: Annotated[
         str | None,
         about(
             "every client acts as this user of the host; needs a server that runs as root ([security.md](security.md))",
+            Effect.NEW_OPENS,
             example="www-data",
             unset="none",
         ),
     ] = None
-    strict_allocate: Annotated[
-        bool,
-        about(
-            "reserve all the space that clients ask for ahead; `false`: reserve at most `max_reserved_per_user` of "
-            "it, and only check that the rest is free"
-        ),
-    ] = False
-    keep_inherited_flag: Annotated[
-        bool, about("store DACL_AUTO_INHERITED as clients send it, not by Windows' rule")
-    ] = False
 
 
 class Share(ShareOptions):
     """A folder that clients can connect to."""
 
-    name: Annotated[str, about("at most 80 characters", example="data")]
-    path: Annotated[str, about("a directory", example="/srv/data", is_path=True)]
+    name: Annotated[str, about("at most 80 characters", Effect.AT_ONCE, example="data")]
+    path: Annotated[str, about("a directory", Effect.REPLACED, example="/srv/data", is_path=True)]
     require_mount: Annotated[
         bool,
         about(
-            "the share is down unless a file system is mounted on `path` itself: an empty mount point is never served"
+            "the share is down unless a file system is mounted on `path` itself: an empty mount point is never served",
+            Effect.REPLACED,
         ),
     ] = False
 
@@ -621,7 +486,10 @@ class Homes(ShareOptions):
     """A share for each user, with the user's name, open to this user alone. It is made when the user connects to it."""
 
     path: Annotated[
-        str, about("a directory, with `{user}` for the name of the user", example="/home/{user}", is_path=True)
+        str,
+        about(
+            "a directory, with `{user}` for the name of the user", Effect.RESTART, example="/home/{user}", is_path=True
+        ),
     ]
 
 

@@ -17,7 +17,10 @@ import msgspec
 from smb3server.config import toml
 from smb3server.config.error import Place, Problem, Problems, label
 from smb3server.config.positions import KeyPath, Positions
-from smb3server.config.schema import Document, Section
+from smb3server.config.schema import Document
+from smb3server.settings.declaring import Effect, Section
+from smb3server.settings.limits import Limits
+from smb3server.settings.server import Settings
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -62,6 +65,9 @@ class Key:
     is_path: bool = False
     secret: bool = False
     other_name: str = ""
+    field: str = ""
+    """The name of the setting that it becomes. Empty if it is its own."""
+    effect: Effect = Effect.RESTART
     default: object = None
     """None if it has none, or is needed."""
     needed: bool = False
@@ -284,7 +290,9 @@ class SectionReader:
             for section in keys_of(Document).values()
             if section.section not in (None, kind) and name in keys_of(section.section)
         ]
-        if remedy:
+        if kind is Limits and not homes and name in Settings.__struct_fields__:
+            hint = f": it cannot be set; the server uses {getattr(Settings(), name)}"
+        elif remedy:
             hint = f"; {remedy}"
         elif close := did_you_mean(name, keys_of(kind)):
             hint = close

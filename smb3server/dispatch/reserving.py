@@ -25,7 +25,7 @@ def reserve(request: Request, opened: Open, size: int) -> Steps | None:
         raise StatusError(NtStatus.FILE_CLOSED)
     info = handle.info()
     usage = opened.usage
-    if usage is not None and not opened.tree.share.strict_allocate:
+    if usage is not None and not opened.tree.share.rules.strict_allocate:
         usage.reserved -= opened.reserved
         opened.reserved = 0
         more = size - info.end_of_file

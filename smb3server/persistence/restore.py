@@ -194,7 +194,7 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
         file.delete_pending = True
     for lock in record.locks:
         file.locks.add(Lock(opened, *lock))
-        if not host_locks.take(opened.descriptor if opened.tree.share.posix_locks else None, *lock):
+        if not host_locks.take(opened.descriptor if opened.tree.share.rules.posix_locks else None, *lock):
             log.warning("%s: a program of the host has locked a range that a client has locked", "/".join(record.path))
     if record.caching is not None:
         _restore_caching(file, opened, record.caching)
@@ -252,7 +252,7 @@ def _handle_of(accounts: Directory, backend: Backend, opened: Open, record: Open
     )
     # A handle that opens the file later keeps the open in memory, not the record: there may be tens of thousands.
     checked = partial(_checked, accounts, backend, opened, wanted)
-    if not (share.posix_locks and record.locks):
+    if not (share.rules.posix_locks and record.locks):
         remembered = backend.remember(wanted)
         if remembered is not None:
             _check_kind(remembered.kind, wanted)

@@ -140,12 +140,12 @@ class Shares:
         if level == 0:
             return
         info[prefix + "type"] = share_type(share)
-        info[prefix + "remark"] = text(share.remark)
+        info[prefix + "remark"] = text(share.rules.comment)
         if level == 501:
             info[prefix + "flags"] = _flags(share)
         elif level in (2, 502, 503):
             info[prefix + "permissions"] = 0
-            info[prefix + "max_uses"] = share.max_uses or UNLIMITED
+            info[prefix + "max_uses"] = share.rules.max_connections or UNLIMITED
             info[prefix + "current_uses"] = len(self._server.trees_of(share))
             info[prefix + "path"] = text(self._path(share))
             info[prefix + "passwd"] = NULL
@@ -320,9 +320,9 @@ class Shares:
         if level in (1, 2, 502, 503, 1004):
             remark = _name(info[prefix + "remark"])
             _check_remark(remark)
-            if remark != share.remark:
+            if remark != share.rules.comment:
                 options["remark"] = remark
-        if level in (2, 502, 503, 1006) and _uses(info, prefix) != share.max_uses:
+        if level in (2, 502, 503, 1006) and _uses(info, prefix) != share.rules.max_connections:
             options["max_connections"] = _uses(info, prefix) or None
         if level == 1005:
             options |= _options_of(int(info[prefix + "flags"]), share)
@@ -424,7 +424,7 @@ def _descriptor_of(info: Any, prefix: str) -> SecurityDescriptor | None:
 def _flags(share: Share) -> int:
     """Return SHI1005_FLAGS_*. [MS-SRVS 2.2.4.29]"""
     flags = share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM
-    flags |= _ENCRYPT if share.encrypt_data else 0
+    flags |= _ENCRYPT if share.rules.encrypt else 0
     return flags | (_ENABLE_CA if share.capabilities & ShareCapabilities.CONTINUOUS_AVAILABILITY else 0)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from smb3server.backends.local.impersonate import may_act
 from smb3server.config.checks import check_folder
@@ -67,7 +68,7 @@ class HomeShares:
         # The template's users may be fewer than all.
         if homes.users is not None and not identity.is_on(homes.users):
             return None
-        wanted = replace(homes, name=user, path=path, users=frozenset([user.casefold()]))
+        wanted = msgspec.structs.replace(homes, name=user, path=path, users=frozenset([user.casefold()]))
         try:
             check_share_name(user)
             check_folder(path)

@@ -15,16 +15,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from smb3server.config.checks import FolderDownError, check
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.net.listener import TcpListener
 from smb3server.server.server import Server
 from smb3server.service import effects
-from smb3server.service.effects import Effect
 from smb3server.service.kerberos import realms_of_keytab
 from smb3server.service.running_shares import Change, RunningShares
 from smb3server.service.users import LiveUsers
+from smb3server.settings.declaring import Effect
 from smb3server.settings.server import Settings
 from smb3server.state.share import Share
 
@@ -155,7 +157,7 @@ class Reload:
         lasting = {
             name: getattr(today.settings, name) for name, effect in effects.SETTINGS.items() if effect is Effect.RESTART
         }
-        config = replace(fresh, **kept, settings=replace(fresh.settings, **lasting))
+        config = replace(fresh, **kept, settings=msgspec.structs.replace(fresh.settings, **lasting))
         try:
             check(config)
         except ConfigError as error:

@@ -116,7 +116,7 @@ class RunningShares:
         try:
             if share.service:
                 await self._add_to_service(share)
-            elif share.continuous_availability:
+            elif share.rules.continuous_availability:
                 await self._stored.serve([share], all_shares=False)
         except (ConfigError, StoreError) as error:
             self._forget(share)

@@ -243,7 +243,7 @@ class Service:
     async def _restore_opens(self) -> None:
         """Restore the persistent opens of the last run before any client is served."""
         shares = self.server.share_list.values()
-        wanted = [share for share in shares if share.continuous_availability and not share.service]
+        wanted = [share for share in shares if share.rules.continuous_availability and not share.service]
         if wanted:
             await self.stored.serve(wanted, all_shares=not self.shares.down)
 

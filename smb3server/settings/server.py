@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import field
 
 from smb3server.auth.groups import Groups
 from smb3server.auth.password_rules import MIN_LENGTH
 from smb3server.backends.base import User
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists
+from smb3server.settings.limits import Limits
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.rdma_transform import RdmaTransformId
 
 
-@dataclass(slots=True)
-class Settings:
+class Settings(Limits, kw_only=True):
     """The settings of one server. Sizes are in bytes, times in seconds."""
 
     server_name: str = "SMB3SERVER"
@@ -73,8 +73,6 @@ class Settings:
     each interface. A server with one event loop gains little by that."""
     leases: bool = True
     directory_leases: bool = True
-    max_io_size: int = 8 << 20
-    """Bytes: MaxTransactSize, MaxReadSize, MaxWriteSize."""
     rdma_read_size: int = 8 << 20
     """Maximum bytes of a READ by RDMA, at most ``max_io_size``. 0 means that it may not exceed what fits one
     message."""
@@ -82,10 +80,13 @@ class Settings:
     """Whether iWARP clients are asked for the CRC of MPA."""
     max_message_size: int = (8 << 20) + (1 << 16)
     """Maximum size of an authenticated client's message. A larger one ends the connection."""
+    min_password_length: int = MIN_LENGTH
+    """Characters that a password set by a client, or by ``smb3server user``, must have."""
+
+    # Limits that are no keys of the configuration.
+
     max_message_before_authentication: int = (1 << 16) + 4096
     """Maximum size of other clients' messages. Security tokens with Kerberos tickets may take 64 KiB."""
-    max_credits: int = 8192
-    """Credits per connection."""
     credits_before_authentication: int = 256
     """Credits per connection without an authenticated session."""
     max_async_requests: int = 512
@@ -95,21 +96,9 @@ class Settings:
     """Seconds after which an interim response reports that a request is pending."""
     failed_logon_delay: float = 0.25
     """Seconds before the answer to a failed logon."""
-    failed_logons_per_account: int = 10
-    """Failed logons to an account after which its logons are delayed."""
-    failed_logons_per_address: int = 30
-    """Failed logons from an IPv4 address or IPv6 /64 after which its logons are delayed."""
     max_logon_delay: float = 5.0
     """Maximum seconds between two delayed logons to an account, or from an address. 0 means that logons are not
     delayed."""
-    min_password_length: int = MIN_LENGTH
-    """Characters that a password set by a client, or by ``smb3server user``, must have."""
-    lockout_failures: int = 0
-    """Failed logons in a row that lock an account out. 0 means that accounts are not locked out."""
-    lockout_time: float = 900.0
-    """Seconds for which an account is locked out."""
-    authentication_timeout: float = 45.0
-    """Seconds for a connection to log on, and for one logon."""
     negotiate_timeout: float = 30.0
     """Seconds for a new connection to send its first byte, and from then on to send a valid first message."""
     max_sessions_in_progress: int = 8
@@ -120,29 +109,11 @@ class Settings:
     """Channels per session: the limit of Windows."""
     max_trees: int = 1024
     """Tree connects per session."""
-    max_opens: int = 16384
-    """Opens per session. Beyond this limit the status is INSUFFICIENT_RESOURCES."""
     max_locks: int = 4096
     """Locks per open. Beyond this limit the status is INSUFFICIENT_RESOURCES."""
     max_watchers: int = 1024
     """Directories with CHANGE_NOTIFY, per session. Beyond this limit the status is INSUFFICIENT_RESOURCES."""
-    max_connections: int = 4096
-    """Connections with an authenticated user."""
-    max_unauthenticated: int = 4096
-    """Connections without an authenticated user, of all addresses. Beyond this limit, one of the address with the most
-    connections is closed."""
-    max_user_share: float = 0.5
-    """Maximum fraction that one user may have of the connections and opens that no other user has."""
-    max_sessions_per_user: int = 2048
     max_locks_per_user: int = 65536
     max_watchers_per_user: int = 2048
     max_lent_per_user: int = 256 << 20
     """Bytes of large buffers for READ that a user's requests and unsent answers may use. Further requests wait."""
-    max_reserved_per_user: int = 256 << 20
-    """Bytes that a user may have reserved behind the ends of open files."""
-    max_unauthenticated_per_address: int = 512
-    """Connections without an authenticated user from one IPv4 address or IPv6 /64, counted once they have sent
-    something."""
-    idle_session_timeout: float = 900.0
-    """Seconds until an unused session without a tree connect, or an unused connection without a session, is closed. 0
-    means never."""

@@ -349,7 +349,7 @@ class TreeConnect:
         self.session = session
         self.share = share
         self.maximal_access = share.maximal_access(session.identity)
-        self.encrypt_data = session.encrypt_data or share.encrypt_data
+        self.encrypt_data = session.encrypt_data or share.rules.encrypt
         """Whether its requests must be encrypted. Invariant: no session demands it later than its logon."""
         self.creation_time = time.time()
         self.caller: tuple[Identity | None, Caller] | None = None

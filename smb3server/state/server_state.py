@@ -19,6 +19,7 @@ from smb3server.net.interfaces import InterfaceList
 from smb3server.process.long_work import LongWork
 from smb3server.process.turns import Turns
 from smb3server.settings.server import Settings
+from smb3server.settings.share import ShareRules
 from smb3server.state.break_notifications import BreakNotifications
 from smb3server.state.ceilings import Ceilings
 from smb3server.state.events import Events
@@ -75,7 +76,7 @@ class ServerState:
         """In a cluster: checked before every request and reply (``is_fenced``)."""
         self.guid_of_address: Callable[[str], bytes | None] = lambda address: None
         """Returns the ServerGuid that clients see at a local address; None means ``server_guid``."""
-        self.add_share(Share(IPC_SHARE_NAME, ShareType.PIPE, remark="Remote IPC", hidden=True))
+        self.add_share(Share(IPC_SHARE_NAME, ShareType.PIPE, rules=ShareRules(comment="Remote IPC"), hidden=True))
 
     def _init_accounts(self) -> None:
         settings = self.settings
@@ -147,12 +148,12 @@ class ServerState:
     @property
     def has_continuous_availability(self) -> bool:
         """Whether at least one share is continuously available."""
-        return any(share.continuous_availability for share in self.share_list.values())
+        return any(share.rules.continuous_availability for share in self.share_list.values())
 
     @property
     def wants_encryption(self) -> bool:
         """Whether the administrator requires encryption, for at least one share."""
-        return self.settings.require_encryption or any(share.encrypt_data for share in self.share_list.values())
+        return self.settings.require_encryption or any(share.rules.encrypt for share in self.share_list.values())
 
     # The cluster
 

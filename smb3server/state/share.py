@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_EXECUTE, FILE_GENERIC_READ
 from smb3server.files.notify import NotifyHub
 from smb3server.net.host_lists import EVERYBODY, HostLists
+from smb3server.settings.share import ShareRules
 from smb3server.state.audit import ShareAudit
 
 if TYPE_CHECKING:
@@ -60,10 +61,10 @@ class Share:
     type: ShareType = ShareType.DISK
     backend: Backend | None = None
     path: str = ""
-    remark: str = ""
+    rules: ShareRules = field(default_factory=ShareRules)
+    """The keys that are obeyed as they are configured. A change of the configuration replaces them as a whole."""
     read_only: bool = False
-    encrypt_data: bool = False
-    guest_ok: bool = False
+    """Whether no user may write."""
     users: frozenset[str] | None = None
     """Allowed users (``Identity.is_on``). None means all authenticated ones."""
     read_list: frozenset[str] = frozenset()
@@ -72,8 +73,6 @@ class Share:
     """The only users who may do more than read. None means all who are not in ``read_list``."""
     hosts: HostLists = EVERYBODY
     """Addresses that it may be used from."""
-    max_uses: int = 0
-    """Share.MaxUses: the most tree connects at a time. 0 means any number. [MS-SMB2 3.3.1.6]"""
     recycling: Recycling | None = None
     """Where deleted files go. None means that they are removed."""
     hidden: bool = False
@@ -86,25 +85,10 @@ class Share:
     """POSIX credentials of guests and of users who have none of their own. None means those of the server process."""
     hides: Callable[[str], bool] | None = None
     """Returns whether a name is shown as hidden, independently of its attributes."""
-    keep_inherited_flag: bool = False
-    """Whether DACL_AUTO_INHERITED is stored as it is sent, instead of by Windows' rule."""
-    strict_allocate: bool = False
-    """Whether all space that clients request ahead is reserved, without a limit."""
-    posix_locks: bool = False
-    """Whether byte-range locks exclude programs of the host, and theirs exclude clients."""
-    delayed_write_times: bool = False
-    """Whether a write shows in the last write time later, as in earlier versions of Windows."""
-    level2_oplocks: bool = True
-    streams: bool = True
-    """Alternate data streams."""
-    change_notify: bool = True
-    """Whether CHANGE_NOTIFY is supported here."""
     permissions: SecurityDescriptor | None = None
     """Who may do what here, besides ``users`` and the other lists (Share.FileSecurity). None allows everything. Its
     owner has no rights by being the owner."""
     notify: NotifyHub = field(default_factory=NotifyHub)
-    continuous_availability: bool = False
-    """Share.IsCA. [MS-SMB2 3.3.1.6]"""
     stores_opens: bool = False
     """Whether persistent opens can be stored now. ``persistence`` sets it."""
     service: str = ""
@@ -136,7 +120,7 @@ class Share:
     def admits_user(self, identity: Identity) -> bool:
         """Return whether it is open to this user. Guests are never on a list of users."""
         if identity.guest or identity.anonymous:
-            return self.guest_ok and self.users is None
+            return self.rules.guest and self.users is None
         return self.users is None or identity.is_on(self.users)
 
     def maximal_access(self, identity: Identity | None) -> int:

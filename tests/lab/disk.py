@@ -13,8 +13,8 @@ import pytest
 from smb3server.auth.users import Account, nt_hash
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.state.share import Share
 from tests.lab.rights import Actor
+from tests.lab.shares import share_of
 from tests.lab.wire_client import running
 
 ALICE, BOB = User(54321, 54321, (54323,)), User(54322, 54322)
@@ -31,7 +31,7 @@ def run(folder: Path, test: Callable[[Actor, Actor, LocalBackend], Awaitable[Non
     async def body() -> None:
         async with running() as harness:
             backend = LocalBackend(folder)
-            harness.server.add_share(Share("disk", backend=backend, **share))
+            harness.server.add_share(share_of("disk", backend, **share))
             actors = []
             for name, user in (("alice", ALICE), ("bob", BOB)):
                 harness.server.users.add(Account(name, nt_hash("pw"), user))

@@ -15,6 +15,7 @@ from smb3server.client.protocol import open_rdma, open_tcp
 from smb3server.net.listener import TcpListener
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings
+from smb3server.settings.share import ShareRules
 from smb3server.state.share import Share
 from smbdirect.providers.base import Provider
 from smbdirect.providers.iwarp.provider import IwarpProvider
@@ -91,7 +92,7 @@ async def transform_lab(setup: Setup | None = None) -> AsyncIterator[TransformLa
     server = Server(settings, users)
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        server.add_share(Share("share", backend=LocalBackend(root), encrypt_data=setup.share_encrypts))
+        server.add_share(Share("share", backend=LocalBackend(root), rules=ShareRules(encrypt=setup.share_encrypts)))
         provider = FABRICS[setup.fabric]()
         rdma = await listen(provider, setup.host, 0, server.accept)
         tcp = TcpListener(setup.host, 0, server.buffers, server.accept, settings.max_message_before_authentication)

@@ -20,8 +20,8 @@ from smb3server.crypto.signing import GmacSigner, Signer, make_signer
 from smb3server.net.listener import TcpListener
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings
-from smb3server.state.share import Share
 from smb3server.wire.header import HEADER, HEADER_SIZE, Command, Header, HeaderFlags
+from tests.lab.shares import share_of
 
 NO_FILE = b"\xff" * 16
 ECHO = struct.pack("<HH", 4, 0)
@@ -296,7 +296,7 @@ async def running(settings: Settings | None = None, **share: Any) -> AsyncIterat
     settings.failed_logon_delay = 0.0
     settings.interim_delay = 0.02
     server = Server(settings, users)
-    server.add_share(Share("share", backend=MemoryBackend(), **share))
+    server.add_share(share_of("share", MemoryBackend(), **share))
     listener = TcpListener("127.0.0.1", 0, server.buffers, server.accept, settings.max_message_before_authentication)
     harness = Harness(server, listener)
     try:

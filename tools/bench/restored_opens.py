@@ -23,6 +23,7 @@ from smb3server.persistence.restore import restore
 from smb3server.persistence.sqlite import SqliteStore
 from smb3server.persistence.store import Put
 from smb3server.process import output
+from smb3server.settings.share import ShareRules
 from smb3server.state.server_state import ServerState
 from smb3server.state.share import Share
 
@@ -60,7 +61,7 @@ async def measure(folder: Path, count: int, traced: bool) -> float:
     With ``traced`` they are those of Python objects; tracing itself uses memory. Otherwise they are those of the
     process.
     """
-    share = Share("data", backend=LocalBackend(folder), continuous_availability=True)
+    share = Share("data", backend=LocalBackend(folder), rules=ShareRules(continuous_availability=True))
     store = await SqliteStore.open(folder.parent / "store.db")
     paths = [folder / f"file{number}" for number in range(1, count + 1)]
     for start in range(0, count, _BATCH):

@@ -86,7 +86,7 @@ def create(request: TreeRequest) -> Response | Pending:
         answer = _answer_again(server, opener, body, name, asked, replayed)
         if answer is not None:
             return answer
-    checked = checks.check(body, name, asked, tree.maximal_access, tree.share.streams)
+    checked = checks.check(body, name, asked, tree.maximal_access, tree.share.rules.streams)
     opening = _opening(server, opener, body, asked, checked)
     for context in asked.others:
         if (before := KINDS[context].before) is not None:
@@ -165,7 +165,7 @@ def _answer_again(
         return None
     if earlier.durable is None or not earlier.durable.disconnected:
         return _respond_to_replay(earlier, body)
-    checked = checks.check(body, name, asked, tree.maximal_access, tree.share.streams)
+    checked = checks.check(body, name, asked, tree.maximal_access, tree.share.rules.streams)
     opening = _opening(server, opener, body, asked, checked)
     durable.revive(earlier, opener, body, opens)
     opening.action = CreateAction(earlier.create_action)

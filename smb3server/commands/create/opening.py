@@ -555,7 +555,7 @@ class Opening:
         if file.write_time is not None:
             if self.action is not _OPENED:
                 file.write_time.changing(opened)
-        elif opener.tree.share.delayed_write_times and not file.stream:
+        elif opener.tree.share.rules.delayed_write_times and not file.stream:
             file.write_time = DelayedWriteTime(file)
         if self.action is not _OPENED and self.free is None and change_reports.somebody_listens(opened):
             self._report(opened)

@@ -24,7 +24,7 @@ def grant_oplock(opened: Open, level: int) -> int:
     if file is None or level not in _LEVELS or opened.is_directory:
         return OplockLevel.NONE
     oplock = file.caching.grant_oplock(
-        opened, level, file.other_opens(opened, None), _is_locked(opened, file), opened.tree.share.level2_oplocks
+        opened, level, file.other_opens(opened, None), _is_locked(opened, file), opened.tree.share.rules.level2_oplocks
     )
     opened.caching = oplock
     return oplock.level if oplock is not None else OplockLevel.NONE

@@ -61,7 +61,7 @@ def volume_attributes(share: Share, backend: Backend) -> int:
         | FsAttributes.SUPPORTS_HARD_LINKS
         | FsAttributes.SUPPORTS_EXTENDED_ATTRIBUTES
     )
-    if backend.supports_streams and share.streams:
+    if backend.supports_streams and share.rules.streams:
         attributes |= FsAttributes.NAMED_STREAMS
     if backend.supports_reflink:
         attributes |= FsAttributes.SUPPORTS_BLOCK_REFCOUNTING

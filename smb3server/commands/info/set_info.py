@@ -391,7 +391,7 @@ def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data
 
     def set_it() -> Response:
         waits.break_handles(opened, [file])
-        caller, keep = caller_of(opened.session, tree, accounts), tree.share.keep_inherited_flag
+        caller, keep = caller_of(opened.session, tree, accounts), tree.share.rules.keep_inherited_flag
         set_security(handle_of(opened), which, memoryview(descriptor), caller, accounts, keep_inherited_flag=keep)
         if tree.share.audit is not None:
             file_events.permissions_changed(opened, which)

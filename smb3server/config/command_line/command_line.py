@@ -13,7 +13,8 @@ from smb3server.config.checks import check_use, find
 from smb3server.config.error import Place, Problems
 from smb3server.config.model import Config
 from smb3server.config.reader import read_document
-from smb3server.config.schema import Discovery, Document, Section, Share, User, Web
+from smb3server.config.schema import Discovery, Document, Share, User, Web
+from smb3server.settings.declaring import Section
 from smb3server.settings.observing import TraceConfig
 
 

@@ -310,7 +310,7 @@ class ShareAdmin:
                 {
                     "name": config.name,
                     "path": str(config.path),
-                    "remark": config.remark,
+                    "remark": config.comment,
                     "origin": self._origin(key),
                     "options": {k: v for k, v in self._tables().get(key, {}).items() if k not in ("name", "path")},
                     "permissions": sddl.show(permissions) if permissions is not None else "",

@@ -30,6 +30,7 @@ from smb3server.backends.base import Backend, Disposition, Handle, Kind, OpenReq
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.settings.server import Settings
+from smb3server.settings.share import ShareRules
 from smb3server.state.share import Share
 from smb3server.wire.status import NtStatus
 from tests.lab import rights_table
@@ -78,7 +79,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             server = harness.server
             server.users.add(Account("u", nt_hash("pw"), ME))
             server.add_share(Share("disk", backend=backend))
-            server.add_share(Share("public", backend=backend, guest_ok=True, user=User(54329, 54329)))
+            server.add_share(Share("public", backend=backend, rules=ShareRules(guest=True), user=User(54329, 54329)))
             server.add_share(Share("frozen", backend=backend, read_only=True))
             clients = [
                 runner.run(_client(harness, name, "pw", share))

@@ -134,7 +134,7 @@ def test_n3_no_encrypted_share_for_keys_that_everybody_knows() -> None:
         other.encrypt = True
         assert (await tree_connect(other, "share")).status == NtStatus.ACCESS_DENIED
 
-    run(test, guest_ok=True, encrypt_data=True)
+    run(test, guest=True, encrypt=True)
 
 
 def test_n3_a_user_in_a_session_that_began_anonymously_is_not_protected_by_its_keys() -> None:

@@ -10,6 +10,7 @@ from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.dispatch.request import HANDLERS, Interim, Pending, Request, Response
 from smb3server.net.tcp import TcpTransport
 from smb3server.settings.server import Settings
+from smb3server.settings.share import ShareRules
 from smb3server.state.share import Share
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.status import NtStatus
@@ -210,7 +211,7 @@ def test_refusals_on_an_encrypted_share_are_encrypted() -> None:
     """3.3.4.1.4, by Share.EncryptData: what goes with them in clear is answered in clear."""
 
     async def test(harness: Harness) -> None:
-        harness.server.add_share(Share("secret", backend=MemoryBackend(), encrypt_data=True))
+        harness.server.add_share(Share("secret", backend=MemoryBackend(), rules=ShareRules(encrypt=True)))
         client = await harness.connect()
         await client.login()
         plain = client.tree_id

@@ -359,7 +359,7 @@ def test_nobody_takes_the_disk_by_asking_for_it(tmp_path: Path) -> None:
         await tree.close(files[0])
         await tree.set_info(files[1], FileInfoClass.ALLOCATION, struct.pack("<Q", 768 << 10))
         assert _space(tmp_path / "share" / "f1") - made == 768 << 10
-        share.strict_allocate = True
+        share.rules.strict_allocate = True
         await tree.set_info(files[2], FileInfoClass.ALLOCATION, struct.pack("<Q", 2 << 20))
         assert _space(tmp_path / "share" / "f2") - made == 2 << 20
 

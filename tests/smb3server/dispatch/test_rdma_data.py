@@ -16,6 +16,7 @@ from smb3server.client.protocol import Client, ServerError, open_rdma
 from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings
+from smb3server.settings.share import ShareRules
 from smb3server.state.share import Share
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.status import NtStatus
@@ -39,7 +40,7 @@ async def transfers(
     users = UserDatabase()
     users.add(Account("u", nt_hash("pw")))
     server = Server(Settings(require_encryption=session), users)
-    server.add_share(Share("data", backend=LocalBackend(root), encrypt_data=share))
+    server.add_share(Share("data", backend=LocalBackend(root), rules=ShareRules(encrypt=share)))
     listener = await listen(provider, "127.0.0.1", 0, server.accept)
     transport = await open_rdma(provider, "127.0.0.1", listener.address[1])
     client = await Client.connect(transport, offer=WITHOUT_TRANSFORMS)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
@@ -22,6 +23,7 @@ from smb3server.config.error import ConfigError
 from smb3server.server.server import Server
 from smb3server.service.listeners import transport_settings
 from smb3server.settings.server import Settings
+from smb3server.settings.share import ShareRules
 from smb3server.state.objects import Connection
 from smb3server.state.share import Share
 from smb3server.status.report import collect
@@ -71,7 +73,7 @@ async def scene(root: Path, settings: Settings | None = None, encrypt: bool = Fa
     users.add(Account("u", nt_hash("pw")))
     server = Server(settings, users)
     server.add_share(Share("data", backend=LocalBackend(root)))
-    server.add_share(Share("other", backend=LocalBackend(root), encrypt_data=encrypt))
+    server.add_share(Share("other", backend=LocalBackend(root), rules=ShareRules(encrypt=encrypt)))
     provider = LoopbackProvider()
     listener = await listen(provider, "127.0.0.1", 0, server.accept, transport_settings(server.settings))
     try:
@@ -359,7 +361,7 @@ def test_credits_are_not_held_where_the_offer_fits_or_nothing_can_be_encrypted(
     tmp_path: Path, settings: Settings, offer: Offer
 ) -> None:
     async def main() -> None:
-        async with scene(tmp_path, replace(settings)) as here:
+        async with scene(tmp_path, msgspec.structs.replace(settings)) as here:
             client = await here.client(offer=offer)
             assert held(here, client)[0] == settings.credits_before_authentication
             await client.log_on("u", "pw")

@@ -20,6 +20,7 @@ from smb3server.persistence.restore import restore
 from smb3server.persistence.sqlite import SqliteStore
 from smb3server.persistence.store import Put
 from smb3server.server.server import Server
+from smb3server.settings.share import ShareRules
 from smb3server.state.objects import Open
 from smb3server.state.share import Share
 from smb3server.wire.create import CreateAction
@@ -45,7 +46,9 @@ class Setup:
         users.add(Account("bob", b"", BOB))
         users.add(Account("plain", b""))
         self.server = Server(users=users)
-        self.share = Share("data", backend=LocalBackend(folder), path=str(folder), continuous_availability=True)
+        self.share = Share(
+            "data", backend=LocalBackend(folder), path=str(folder), rules=ShareRules(continuous_availability=True)
+        )
         self.server.add_share(self.share)
         self.persistence = self.server.opens.persistence = Persistence()
 

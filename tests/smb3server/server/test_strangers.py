@@ -342,7 +342,7 @@ def test_sessions_that_nobody_uses_end(guest: bool) -> None:
     settings = Settings(allow_guest=guest)
 
     async def body(harness: Harness) -> None:
-        harness.server.share_list["share"].guest_ok = guest
+        harness.server.share_list["share"].rules.guest = guest
         await test(harness)
 
     drive(body, settings)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import pytest
 
 from smb3server.client.protocol.messages import ServerError
 from smb3server.client.protocol.tree import READ_WRITE
-from smb3server.config.error import ConfigError
+from smb3server.config import documents, schema
+from smb3server.config.error import ConfigError, Problems
 from smb3server.config.model import Config, ShareConfig
+from smb3server.config.sections import SectionReader, keys_of
 from smb3server.service import effects
+from smb3server.settings.declaring import Effect, Section, about
+from smb3server.settings.limits import Limits
 from smb3server.settings.server import Settings
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.status import NtStatus
@@ -44,12 +49,33 @@ def write(folder: Path, text: str) -> None:
     (folder / "smb3server.toml").write_text(text)
 
 
-@pytest.mark.parametrize(
-    ("table", "kind"), [(effects.SETTINGS, Settings), (effects.SERVER, Config), (effects.SHARE, ShareConfig)]
-)
-def test_each_setting_has_an_effect(table: dict[str, effects.Effect], kind: type) -> None:
-    """Whoever adds a setting decides when it takes effect."""
-    assert {entry.name for entry in fields(kind)} == set(table)
+@pytest.mark.parametrize("section", [schema.Server, Limits, schema.Share])
+def test_each_key_becomes_a_setting(section: type[Section]) -> None:
+    """A key whose effect is declared is a setting that a reload compares."""
+    table = effects.SHARE if section is schema.Share else {**effects.SERVER, **effects.SETTINGS}
+    made = {"log_format": "log", "log_file": "log", "audit_file": "log", "audit_events": "audit"}
+    kinds = (ShareConfig.__struct_fields__, Config.__dataclass_fields__, Settings.__struct_fields__)
+    known = kinds[0] if section is schema.Share else {*kinds[1], *kinds[2]}
+    for key in keys_of(section).values():
+        setting = made.get(key.name, key.field or key.name)
+        assert setting in known and setting in table, key.name
+        assert table[setting] is key.effect
+
+
+def test_a_new_key_is_known_everywhere() -> None:
+    """A key that is declared is read, has its default, and stands in the tables of both pages."""
+    added = msgspec.defstruct(
+        "Added",
+        [("shiny", Annotated[bool, about("shines", Effect.NEW_OPENS)], False)],
+        bases=(schema.Share,),
+        kw_only=True,
+    )
+    problems = Problems()
+    reader = SectionReader(Path("smb3server.toml"), None, problems)
+    read = reader.section(added, {"name": "data", "path": "/", "shiny": True}, ("share", 0))
+    assert read is not None and read.shiny and not problems.found
+    assert "| `shiny` | `false` | shines |" in documents.table(added)
+    assert "| for files opened from now on |" in documents.effects(added) and "`shiny`" in documents.effects(added)
 
 
 def test_shares_and_users_come_and_go(tmp_path: Path) -> None:
@@ -132,7 +158,7 @@ def test_new_rules_of_a_share(tmp_path: Path) -> None:
             assert await status_of_open(alices, "file", READ) == 0
             with pytest.raises(ServerError):
                 await make(alices, "another")
-            assert service.server.share_list["data"].remark == "new"
+            assert service.server.share_list["data"].rules.comment == "new"
             write(tmp_path, before)
             await service.reload()
             assert await status_of_open(alices, "file", WRITE) == 0
@@ -180,17 +206,17 @@ def test_what_needs_a_restart_is_told_until_it_comes(tmp_path: Path) -> None:
         async with serving(tmp_path, before) as service:
             write(
                 tmp_path,
-                '[server]\nrdma = "iwarp"\ncomment = "x"\n[limits]\nmax_io_size = 65536\nmax_trees = 7\n' + before,
+                '[server]\nrdma = "iwarp"\ncomment = "x"\n[limits]\nmax_io_size = 65536\nmax_opens = 7\n' + before,
             )
             for _ in range(2):
                 outcome = await service.reload()
                 assert set(outcome.restart) == {"[server] rdma", "max_io_size"}
-                assert service.server.settings.max_trees == 7
+                assert service.server.settings.max_opens == 7
                 assert service.server.settings.comment == "x"
                 assert service.server.settings.max_io_size == 8 << 20
             write(tmp_path, before)
             assert not (await service.reload()).restart
-            assert service.server.settings.max_trees == 1024
+            assert service.server.settings.max_opens == 16384
 
     asyncio.run(main())
 
@@ -253,18 +279,3 @@ def test_memory_does_not_grow(tmp_path: Path) -> None:
             assert len(service.server.host_changes) == 0
 
     asyncio.run(main())
-
-
-def test_the_page_for_operators_has_the_tables() -> None:
-    """docs/operating.md says when each setting takes effect, by the keys of the configuration file."""
-    keys = {"server_name": "name", "allow_guest": "guest", "allow_anonymous": "anonymous"}
-    elsewhere = {"shares", "accounts", "settings", "groups", "secret_files", "command_line_passwords", "notes"}
-    page = (Path(__file__).parents[3] / "docs" / "operating.md").read_text()
-    server, share_part = page.split("Settings of a share:")
-    for table, part in (({**effects.SERVER, **effects.SETTINGS}, server), (effects.SHARE, share_part)):
-        rows = {line.split(" | ")[0].removeprefix("| "): line for line in part.splitlines() if line.startswith("| ")}
-        for name, effect in table.items():
-            if name in elsewhere:
-                continue
-            for key in ("hosts_allow", "hosts_deny") if name == "hosts" else (keys.get(name, name),):
-                assert f"`{key}`" in rows[effect.value], name

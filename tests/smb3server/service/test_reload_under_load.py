@@ -35,7 +35,7 @@ def text(folder: Path, number: int) -> str:
     if number % 2:
         shares["sometimes"] = ""
     shares[f"changing{number % 3}"] = "read_only = true\n"
-    lines = [f"[limits]\nmax_trees = {100 + number}\n", USERS]
+    lines = [f"[limits]\nmax_opens = {100 + number}\n", USERS]
     if number % 3:
         lines.append('[[user]]\nname = "carol"\npassword = "pw"\n')
     for name, more in shares.items():

@@ -166,7 +166,7 @@ def test_shares_are_refused_with_a_reason(tmp_path: Path, told: Told) -> None:
                     await session.tree_connect(name)
         async with scene.session(dialects=(0x0210,), sign=True) as session:
             shares["other"].hosts = HostLists(None, ())
-            shares["other"].encrypt_data = True
+            shares["other"].rules.encrypt = True
             with pytest.raises(ServerError):
                 await session.tree_connect("other")
         assert scene.server.events.counts.refused_shares == {"user": 1, "host": 1, "no_share": 1, "encryption": 1}

@@ -10,10 +10,10 @@ import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 
 from smb3server.auth import users as auth_users
@@ -165,7 +165,9 @@ def test_strangers_do_not_displace_who_has_logged_on(tmp_path: Path, monkeypatch
 def test_addresses_that_are_denied_get_no_byte(tmp_path: Path, certificate: WebConfig) -> None:
     async def body(service: Service, host: str, port: int) -> None:
         settings = service.server.settings
-        service.server.settings = replace(settings, hosts=HostLists(None, (ipaddress.ip_network("127.0.0.1"),)))
+        service.server.settings = msgspec.structs.replace(
+            settings, hosts=HostLists(None, (ipaddress.ip_network("127.0.0.1"),))
+        )
         async with strangers(host, port, 1) as readers:
             await asyncio.sleep(0.2)
             assert await ended(readers) == 1

@@ -1,0 +1,123 @@
+"""The keys of a share that its rules read as they stand in the configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from smb3server.settings.declaring import Effect, NotNegative, Section, about
+
+
+class ShareRules(Section, kw_only=True):
+    """What a share allows. ``Share.rules`` has it: a new key is declared here, and read by the code that obeys it."""
+
+    read_only: Annotated[bool, about("nobody writes, except users in `write_list`", Effect.NEW_OPENS)] = False
+    encrypt: Annotated[
+        bool,
+        about(
+            "the share is only for sessions that encrypt, and each request must be encrypted",
+            Effect.NEW_TREES,
+            example=True,
+        ),
+    ] = False
+    guest: Annotated[bool, about("guests and anonymous users are let in, unless `users` is set", Effect.AT_ONCE)] = (
+        False
+    )
+    comment: Annotated[
+        str,
+        about(
+            "shown in lists of shares",
+            Effect.AT_ONCE,
+            example="what everybody needs",
+            other_name="remark",
+        ),
+    ] = ""
+    max_connections: Annotated[
+        NotNegative, about("most tree connects to the share at a time; 0: any number", Effect.NEW_TREES, example=100)
+    ] = 0
+    hidden: Annotated[
+        bool,
+        about(
+            "left out of lists of shares, as are names that end in `$`; users who know the name and may use the "
+            "share can use it",
+            Effect.AT_ONCE,
+        ),
+    ] = False
+    access_based_enumeration: Annotated[
+        bool, about("folders list only entries that the user may read", Effect.AT_ONCE, example=True)
+    ] = False
+    hide_dot_files: Annotated[
+        bool, about("names that begin with a dot are shown as hidden", Effect.AT_ONCE, example=True)
+    ] = False
+    case_sensitive: Annotated[
+        bool,
+        about(
+            "names that differ in case only are different files; Windows and macOS clients do not expect that "
+            "([local-backend.md](local-backend.md#names))",
+            Effect.NEW_OPENS,
+        ),
+    ] = False
+    recycle: Annotated[
+        bool,
+        about(
+            "move deleted files to `recycle_folder` ([local-backend.md](local-backend.md#recycle-folder))",
+            Effect.AT_ONCE,
+            example=True,
+        ),
+    ] = False
+    recycle_folder: Annotated[
+        str,
+        about("folder in the share for deleted files; `{user}` is the name of the user who deletes", Effect.AT_ONCE),
+    ] = ".recycle/{user}"
+    recycle_max_size: Annotated[
+        NotNegative, about("bytes; larger files are deleted at once; 0: none is", Effect.AT_ONCE, example=1073741824)
+    ] = 0
+    continuous_availability: Annotated[
+        bool,
+        about(
+            "persistent handles, which survive the server; needs `state` or a `service`", Effect.REPLACED, example=True
+        ),
+    ] = False
+    streams: Annotated[bool, about("alternate data streams", Effect.NEW_OPENS)] = True
+    symlinks: Annotated[
+        Literal["beneath", "never"],
+        about(
+            '`"beneath"` follows symlinks that stay in the share ([local-backend.md](local-backend.md)), `"never"` '
+            "follows none",
+            Effect.NEW_OPENS,
+        ),
+    ] = "beneath"
+    posix_locks: Annotated[
+        bool,
+        about(
+            "byte-range locks of clients hold against programs of the host, and the other way round",
+            Effect.REPLACED,
+            example=True,
+        ),
+    ] = False
+    delayed_write_times: Annotated[
+        bool,
+        about(
+            "a write shows in the last write time two seconds later, on a flush or on the close, as on Windows "
+            "before 10 version 1809; otherwise it shows at once",
+            Effect.NEW_OPENS,
+        ),
+    ] = False
+    level2_oplocks: Annotated[
+        bool,
+        about(
+            "clients may cache with a shared (level 2) oplock what they read; `false`: only exclusive oplocks",
+            Effect.NEW_OPENS,
+        ),
+    ] = True
+    change_notify: Annotated[bool, about("notify clients of changes in folders they watch", Effect.AT_ONCE)] = True
+    strict_allocate: Annotated[
+        bool,
+        about(
+            "reserve all the space that clients ask for ahead; `false`: reserve at most `max_reserved_per_user` of "
+            "it, and only check that the rest is free",
+            Effect.AT_ONCE,
+        ),
+    ] = False
+    keep_inherited_flag: Annotated[
+        bool, about("store DACL_AUTO_INHERITED as clients send it, not by Windows' rule", Effect.AT_ONCE)
+    ] = False
