@@ -14,10 +14,10 @@ from smb3server.config.checks import FolderDownError, FolderForbiddenError, chec
 from smb3server.config.error import ConfigError, Problem, Problems, label
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.service_user import lacks_rights
+from smb3server.net import store_access
 from smb3server.net.host import rdma_devices
 from smb3server.process import capabilities, folder_ways
 from smb3server.process.capabilities import Capability
-from smb3server.settings import store_access
 
 _SERVER = "[server]"
 _OWN_FOLDERS = ("bin", "boot", "dev", "etc", "lib", "proc", "root", "run", "sbin", "sys", "usr", "var")

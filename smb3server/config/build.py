@@ -25,8 +25,9 @@ from smb3server.config.values import check_address, check_share_name, parse_rdma
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.net.host_lists import parse as parse_hosts
+from smb3server.net.store_access import StoreAccess
 from smb3server.process import log_levels
-from smb3server.settings.cluster import ClusterConfig, ServiceConfig, StoreAccess, VirtualAddress
+from smb3server.settings.cluster import ClusterConfig, ServiceConfig, VirtualAddress
 from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.limits import MESSAGE_OVERHEAD, Limits
 from smb3server.settings.observing import LogSettings, MetricsSettings

@@ -7,5 +7,6 @@ Reading order: ``tcp`` (a ``message_transport.MessageTransport`` over TCP) -> ``
 socket to a file) -> ``door`` (accepts connections) -> ``listener`` -> ``http`` (HTTP for unauthenticated clients) ->
 ``host_lists`` (which hosts may connect) -> ``interfaces`` and ``link_events`` (addresses that clients are offered) ->
 ``host`` and ``fabric_choice`` (which RDMA fabrics this machine can serve, and why not; why one client does not use
-them: ``status.rdma_reasons``).
+them: ``status.rdma_reasons``) -> ``store_url`` and ``store_access`` (the address of a cluster's store; credentials and
+secret for it, from files).
 """

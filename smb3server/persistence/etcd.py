@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
+from smb3server.net.store_access import EtcdAccess, StoreAccess, cluster_secret, etcd_access
+from smb3server.net.store_url import parse_url
 from smb3server.persistence.etcd_access import (
     AUTHENTICATE,
     AccessRefused,
@@ -51,9 +53,6 @@ from smb3server.persistence.store import (
     check_batch,
     prefix_end,
 )
-from smb3server.settings.cluster import StoreAccess
-from smb3server.settings.store_access import EtcdAccess, cluster_secret, etcd_access
-from smb3server.settings.store_url import parse_url
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from smb3server.net.store_access import EtcdAccess
 from smb3server.persistence.store import LeaseLost, Renewer, StoreError, StoreFull
-from smb3server.settings.store_access import EtcdAccess
 
 
 class Members:

@@ -19,10 +19,10 @@ from smb3server.cluster.share_permissions import SharePermissions
 from smb3server.cluster.upkeep import Upkeep
 from smb3server.cluster.view import Event, ServiceEvent
 from smb3server.cluster.witness_source import WitnessSource
+from smb3server.net import store_access
 from smb3server.persistence.etcd import ClusterStore, open_store
 from smb3server.persistence.journal import Persistence
 from smb3server.server.server import Server
-from smb3server.settings import store_access
 from smb3server.settings.cluster import ClusterConfig
 from smb3server.state.share import Share
 

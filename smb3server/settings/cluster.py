@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
+from smb3server.net.store_access import StoreAccess
 from smb3server.wire.address import Address
 
 DEFAULT_NAME = "smb3server"
@@ -35,30 +35,6 @@ class VirtualAddress(NamedTuple):
             raise ValueError(f"{text}: write ADDRESS/LENGTH@INTERFACE")
         found = ipaddress.ip_interface(network)
         return cls(found.ip, found.network.prefixlen, interface)
-
-
-@dataclass(slots=True)
-class StoreAccess:
-    """How a node connects to the store, and how records are sealed.
-
-    These are keys of the section [cluster], and options of ``smb3server cluster``. ``store_access`` loads and checks
-    the files that are named here.
-    """
-
-    ca: Path | None = None
-    """Authorities that may have signed etcd's certificate. None means the system's."""
-    cert: Path | None = None
-    """Certificate of this node for etcd. None means that it has none."""
-    key: Path | None = None
-    """Private key of ``cert``."""
-    user: str = ""
-    """User name for etcd. Empty means that none is sent."""
-    password_file: Path | None = None
-    """File with the password of ``user``."""
-    secret_file: Path | None = None
-    """File with the secret that records are sealed with. None means that records are not sealed."""
-    unauthenticated_store: bool = False
-    """Whether records need no seal even if they contain opens."""
 
 
 @dataclass(slots=True, eq=False)

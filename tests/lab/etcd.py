@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from smb3server.settings.cluster import StoreAccess
+from smb3server.net.store_access import StoreAccess
 from tools.cluster import etcd
 from tools.cluster.certificates import Authority
 from tools.cluster.etcd import local_members

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from smb3server.net.store_url import parse_url
 from smb3server.persistence.etcd import EtcdStore
-from smb3server.settings.store_url import parse_url
 from tools.cluster.lab import CLIENT, ClusterLab
 from tools.cluster.node import PASSWORD, USER
 

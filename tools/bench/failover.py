@@ -40,11 +40,12 @@ from typing import Any
 
 from smb3server import cluster
 from smb3server.cli.cluster.admin import make_secret
+from smb3server.net.store_access import StoreAccess
 from smb3server.persistence.etcd import open_store
 from smb3server.persistence.records import key_of
 from smb3server.persistence.store import Put, StoreError
 from smb3server.process import output
-from smb3server.settings.cluster import DEFAULT_NAME, StoreAccess
+from smb3server.settings.cluster import DEFAULT_NAME
 from tools.failover.client import Step, percentiles
 from tools.failover.crowd import Options, Outcome, work
 from tools.support import own_user

@@ -86,6 +86,11 @@ RULES = (
         "caching rights and locks are state machines: who waits is called by those who own the loop",
     ),
     Rule(
+        ("smb3server.settings",),
+        (*OUTSIDE_WORLD, "ssl", "logging", "smb3server.process"),
+        "settings are plain values: who uses a file that they name opens it",
+    ),
+    Rule(
         ("smb3server.config",),
         (
             *_rooms("smb3server", "state", "dispatch", "rpc", "commands", "server", "persistence", "cluster"),

@@ -14,9 +14,10 @@ from types import TracebackType
 from typing import TypeVar
 
 from smb3server.cli.cluster.admin import Admin
+from smb3server.net.store_access import StoreAccess
 from smb3server.persistence.etcd import open_store
 from smb3server.persistence.store import StoreError
-from smb3server.settings.cluster import DEFAULT_NAME, StoreAccess
+from smb3server.settings.cluster import DEFAULT_NAME
 from tools.cluster import etcd, network
 from tools.cluster.etcd import Etcd, member_at
 from tools.cluster.network import INTERFACE, NETWORK, NETWORK6, Network

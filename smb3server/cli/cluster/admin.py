@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from smb3server.cli.cluster.status import describe
 from smb3server.cluster.view import View, answers_prefix, coordination_prefix, decode, read_view, stamped
+from smb3server.net.store_access import StoreAccess
 from smb3server.persistence.etcd_health import problems
 from smb3server.persistence.seal import new_secret
 from smb3server.persistence.store import Condition, ConditionFailed, Delete, LeaseLost, Put, StoreError
-from smb3server.settings.cluster import StoreAccess
 
 if TYPE_CHECKING:
     from smb3server.persistence.etcd import ClusterStore

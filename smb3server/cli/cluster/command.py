@@ -209,8 +209,9 @@ def _administer(before: _Store, /, after: dict[str, Any], operation: Callable[[A
     from smb3server.cli.cluster.admin import AdminError, administer
     from smb3server.config.error import ConfigError
     from smb3server.config.reader import read_cluster
+    from smb3server.net.store_access import StoreAccess
     from smb3server.persistence.store import StoreError
-    from smb3server.settings.cluster import DEFAULT_NAME, StoreAccess
+    from smb3server.settings.cluster import DEFAULT_NAME
 
     # Refused records are part of the output, so that they need no log lines.
     logging.getLogger("smb3server").addHandler(logging.NullHandler())

@@ -13,12 +13,12 @@ import pytest
 from smb3server.cluster import lease_keeper, membership
 from smb3server.cluster.lease_keeper import Fence, LeaseKeeper
 from smb3server.cluster.membership import Membership
+from smb3server.net.store_url import parse_url
 from smb3server.persistence import etcd as etcd_store
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.etcd_access import EtcdRenewer, Members
 from smb3server.persistence.sqlite import SqliteStore
 from smb3server.persistence.store import LeaseLost, Put, Renewer, StoreError
-from smb3server.settings.store_url import parse_url
 from tests.lab.etcd import Etcd
 
 TTL, MAX_STALL = 4.0, 12.0

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.persistence import etcd
-from smb3server.persistence.etcd import EtcdStore, open_store
-from smb3server.persistence.etcd_access import AccessRefused
-from smb3server.persistence.store import DeletePrefix, Put, Store, StoreError
-from smb3server.settings.cluster import StoreAccess
-from smb3server.settings.store_access import (
+from smb3server.net.store_access import (
     AccessError,
     EtcdAccess,
+    StoreAccess,
     check,
     etcd_access,
     load_password,
     load_tls,
     warnings,
 )
-from smb3server.settings.store_url import is_exposed, parse_url
+from smb3server.net.store_url import is_exposed, parse_url
+from smb3server.persistence import etcd
+from smb3server.persistence.etcd import EtcdStore, open_store
+from smb3server.persistence.etcd_access import AccessRefused
+from smb3server.persistence.store import DeletePrefix, Put, Store, StoreError
 from tests.lab.etcd import PASSWORD, PREFIX, TOKEN_TTL, USER, SecuredEtcd
 from tools.cluster.certificates import Authority
 

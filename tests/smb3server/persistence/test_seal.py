@@ -12,11 +12,11 @@ import pytest
 
 from smb3server.cli.main import main
 from smb3server.cluster.peers import pack
+from smb3server.net.store_access import load_secret
 from smb3server.persistence.seal import MAX_REFUSED, VERSION, Seal, SealedStore, SealError
 from smb3server.persistence.sqlite import SqliteStore
 from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store
 from smb3server.process.secret_files import SecretFileError
-from smb3server.settings.store_access import load_secret
 
 SECRET = b"0123456789abcdef"
 OURS = Seal(SECRET, "one")

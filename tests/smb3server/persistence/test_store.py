@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.net.store_url import parse_url
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.sqlite import SqliteStore
 from smb3server.persistence.store import (
@@ -23,7 +24,6 @@ from smb3server.persistence.store import (
     Store,
     StoreError,
 )
-from smb3server.settings.store_url import parse_url
 
 Test = Callable[[Store], Awaitable[None]]
 Run = Callable[[Test], None]

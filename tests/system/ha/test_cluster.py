@@ -18,10 +18,10 @@ from smb3server.client.protocol import Client
 from smb3server.client.protocol.messages import ServerError
 from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.cluster.cluster import coordination_prefix
+from smb3server.net.store_url import parse_url
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store import Delete, Operation, Put
 from smb3server.settings.cluster import DEFAULT_NAME
-from smb3server.settings.store_url import parse_url
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from smb3server.wire.status import NtStatus

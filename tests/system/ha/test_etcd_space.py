@@ -18,12 +18,12 @@ from smb3server.cluster import upkeep as upkeep_module
 from smb3server.cluster.upkeep import Upkeep
 from smb3server.doctor.config import examine_config
 from smb3server.doctor.findings import Verdict
+from smb3server.net.store_access import etcd_access
+from smb3server.net.store_url import parse_url
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.etcd_access import error_of
 from smb3server.persistence.etcd_health import MemberState, problems
 from smb3server.persistence.store import HistoryGone, Put, StoreFull
-from smb3server.settings.store_access import etcd_access
-from smb3server.settings.store_url import parse_url
 from tests.lab.etcd import PREFIX, Etcd, SecuredEtcd
 from tests.lab.nodes import Node, asked
 from tools.support import own_user

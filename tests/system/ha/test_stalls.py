@@ -13,9 +13,9 @@ import pytest
 
 from smb3server.client.protocol.transports import open_tcp
 from smb3server.cluster.lease_keeper import boottime
+from smb3server.net.store_url import parse_url
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store import Entry
-from smb3server.settings.store_url import parse_url
 from smbdirect.errors import ConnectionLost
 from tests.lab.etcd import Etcd
 from tests.lab.nodes import PASSWORD, USER, Node, client

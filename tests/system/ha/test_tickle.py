@@ -22,8 +22,8 @@ from scapy.utils import rdpcap
 from smb3server.client.protocol import Client
 from smb3server.client.protocol.transports import open_rdma
 from smb3server.cluster.peers import Peer, parse
+from smb3server.net.store_url import parse_url
 from smb3server.persistence.etcd import EtcdStore
-from smb3server.settings.store_url import parse_url
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from tests.lab.nodes import PASSWORD, USER
 from tools.cluster import lab

@@ -18,12 +18,12 @@ from smb3server.client.protocol import Client
 from smb3server.client.protocol.messages import ServerError
 from smb3server.client.protocol.transports import open_tcp
 from smb3server.cluster.view import coordination_prefix
+from smb3server.net.store_access import etcd_access
+from smb3server.net.store_url import parse_url
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.seal import Seal
 from smb3server.persistence.store import DeletePrefix
 from smb3server.settings.cluster import DEFAULT_NAME
-from smb3server.settings.store_access import etcd_access
-from smb3server.settings.store_url import parse_url
 from smb3server.wire.create import ShareAccess
 from smb3server.wire.create_contexts import (
     DURABLE_RECONNECT_V2,

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from cryptography import x509
 
+from smb3server.net.store_url import has_tls, is_exposed, parse_url
 from smb3server.process.secret_files import SecretFileError, read_secret
-from smb3server.settings.cluster import StoreAccess
-from smb3server.settings.store_url import has_tls, is_exposed, parse_url
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +24,30 @@ _SOON = 14
 
 class AccessError(ValueError):
     """The configured credentials for etcd cannot be used."""
+
+
+@dataclass(slots=True)
+class StoreAccess:
+    """How a node connects to the store, and how records are sealed.
+
+    These are keys of the section [cluster], and options of ``smb3server cluster``. The
+    functions below load and check the files that are named here.
+    """
+
+    ca: Path | None = None
+    """Authorities that may have signed etcd's certificate. None means the system's."""
+    cert: Path | None = None
+    """Certificate of this node for etcd. None means that it has none."""
+    key: Path | None = None
+    """Private key of ``cert``."""
+    user: str = ""
+    """User name for etcd. Empty means that none is sent."""
+    password_file: Path | None = None
+    """File with the password of ``user``."""
+    secret_file: Path | None = None
+    """File with the secret that records are sealed with. None means that records are not sealed."""
+    unauthenticated_store: bool = False
+    """Whether records need no seal even if they contain opens."""
 
 
 @dataclass(frozen=True, slots=True)
