@@ -19,6 +19,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from smb3server.net.door import Door
 from smb3server.process.own_files import check_folder, is_shared, open_folder
 
@@ -33,7 +35,7 @@ ANSWER_TIMEOUT = 10.0
 _CREDENTIALS = struct.Struct("=iII")
 """pid, uid and gid, as SO_PEERCRED returns them. [unix(7)]"""
 
-Answer = dict[str, Any]
+Answer = dict[str, Any] | msgspec.Struct
 Command = Callable[[dict[str, Any]], Answer | Awaitable[Answer] | AsyncIterator[Answer]]
 """Serves one request. The last object of an iterator is the answer, those before it report progress (``progress``)."""
 
@@ -193,7 +195,7 @@ class AdminSocket:
         try:
             while self._door is not None and (line := await reader.readline()):
                 async for answer in self._answers(line):
-                    writer.write(json.dumps(answer).encode() + b"\n")
+                    writer.write(json.dumps(answer, default=msgspec.to_builtins).encode() + b"\n")
                     await writer.drain()
         except (ConnectionError, ValueError) as error:
             log.debug("admin client: %s", error)
@@ -245,7 +247,7 @@ class AdminSocket:
         self._door = None
 
 
-def ask(path: Path, command: str, /, timeout: float = ANSWER_TIMEOUT, **arguments: Any) -> Answer:
+def ask(path: Path, command: str, /, timeout: float = ANSWER_TIMEOUT, **arguments: Any) -> dict[str, Any]:
     """Send one command to a running server and return the answer. Progress is not reported.
 
     ``arguments`` must be representable in JSON. Blocks for up to ``timeout`` seconds without any bytes. Raises
@@ -257,7 +259,7 @@ def ask(path: Path, command: str, /, timeout: float = ANSWER_TIMEOUT, **argument
 
 def follow(
     path: Path, command: str, tell: Callable[[str], None], /, timeout: float = ANSWER_TIMEOUT, **arguments: Any
-) -> Answer:
+) -> dict[str, Any]:
     """Do ``ask``, and call ``tell`` with each line of progress that comes before the answer."""
     place = _Place(path)
     try:

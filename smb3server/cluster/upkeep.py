@@ -12,11 +12,12 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from smb3server.cluster.lease_keeper import boottime
 from smb3server.persistence.etcd_health import MemberState, Problem, problems
 from smb3server.persistence.store import StoreError
+from smb3server.status.model import EtcdMember, EtcdProblem, EtcdRecord
 
 log = logging.getLogger(__name__)
 
@@ -110,13 +111,10 @@ class Upkeep:
             )
         return found
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> EtcdRecord:
         """Return the state of etcd for reports."""
-        return {
-            "latency": self.latency,
-            "members": [member.as_json() for member in self.members],
-            "problems": [problem._asdict() for problem in self.problems()],
-        }
+        members = [EtcdMember(**member.as_json()) for member in self.members]
+        return EtcdRecord(self.latency, members, [EtcdProblem(*problem) for problem in self.problems()])
 
     def _write_log(self) -> None:
         """Log the problems that are new, each once, and the end of all."""

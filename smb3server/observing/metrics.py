@@ -168,11 +168,11 @@ class ServerCollector(Collector):
 
     def _shares(self) -> Iterator[Metric]:
         server = self._server
-        shares = [share for share in resources.shares(server) if share["type"] == "disk"]
-        opens = {share["share"]: share["open_count"] for share in shares}
-        trees = {share["share"]: share["connects"] for share in shares}
-        sent = {share["share"]: share["bytes_read"] for share in shares}
-        received = {share["share"]: share["bytes_written"] for share in shares}
+        shares = [share for share in resources.shares(server) if share.type == "disk"]
+        opens = {share.share: share.open_count for share in shares}
+        trees = {share.share: share.connects for share in shares}
+        sent = {share.share: share.bytes_read for share in shares}
+        received = {share.share: share.bytes_written for share in shares}
         sessions = Counter(
             "guest" if session.is_guest else "anonymous" if session.is_anonymous else "user"
             for session in server.sessions.by_id.values()

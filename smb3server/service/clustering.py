@@ -25,6 +25,7 @@ from smb3server.persistence.journal import Persistence
 from smb3server.server.server import Server
 from smb3server.settings.cluster import ClusterConfig
 from smb3server.state.share import Share
+from smb3server.status.model import ClusterRecord, ServiceRecord
 
 log = logging.getLogger(__name__)
 
@@ -99,37 +100,37 @@ class ClusterNode:
                 self._losses[event.service] += 1
         return 0
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> ClusterRecord:
         """Return what this node knows of the cluster (``status.cluster_state.ClusterState``)."""
         membership, view = self.cluster.membership, self.cluster.view
         left = round(max(0.0, membership.fence.deadline - boottime()), 1)
         member = bool(membership.lease) and left > 0
         opens = self._server.opens
-        return {
-            "name": self._config.name,
-            "node": self._config.node,
-            "member": member,
-            "lease_left": left if member else 0.0,
-            "nodes": sorted(view.nodes),
+        return ClusterRecord(
+            name=self._config.name,
+            node=self._config.node,
+            member=member,
+            lease_left=left if member else 0.0,
+            nodes=sorted(view.nodes),
             # A view that is not kept up to date says nothing about other nodes.
-            "services": [
-                {
-                    "name": owner.name,
-                    "owned": owner.owned,
-                    "node": self._config.node if owner.owned else view.served_by(owner.name) if member else None,
-                    "addresses": [str(entry.address) for entry in owner.config.addresses],
-                    "shares": [share.name for share in owner.shares],
-                    "restored": owner.restored,
-                    "takeovers": self._takeovers[owner.name],
-                    "losses": self._losses[owner.name],
+            services=[
+                ServiceRecord(
+                    name=owner.name,
+                    owned=owner.owned,
+                    node=self._config.node if owner.owned else view.served_by(owner.name) if member else None,
+                    addresses=[str(entry.address) for entry in owner.config.addresses],
+                    shares=[share.name for share in owner.shares],
+                    restored=owner.restored,
+                    takeovers=self._takeovers[owner.name],
+                    losses=self._losses[owner.name],
                     **owner.report(),
-                }
+                )
                 for owner in self.cluster.services.values()
             ],
-            "opens": len(opens.by_id),
-            "max_opens": opens.ceiling,
-            "etcd": self.upkeep.report(),
-        }
+            opens=len(opens.by_id),
+            max_opens=opens.ceiling,
+            etcd=self.upkeep.report(),
+        )
 
     # What running shares need (``service.running_shares.ClusterShares``)
 

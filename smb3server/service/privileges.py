@@ -27,6 +27,7 @@ from smb3server.config.model import Config
 from smb3server.process import capabilities, sandbox
 from smb3server.process.capabilities import NO_CAPABILITY, Capability, Sets
 from smb3server.process.own_files import open_folder
+from smb3server.status.model import ProcessRecord
 from smbdirect.providers.verbs import thread as verbs_thread
 
 log = logging.getLogger(__name__)
@@ -244,24 +245,24 @@ def threads_with(wanted: int, but: Container[str] = ()) -> list[str]:
     return [name for name, fields in _threads() if int(fields["CapPrm"], 16) & wanted and fields["Pid"] not in but]
 
 
-def in_force() -> dict[str, Any]:
-    """Return the privileges in force as plain data: capabilities that any thread has, other restrictions
+def in_force() -> ProcessRecord:
+    """Return the privileges in force as a record: capabilities that any thread has, other restrictions
     that all have.
     """
     threads = [fields for _, fields in _threads()]
     permitted = NO_CAPABILITY.value
     for fields in threads:
         permitted |= int(fields["CapPrm"], 16)
-    return {
-        "pid": os.getpid(),
-        "user": _name(os.geteuid()),
-        "acts_as_users": impersonate.may_act(),
-        "capabilities": capabilities.names(permitted),
-        "no_new_privs": all(fields.get("NoNewPrivs") == "1" for fields in threads),
-        "sandbox": all(fields.get("Seccomp") == "2" for fields in threads),
-        "dumpable": _prctl(_PR_GET_DUMPABLE) == 1,
-        "core_limit": resource.getrlimit(resource.RLIMIT_CORE)[0],
-    }
+    return ProcessRecord(
+        pid=os.getpid(),
+        user=_name(os.geteuid()),
+        acts_as_users=impersonate.may_act(),
+        capabilities=capabilities.names(permitted),
+        no_new_privs=all(fields.get("NoNewPrivs") == "1" for fields in threads),
+        sandbox=all(fields.get("Seccomp") == "2" for fields in threads),
+        dumpable=_prctl(_PR_GET_DUMPABLE) == 1,
+        core_limit=resource.getrlimit(resource.RLIMIT_CORE)[0],
+    )
 
 
 def _name(uid: int) -> str:

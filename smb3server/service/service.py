@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from smb3server.admin.socket import AdminSocket, Command, socket_path
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.base import Backend
@@ -45,6 +47,7 @@ from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 from smb3server.state.share import Share
+from smb3server.status.model import Report
 from smb3server.status.report import collect
 
 if TYPE_CHECKING:
@@ -361,12 +364,12 @@ class Service:
             async with self.share_admin.lock:
                 await self._reload.bring_up(down)
 
-    def _report(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _report(self, request: dict[str, Any]) -> Report:
         """Return the report. ``"files": false`` leaves out opens and locks."""
-        files = request.get("files", True) is not False
-        cluster = {} if self.cluster is None else {"cluster": self.cluster.report()}
-        down = {"down": self.shares.down}
-        return {**collect(self.server, self.addresses(), files), **down, "process": in_force(), **cluster}
+        found = collect(self.server, self.addresses(), request.get("files", True) is not False)
+        found.down, found.process = self.shares.down, in_force()
+        found.cluster = UNSET if self.cluster is None else self.cluster.report()
+        return found
 
     def addresses(self) -> list[str]:
         """Return the addresses served, as in ``tcp 0.0.0.0:445`` and ``iwarp 0.0.0.0:5445``."""

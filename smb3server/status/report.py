@@ -1,7 +1,6 @@
-"""The state of a server as plain data: sessions, their channels and opens, and whether RDMA is used.
+"""The state of a server: sessions, their channels and opens, and whether RDMA is used.
 
-The report reads state and changes none. Everything in the result is JSON: strings, numbers, lists and objects. Its
-fields are documented in docs/status.md.
+The report reads state and changes none. ``model`` has its records.
 """
 
 from __future__ import annotations
@@ -13,11 +12,25 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
 
 from smb3server import __version__
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.status import open_files, resources
+from smb3server.status.model import (
+    ChannelRecord,
+    Handles,
+    RdmaAnswer,
+    RdmaChoice,
+    Report,
+    ServerRecord,
+    SessionRecord,
+    Sizes,
+    Turn,
+    Watchdog,
+)
 from smb3server.status.open_files import MAX_LOCKS, MAX_OPENS
 from smb3server.status.rdma_reasons import Facts, Reason, why_inline, why_tcp
 from smb3server.wire.negotiate import DIALECT_NAMES, Capability, Dialect
@@ -27,11 +40,7 @@ if TYPE_CHECKING:
     from smb3server.server.server import Server
     from smb3server.state.objects import Connection, Session
 
-Json = dict[str, Any]
-
 _TRANSFORMS = {int(kind): kind.name.lower() for kind in RdmaTransformId}
-SCHEMA = 2
-"""Version of the report's fields. It grows when a field changes its meaning or goes; new fields may come without."""
 _NO_DIALECT = {0: "-", int(Dialect.WILDCARD): "2.???"}
 """Texts shown before a dialect is negotiated."""
 
@@ -39,15 +48,6 @@ _NO_DIALECT = {0: "-", int(Dialect.WILDCARD): "2.???"}
 def dialect_name(dialect: int) -> str:
     """Return the name of a dialect, such as "3.1.1"."""
     return (_NO_DIALECT | DIALECT_NAMES).get(dialect, f"0x{dialect:04x}")
-
-
-def traffic(connection: Connection) -> Json:
-    """Return bytes and counters of one connection, the same keys on every transport."""
-    transport = connection.transport
-    found = transport.traffic._asdict()
-    if connection.is_smb_direct:
-        found["smb_direct"] = dict(transport.counters)
-    return found
 
 
 def rdma_protection(connection: Connection) -> str:
@@ -59,18 +59,15 @@ def rdma_protection(connection: Connection) -> str:
     return ", ".join(name for name, count in kinds if count)
 
 
-def sizes(connection: Connection) -> Json:
-    """Return the size limits in force on a connection, in bytes, and the number of concurrent RDMA Reads.
-
-    Values that only SMB Direct has are None on other transports.
-    """
-    return {
-        "max_read": connection.max_read_size,
-        "max_write": connection.max_write_size,
-        "max_transact": connection.max_transact_size,
+def sizes(connection: Connection) -> Sizes:
+    """Return the size limits in force on a connection."""
+    return Sizes(
+        max_read=connection.max_read_size,
+        max_write=connection.max_write_size,
+        max_transact=connection.max_transact_size,
         **connection.transport.limits._asdict(),
-        "credit_limit": connection.credit_limit,
-    }
+        credit_limit=connection.credit_limit,
+    )
 
 
 def facts(server: Server, connection: Connection) -> Facts:
@@ -122,34 +119,35 @@ def reason(server: Server, connection: Connection) -> Reason:
     return why_inline(known) if connection.is_smb_direct else why_tcp(known)
 
 
-def _channel(server: Server, connection: Connection, number: int) -> Json:
+def _channel(server: Server, connection: Connection, number: int) -> ChannelRecord:
     transport = connection.transport
     sessions = list(connection.session_table.values())
     why = reason(server, connection)
     signing = "none" if not connection.negotiated else _name(SigningAlgorithm, connection.signing_algorithm_id)
-    return {
-        "channel": number,
-        "fabric": transport.fabric,
-        "peer": _endpoint(transport.peer_address),
-        "local": _endpoint(transport.local_address),
-        "since": connection.creation_time,
-        "dialect": dialect_name(connection.dialect),
-        "signing": signing,
-        "signing_required": any(session.signing_required for session in sessions),
-        "cipher": _name(Cipher, connection.cipher_id),
-        "encryption": _who_encrypts(sessions),
-        "smb_credits": connection.command_sequence_window.available,
-        "requests": connection.command_sequence_window.requests,
-        "pending_requests": connection.host.pending_requests,
-        "sizes": sizes(connection),
-        "sessions": [f"0x{session.session_id:016x}" for session in sessions],
-        "rdma": {"code": why.code.value, "text": why.text, "remedy": why.remedy},
-        "rdma_transforms": [_TRANSFORMS[kind] for kind in connection.rdma_transform_ids],
-        "rdma_protection": rdma_protection(connection),
-        "rdma_bytes_encrypted": connection.rdma_bytes_encrypted,
-        "rdma_bytes_signed": connection.rdma_bytes_signed,
-        **traffic(connection),
-    }
+    return ChannelRecord(
+        channel=number,
+        fabric=transport.fabric,
+        peer=_endpoint(transport.peer_address),
+        local=_endpoint(transport.local_address),
+        since=connection.creation_time,
+        dialect=dialect_name(connection.dialect),
+        signing=signing,
+        signing_required=any(session.signing_required for session in sessions),
+        cipher=_name(Cipher, connection.cipher_id),
+        encryption=_who_encrypts(sessions),
+        smb_credits=connection.command_sequence_window.available,
+        requests=connection.command_sequence_window.requests,
+        pending_requests=connection.host.pending_requests,
+        sizes=sizes(connection),
+        sessions=[f"0x{session.session_id:016x}" for session in sessions],
+        rdma=RdmaAnswer(why.code.value, why.text, why.remedy),
+        rdma_transforms=[_TRANSFORMS[kind] for kind in connection.rdma_transform_ids],
+        rdma_protection=rdma_protection(connection),
+        rdma_bytes_encrypted=connection.rdma_bytes_encrypted,
+        rdma_bytes_signed=connection.rdma_bytes_signed,
+        **transport.traffic._asdict(),
+        smb_direct=dict(transport.counters) if connection.is_smb_direct else UNSET,
+    )
 
 
 def _name(kind: type[Cipher] | type[SigningAlgorithm], value: int) -> str:
@@ -164,52 +162,50 @@ def _endpoint(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _session(session: Session, numbers: Mapping[Connection, int], files: bool) -> Json:
+def _session(session: Session, numbers: Mapping[Connection, int], files: bool) -> SessionRecord:
     opens = list(session.open_table.values())
-    return {
-        "session": f"0x{session.session_id:016x}",
-        "user": str(session.identity) if session.identity is not None else "",
-        "guest": session.is_guest or session.is_anonymous,
-        "state": session.state.value,
-        "client": session.connection.client_name,
-        "since": session.creation_time,
-        "encrypted": session.encrypt_data,
-        "signing_required": session.signing_required,
-        "rdma_protection": sorted({word for entry in session.channel_list if (word := rdma_protection(entry))}),
-        "shares": [tree.share.name for tree in session.tree_connect_table.values()],
-        "channels": sorted(numbers[entry] for entry in session.channel_list if entry in numbers),
-        "open_count": len(opens),
-        "opens": [open_files.describe(entry) for entry in opens[:MAX_OPENS]] if files else [],
-    }
+    return SessionRecord(
+        session=f"0x{session.session_id:016x}",
+        user=str(session.identity) if session.identity is not None else "",
+        guest=session.is_guest or session.is_anonymous,
+        state=session.state.value,
+        client=session.connection.client_name,
+        since=session.creation_time,
+        encrypted=session.encrypt_data,
+        signing_required=session.signing_required,
+        rdma_protection=sorted({word for entry in session.channel_list if (word := rdma_protection(entry))}),
+        shares=[tree.share.name for tree in session.tree_connect_table.values()],
+        channels=sorted(numbers[entry] for entry in session.channel_list if entry in numbers),
+        open_count=len(opens),
+        opens=[open_files.describe(entry) for entry in opens[:MAX_OPENS]] if files else [],
+    )
 
 
-def _handles(server: Server) -> Json:
+def _handles(server: Server) -> Handles:
     """Report the opens that outlive their connection: their number, the disconnected ones, and the fate of
     former ones.
     """
     kept = [entry.durable for entry in server.opens.by_id.values() if entry.durable is not None]
     counts = Counter(durable.kind for durable in kept)
-    return {
-        **{kind: counts[kind] for kind in ("durable", "resilient", "persistent")},
-        "waiting": sum(durable.disconnected for durable in kept),
+    return Handles(
+        durable=counts["durable"],
+        resilient=counts["resilient"],
+        persistent=counts["persistent"],
+        waiting=sum(durable.disconnected for durable in kept),
         **asdict(server.opens.counts),
-    }
+    )
 
 
-def _watchdog(server: Server) -> Json | None:
+def _watchdog(server: Server) -> Watchdog | None:
     """Report the requests that blocked all clients; None if the watchdog is off."""
     watchdog = server.measuring.watchdog
     if watchdog is None:
         return None
-    return {
-        "limit": watchdog.limit,
-        "count": watchdog.count,
-        "worst": watchdog.worst._asdict() if watchdog.worst is not None else None,
-        "turns": [turn._asdict() for turn in watchdog.turns],
-    }
+    worst = Turn(*watchdog.worst) if watchdog.worst is not None else None
+    return Watchdog(watchdog.limit, watchdog.count, worst, [Turn(*turn) for turn in watchdog.turns])
 
 
-def collect(server: Server, addresses: Iterable[str] = (), files: bool = True) -> Json:
+def collect(server: Server, addresses: Iterable[str] = (), files: bool = True) -> Report:
     """Return the whole report. ``addresses`` are listed as the served ones.
 
     Without ``files`` it lists neither opens nor locks, of which there may be many."""
@@ -219,44 +215,36 @@ def collect(server: Server, addresses: Iterable[str] = (), files: bool = True) -
     backends = {id(share.backend): share.backend for share in server.share_list.values() if share.backend}.values()
     locks = open_files.locks(server) if files else iter(())
     opens = server.opens.by_id.values()
-    return {
-        "schema": SCHEMA,
-        "pid": os.getpid(),
-        "server": {
-            "version": __version__,
-            "name": server.settings.server_name,
-            "guid": str(uuid.UUID(bytes_le=server.server_guid)),
-            "since": server.server_start_time,
-            "now": time.time(),
-            "clock": time.monotonic(),
-            "addresses": list(addresses),
-            "shares": [share.name for share in server.share_list.values()],
-            "rdma": server.rdma,
-            "rdma_choices": [
-                {
-                    "fabric": choice.fabric,
-                    "host": choice.host,
-                    "ports": list(choice.ports),
-                    "served": choice.served,
-                    "reason": choice.reason,
-                    "remedy": choice.remedy,
-                }
+    return Report(
+        pid=os.getpid(),
+        server=ServerRecord(
+            version=__version__,
+            name=server.settings.server_name,
+            guid=str(uuid.UUID(bytes_le=server.server_guid)),
+            since=server.server_start_time,
+            now=time.time(),
+            clock=time.monotonic(),
+            addresses=list(addresses),
+            shares=[share.name for share in server.share_list.values()],
+            rdma=server.rdma,
+            rdma_choices=[
+                RdmaChoice(choice.fabric, choice.host, list(choice.ports), choice.served, choice.reason, choice.remedy)
                 for choice in server.rdma_choices
             ],
-            "multichannel": server.settings.multichannel,
-            "limits": resources.limits(server),
-            "watchdog": _watchdog(server),
-            "buffer_allocations": server.buffers.allocations,
-            "opens": sum(backend.opens for backend in backends),
-            "path_lookups": sum(backend.path_lookups for backend in backends),
-            "handles": _handles(server),
-            "lock_count": sum(usage.locks for usage in server.ceilings.users()),
-        },
-        "sessions": [_session(session, numbers, files) for session in server.sessions.by_id.values()],
-        "channels": channels,
-        "shares": resources.shares(server),
-        "users": resources.users(server),
-        "interfaces": resources.interfaces(server),
-        "locks": list(itertools.islice(locks, MAX_LOCKS)),
-        "away": list(itertools.islice(open_files.away(opens), MAX_OPENS)) if files else [],
-    }
+            multichannel=server.settings.multichannel,
+            limits=resources.limits(server),
+            watchdog=_watchdog(server),
+            buffer_allocations=server.buffers.allocations,
+            opens=sum(backend.opens for backend in backends),
+            path_lookups=sum(backend.path_lookups for backend in backends),
+            handles=_handles(server),
+            lock_count=sum(usage.locks for usage in server.ceilings.users()),
+        ),
+        sessions=[_session(session, numbers, files) for session in server.sessions.by_id.values()],
+        channels=channels,
+        shares=resources.shares(server),
+        users=resources.users(server),
+        interfaces=resources.interfaces(server),
+        locks=list(itertools.islice(locks, MAX_LOCKS)),
+        away=list(itertools.islice(open_files.away(opens), MAX_OPENS)) if files else [],
+    )

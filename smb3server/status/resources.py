@@ -1,22 +1,21 @@
-"""Shares, users, limits and interfaces as plain data: what is used of the server, and how much of it."""
+"""Shares, users, limits and interfaces as records: what is used of the server, and how much of it."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smb3server.net.interfaces import serves
 from smb3server.state.ceilings import GUESTS
+from smb3server.status.model import InterfaceRecord, ShareRecord, UserRecord
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server
     from smb3server.state.share import Share
 
-Json = dict[str, Any]
 
-
-def shares(server: Server) -> list[Json]:
+def shares(server: Server) -> list[ShareRecord]:
     """Return what is used of each share. Bytes are those of READs and WRITEs since the server's start."""
     connects: Counter[Share] = Counter()
     opens: Counter[Share] = Counter()
@@ -30,23 +29,23 @@ def shares(server: Server) -> list[Json]:
         read[share] += opened.bytes_read
         written[share] += opened.bytes_written
     return [
-        {
-            "share": share.name,
-            "path": share.path,
-            "type": "disk" if share.backend is not None else "pipe",
-            "read_only": share.read_only,
-            "encrypted": share.rules.encrypt,
-            "continuous_availability": share.rules.continuous_availability,
-            "connects": connects[share],
-            "open_count": opens[share],
-            "bytes_read": share.bytes_read + read[share],
-            "bytes_written": share.bytes_written + written[share],
-        }
+        ShareRecord(
+            share=share.name,
+            path=share.path,
+            type="disk" if share.backend is not None else "pipe",
+            read_only=share.read_only,
+            encrypted=share.rules.encrypt,
+            continuous_availability=share.rules.continuous_availability,
+            connects=connects[share],
+            open_count=opens[share],
+            bytes_read=share.bytes_read + read[share],
+            bytes_written=share.bytes_written + written[share],
+        )
         for share in server.share_list.values()
     ]
 
 
-def users(server: Server) -> list[Json]:
+def users(server: Server) -> list[UserRecord]:
     """Return what each user has of the server. All guests and anonymous users count as one user.
 
     ``requests`` are those of connections that exist now; a connection counts for the user who first logged on to it.
@@ -62,51 +61,49 @@ def users(server: Server) -> list[Json]:
         if connection.usage is not None:
             requests[connection.usage] += connection.command_sequence_window.requests
     return [
-        {
-            "user": "guests" if usage.name == GUESTS else usage.name,
-            "guests": usage.name == GUESTS,
-            "connections": usage.connections,
-            "sessions": usage.sessions,
-            "open_count": usage.opens,
-            "locks": usage.locks,
-            "watchers": usage.watchers,
-            "bytes_read": usage.bytes_read + read[usage],
-            "bytes_written": usage.bytes_written + written[usage],
-            "requests": requests[usage],
-        }
+        UserRecord(
+            user="guests" if usage.name == GUESTS else usage.name,
+            guests=usage.name == GUESTS,
+            connections=usage.connections,
+            sessions=usage.sessions,
+            open_count=usage.opens,
+            locks=usage.locks,
+            watchers=usage.watchers,
+            bytes_read=usage.bytes_read + read[usage],
+            bytes_written=usage.bytes_written + written[usage],
+            requests=requests[usage],
+        )
         for usage in server.ceilings.users()
     ]
 
 
-def limits(server: Server) -> Json:
+def limits(server: Server) -> dict[str, tuple[int, int]]:
     """Return how much is used of each limit of the server: the number in use, and the limit."""
     settings = server.settings
     return {
-        "connections": [server.logged_on, settings.max_connections],
-        "unauthenticated": [len(server.unauthenticated), server.unauthenticated.limit],
-        "opens": [len(server.opens.by_id) - server.opens.dormant, server.opens.limit],
+        "connections": (server.logged_on, settings.max_connections),
+        "unauthenticated": (len(server.unauthenticated), server.unauthenticated.limit),
+        "opens": (len(server.opens.by_id) - server.opens.dormant, server.opens.limit),
     }
 
 
-def interfaces(server: Server) -> list[Json]:
-    """Return the addresses of this machine as clients are told of them. [MS-SMB2 2.2.32.5]
-
-    ``told``: whether other machines find the address in FSCTL_QUERY_NETWORK_INTERFACE_INFO."""
+def interfaces(server: Server) -> list[InterfaceRecord]:
+    """Return the addresses of this machine as clients are told of them. [MS-SMB2 2.2.32.5]"""
     settings = server.settings
     return [
-        {
-            "index": entry.number,
-            "interface": entry.name,
-            "address": str(entry.address),
-            "speed": entry.speed,
-            "link": entry.running,
-            "rdma": (rdma := serves(server.rdma_addresses, entry.address)),
-            "tcp": (tcp := serves(server.tcp_addresses, entry.address)),
-            "rss": settings.rss and entry.queues > 1,
-            "queues": entry.queues,
-            "loopback": entry.loopback,
-            "told": settings.multichannel and entry.running and not entry.loopback and (rdma or tcp),
-        }
+        InterfaceRecord(
+            index=entry.number,
+            interface=entry.name,
+            address=str(entry.address),
+            speed=entry.speed,
+            link=entry.running,
+            rdma=(rdma := serves(server.rdma_addresses, entry.address)),
+            tcp=(tcp := serves(server.tcp_addresses, entry.address)),
+            rss=settings.rss and entry.queues > 1,
+            queues=entry.queues,
+            loopback=entry.loopback,
+            told=settings.multichannel and entry.running and not entry.loopback and (rdma or tcp),
+        )
         for entry in sorted(server.interfaces.interfaces, key=lambda entry: (entry.number, _order(str(entry.address))))
     ]
 

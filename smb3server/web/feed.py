@@ -9,11 +9,13 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from smb3server.admin.rates import add_rates
+import msgspec
+from msgspec import UNSET
+
+from smb3server.status.model import ChannelRecord, Report, SessionRecord
+from smb3server.status.rates import add_rates
 
 log = logging.getLogger(__name__)
-
-Json = dict[str, Any]
 
 INTERVAL = 1.0
 """Seconds between two reports."""
@@ -27,10 +29,10 @@ MAX_ROWS = 500
 class Feed:
     """The reports of one server, with rates."""
 
-    def __init__(self, make: Callable[[], Json]) -> None:
+    def __init__(self, make: Callable[[], Report]) -> None:
         """``make`` returns a report (``smb3server/status/report.py::collect``)."""
         self._make = make
-        self._last: Json | None = None
+        self._last: Report | None = None
         self._text = b""
         self._arrived = asyncio.Event()
         """Set when there is the next report, and then replaced."""
@@ -83,16 +85,18 @@ class Feed:
         self._wake()
 
 
-def shorten(report: Json) -> Json:
-    """Return a report with as many sessions and channels as a page can show, those with traffic first."""
-
-    def busy(entry: Json) -> float:
-        rates = entry["rates"]
-        return -float(rates["read"] + rates["written"])
-
-    shown = dict(report)
-    for kind in ("sessions", "channels"):
-        rows = report[kind]
-        shown[f"{kind}_total"] = len(rows)
-        shown[kind] = rows if len(rows) <= MAX_ROWS else sorted(rows, key=busy)[:MAX_ROWS]
+def shorten(report: Report) -> dict[str, Any]:
+    """Return a report as JSON with as many sessions and channels as a page can show, those with traffic first."""
+    shown: dict[str, Any] = {}
+    for name in report.__struct_fields__:
+        value = getattr(report, name)
+        if name in ("sessions", "channels"):
+            shown[f"{name}_total"] = len(value)
+            value = value if len(value) <= MAX_ROWS else sorted(value, key=_idleness)[:MAX_ROWS]
+        if value is not UNSET:
+            shown[name] = msgspec.to_builtins(value)
     return shown
+
+
+def _idleness(entry: SessionRecord | ChannelRecord) -> float:
+    return -(entry.rates.read + entry.rates.written) if entry.rates else 0.0

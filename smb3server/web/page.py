@@ -15,11 +15,13 @@ from hmac import compare_digest
 from importlib import resources
 from typing import Any, Final
 
+import msgspec
 from aiohttp import hdrs, web
 
 from smb3server.admin.socket import Answer, Command, RefusedError
 from smb3server.net.http import body_in_time
 from smb3server.process.log_tail import LogTail
+from smb3server.status.model import Report
 from smb3server.web.feed import Feed
 from smb3server.web.guards import Guard, Handler
 from smb3server.web.logins import Login, LoginError, Logins
@@ -82,9 +84,9 @@ class Page:
     async def _prepare(self, request: web.Request, response: web.StreamResponse) -> None:
         self._guard.add_headers(response)
 
-    def _report(self, files: bool) -> dict[str, Any]:
+    def _report(self, files: bool) -> Report:
         served = self._commands()["status"]({"files": files})
-        assert isinstance(served, dict)
+        assert isinstance(served, Report)
         return served
 
     # The page itself has nothing to hide.
@@ -173,8 +175,12 @@ class Page:
 
     async def _open_files(self, request: web.Request) -> web.Response:
         report = self._report(True)
-        sessions = [{key: entry[key] for key in ("session", "user", "client", "opens")} for entry in report["sessions"]]
-        return web.json_response({"sessions": sessions, "locks": report["locks"], "away": report["away"]})
+        sessions = [
+            {"session": entry.session, "user": entry.user, "client": entry.client, "opens": entry.opens}
+            for entry in report.sessions
+        ]
+        found = {"sessions": sessions, "locks": report.locks, "away": report.away}
+        return web.json_response(msgspec.to_builtins(found))
 
     async def _log(self, request: web.Request) -> web.Response:
         try:

@@ -15,8 +15,8 @@ from smb3server.config.model import Config, ShareConfig
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings
 from smb3server.status.rdma_reasons import Code
-from smb3server.status.report import collect
 from smbdirect.providers.iwarp import IwarpProvider
+from tests.lab.reports import collect
 from tools.support import own_user
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from smb3server.cli.status.tables import render
+from smb3server.status import report
 from smb3server.status.rdma_reasons import Code
-from smb3server.status.report import collect
+from tests.lab.reports import collect
 from tests.lab.transform_client import Offer
 from tests.lab.transform_lab import Setup, TransformLab, play
 
@@ -28,7 +29,7 @@ def channel_of(lab: TransformLab) -> Json:
 
 
 def shown(lab: TransformLab) -> str:
-    return "\n".join(line.plain for line in render(collect(lab.server), 300))
+    return "\n".join(line.plain for line in render(report.collect(lab.server), 300))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,8 +18,7 @@ from smb3server.cli.running_server import find_sockets, server_choice
 
 if TYPE_CHECKING:
     from smb3server.cli.status.selection import Selection
-
-Json = dict[str, Any]
+    from smb3server.status.model import Report
 
 REFRESH_SECONDS = 2.0
 LEAST_REFRESH_SECONDS = 0.2
@@ -110,42 +109,47 @@ class _Asked:
     def __init__(self, path: Path, selection: Selection) -> None:
         self._path = path
         self._selection = selection
-        self._before: Json | None = None
+        self._before: Report | None = None
 
-    def ask(self, files: bool = True) -> Json:
+    def ask(self, files: bool = True) -> Report:
         """Return the report, with rates since the one before. Raises ``CommandError``."""
-        from smb3server.admin.rates import add_rates
+        from msgspec import ValidationError, convert
+
         from smb3server.admin.socket import ask
+        from smb3server.status.model import SCHEMA, Report
+        from smb3server.status.rates import add_rates
 
         try:
-            report = ask(self._path, "status", files=files)
+            answer = ask(self._path, "status", files=files)
         except BrokenPipeError:
             raise
         except (OSError, ValueError) as error:
             text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise CommandError(f"{self._path}: {text}", EXIT_NO_SERVER) from error
-        if "error" in report:
-            raise CommandError(f"{self._path}: {report['error']}", EXIT_NO_SERVER)
+        if "error" in answer:
+            raise CommandError(f"{self._path}: {answer['error']}", EXIT_NO_SERVER)
+        try:
+            report = convert(answer, Report)
+        except ValidationError as error:
+            text = f"the server is of another version (schema {answer.get('schema')}, not {SCHEMA}): {error}"
+            raise CommandError(f"{self._path}: {text}", EXIT_NO_SERVER) from error
         if self._before is not None:
             add_rates(report, self._before)
         self._before = report
         return self._selection.apply(report)
 
-    def shown(self) -> Json:
-        """Return the report with names escaped for a terminal: clients choose some of them."""
-        from smb3server.process.log_lines import printable_tree
 
-        return cast("Json", printable_tree(self.ask()))
-
-
-def _parts(report: Json, sections: Sequence[str]) -> Json:
+def _parts(report: Report, sections: Sequence[str]) -> dict[str, Any]:
     """Return what the sections need of a report, or all of it."""
+    from msgspec import to_builtins
+
+    found: dict[str, Any] = to_builtins(report)
     if not sections:
-        return report
+        return found
     kept = {"schema", "pid", "server", "cluster"} | {"sessions" if name == "files" else name for name in sections}
     if "shares" in sections:
         kept.add("down")
-    return {key: value for key, value in report.items() if key in kept or (key == "away" and "files" in sections)}
+    return {key: value for key, value in found.items() if key in kept or (key == "away" and "files" in sections)}
 
 
 def _show(servers: list[_Asked], sections: Sequence[str], as_json: bool, every: bool, measured: float) -> None:
@@ -167,7 +171,7 @@ def _show(servers: list[_Asked], sections: Sequence[str], as_json: bool, every: 
         for number, server in enumerate(servers):
             if number:
                 console.print(Text())
-            for text in render(server.shown(), console.width, sections):
+            for text in render(server.ask(), console.width, sections):
                 console.print(text)
 
 
@@ -182,13 +186,13 @@ def _watch(server: _Asked, interval: float, sections: Sequence[str], as_json: bo
     if not sys.stdout.isatty():
         from smb3server.cli.status.live import line
 
-        _print_lines(interval, lambda: line(server.shown()))
+        _print_lines(interval, lambda: line(server.ask()))
     from rich.console import Console
 
     from smb3server.cli.status.live import watch
 
     time.sleep(min(MEASURED_SECONDS, interval))
-    watch(server.shown, interval, sections, Console(highlight=False))
+    watch(server.ask, interval, sections, Console(highlight=False))
 
 
 def _print_lines(interval: float, line: Callable[[], str]) -> None:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
+from smb3server.process.log_lines import printable
+
 GAP = 2
 """Blanks between columns."""
 _INDENT = "    "
@@ -46,8 +48,10 @@ class Table:
     rows: list[list[Cell | str]] = field(default_factory=list)
 
     def add(self, *cells: Cell | str) -> None:
-        """Add a row."""
-        self.rows.append(list(cells))
+        """Add a row. Unprintable characters are escaped: clients choose some of the texts."""
+        self.rows.append(
+            [printable(cell) if isinstance(cell, str) else Cell(printable(cell.text), cell.style) for cell in cells]
+        )
 
 
 def fit(table: Table, width: int, most: int | None = None) -> list[Text]:
@@ -144,7 +148,9 @@ def _fold(text: str, width: int) -> list[str]:
 
 
 def paragraph(text: str, width: int, indent: str = "") -> list[str]:
-    """Break a text into lines at blanks, or within words that are too long. Further lines begin with ``indent``."""
+    """Break a text into lines at blanks, or within words that are too long. Further lines begin with ``indent``.
+    Unprintable characters are escaped."""
+    text = printable(text)
     lines: list[str] = []
     line = ""
     for word in text.split(" "):

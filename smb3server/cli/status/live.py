@@ -10,31 +10,30 @@ import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
 from smb3server.cli.status.tables import render, throughput
-
-Json = dict[str, Any]
+from smb3server.process.log_lines import printable
+from smb3server.status.model import Report
 
 _GLANCE = 0.2
 """Seconds after which a new size of the terminal is noticed."""
 _QUIT = "qQ\x03\x04"
 
 
-def line(report: Json) -> str:
+def line(report: Report) -> str:
     """Return one report as one line, for logs and pipes."""
-    server = report["server"]
-    moment = datetime.fromtimestamp(server["now"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    opens = sum(entry["open_count"] for entry in report["sessions"])
-    counts = f"sessions {len(report['sessions'])}, channels {len(report['channels'])}, opens {opens}"
-    return f"{moment} {server['name']}: {throughput(server).removeprefix('now: ')}; {counts}"
+    server = report.server
+    moment = datetime.fromtimestamp(server.now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    opens = sum(entry.open_count for entry in report.sessions)
+    counts = f"sessions {len(report.sessions)}, channels {len(report.channels)}, opens {opens}"
+    return f"{moment} {printable(server.name)}: {throughput(server).removeprefix('now: ')}; {counts}"
 
 
-def screen(report: Json, width: int, height: int, sections: Sequence[str], footer: str) -> Group:
+def screen(report: Report, width: int, height: int, sections: Sequence[str], footer: str) -> Group:
     """Return the report cut to a screen. Tables say how many rows they leave out."""
     room = max(height - 1, 1)
     lines: list[Text] = []
@@ -75,7 +74,7 @@ def _quit_within(seconds: float, has_keys: bool) -> bool:
     return bool(ready) and sys.stdin.read(1) in _QUIT
 
 
-def watch(read: Callable[[], Json], interval: float, sections: Sequence[str], console: Console) -> None:
+def watch(read: Callable[[], Report], interval: float, sections: Sequence[str], console: Console) -> None:
     """Show what ``read`` returns every ``interval`` seconds, until q is pressed. Ctrl-C raises ``KeyboardInterrupt``.
 
     Reading blocks for a moment; what it raises ends the screen."""

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TypeVar
 
+from msgspec import UnsetType
 from rich.text import Text
 
 from smb3server.cli.status.layout import Cell, Column, Table, fit, paragraph
+from smb3server.status.model import (
+    Caching,
+    ChannelRecord,
+    ClusterRecord,
+    InterfaceRecord,
+    Moving,
+    OpenRecord,
+    ProcessRecord,
+    Report,
+    ServerRecord,
+    SessionRecord,
+    ShareRecord,
+    UserRecord,
+)
 
-Json = dict[str, Any]
+_Moving = TypeVar("_Moving", SessionRecord, ChannelRecord, ShareRecord, UserRecord)
 
 OVERVIEW = ("sessions", "channels", "shares", "files")
 """The sections that are shown if none is named."""
@@ -40,20 +55,19 @@ def duration(seconds: float) -> str:
     return f"{days} d {hour:02}:{minute:02}" if days else f"{hour:02}:{minute:02}:{second:02}"
 
 
-def rate(entry: Json, name: str) -> str:
+def rate(entry: Moving, name: str) -> str:
     """Format one of an entry's rates; a dash if they were not measured or nothing moves."""
-    value = entry.get("rates", {}).get(name, 0)
+    value = getattr(entry.rates, name) if entry.rates else 0.0
     if not value:
         return "-"
     return f"{value:,.0f}" if name == "requests" else f"{amount(value)}/s"
 
 
-def busiest(entries: Iterable[Json]) -> list[Json]:
+def busiest(entries: Iterable[_Moving]) -> list[_Moving]:
     """Return the entries, the one that moves most first."""
 
-    def moving(entry: Json) -> float:
-        rates = entry.get("rates", {})
-        return -float(rates.get("read", 0) + rates.get("written", 0))
+    def moving(entry: _Moving) -> float:
+        return -(entry.rates.read + entry.rates.written) if entry.rates else 0.0
 
     return sorted(entries, key=moving)
 
@@ -65,20 +79,20 @@ def _speed(bits: int) -> str:
 # The server
 
 
-def head(report: Json, width: int) -> list[Text]:
+def head(report: Report, width: int) -> list[Text]:
     """Return what is told of the server itself."""
-    server = report["server"]
-    name = f"{server['name']}: smb3server {server['version']}".rstrip()
-    lines = [Text(line, "bold") for line in paragraph(f"{name}, process {report['pid']}", width, "  ")]
-    about = [f"up {duration(server['now'] - server['since'])}, {', '.join(short_addresses(server['addresses']))}"]
+    server = report.server
+    name = f"{server.name}: smb3server {server.version}".rstrip()
+    lines = [Text(line, "bold") for line in paragraph(f"{name}, process {report.pid}", width, "  ")]
+    about = [f"up {duration(server.now - server.since)}, {', '.join(short_addresses(server.addresses))}"]
     about.append(throughput(server))
     about.append(_limits(server))
-    if "process" in report:
-        about.append(_process(report["process"]))
+    if report.process:
+        about.append(_process(report.process))
     lines += [Text(line) for text in about if text for line in paragraph(text, width, "  ")]
-    for name, why in report.get("down", {}).items():
+    for name, why in (report.down or {}).items():
         lines += [Text(line, _BAD) for line in paragraph(f"share {name} is down: {why}", width, "  ")]
-    for text, style in _cluster(report.get("cluster")):
+    for text, style in _cluster(report.cluster):
         lines += [Text(line, style) for line in paragraph(text, width, "  ")]
     for text, style in _fabrics(server):
         lines += [Text(line, style) for line in paragraph(text, width, "  ")]
@@ -97,84 +111,84 @@ def short_addresses(addresses: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def _cluster(cluster: Json | None) -> Iterable[tuple[str, str]]:
+def _cluster(cluster: ClusterRecord | UnsetType) -> Iterable[tuple[str, str]]:
     """Return what is told of the cluster that the server is a node of: texts and their styles."""
-    if cluster is None:
+    if not cluster:
         return
-    who = f"node {cluster['node']} of cluster {cluster['name']}"
-    if not cluster["member"]:
+    who = f"node {cluster.node} of cluster {cluster.name}"
+    if not cluster.member:
         yield (
             f"{who}: NOT A MEMBER: it serves no services; remedy: `smb3server cluster status` and the log say why",
             _WRONG,
         )
     else:
-        yield f"{who}: member, lease for {cluster['lease_left']:.0f} s, up: {', '.join(cluster['nodes'])}", ""
-    for service in cluster["services"]:
-        where = "served here" if service["owned"] else f"at {service['node']}" if service["node"] else "served nowhere"
-        if not cluster["member"] and not service["owned"]:
+        yield f"{who}: member, lease for {cluster.lease_left:.0f} s, up: {', '.join(cluster.nodes)}", ""
+    for service in cluster.services:
+        where = "served here" if service.owned else f"at {service.node}" if service.node else "served nowhere"
+        if not cluster.member and not service.owned:
             where = "not served here, and where is not known"
-        text = f"service {service['name']}: {where}"
-        if service["owned"]:
-            text += f", {service['clients']} clients, {service['opens']} opens, {service['restored']} restored"
-        if service["takeovers"] or service["losses"]:
-            text += f", taken over {service['takeovers']} and gone {service['losses']} times"
-        yield text, "" if service["node"] else _WRONG
-    most = cluster["max_opens"]
-    if most and cluster["opens"] >= _NEARLY * most:
-        yield f"{cluster['opens']} of at most {most} opens: raise the limit of open files of the process", _BAD
-    for problem in cluster["etcd"]["problems"]:
-        yield problem["text"], _WRONG if problem["is_error"] else _BAD
+        text = f"service {service.name}: {where}"
+        if service.owned:
+            text += f", {service.clients} clients, {service.opens} opens, {service.restored} restored"
+        if service.takeovers or service.losses:
+            text += f", taken over {service.takeovers} and gone {service.losses} times"
+        yield text, "" if service.node else _WRONG
+    most = cluster.max_opens
+    if most and cluster.opens >= _NEARLY * most:
+        yield f"{cluster.opens} of at most {most} opens: raise the limit of open files of the process", _BAD
+    for problem in cluster.etcd.problems:
+        yield problem.text, _WRONG if problem.is_error else _BAD
 
 
-def throughput(server: Json) -> str:
+def throughput(server: ServerRecord) -> str:
     """Return what moves now, as one line; empty if it was not measured."""
-    rates = server.get("rates")
-    if rates is None:
+    rates = server.rates
+    if not rates:
         return ""
-    moved = rates["read"] + rates["written"]
-    by_rdma = f", {rates['rdma'] / moved:.0%} by RDMA" if moved and rates["rdma"] else ""
+    moved = rates.read + rates.written
+    by_rdma = f", {rates.rdma / moved:.0%} by RDMA" if moved and rates.rdma else ""
     return (
-        f"now: {amount(rates['read'])}/s read, {amount(rates['written'])}/s written{by_rdma},"
-        f" {rates['requests']:,.0f} requests/s"
+        f"now: {amount(rates.read)}/s read, {amount(rates.written)}/s written{by_rdma},"
+        f" {rates.requests:,.0f} requests/s"
     )
 
 
-def _limits(server: Json) -> str:
-    parts = [f"{name} {used:,} of {most:,}" for name, (used, most) in server["limits"].items()]
-    return f"in use: {', '.join(parts)}, locks {server['lock_count']:,}"
+def _limits(server: ServerRecord) -> str:
+    parts = [f"{name} {used:,} of {most:,}" for name, (used, most) in server.limits.items()]
+    return f"in use: {', '.join(parts)}, locks {server.lock_count:,}"
 
 
-def _process(process: Json) -> str:
+def _process(process: ProcessRecord) -> str:
     """Format the user and the privileges of the server."""
-    parts = [f"runs as {process['user']}"]
-    if process["acts_as_users"]:
+    parts = [f"runs as {process.user}"]
+    if process.acts_as_users:
         parts.append("acts as users")
-    parts.append(", ".join(process["capabilities"]) or "no capabilities")
-    parts.append("no_new_privs" if process["no_new_privs"] else "may gain privileges")
-    parts.append("dumpable" if process["dumpable"] else "not dumpable")
-    parts.append("no core" if process["core_limit"] == 0 else "may dump core")
-    parts.append("sandbox" if process["sandbox"] else "no sandbox")
+    parts.append(", ".join(process.capabilities) or "no capabilities")
+    parts.append("no_new_privs" if process.no_new_privs else "may gain privileges")
+    parts.append("dumpable" if process.dumpable else "not dumpable")
+    parts.append("no core" if process.core_limit == 0 else "may dump core")
+    parts.append("sandbox" if process.sandbox else "no sandbox")
     return "process: " + "; ".join(parts)
 
 
-def _fabrics(server: Json) -> Iterable[tuple[str, str]]:
-    if server["rdma"] == "off":
+def _fabrics(server: ServerRecord) -> Iterable[tuple[str, str]]:
+    if server.rdma == "off":
         yield "rdma: off", _BAD
-    for choice in server["rdma_choices"]:
-        host = f"[{choice['host']}]" if ":" in choice["host"] else choice["host"]
+    for choice in server.rdma_choices:
+        host = f"[{choice.host}]" if ":" in choice.host else choice.host
         where = f" on {host}" if host else ""
-        if choice["served"]:
-            yield f"rdma: {choice['fabric']}{where}: {choice['reason']}", ""
+        if choice.served:
+            yield f"rdma: {choice.fabric}{where}: {choice.reason}", ""
         else:
-            remedy = f" ({choice['remedy']})" if choice["remedy"] else ""
-            yield f"rdma: no {choice['fabric']}{where}: {choice['reason']}{remedy}", _BAD
-    watchdog = server["watchdog"]
-    if watchdog is not None and watchdog["worst"] is not None:
-        worst = watchdog["worst"]
-        path = f": {worst['path']}" if worst["path"] else ""
+            remedy = f" ({choice.remedy})" if choice.remedy else ""
+            yield f"rdma: no {choice.fabric}{where}: {choice.reason}{remedy}", _BAD
+    watchdog = server.watchdog
+    if watchdog is not None and watchdog.worst is not None:
+        worst = watchdog.worst
+        path = f": {worst.path}" if worst.path else ""
         yield (
-            f"blocked: {watchdog['count']} times for more than {watchdog['limit'] * 1000:.0f} ms, at worst"
-            f" {worst['seconds'] * 1000:.0f} ms by {worst['command']} of {worst['client']}{path}",
+            f"blocked: {watchdog.count} times for more than {watchdog.limit * 1000:.0f} ms, at worst"
+            f" {worst.seconds * 1000:.0f} ms by {worst.command} of {worst.client}{path}",
             _BAD,
         )
 
@@ -182,7 +196,7 @@ def _fabrics(server: Json) -> Iterable[tuple[str, str]]:
 # Sections
 
 
-def _sessions(report: Json) -> list[Table]:
+def _sessions(report: Report) -> list[Table]:
     table = Table(
         "Sessions",
         (
@@ -199,25 +213,25 @@ def _sessions(report: Json) -> list[Table]:
             Column("session"),
         ),
     )
-    now = report["server"]["now"]
-    for entry in busiest(report["sessions"]):
+    now = report.server.now
+    for entry in busiest(report.sessions):
         table.add(
-            entry["user"] + (" (guest)" if entry["guest"] else ""),
-            entry["client"],
-            str(entry["open_count"]),
+            entry.user + (" (guest)" if entry.guest else ""),
+            entry.client,
+            str(entry.open_count),
             rate(entry, "read"),
             rate(entry, "written"),
-            "; ".join(entry["rdma_protection"]) or "-",
-            ", ".join(f"#{number}" for number in entry["channels"]) or "-",
-            duration(now - entry["since"]),
-            "encrypted" if entry["encrypted"] else "signed" if entry["signing_required"] else "-",
-            ", ".join(dict.fromkeys(entry["shares"])) or "-",
-            entry["session"],
+            "; ".join(entry.rdma_protection) or "-",
+            ", ".join(f"#{number}" for number in entry.channels) or "-",
+            duration(now - entry.since),
+            "encrypted" if entry.encrypted else "signed" if entry.signing_required else "-",
+            ", ".join(dict.fromkeys(entry.shares)) or "-",
+            entry.session,
         )
     return [table]
 
 
-def _channels(report: Json) -> list[Table]:
+def _channels(report: Report) -> list[Table]:
     table = Table(
         "Channels",
         (
@@ -238,32 +252,32 @@ def _channels(report: Json) -> list[Table]:
             Column("errors", right=True),
         ),
     )
-    for entry in busiest(report["channels"]):
-        protection = entry["cipher"] if entry["encryption"] else entry["signing"] if entry["signing_required"] else "-"
-        credits = str(entry["smb_credits"])
-        if entry["send_credits"] is not None:
-            credits += f" + {entry['send_credits']}/{entry['receive_credits']}"
+    for entry in busiest(report.channels):
+        protection = entry.cipher if entry.encryption else entry.signing if entry.signing_required else "-"
+        credits = str(entry.smb_credits)
+        if entry.send_credits is not None:
+            credits += f" + {entry.send_credits}/{entry.receive_credits}"
         table.add(
-            str(entry["channel"]),
-            Cell(entry["fabric"], _GOOD if entry["rdma"]["code"] == "used" else ""),
-            entry["peer"],
+            str(entry.channel),
+            Cell(entry.fabric, _GOOD if entry.rdma.code == "used" else ""),
+            entry.peer,
             rate(entry, "read"),
             rate(entry, "written"),
             rate(entry, "requests"),
-            amount(entry["rdma_read_bytes"]),
-            amount(entry["rdma_write_bytes"]),
-            amount(entry["inline_bytes_received"]),
-            amount(entry["inline_bytes_sent"]),
-            entry["dialect"],
+            amount(entry.rdma_read_bytes),
+            amount(entry.rdma_write_bytes),
+            amount(entry.inline_bytes_received),
+            amount(entry.inline_bytes_sent),
+            entry.dialect,
             protection,
             credits,
-            str(entry["retransmissions"]),
-            str(entry["errors"]),
+            str(entry.retransmissions),
+            str(entry.errors),
         )
     return [table]
 
 
-def _sizes(report: Json) -> Table:
+def _sizes(report: Report) -> Table:
     table = Table(
         "Sizes in force",
         (
@@ -277,32 +291,38 @@ def _sizes(report: Json) -> Table:
             Column("most credits", right=True),
         ),
     )
-    for entry in report["channels"]:
-        sizes = entry["sizes"]
-        keys = ("max_read", "max_write", "max_transact", "max_fragmented_received", "max_fragmented_sent")
+    for entry in report.channels:
+        sizes = entry.sizes
+        lengths = (
+            sizes.max_read,
+            sizes.max_write,
+            sizes.max_transact,
+            sizes.max_fragmented_received,
+            sizes.max_fragmented_sent,
+        )
         table.add(
-            str(entry["channel"]),
-            *("-" if sizes[key] is None else f"{sizes[key]:,}" for key in keys),
-            "-" if sizes["read_depth"] is None else str(sizes["read_depth"]),
-            str(sizes["credit_limit"]),
+            str(entry.channel),
+            *("-" if length is None else f"{length:,}" for length in lengths),
+            "-" if sizes.read_depth is None else str(sizes.read_depth),
+            str(sizes.credit_limit),
         )
     return table
 
 
-def reasons(report: Json, width: int) -> list[Text]:
+def reasons(report: Report, width: int) -> list[Text]:
     """Return whether each channel uses RDMA, why not, and what to do."""
-    lines = [Text("Is RDMA used?", "bold")] if report["channels"] else []
-    for entry in report["channels"]:
-        why = entry["rdma"]
-        style = _GOOD if why["code"] == "used" else ""
-        text = f"#{entry['channel']}: {why['text']}"
+    lines = [Text("Is RDMA used?", "bold")] if report.channels else []
+    for entry in report.channels:
+        why = entry.rdma
+        style = _GOOD if why.code == "used" else ""
+        text = f"#{entry.channel}: {why.text}"
         lines += [Text(line, style) for line in paragraph(text, width, "  ")]
-        if why["remedy"]:
-            lines += [Text("    " + line) for line in paragraph("-> " + why["remedy"], max(width - 4, 10), "   ")]
+        if why.remedy:
+            lines += [Text("    " + line) for line in paragraph("-> " + why.remedy, max(width - 4, 10), "   ")]
     return lines
 
 
-def _shares(report: Json) -> list[Table]:
+def _shares(report: Report) -> list[Table]:
     table = Table(
         "Shares",
         (
@@ -317,25 +337,25 @@ def _shares(report: Json) -> list[Table]:
             Column("path", wraps=True),
         ),
     )
-    for entry in busiest(report["shares"]):
-        if entry["type"] == "pipe" and not entry["connects"]:
+    for entry in busiest(report.shares):
+        if entry.type == "pipe" and not entry.connects:
             continue
-        options = [name for name in ("read_only", "encrypted", "continuous_availability") if entry[name]]
+        options = [name for name in ("read_only", "encrypted", "continuous_availability") if getattr(entry, name)]
         table.add(
-            entry["share"],
-            str(entry["connects"]),
-            str(entry["open_count"]),
+            entry.share,
+            str(entry.connects),
+            str(entry.open_count),
             rate(entry, "read"),
             rate(entry, "written"),
-            amount(entry["bytes_read"]),
-            amount(entry["bytes_written"]),
+            amount(entry.bytes_read),
+            amount(entry.bytes_written),
             ", ".join(options).replace("_", " ") or "-",
-            entry["path"] or "-",
+            entry.path or "-",
         )
     return [table]
 
 
-def _users(report: Json) -> list[Table]:
+def _users(report: Report) -> list[Table]:
     table = Table(
         "Users",
         (
@@ -352,19 +372,19 @@ def _users(report: Json) -> list[Table]:
             Column("written in all", right=True),
         ),
     )
-    for entry in busiest(report["users"]):
+    for entry in busiest(report.users):
         table.add(
-            entry["user"],
-            str(entry["sessions"]),
-            str(entry["open_count"]),
+            entry.user,
+            str(entry.sessions),
+            str(entry.open_count),
             rate(entry, "read"),
             rate(entry, "written"),
             rate(entry, "requests"),
-            str(entry["connections"]),
-            str(entry["locks"]),
-            str(entry["watchers"]),
-            amount(entry["bytes_read"]),
-            amount(entry["bytes_written"]),
+            str(entry.connections),
+            str(entry.locks),
+            str(entry.watchers),
+            amount(entry.bytes_read),
+            amount(entry.bytes_written),
         )
     return [table]
 
@@ -388,54 +408,52 @@ def _letters(names: Iterable[str]) -> str:
     return "".join(_LETTERS[name] for name in names) or "-"
 
 
-def _cached(caching: Json | None) -> str:
-    if caching is None or not caching["state"]:
+def _cached(caching: Caching | None) -> str:
+    if caching is None or not caching.state:
         return "-"
-    breaking = ", breaking" if caching["breaking"] else ""
-    return f"{caching['kind']} {caching['state']}{breaking}"
+    breaking = ", breaking" if caching.breaking else ""
+    return f"{caching.kind} {caching.state}{breaking}"
 
 
-def _add_file(table: Table, opened: Json, user: str) -> None:
-    state = [
-        name for name, there in (("deleted at close", opened["delete_pending"]), ("pipe", opened["pipe"])) if there
-    ]
-    path = f"{opened['share']}/{opened['path']}" + ("/" if opened["directory"] and opened["path"] else "")
+def _add_file(table: Table, opened: OpenRecord, user: str) -> None:
+    state = [name for name, there in (("deleted at close", opened.delete_pending), ("pipe", opened.pipe)) if there]
+    path = f"{opened.share}/{opened.path}" + ("/" if opened.directory and opened.path else "")
     table.add(
         user,
         path,
-        _letters(opened["rights"]) if opened["rights"] else "attr",
-        _letters(opened["denies"]),
-        _cached(opened["caching"]),
-        str(opened["locks"]),
-        amount(opened["bytes_read"]) if opened["bytes_read"] else "-",
-        amount(opened["bytes_written"]) if opened["bytes_written"] else "-",
-        ", ".join([*([opened["durable"]] if opened["durable"] else []), *state]) or "-",
-        opened["id"],
+        _letters(opened.rights) if opened.rights else "attr",
+        _letters(opened.denies),
+        _cached(opened.caching),
+        str(opened.locks),
+        amount(opened.bytes_read) if opened.bytes_read else "-",
+        amount(opened.bytes_written) if opened.bytes_written else "-",
+        ", ".join([*([opened.durable] if opened.durable else []), *state]) or "-",
+        opened.id,
     )
 
 
-def _files(report: Json) -> list[Table]:
+def _files(report: Report) -> list[Table]:
     """Every open with what it may do (read, write, execute, delete), and what it denies others."""
     table = Table("Open files", _FILE_COLUMNS)
-    rows = [(opened, entry["user"]) for entry in report["sessions"] for opened in entry["opens"]]
-    for opened, user in sorted(rows, key=lambda row: (row[0]["share"], row[0]["path"])):
+    rows = [(opened, entry.user) for entry in report.sessions for opened in entry.opens]
+    for opened, user in sorted(rows, key=lambda row: (row[0].share, row[0].path)):
         _add_file(table, opened, user)
-    if not report["away"]:
+    if not report.away:
         return [table]
     waiting = Table("Opens whose client is away", _FILE_COLUMNS)
-    for opened in report["away"]:
-        _add_file(waiting, opened, opened["user"])
+    for opened in report.away:
+        _add_file(waiting, opened, opened.user)
     return [table, waiting]
 
 
-def _unlisted(report: Json, width: int) -> list[Text]:
+def _unlisted(report: Report, width: int) -> list[Text]:
     """Say what the server did not list."""
-    more = sum(max(0, entry["open_count"] - len(entry["opens"])) for entry in report["sessions"])
+    more = sum(max(0, entry.open_count - len(entry.opens)) for entry in report.sessions)
     text = f"the server lists 1000 opens of a session; {more:,} more are not shown"
     return [Text(line, _BAD) for line in paragraph(text, width)] if more else []
 
 
-def _locks(report: Json) -> list[Table]:
+def _locks(report: Report) -> list[Table]:
     table = Table(
         "Byte-range locks",
         (
@@ -448,20 +466,20 @@ def _locks(report: Json) -> list[Table]:
             Column("open"),
         ),
     )
-    for entry in report["locks"]:
+    for entry in report.locks:
         table.add(
-            entry["user"],
-            f"{entry['share']}/{entry['path']}",
-            str(entry["offset"]),
-            str(entry["length"]),
-            "exclusive" if entry["exclusive"] else "shared",
-            Cell("waits", _BAD) if entry["waiting"] else "held",
-            entry["open"],
+            entry.user,
+            f"{entry.share}/{entry.path}",
+            str(entry.offset),
+            str(entry.length),
+            "exclusive" if entry.exclusive else "shared",
+            Cell("waits", _BAD) if entry.waiting else "held",
+            entry.open,
         )
     return [table]
 
 
-def _interfaces(report: Json) -> list[Table]:
+def _interfaces(report: Report) -> list[Table]:
     """The list that FSCTL_QUERY_NETWORK_INTERFACE_INFO gives to clients, and the addresses that are not in it."""
     table = Table(
         "Interfaces as clients see them",
@@ -476,29 +494,29 @@ def _interfaces(report: Json) -> list[Table]:
             Column("queues", right=True),
         ),
     )
-    for entry in sorted(report["interfaces"], key=lambda entry: not entry["told"]):
+    for entry in sorted(report.interfaces, key=lambda entry: not entry.told):
         table.add(
-            entry["interface"],
-            entry["address"],
-            _speed(entry["speed"]),
-            Cell("yes", _GOOD) if entry["rdma"] else "no",
-            "yes" if entry["rss"] else "no",
-            "yes" if entry["told"] else f"no: {_why_hidden(entry, report['server'])}",
-            str(entry["index"]),
-            str(entry["queues"]),
+            entry.interface,
+            entry.address,
+            _speed(entry.speed),
+            Cell("yes", _GOOD) if entry.rdma else "no",
+            "yes" if entry.rss else "no",
+            "yes" if entry.told else f"no: {_why_hidden(entry, report.server)}",
+            str(entry.index),
+            str(entry.queues),
         )
     return [table]
 
 
-def _why_hidden(entry: Json, server: Json) -> str:
-    if not server["multichannel"]:
+def _why_hidden(entry: InterfaceRecord, server: ServerRecord) -> str:
+    if not server.multichannel:
         return "multichannel is off"
-    if entry["loopback"]:
+    if entry.loopback:
         return "loopback"
-    return "no link" if not entry["link"] else "not served"
+    return "no link" if not entry.link else "not served"
 
 
-_TABLES: dict[str, Callable[[Json], list[Table]]] = {
+_TABLES: dict[str, Callable[[Report], list[Table]]] = {
     "sessions": _sessions,
     "channels": _channels,
     "shares": _shares,
@@ -509,7 +527,7 @@ _TABLES: dict[str, Callable[[Json], list[Table]]] = {
 }
 
 
-def section(report: Json, name: str, width: int, most: int | None = None) -> list[Text]:
+def section(report: Report, name: str, width: int, most: int | None = None) -> list[Text]:
     """Return one section as lines of at most ``width`` cells. ``most`` limits the rows of its tables."""
     lines: list[Text] = []
     for table in _TABLES[name](report):
@@ -517,16 +535,16 @@ def section(report: Json, name: str, width: int, most: int | None = None) -> lis
     return lines
 
 
-def render(report: Json, width: int, sections: Sequence[str] = (), most: int | None = None) -> list[Text]:
+def render(report: Report, width: int, sections: Sequence[str] = (), most: int | None = None) -> list[Text]:
     """Return the report as lines of at most ``width`` cells: the overview, or the sections that are named. Tables have
     at most ``most`` rows, and say how many there are beyond it."""
     few = _FEW_FILES if most is None and not sections else most
     lines = head(report, width)
     for name in sections or OVERVIEW:
-        if name == "channels" and not report["channels"]:
+        if name == "channels" and not report.channels:
             lines += [Text(), Text("no connections")]
             continue
-        if not sections and name == "files" and not any(entry["opens"] for entry in report["sessions"]):
+        if not sections and name == "files" and not any(entry.opens for entry in report.sessions):
             continue
         lines += section(report, name, width, few if name == "files" else most)
         if name == "channels":

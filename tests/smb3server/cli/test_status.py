@@ -18,13 +18,12 @@ import termios
 import time
 from fcntl import ioctl
 from pathlib import Path
-from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
-from smb3server.admin.rates import add_rates
 from smb3server.admin.socket import AdminSocket
 from smb3server.cli.main import main as cli_main
 from smb3server.cli.status.layout import Cell, Column, Table, fit, paragraph
@@ -32,17 +31,18 @@ from smb3server.cli.status.live import screen
 from smb3server.cli.status.selection import Selection
 from smb3server.cli.status.tables import _TABLES, render
 from smb3server.client.protocol.tree import READ_WRITE
+from smb3server.status.model import Report
+from smb3server.status.rates import add_rates
 from smb3server.status.report import collect
 from smb3server.wire.create import CreateDisposition
 from tests.lab.scene import Scene, log_on, play
 
-Json = dict[str, Any]
 ALL = ("sessions", "channels", "shares", "users", "files", "locks", "interfaces")
 LONG = "a folder with a long name/another folder/" + "x" * 150
 WIDE = "文件" * 30
 
 
-async def busy(acted: Scene) -> Json:
+async def busy(acted: Scene) -> Report:
     """Make a server with sessions over TCP and iWARP, opens, locks and traffic, and return its report with rates."""
     server = acted.service.server
     before = collect(server, files=False)
@@ -58,13 +58,13 @@ async def busy(acted: Scene) -> Json:
     report = collect(server, acted.service.addresses())
     add_rates(report, before)
     # Longer than anything of this test's own server.
-    report["sessions"][0]["opens"][0]["path"] = LONG
-    report["sessions"][0]["user"] = "EXAMPLE.COM\\a.user.with.a.very.long.name"
-    report["channels"][0]["peer"] = "[2001:db8:1234:5678:9abc:def0:1234:5678]:50123"
+    report.sessions[0].opens[0].path = LONG
+    report.sessions[0].user = "EXAMPLE.COM\\a.user.with.a.very.long.name"
+    report.channels[0].peer = "[2001:db8:1234:5678:9abc:def0:1234:5678]:50123"
     return copy.deepcopy(report)
 
 
-def cells(report: Json) -> list[str]:
+def cells(report: Report) -> list[str]:
     tables = [table for make in _TABLES.values() for table in make(report)]
     found = [cell.text if isinstance(cell, Cell) else cell for table in tables for row in table.rows for cell in row]
     return [cell for cell in found if cell != "-"]
@@ -115,19 +115,19 @@ def test_paragraphs() -> None:
 def test_filters(tmp_path: Path) -> None:
     async def scene(acted: Scene) -> None:
         report = await busy(acted)
-        report["sessions"][1]["user"] = "DOM\\Bob"
-        report["sessions"][1]["client"] = "192.0.2.7"
+        report.sessions[1].user = "DOM\\Bob"
+        report.sessions[1].client = "192.0.2.7"
         by_user = Selection(user="bob").apply(report)
-        assert [entry["user"] for entry in by_user["sessions"]] == ["DOM\\Bob"]
-        assert [entry["channel"] for entry in by_user["channels"]] == report["sessions"][1]["channels"]
-        assert by_user["locks"] == []
+        assert [entry.user for entry in by_user.sessions] == ["DOM\\Bob"]
+        assert [entry.channel for entry in by_user.channels] == report.sessions[1].channels
+        assert by_user.locks == []
         by_client = Selection(client="192.0.2.7").apply(report)
-        assert [entry["client"] for entry in by_client["sessions"]] == ["192.0.2.7"]
+        assert [entry.client for entry in by_client.sessions] == ["192.0.2.7"]
         by_share = Selection(share="DATA").apply(report)
-        assert len(by_share["sessions"]) == 2
-        assert [entry["share"] for entry in by_share["shares"]] == ["data"]
+        assert len(by_share.sessions) == 2
+        assert [entry.share for entry in by_share.shares] == ["data"]
         nothing = Selection(share="other").apply(report)
-        assert (nothing["sessions"], nothing["channels"], nothing["locks"]) == ([], [], [])
+        assert (nothing.sessions, nothing.channels, nothing.locks) == ([], [], [])
         assert Selection().apply(report) is report
 
     play(tmp_path, scene)
@@ -180,7 +180,7 @@ def test_choosing_among_servers(
     async def scene(acted: Scene) -> None:
         report = collect(acted.service.server)
         (tmp_path / "run").chmod(0o700)
-        commands = {"ping": lambda _: {"pid": 4711}, "status": lambda _: {**report, "pid": 4711}}
+        commands = {"ping": lambda _: {"pid": 4711}, "status": lambda _: replace(report, pid=4711)}
         other = AdminSocket(tmp_path / "run" / "other.sock", commands)
         await other.start()
         try:

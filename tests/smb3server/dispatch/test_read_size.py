@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import to_builtins
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local.backend import LocalBackend
@@ -378,7 +379,7 @@ def test_status_tells_the_sizes_in_force(tmp_path: Path) -> None:
             session: ClientSession = await client.log_on("u", "pw", encrypt=True)
             await session.tree_connect("data")
             report = collect(here.server)
-            assert report["channels"][0]["sizes"] == {
+            assert to_builtins(report.channels[0].sizes) == {
                 "max_read": WHOLE,
                 "max_write": WHOLE,
                 "max_transact": fits(LINUX),

@@ -12,8 +12,8 @@ from smb3server.dispatch.request import HANDLERS, Request, Response
 from smb3server.dispatch.watchdog import KEPT, LOGS_PER_MINUTE, Turn, Watchdog
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings
-from smb3server.status import report
 from smb3server.wire.header import Command
+from tests.lab import reports as report
 from tests.lab.wire_client import ECHO, running
 
 LONGEST_TURN = 0.1

@@ -9,7 +9,6 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,6 +20,7 @@ from smb3server.observing.loop_lag import LoopLag
 from smb3server.observing.metrics_port import MetricsPort
 from smb3server.persistence.etcd_health import MemberState
 from smb3server.status.cluster_state import ClusterState
+from smb3server.status.model import ClusterRecord, EtcdMember, EtcdRecord, ServiceRecord
 from smb3server.wire.create import Access, CreateDisposition
 from tests.lab.harness import Lab, lab
 
@@ -41,12 +41,12 @@ class Audit:
 class Node:
     """A node of a cluster, as it reports itself."""
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> ClusterRecord:
         full = MemberState("http://m1", size=90, quota=100, has_leader=True, alarms=["NOSPACE"])
-        service = {"name": "files", "owned": True, "node": "a", "restored": 7, "takeovers": 2, "losses": 1}
-        members = [full.as_json(), MemberState("http://m2", error="Connection refused").as_json()]
-        etcd = {"latency": 0.25, "members": members, "problems": []}
-        return {"member": True, "lease_left": 3.5, "services": [service], "etcd": etcd}
+        service = ServiceRecord("files", True, "a", [], [], restored=7, takeovers=2, losses=1, clients=0, opens=0)
+        states = [full, MemberState("http://m2", error="Connection refused")]
+        etcd = EtcdRecord(0.25, [EtcdMember(**state.as_json()) for state in states], [])
+        return ClusterRecord("c", "a", True, 3.5, ["a"], [service], 0, None, etcd)
 
 
 def read(

@@ -17,11 +17,11 @@ from smb3server.service.listeners import Fabrics
 from smb3server.service.reception import Reception
 from smb3server.settings.server import Settings
 from smb3server.status.rdma_reasons import Code
-from smb3server.status.report import collect
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.providers.verbs.device import why_unavailable
+from tests.lab.reports import collect
 from tests.lab.scene import Scene, log_on, play
 
 ADDRESS = "127.44.55.67"

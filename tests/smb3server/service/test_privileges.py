@@ -146,7 +146,7 @@ loop = asyncio.new_event_loop()
 thread = VerbsThread(loop)
 at_first = thread.call(capabilities.get)
 privileges.drop_start_privileges()
-print(json.dumps([at_first, thread.call(capabilities.get), capabilities.get(), in_force()["capabilities"]]))
+print(json.dumps([at_first, thread.call(capabilities.get), capabilities.get(), in_force().capabilities]))
 """
 
 
@@ -321,7 +321,7 @@ os.setgroups([])
 os.setresgid(54321, 54321, 54321)
 os.setresuid(54321, 54321, 54321)
 Privileges(Config()).restrict()
-assert in_force()["dumpable"] is False and in_force()["capabilities"] == [] and not in_force()["acts_as_users"]
+assert in_force().dumpable is False and in_force().capabilities == [] and not in_force().acts_as_users
 backend = LocalBackend(sys.argv[1])
 for stream in ("", "stream"):
     handle = backend.open(OpenRequest(("f",), stream, Disposition.OPEN_IF, read=True, write=True))

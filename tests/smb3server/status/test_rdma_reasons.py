@@ -20,7 +20,6 @@ from smb3server.client.protocol.negotiation import Offer
 from smb3server.client.protocol.session import BoundSession
 from smb3server.net.host import ROCE_UDP_PORT
 from smb3server.status.rdma_reasons import _TEXTS, Code
-from smb3server.status.report import collect
 from smb3server.wire.negotiate import Capability
 from smbdirect.providers.base import Provider
 from smbdirect.providers.iwarp import IwarpProvider
@@ -29,6 +28,7 @@ from smbdirect.providers.roce import RoceProvider
 from smbdirect.providers.verbs.provider import VerbsProvider
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tests.lab.harness import WITHOUT_TRANSFORMS
+from tests.lab.reports import collect
 from tests.lab.scene import Scene, ask, log_on, play
 from tools.support.ports import free_port
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
-from smb3server.admin.rates import add_rates
 from smb3server.client.protocol import Tree
 from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.net.interfaces import Interface
+from smb3server.status.model import Rates, Report
+from smb3server.status.rates import add_rates
 from smb3server.status.report import collect
 from smb3server.wire.create import CreateDisposition
 from tests.lab.machine import interface
@@ -22,9 +24,8 @@ SIZE = 300_000
 OPEN_IF = CreateDisposition.OPEN_IF
 
 
-def of(report: dict[str, Any], kind: str, key: str, value: str) -> dict[str, Any]:
-    (found,) = [entry for entry in report[kind] if entry[key] == value]
-    assert isinstance(found, dict)
+def of(report: Report, kind: str, key: str, value: str) -> Any:
+    (found,) = [entry for entry in getattr(report, kind) if getattr(entry, key) == value]
     return found
 
 
@@ -54,19 +55,19 @@ def test_bytes_of_shares_and_users(tmp_path: Path, way: str) -> None:
         server = acted.service.server
         report = collect(server)
         share, user = of(report, "shares", "share", "data"), of(report, "users", "user", "u")
-        assert (share["bytes_read"], share["bytes_written"]) == (MOVED, MOVED)
-        assert (user["bytes_read"], user["bytes_written"]) == (MOVED, MOVED)
-        assert (share["connects"], share["open_count"], user["open_count"]) == (1, 1, 1)
-        (opened,) = report["sessions"][0]["opens"]
-        assert opened["bytes_read"] == MOVED
-        (channel,) = report["channels"]
-        assert user["requests"] == channel["requests"]
+        assert (share.bytes_read, share.bytes_written) == (MOVED, MOVED)
+        assert (user.bytes_read, user.bytes_written) == (MOVED, MOVED)
+        assert (share.connects, share.open_count, user.open_count) == (1, 1, 1)
+        (opened,) = report.sessions[0].opens
+        assert opened.bytes_read == MOVED
+        (channel,) = report.channels
+        assert user.requests == channel.requests
         # Closed opens count on.
         await client.close()
         while server.connection_list:
             await asyncio.sleep(0.005)
         share = of(collect(server), "shares", "share", "data")
-        assert (share["bytes_read"], share["bytes_written"], share["open_count"]) == (MOVED, MOVED, 0)
+        assert (share.bytes_read, share.bytes_written, share.open_count) == (MOVED, MOVED, 0)
 
     settings = {"signed": {"require_signing": True}, "encrypted": {"require_encryption": True}}
     play(tmp_path, scene, **settings.get(way, {}))
@@ -107,17 +108,17 @@ def test_open_files(tmp_path: Path) -> None:
         assert opened.file is not None
         opened.file.locks.acquire(opened, 10, 20, True)
         report = collect(acted.service.server)
-        json.dumps(report)
-        a, b, c = report["sessions"][0]["opens"]
-        assert (a["rights"], a["denies"], a["locks"]) == (["read", "write", "delete"], ["delete"], 1)
-        assert (b["rights"], b["denies"]) == (["read"], ["write", "delete"])
-        assert (c["rights"], c["denies"]) == ([], [])
-        (lock,) = report["locks"]
-        assert (lock["path"], lock["user"], lock["offset"], lock["length"]) == ("a file", "u", 10, 20)
-        assert (lock["exclusive"], lock["waiting"], lock["open"]) == (True, False, a["id"])
-        assert report["server"]["lock_count"] == 1
+        json.dumps(to_builtins(report))
+        a, b, c = report.sessions[0].opens
+        assert (a.rights, a.denies, a.locks) == (["read", "write", "delete"], ["delete"], 1)
+        assert (b.rights, b.denies) == (["read"], ["write", "delete"])
+        assert (c.rights, c.denies) == ([], [])
+        (lock,) = report.locks
+        assert (lock.path, lock.user, lock.offset, lock.length) == ("a file", "u", 10, 20)
+        assert (lock.exclusive, lock.waiting, lock.open) == (True, False, a.id)
+        assert report.server.lock_count == 1
         without = collect(acted.service.server, files=False)
-        assert (without["locks"], without["sessions"][0]["opens"], without["sessions"][0]["open_count"]) == ([], [], 3)
+        assert (without.locks, without.sessions[0].opens, without.sessions[0].open_count) == ([], [], 3)
         await tree.close(file)
 
     play(tmp_path, scene)
@@ -135,8 +136,8 @@ def test_interfaces_as_clients_are_told(tmp_path: Path) -> None:
             interface("eth2", "192.0.2.3"),
             interface("lo", "127.0.0.1", True),
         ]
-        report = collect(server)["interfaces"]
-        rows = {entry["address"]: (entry["rdma"], entry["tcp"], entry["rss"], entry["told"]) for entry in report}
+        report = collect(server).interfaces
+        rows = {entry.address: (entry.rdma, entry.tcp, entry.rss, entry.told) for entry in report}
         assert rows == {
             "192.0.2.1": (True, True, True, True),
             "192.0.2.2": (False, True, False, False),
@@ -144,7 +145,7 @@ def test_interfaces_as_clients_are_told(tmp_path: Path) -> None:
             "127.0.0.1": (False, False, False, False),
         }
         server.settings.multichannel = False
-        assert not any(entry["told"] for entry in collect(server)["interfaces"])
+        assert not any(entry.told for entry in collect(server).interfaces)
 
     play(tmp_path, scene, rss=True)
 
@@ -157,17 +158,17 @@ def test_rates(tmp_path: Path) -> None:
         before = collect(server, files=False)
         await moves(tree)
         report = collect(server)
-        report["server"]["clock"] = before["server"]["clock"] + 2.0
+        report.server.clock = before.server.clock + 2.0
         assert add_rates(report, before) == 2.0
-        (channel,) = report["channels"]
+        (channel,) = report.channels
         share, user = of(report, "shares", "share", "data"), of(report, "users", "user", "u")
-        assert share["rates"] == {"read": MOVED / 2, "written": MOVED / 2, "rdma": 0.0, "requests": 0.0}
-        assert user["rates"]["requests"] == channel["rates"]["requests"] > 10
-        assert channel["rates"]["rdma"] >= 2 * SIZE
-        assert channel["rates"]["read"] >= MOVED / 2
-        assert report["sessions"][0]["rates"] == report["server"]["rates"] == channel["rates"]
+        assert share.rates == Rates(read=MOVED / 2, written=MOVED / 2, rdma=0.0, requests=0.0)
+        assert user.rates.requests == channel.rates.requests > 10
+        assert channel.rates.rdma >= 2 * SIZE
+        assert channel.rates.read >= MOVED / 2
+        assert report.sessions[0].rates == report.server.rates == channel.rates
         # The same report twice: nothing has moved, and no time has passed.
         assert add_rates(report, report) == 0.0
-        assert report["server"]["rates"]["read"] == 0.0
+        assert report.server.rates.read == 0.0
 
     play(tmp_path, scene)

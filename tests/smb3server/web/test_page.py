@@ -8,6 +8,7 @@ import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,12 @@ from smb3server.auth.users import nt_hash
 from smb3server.config.error import ConfigError
 from smb3server.service.service import Service
 from smb3server.settings.web import WebConfig
+from smb3server.status.model import Rates
+from smb3server.status.report import collect
 from smb3server.web import serving as web_serving
 from smb3server.web.feed import shorten
 from smb3server.wire.create import CreateDisposition
+from tests.lab import scene as lab_scene
 from tools.web_pictures.scene import ADMIN, PASSWORD, READ_WRITE, USER, serving, session, url
 
 LOGIN, DATA, LOG_OFF = "api/login", "api/log", "api/logout"
@@ -265,10 +269,17 @@ def test_tls_protects_the_cookie(tmp_path: Path) -> None:
     run(tmp_path, body, WebConfig(port=0, certificate=pem))
 
 
-def test_a_report_for_the_page_has_a_limit() -> None:
-    quiet, busy = {"read": 0.0, "written": 0.0}, {"read": 5.0, "written": 0.0}
-    rows = [{"channel": number, "rates": busy if number == 900 else quiet} for number in range(1000)]
-    shown = shorten({"channels": rows, "sessions": []})
-    assert shown["channels_total"] == 1000
-    assert len(shown["channels"]) == 500
-    assert shown["channels"][0]["channel"] == 900
+def test_a_report_for_the_page_has_a_limit(tmp_path: Path) -> None:
+    async def scene(acted: lab_scene.Scene) -> None:
+        await lab_scene.log_on(await acted.tcp())
+        report = collect(acted.service.server)
+        (channel,) = report.channels
+        report.channels = [copy(channel) for _ in range(1000)]
+        for number, row in enumerate(report.channels):
+            row.channel, row.rates = number, Rates(read=5.0 if number == 900 else 0.0)
+        shown = shorten(report)
+        assert shown["channels_total"] == 1000
+        assert len(shown["channels"]) == 500
+        assert shown["channels"][0]["channel"] == 900
+
+    lab_scene.play(tmp_path, scene)

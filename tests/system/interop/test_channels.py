@@ -21,10 +21,10 @@ from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.lab.proxy.proxy import Proxy
 from smb3server.service.service import Service
 from smb3server.state import objects
-from smb3server.status.report import collect
 from smb3server.wire.status import NtStatus
 from smbdirect.providers.make import make_provider
 from tests.lab.impacket_channels import Channel
+from tests.lab.reports import collect
 from tools.support import own_user
 
 # impacket leaves sockets to the garbage collector.
