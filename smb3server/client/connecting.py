@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator
-from pathlib import Path
+from collections.abc import Generator
 from types import TracebackType
-from typing import Literal, TypedDict
+from typing import Unpack
 
 from smb3server.client import address as addresses
-from smb3server.client import credentials, fabrics, names
-from smb3server.client.link import MAX_CHANNELS, Link
-from smb3server.client.link import Options as LinkOptions
+from smb3server.client import credentials, names
+from smb3server.client.link import Link
+from smb3server.client.options import ConnectKeywords, ConnectOptions
 from smb3server.client.share import Share
-
-Rdma = Literal["auto", "prefer", "off", "iwarp", "roce", "verbs"]
 
 
 class Connecting:
@@ -44,53 +40,7 @@ class Connecting:
             await self._share.close()
 
 
-class Options(TypedDict, total=False):
-    """The options of ``connect``, which describes them."""
-
-    user: str | None
-    password: str | None
-    domain: str | None
-    kerberos: bool
-    kerberos_name: str | None
-    guest: bool
-    anonymous: bool
-    credentials_file: str | os.PathLike[str] | None
-    password_variable: str | None
-    ask: Callable[[str], str] | None
-    rdma: Rdma
-    rdma_port: int | None
-    channels: int
-    sign: bool
-    encrypt: bool
-    map_names: bool
-    timeout: float
-    answer_timeout: float
-    patience: float
-
-
-def connect(
-    url: str,
-    *,
-    user: str | None = None,
-    password: str | None = None,
-    domain: str | None = None,
-    kerberos: bool = False,
-    kerberos_name: str | None = None,
-    guest: bool = False,
-    anonymous: bool = False,
-    credentials_file: str | os.PathLike[str] | None = None,
-    password_variable: str | None = credentials.PASSWORD_VARIABLE,
-    ask: Callable[[str], str] | None = None,
-    rdma: Rdma = "auto",
-    rdma_port: int | None = None,
-    channels: int = 1,
-    sign: bool = True,
-    encrypt: bool = False,
-    map_names: bool = True,
-    timeout: float = 10.0,
-    answer_timeout: float = 60.0,
-    patience: float = 30.0,
-) -> Connecting:
+def connect(url: str, **options: Unpack[ConnectKeywords]) -> Connecting:
     """Connect to ``smb://[DOMAIN;]USER@HOST[:PORT]/SHARE/FOLDER`` or ``//HOST/SHARE/FOLDER``.
 
     Who logs on: ``user`` and ``password``; without a password the file ``credentials_file``, the environment variable
@@ -112,34 +62,14 @@ def connect(
 
     Times are in seconds. ``timeout`` is for connecting, logging on and reaching the share. ``answer_timeout`` is for
     each single answer of the server, and for signs of life while there is nothing to answer; 0 is for ever. Without
-    them the connection is lost. A connection that is lost is made anew, for ``patience`` seconds.
+    them the connection is lost. A connection that is lost is made again, for ``patience`` seconds.
 
     Raises ``ValueError`` for arguments that are wrong, ``CredentialsError``, and ``RemoteError``.
     """
     where = addresses.parse(url)
     if not where.share:
         raise ValueError(f"{where}: no share; write smb://USER@HOST/SHARE")
-    if rdma not in fabrics.MODES:
-        raise ValueError(f"rdma: {rdma!r} is not one of {', '.join(fabrics.MODES)}")
-    if not 1 <= channels <= MAX_CHANNELS:
-        raise ValueError(f"channels: {channels} is not within 1 to {MAX_CHANNELS}")
-    for name, seconds in (("timeout", timeout), ("answer_timeout", answer_timeout), ("patience", patience)):
-        if not 0 <= seconds < float("inf") or (name == "timeout" and not seconds):
-            raise ValueError(f"{name}: {seconds} is no number of seconds")
-    login = credentials.find(
-        where,
-        user=user,
-        password=password,
-        domain=domain,
-        kerberos=kerberos,
-        kerberos_name=kerberos_name,
-        guest=guest,
-        anonymous=anonymous,
-        file=Path(credentials_file) if credentials_file is not None else None,
-        variable=password_variable,
-        ask=ask,
-    )
-    protected = sign and not (guest or anonymous)
-    options = LinkOptions(rdma, rdma_port, channels, protected, encrypt, timeout, answer_timeout, patience)
+    how = ConnectOptions(**options)
+    login = credentials.find(where, how)
     shown = addresses.Address(where.host, where.share, names.clean(where.path), where.port, login.user, login.domain)
-    return Connecting(Link(shown, login, options), login, map_names)
+    return Connecting(Link(shown, login, how), login, how.map_names)

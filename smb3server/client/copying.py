@@ -11,8 +11,8 @@ from smb3server.client import errors
 from smb3server.client.entries import filetime_of
 from smb3server.client.handle import Handle, LostWritesError
 from smb3server.client.link import PIECE
+from smb3server.client.options import CopyOptions, Progress
 from smb3server.client.transfers import (
-    Progress,
     Range,
     Target,
     Transfer,
@@ -22,13 +22,13 @@ from smb3server.client.transfers import (
     data_ranges,
     make_sparse,
     open_part,
+    remote_version,
     version_of,
     write_part,
 )
 from smb3server.wire import attributes as attr
 from smb3server.wire.file_info import (
     DISPOSITION,
-    NETWORK_OPEN,
     BasicInformation,
     DispositionInformation,
     FileInfoClass,
@@ -55,21 +55,19 @@ _CANNOT = (
 )
 
 
-async def copy(
-    source: Handle, target: Target, *, progress: Progress | None, resume: bool, sparse: bool, verify: bool
-) -> Transfer:
+async def copy(source: Handle, target: Target, how: CopyOptions) -> Transfer:
     """Copy an open file to ``target``. Raises ``OSError``."""
     began = time.monotonic()
     size, times = source.file.size, source.file.response
-    version = version_of(f"{source.link.address.place}/{source.path}", size, to_ns(times.last_write_time))
-    part, start = await open_part(target, version, resume, size)
-    async with closing_part(target, part, resume):
-        ranges = await data_ranges(source, 0, size) if sparse else [(0, size)]
+    version = version_of(f"{source.link.place}/{source.path}", size, to_ns(times.last_write_time))
+    part, start = await open_part(target, version, how.resume, size)
+    async with closing_part(target, part, how.resume):
+        ranges = await data_ranges(source, 0, size) if how.sparse else [(0, size)]
         has_holes = size > 0 and ranges != [(0, size)]
         if has_holes:
             await make_sparse(part)
-        by_server = await _copy_data(source, target, part, ranges, start, size, progress)
-        if await _version(source) != (size, times.last_write_time):
+        by_server = await _copy_data(source, target, part, ranges, start, size, how.progress)
+        if await remote_version(source) != (size, times.last_write_time):
             await _discard(part)
             raise changed(source.path)
         kept = BasicInformation(
@@ -81,7 +79,7 @@ async def copy(
         if has_holes:
             # Samba 4.17 forgets the attribute when a file is renamed.
             await make_sparse(part)
-    if verify:
+    if how.verify:
         await _compare(source, target, size)
     return Transfer(size, start, time.monotonic() - began, by_server)
 
@@ -106,12 +104,6 @@ async def _copy_data(
 def _between(ranges: list[Range], begin: int, end: int) -> list[Range]:
     """Return what of ranges lies between two offsets."""
     return [(max(first, begin), min(last, end)) for first, last in ranges if first < end and last > begin]
-
-
-async def _version(source: Handle) -> tuple[int, int]:
-    """Return size and time of the source as they are now."""
-    found = NETWORK_OPEN.unpack(await source.do(lambda tree, file: tree.query_info(file, FileInfoClass.NETWORK_OPEN)))
-    return found.end_of_file, found.last_write_time
 
 
 async def _discard(part: Handle) -> None:

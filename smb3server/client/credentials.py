@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import configparser
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from smb3server.client.address import Address
+from smb3server.client.options import ConnectOptions
 from smb3server.process.secret_files import SecretFileError, read_secret
 
-PASSWORD_VARIABLE = "SMB3SERVER_PASSWORD"
 KEYS = {"user": "user", "username": "user", "password": "password", "domain": "domain"}
 """Keys of a file with credentials; ``username`` as in those of mount.cifs(8)."""
 
@@ -60,48 +59,36 @@ def read(path: Path, host: str) -> dict[str, str]:
     return {}
 
 
-def find(
-    address: Address,
-    *,
-    user: str | None = None,
-    password: str | None = None,
-    domain: str | None = None,
-    kerberos: bool = False,
-    kerberos_name: str | None = None,
-    guest: bool = False,
-    anonymous: bool = False,
-    file: Path | None = None,
-    variable: str | None = PASSWORD_VARIABLE,
-    ask: Callable[[str], str] | None = None,
-) -> Login:
+def find(address: Address, given: ConnectOptions) -> Login:
     """Return the account for a server.
 
-    The places of a password are, in this order: ``password``, the address, ``file``, the environment's ``variable``,
-    the user's file (``default_file``), and ``ask``, which is called with a question. Raises ``CredentialsError`` if
-    there is none.
+    The places of a password are, in this order: ``password``, the address, ``credentials_file``, the environment's
+    ``password_variable``, the user's file (``default_file``), and ``ask``, which is called with a question. Raises
+    ``CredentialsError`` if there is none.
     """
-    user, domain = user or address.user, domain or address.domain
-    if anonymous:
+    user, domain, variable = given.user or address.user, given.domain or address.domain, given.password_variable
+    password = given.password if given.password is not None else address.password
+    if given.anonymous:
         return Login()
-    if kerberos:
-        return Login(user, password or address.password or "", domain, kerberos_name or address.host)
-    if guest:
-        return Login(user or "guest", password or address.password or "", domain, guest=True)
-    given = password if password is not None else address.password
-    if given is None:
-        given, user, domain = _look_up(address, file, variable, user, domain)
+    if given.kerberos:
+        return Login(user, password or "", domain, given.kerberos_name or address.host)
+    if given.guest:
+        return Login(user or "guest", password or "", domain, guest=True)
+    if password is None:
+        file = Path(given.credentials_file) if given.credentials_file is not None else None
+        password, user, domain = _look_up(address, file, variable, user, domain)
     if not user:
         raise CredentialsError(
             f"no user for {address.host}; write smb://USER@{address.host}/..., or ask for guest, anonymous or kerberos"
         )
-    if given is None and ask is not None:
-        given = ask(f"Password of {user} for {address.host}: ")
-    if given is None:
+    if password is None and given.ask is not None:
+        password = given.ask(f"Password of {user} for {address.host}: ")
+    if password is None:
         raise CredentialsError(
             f"no password for {user} at {address.host}; {f'set {variable}, or ' if variable else ''}write it to"
             f" {default_file()} (mode 600), below [{address.host}]"
         )
-    return Login(user, given, domain)
+    return Login(user, password, domain)
 
 
 def _look_up(

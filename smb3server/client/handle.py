@@ -28,7 +28,7 @@ from smb3server.wire.file_info import (
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
-from smbdirect.errors import ConnectionLost
+from smbdirect.errors import ConnectionLost, ProviderError
 
 T = TypeVar("T")
 _CHANGES = int(Access.GENERIC_WRITE | Access.WRITE_DATA | Access.APPEND_DATA | Access.GENERIC_ALL)
@@ -67,30 +67,28 @@ class Handle:
         # same FileId may be that of another file.
         self._file: RemoteFile | None = None
         self._made_on: Channel | None = None
-        self._first: RemoteFile | None = None
+        self.file: RemoteFile
+        """The open as it was made first: its size, times and attributes. ``open`` sets it."""
         self._opening = asyncio.Lock()
         self._lasting = Lasting() if access & _CHANGES else None
         # Invariant: _changes counts the changes that the server has acknowledged, of which the first _flushed are on
         # its disk.
         self._changes = self._flushed = 0
 
-    @property
-    def file(self) -> RemoteFile:
-        """The open as it was made first: its size, times and attributes."""
-        assert self._first is not None
-        return self._first
-
     async def open(self, disposition: int, attributes: int) -> None:
         """Open the file for the first time."""
 
-        async def attempt() -> None:
-            control = await self.link.ready()
-            self._file = await self._create(control, disposition, attributes)
-            self._made_on = control
-
-        # A repeated CREATE would find the file that the first one made.
-        await (attempt() if disposition == CreateDisposition.CREATE else self.link.until_done(attempt))
-        self._first = self._file
+        give_up = 0.0
+        while self._file is None:
+            try:
+                control = await self.link.ready()
+                self.file = self._file = await self._create(control, disposition, attributes)
+                self._made_on = control
+            except (*errors.TROUBLE, OSError) as error:
+                if disposition == CreateDisposition.CREATE:
+                    # A repeated CREATE would find the file that the first one made.
+                    raise errors.of(error, self.path) from error
+                give_up = await self._recover(error, None, give_up)
 
     async def _create(
         self,
@@ -107,9 +105,8 @@ class Handle:
         if lasting is not None:
             asked, oplock = lasting.request(control.tree) if reclaimed is None else lasting.reclaim(reclaimed)
             self.link.leases[lasting.lease_key] = lasting.broken
-        file = await self.link.answered(
-            control.tree,
-            lambda tree: tree.create(
+        try:
+            file = await control.tree.create(
                 self._name if name is None else name,
                 self._access,
                 disposition,
@@ -118,13 +115,14 @@ class Handle:
                 attributes=attributes,
                 contexts=asked,
                 oplock=oplock,
-            ),
-        )
+            )
+        except ProviderError as error:
+            raise self.link.end(control.tree, str(error)) from error
         if lasting is not None and reclaimed is None:
             lasting.opened(file)
         return file
 
-    async def _open_again(self, control: Channel, before: RemoteFile, first: RemoteFile) -> RemoteFile:
+    async def _open_again(self, control: Channel, before: RemoteFile) -> RemoteFile:
         """Return the open in a new session: reclaimed, or made by its name."""
         if self._lasting is not None and self._lasting.granted:
             for name in dict.fromkeys((self._name, self._next_name)):
@@ -139,7 +137,7 @@ class Handle:
         if self._changes > self._flushed:
             raise LostWritesError(self.path)
         found = await self._create(control, CreateDisposition.OPEN)
-        if not self._access & _CHANGES and _version(found) != _version(first):
+        if not self._access & _CHANGES and _version(found) != _version(self.file):
             reason = "the file was changed while the connection was lost"
             raise errors.make(errno.ESTALE, self.path, reason=reason)
         return found
@@ -153,13 +151,15 @@ class Handle:
 
         They stay so until the caller waits for something.
         """
+        if self._made_on is not None and self._file is not None and self.link.is_current(self._made_on):
+            return self._made_on, self._file
         while True:
             control = await self.link.ready()
             async with self._opening:
-                if self._file is None or self._first is None:
+                if self._file is None:
                     raise errors.make(errno.EBADF, self.path, reason="the file is closed")
                 if self._made_on is not control:
-                    self._file = await self._open_again(control, self._file, self._first)
+                    self._file = await self._open_again(control, self._file)
                     self._made_on = control
                 if self.link.is_current(control):
                     return control, self._file
@@ -167,31 +167,47 @@ class Handle:
     async def do(self, work: Callable[[Tree, RemoteFile], Awaitable[T]]) -> T:
         """Do something with the open that may be repeated if its answer is lost."""
 
-        async def attempt() -> T:
-            control, file = await self._attached()
-            return await self.link.answered(control.tree, lambda tree: work(tree, file))
+        give_up = 0.0
+        while True:
+            tree = None
+            try:
+                control, file = await self._attached()
+                tree = control.tree
+                return await work(tree, file)
+            except (*errors.TROUBLE, OSError) as error:
+                give_up = await self._recover(error, tree, give_up)
 
+    async def _recover(self, error: Exception, tree: Tree | None, give_up: float) -> float:
+        """Do ``Link.recover`` after an error on the connection of ``tree``. Raises ``RemoteError`` for the file."""
         with errors.named(self.path):
-            return await self.link.until_done(attempt)
+            if tree is not None and isinstance(error, ProviderError):
+                # A connection without memory for it is of no use: data goes on over another one.
+                raised = error
+                error = self.link.end(tree, str(error))
+                error.__cause__ = raised
+            return await self.link.recover(error, give_up)
 
     async def _piece(self, work: Callable[[Tree, RemoteFile], Awaitable[T]], count: Callable[[Channel, T], None]) -> T:
         """Move one piece over the channel that has the least to do."""
 
-        async def attempt() -> T:
-            _, file = await self._attached()
-            channel = self.link.pick()
-            channel.busy += 1
+        give_up = 0.0
+        while True:
+            tree = None
             try:
-                async with channel.slots:
-                    # If the channel is lost, its requests fail: they never reach another session.
-                    result = await self.link.answered(channel.tree, lambda tree: work(tree, file))
-            finally:
-                channel.busy -= 1
-            count(channel, result)
-            return result
-
-        with errors.named(self.path):
-            return await self.link.until_done(attempt)
+                _, file = await self._attached()
+                channel = self.link.pick()
+                channel.busy += 1
+                try:
+                    async with channel.slots:
+                        # If the channel is lost, its requests fail: they never reach another session.
+                        tree = channel.tree
+                        result = await work(tree, file)
+                finally:
+                    channel.busy -= 1
+                count(channel, result)
+                return result
+            except (*errors.TROUBLE, OSError) as error:
+                give_up = await self._recover(error, tree, give_up)
 
     async def read_piece(self, offset: int, length: int) -> bytes:
         """Read up to ``length`` bytes (at most ``PIECE``); fewer at the end of the file.
@@ -304,8 +320,11 @@ class Handle:
 
     async def size(self) -> int:
         """Return the end of the file as it is now."""
-        found = await self.do(lambda tree, file: tree.query_info(file, FileInfoClass.STANDARD))
-        return STANDARD.unpack(found).end_of_file
+        return STANDARD.unpack(await self.query(FileInfoClass.STANDARD)).end_of_file
+
+    async def query(self, level: FileInfoClass) -> bytes:
+        """Return information of the file as it is now. [MS-FSCC 2.4]"""
+        return await self.do(lambda tree, file: tree.query_info(file, level))
 
     async def set_basic(self, record: BasicInformation) -> None:
         """Set times and attributes. [MS-FSCC 2.4.7]"""
@@ -344,7 +363,7 @@ class Handle:
         self._forget()
         if file is None or control is None:
             return
-        if not self.link.is_current(control):
+        if control.tree.client.closed is not None:
             # A lasting open would keep others out until the server's time-out.
             if self._lasting is None or not self._lasting.granted or not self.link.has_connection:
                 return
@@ -353,9 +372,10 @@ class Handle:
                 file = await self._create(control, CreateDisposition.OPEN, reclaimed=file)
             except (OSError, StatusError, ConnectionLost):
                 return
-        closing = file
         try:
-            await self.link.answered(control.tree, lambda tree: tree.close(closing))
+            await control.tree.close(file)
+        except ProviderError as error:
+            self.link.end(control.tree, str(error))
         except ConnectionLost:
             return
 

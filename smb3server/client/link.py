@@ -12,7 +12,6 @@ import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from spnego.exceptions import SpnegoError
@@ -20,6 +19,7 @@ from spnego.exceptions import SpnegoError
 from smb3server.client import errors, fabrics
 from smb3server.client.address import Address
 from smb3server.client.credentials import Login
+from smb3server.client.options import MAX_CHANNELS, ConnectOptions
 from smb3server.client.protocol import Client
 from smb3server.client.protocol.messages import Break, UnprovenServer
 from smb3server.client.protocol.messages import Way as DataWay
@@ -39,7 +39,6 @@ PIECE = 1 << 20
 """Bytes of one READ or WRITE of a long transfer."""
 DEPTH = 8
 """Pieces in flight on one channel. With ``PIECE`` this bounds the memory of transfers, however many there are."""
-MAX_CHANNELS = 8
 MAX_IN_FLIGHT = PIECE * DEPTH * MAX_CHANNELS
 _DELAY, _MAX_DELAY = 0.05, 2.0
 ACKNOWLEDGE = 1
@@ -57,25 +56,6 @@ _GONE = frozenset(
     ]
 )
 """Statuses of a server that has ended the session or the tree connect; a new connection may help."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to connect."""
-
-    rdma: str = "auto"
-    """One of ``fabrics.MODES``."""
-    rdma_port: int | None = None
-    channels: int = 1
-    """Connections for data."""
-    sign: bool = True
-    encrypt: bool = False
-    timeout: float = 10.0
-    """Seconds for connecting, logging on and reaching the share."""
-    answer_timeout: float = 60.0
-    """Seconds that the server has for one answer; see ``Client.limit_answers``."""
-    patience: float = 30.0
-    """Seconds of attempts to connect anew; 0 for none."""
 
 
 class Channel:
@@ -105,8 +85,11 @@ class Channel:
 class Link:
     """One share over connections that may come and go. ``connect`` makes the first ones."""
 
-    def __init__(self, address: Address, login: Login, options: Options, fabric: fabrics.Fabrics | None = None) -> None:
+    def __init__(
+        self, address: Address, login: Login, options: ConnectOptions, fabric: fabrics.Fabrics | None = None
+    ) -> None:
         self.address = address
+        self.place = address.place
         self.options = options
         self.why_not_rdma = ""
         self.notes: list[str] = []
@@ -199,8 +182,13 @@ class Link:
             raise RuntimeError(f"{self.address}: connected on another event loop, or before a fork: connect here anew")
 
     def is_current(self, channel: Channel) -> bool:
-        """Return whether opens made on ``channel``, which was once returned by ``ready``, are still valid."""
-        return channel is self._control and not channel.lost
+        """Return whether opens made on ``channel``, which was once returned by ``ready``, are still valid.
+
+        Raises ``RuntimeError`` as ``ready`` does.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            self._check_loop()
+        return channel is self._control and channel.tree.client.closed is None
 
     async def _set_up_anew(self) -> None:
         """Connect anew, for ``patience`` seconds. Who comes after a failure of that waits for one attempt only."""
@@ -250,7 +238,7 @@ class Link:
             raise
 
     async def _negotiate(self, transport: MessageTransport, fabric: str) -> Client:
-        offer = Offer(require_signing=self.options.sign)
+        offer = Offer(require_signing=self.options.signs)
         try:
             client = await Client.connect(transport, offer=offer, client_guid=self._guid)
         except ConnectionLost:
@@ -310,7 +298,7 @@ class Link:
             login.user,
             login.password,
             login.domain,
-            sign=self.options.sign,
+            sign=self.options.signs,
             encrypt=self.options.encrypt,
             previous_session_id=self._session_id,
             kerberos_host=login.kerberos,
@@ -428,7 +416,7 @@ class Link:
         try:
             async with asyncio.timeout(self.options.timeout):
                 dialects = [session.client.dialect]
-                offer = Offer(require_signing=self.options.sign)
+                offer = Offer(require_signing=self.options.signs)
                 client = await Client.connect(transport, dialects, offer, client_guid=self._guid)
                 login = self._login
                 bound = await BoundSession.bind(
@@ -475,14 +463,9 @@ class Link:
 
     def count(self, channel: Channel, written: int, read: int) -> None:
         """Count payload by what carried it."""
-        size = max(written, read)
-        kind = (
-            channel.fabric
-            if channel.by_rdma and size >= RDMA_THRESHOLD
-            else "tcp"
-            if channel.fabric == "tcp"
-            else "messages"
-        )
+        kind = channel.fabric
+        if kind != "tcp" and (max(written, read) < RDMA_THRESHOLD or not channel.by_rdma):
+            kind = "messages"
         counts = self._moved.setdefault(kind, [0, 0])
         counts[0] += written
         counts[1] += read
@@ -508,9 +491,9 @@ class Link:
         try:
             return await work(tree)
         except ProviderError as error:
-            raise self._end(tree, str(error)) from error
+            raise self.end(tree, str(error)) from error
 
-    def _end(self, tree: Tree, why: str) -> ConnectionLost:
+    def end(self, tree: Tree, why: str) -> ConnectionLost:
         """End a connection that is of no use, and return the error for those who use it."""
         for channel in self._data:
             if channel.tree is tree:
@@ -524,22 +507,29 @@ class Link:
 
     async def until_done(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat ``attempt`` over connections that are lost. Raises its last error after ``patience`` seconds."""
-        loop = asyncio.get_running_loop()
         give_up = 0.0
         while True:
             try:
                 return await attempt()
-            except StatusError as error:
-                if error.status not in _GONE:
-                    raise
-                self._abort(str(error))
-                failure: BaseException = error
-            except ConnectionLost as error:
-                failure = error
-            give_up = give_up or loop.time() + self.options.patience
-            if self._closed or loop.time() >= give_up:
-                raise failure
-            await asyncio.sleep(_DELAY)
+            except (StatusError, ConnectionLost) as error:
+                give_up = await self.recover(error, give_up)
+
+    async def recover(self, error: BaseException, give_up: float = 0.0) -> float:
+        """Wait until what failed with ``error`` can be tried again, on another connection.
+
+        Return when to give up, which is handed in at the next failure of the same work. Raises ``error`` if another
+        connection would not help, and after ``patience`` seconds.
+        """
+        if isinstance(error, StatusError) and error.status in _GONE:
+            self._abort(str(error))
+        elif not isinstance(error, ConnectionLost):
+            raise error
+        loop = asyncio.get_running_loop()
+        give_up = give_up or loop.time() + self.options.patience
+        if self._closed or loop.time() >= give_up:
+            raise error
+        await asyncio.sleep(_DELAY)
+        return give_up
 
     # Closing
 

@@ -18,17 +18,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from smb3server.client import errors, names, transfers
-from smb3server.client.places import Item, Kind, LocalPlace, Place, SharePlace
+from smb3server.client.options import CopyOptions, Progress
+from smb3server.client.places import KEPT, Item, Kind, Place, Writing
 from smb3server.client.sameness import same_content, same_time
-from smb3server.client.transfers import Progress, Transfer
+from smb3server.client.transfers import Transfer
 from smb3server.wire import attributes as attr
-
-_KEPT = attr.READONLY | attr.HIDDEN | attr.SYSTEM | attr.ARCHIVE
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """How to copy."""
+class MirrorOptions(CopyOptions):
+    """How to copy files and folders."""
 
     recursive: bool = False
     only_changed: bool = False
@@ -47,9 +46,6 @@ class Options:
     exclude: tuple[str, ...] = ()
     """Patterns of names, or of paths if they contain a slash; at the end a slash stands for folders only."""
     follow_links: bool = False
-    resume: bool = False
-    sparse: bool = True
-    verify: bool = False
     attributes: bool = False
     """Keep READONLY, HIDDEN, SYSTEM and ARCHIVE."""
     jobs: int = 4
@@ -116,7 +112,7 @@ class _Aside(NamedTuple):
 class Copier:
     """Copies between places. Use it once, in ``async with``: leaving it waits for the copies."""
 
-    options: Options
+    options: MirrorOptions
     observer: Observer
     several: bool = False
     """Whether ``copy`` is called more than once."""
@@ -454,63 +450,16 @@ class Copier:
         self.observer.event(event)
 
     async def _transfer(self, job: _Job, progress: Progress) -> Transfer:
-        source, target, how = job.source, job.target, self.options
-        kept = job.item.attributes & _KEPT if how.attributes else 0
-        if isinstance(target, LocalPlace):
-            assert isinstance(source, SharePlace)
-            local = target.at(job.path)
-            if not how.mirror and local.is_symlink():
-                local = local.resolve(strict=True)
-            done = await source.share.download(
-                source.at(job.item.path),
-                local,
-                progress=progress,
-                resume=how.resume,
-                sparse=how.sparse,
-                verify=how.verify,
-                exact=True,
-            )
-            if kept & attr.READONLY:
-                local.chmod(local.stat().st_mode & ~0o222)
-            return done
-        assert isinstance(target, SharePlace)
-        path = target.at(job.path)
-        if not (job.read_only and how.mirror):
-            return await self._to_share(job, target, kept, progress)
-        await target.share.set_attributes(path, job.read_only & _KEPT & ~attr.READONLY)
-        try:
-            return await self._to_share(job, target, kept, progress)
-        except OSError:
-            with contextlib.suppress(OSError):
-                await target.share.set_attributes(path, job.read_only & _KEPT)
-            raise
-
-    async def _to_share(self, job: _Job, target: SharePlace, kept: int, progress: Progress) -> Transfer:
-        source, how = job.source, self.options
-        if isinstance(source, LocalPlace):
-            return await target.share.upload(
-                source.at(job.item.path),
-                target.at(job.path),
-                progress=progress,
-                resume=how.resume,
-                sparse=how.sparse,
-                verify=how.verify,
-                exact=True,
-                attributes=kept,
-                replace=job.replaces,
-            )
-        assert isinstance(source, SharePlace)
-        return await source.share.copy(
-            source.at(job.item.path),
-            target.at(job.path),
-            to=target.share,
-            progress=progress,
-            resume=how.resume,
-            sparse=how.sparse,
-            verify=how.verify,
-            exact=True,
-            replace=job.replaces,
+        how = self.options
+        writing = Writing(
+            job.path,
+            {**how.keywords, "progress": progress},
+            job.item.attributes & KEPT if how.attributes else 0,
+            job.replaces,
+            job.read_only & KEPT if how.mirror else 0,
+            through_links=not how.mirror,
         )
+        return await job.source.copy(job.item.path, job.target, writing)
 
 
 def _met_full_disk(worker: asyncio.Task[None]) -> bool:
@@ -520,13 +469,10 @@ def _met_full_disk(worker: asyncio.Task[None]) -> bool:
 
 def is_within(source: Place, item: str, target: Place, path: str, mirror: bool) -> bool:
     """Return whether the target lies in the source, or is it; or, for a mirror, the source in the target."""
-    if not isinstance(source, SharePlace) or not isinstance(target, SharePlace):
+    (first, above), (second, below) = source.location(item), target.location(path)
+    if first != second:
         return False
-    first, second = source.share.address, target.share.address
-    if first.place[:3] != second.place[:3]:
-        return False
-    above = f"{names.key(names.join(first.path, source.at(item)))}/".lstrip("/")
-    below = f"{names.key(names.join(second.path, target.at(path)))}/".lstrip("/")
+    above, below = f"{above}/".lstrip("/"), f"{below}/".lstrip("/")
     return below.startswith(above) or (mirror and above.startswith(below))
 
 
@@ -537,7 +483,9 @@ def is_fatal(error: OSError) -> bool:
     return transfers.is_full(error) or error.errno == errno.EHOSTUNREACH
 
 
-async def copy_all(entries: Sequence[tuple[Place, Item, Place, str]], options: Options, observer: Observer) -> Totals:
+async def copy_all(
+    entries: Sequence[tuple[Place, Item, Place, str]], options: MirrorOptions, observer: Observer
+) -> Totals:
     """Copy (source, entry of it, target, path in it), and return what was done.
 
     Raises ``OSError`` if nothing can work any longer.

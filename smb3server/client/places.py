@@ -12,14 +12,16 @@ import enum
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from smb3server.client import names
 from smb3server.client.entries import Entry
+from smb3server.client.options import CopyKeywords
 from smb3server.client.share import AT_ONCE, REPLACED, Share, together
 from smb3server.client.share import MAX_DEPTH as MAX_FOLDERS
+from smb3server.client.transfers import Transfer
 from smb3server.wire import attributes as attr
 
 MAX_DEPTH = 64
@@ -58,6 +60,23 @@ class Item(NamedTuple):
 
 Keeps = Callable[[Item], bool]
 """Says what is not to be removed."""
+KEPT = attr.READONLY | attr.HIDDEN | attr.SYSTEM | attr.ARCHIVE
+"""Attributes that a copy can keep."""
+
+
+class Writing(NamedTuple):
+    """A file that a place is to get."""
+
+    path: str
+    how: CopyKeywords
+    attributes: int = 0
+    """Those of ``KEPT`` that the file gets."""
+    replaces: bool = True
+    """Whether there may be a file of this name."""
+    read_only: int = 0
+    """The attributes of a READONLY file that is replaced all the same; 0 if there is none."""
+    through_links: bool = True
+    """Whether a symbolic link of this machine is written through."""
 
 
 class Place(Protocol):
@@ -87,6 +106,18 @@ class Place(Protocol):
 
     async def follow(self, path: str) -> Item | None:
         """Return what a symbolic link leads to; None if it leads nowhere, or round in a circle."""
+
+    def location(self, path: str) -> tuple[object, str]:
+        """Return what contains the place, and the path in it: paths of one container can lie within each other."""
+
+    async def copy(self, path: str, target: Place, writing: Writing) -> Transfer:
+        """Copy a file to another place."""
+
+    async def take_local(self, file: Path, writing: Writing) -> Transfer:
+        """Write a file of this machine to the place."""
+
+    async def take_remote(self, share: Share, path: str, writing: Writing) -> Transfer:
+        """Write a file of a share to the place."""
 
     async def make_folder(self, path: str) -> None:
         """Make a folder, and those above it; do nothing if it is there."""
@@ -164,6 +195,28 @@ class LocalPlace:
         # A folder above the link would be copied into itself for ever.
         circle = any(folder.exists() and folder.samefile(real) for folder in place.parents)
         return None if circle else _item(path, status)
+
+    def location(self, path: str) -> tuple[object, str]:
+        """Return the local path."""
+        return "", str(self.at(path))
+
+    async def copy(self, path: str, target: Place, writing: Writing) -> Transfer:
+        """Copy a file to a share."""
+        return await target.take_local(self.at(path), writing)
+
+    async def take_local(self, file: Path, writing: Writing) -> Transfer:
+        """Raise ``OSError``: cp(1) copies from one local folder to another."""
+        raise OSError(errno.EOPNOTSUPP, "both are of this machine; cp(1) copies those", str(file))
+
+    async def take_remote(self, share: Share, path: str, writing: Writing) -> Transfer:
+        """Download a file."""
+        local = self.at(writing.path)
+        if writing.through_links and local.is_symlink():
+            local = local.resolve(strict=True)
+        done = await share.download(path, local, exact=True, **writing.how)
+        if writing.attributes & attr.READONLY:
+            local.chmod(local.stat().st_mode & ~0o222)
+        return done
 
     async def make_folder(self, path: str) -> None:
         """Make a folder. A symbolic link is not taken for one: it might lead out of the place."""
@@ -335,6 +388,42 @@ class SharePlace:
         """Return what a symbolic link leads to, if the server follows it. It names no files of other shares."""
         found = await self.look(path) if path.count("/") < MAX_DEPTH else None
         return found if found is not None and found.kind is not Kind.LINK else None
+
+    def location(self, path: str) -> tuple[object, str]:
+        """Return the share, and the path in it in upper case."""
+        address = self.share.address
+        return address.place[:3], names.key(names.join(address.path, self.at(path)))
+
+    async def copy(self, path: str, target: Place, writing: Writing) -> Transfer:
+        """Copy a file to a share or to this machine."""
+        return await target.take_remote(self.share, self.at(path), writing)
+
+    async def take_local(self, file: Path, writing: Writing) -> Transfer:
+        """Upload a file."""
+        path, attributes, replace = self.at(writing.path), writing.attributes, writing.replaces
+        async with self._writable(path, writing.read_only):
+            return await self.share.upload(
+                file, path, exact=True, attributes=attributes, replace=replace, **writing.how
+            )
+
+    async def take_remote(self, share: Share, path: str, writing: Writing) -> Transfer:
+        """Copy a file of this share, or of another one."""
+        target = self.at(writing.path)
+        async with self._writable(target, writing.read_only):
+            return await share.copy(path, target, to=self.share, exact=True, replace=writing.replaces, **writing.how)
+
+    @contextlib.asynccontextmanager
+    async def _writable(self, path: str, attributes: int) -> AsyncIterator[None]:
+        """Take READONLY away from a file while it is replaced. It gets its ``attributes`` again if it stays."""
+        if attributes:
+            await self.share.set_attributes(path, attributes & ~attr.READONLY)
+        try:
+            yield
+        except OSError:
+            if attributes:
+                with contextlib.suppress(OSError):
+                    await self.share.set_attributes(path, attributes)
+            raise
 
     async def make_folder(self, path: str) -> None:
         """Make a folder, and those above it; do nothing if it is there."""

@@ -14,7 +14,7 @@ from dataclasses import replace as changed_copy
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, Unpack
 
 from smb3server.client import copying, entries, errors, names, transfers
 from smb3server.client.credentials import Login
@@ -22,8 +22,9 @@ from smb3server.client.entries import Entry, filetime_of
 from smb3server.client.file import MODES, File, normal_mode
 from smb3server.client.handle import Handle, open_handle
 from smb3server.client.link import Link
+from smb3server.client.options import CopyKeywords, CopyOptions
 from smb3server.client.protocol.tree import READ, SHARE_ALL, RemoteFile, Tree
-from smb3server.client.transfers import Progress, Transfer
+from smb3server.client.transfers import Transfer
 from smb3server.process.log_lines import printable
 from smb3server.wire import attributes as attr
 from smb3server.wire.change_notify import Action, NotifyFilter
@@ -425,8 +426,7 @@ class Share:
         """Open a file in a binary mode of the built-in ``open``."""
         clean, mode = names.clean(path), normal_mode(mode)
         access, disposition = MODES[mode]
-        with self._named(clean):
-            return File(await self._handle(clean, access, disposition, _NO_FOLDER), mode)
+        return File(await self._handle(clean, access, disposition, _NO_FOLDER), mode)
 
     async def read_bytes(self, path: StrPath) -> bytes:
         """Return the content of a file."""
@@ -451,11 +451,8 @@ class Share:
         path: StrPath,
         local: StrPath,
         *,
-        progress: Progress | None = None,
-        resume: bool = False,
-        sparse: bool = True,
-        verify: bool = False,
         exact: bool = False,
+        **how: Unpack[CopyKeywords],
     ) -> Transfer:
         """Copy a file of the share to a local file, or into a local folder.
 
@@ -472,12 +469,9 @@ class Share:
                 target /= names.split(clean)[1]
             if target.is_symlink():
                 target = target.resolve(strict=True)
-        with self._named(clean):
-            source = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
+        source = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
         try:
-            return await transfers.download(
-                source, target, progress=progress, resume=resume, sparse=sparse, verify=verify
-            )
+            return await transfers.download(source, target, CopyOptions(**how))
         finally:
             await source.close()
 
@@ -486,13 +480,10 @@ class Share:
         local: StrPath,
         path: StrPath = "",
         *,
-        progress: Progress | None = None,
-        resume: bool = False,
-        sparse: bool = True,
-        verify: bool = False,
         attributes: int = 0,
         exact: bool = False,
         replace: bool = True,
+        **how: Unpack[CopyKeywords],
     ) -> Transfer:
         """Copy a local file to a file of the share, or into a folder of it; see ``download``.
 
@@ -505,11 +496,8 @@ class Share:
         return await transfers.upload(
             _Target(self, clean, replace),
             source,
-            progress=progress,
-            resume=resume,
-            sparse=sparse,
-            verify=verify,
-            attributes=attributes,
+            CopyOptions(**how),
+            attributes,
         )
 
     async def copy(
@@ -518,12 +506,9 @@ class Share:
         target: StrPath,
         *,
         to: Share | None = None,
-        progress: Progress | None = None,
-        resume: bool = False,
-        sparse: bool = True,
-        verify: bool = False,
         exact: bool = False,
         replace: bool = True,
+        **how: Unpack[CopyKeywords],
     ) -> Transfer:
         """Copy a file to another name on this share, or to the share ``to``; see ``upload``.
 
@@ -536,16 +521,12 @@ class Share:
             clean_target = names.join(clean_target, names.split(clean)[1])
         if other is self and names.key(clean) == names.key(clean_target):
             raise errors.make(errno.EINVAL, clean, reason="source and target are the same file", to=clean_target)
-        with self._named(clean):
-            handle = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
+        handle = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
         try:
             return await copying.copy(
                 handle,
                 _Target(other, clean_target, replace),
-                progress=progress,
-                resume=resume,
-                sparse=sparse,
-                verify=verify,
+                CopyOptions(**how),
             )
         finally:
             await handle.close()
@@ -780,5 +761,4 @@ class _Target:
             await part.rename(self.share._on_share(self.path), self._replace)
 
     async def open_complete(self) -> Handle:
-        with self.share._named(self.path):
-            return await self.share._handle(self.path, int(Access.GENERIC_READ), options=_NO_FOLDER)
+        return await self.share._handle(self.path, int(Access.GENERIC_READ), options=_NO_FOLDER)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Unpack
 
 from smb3server.client import address as addresses
 from smb3server.client import errors
-from smb3server.client.connecting import Options, connect
+from smb3server.client.connecting import connect
+from smb3server.client.options import ConnectKeywords
 from smb3server.client.protocol.messages import CREDIT_SIZE
 from smb3server.client.protocol.tree import READ_WRITE, SHARE_ALL, RemoteFile, Tree
 from smb3server.wire.create import CreateDisposition
@@ -41,7 +42,7 @@ class ListedShare(NamedTuple):
     remark: str
 
 
-async def list_shares(url: str, **options: Unpack[Options]) -> list[ListedShare]:
+async def list_shares(url: str, **options: Unpack[ConnectKeywords]) -> list[ListedShare]:
     """Return the shares of the server ``smb://[DOMAIN;]USER@HOST[:PORT]``, sorted by name.
 
     The options are those of ``connect``. Raises its errors, and ``PermissionError`` if the server does not tell this

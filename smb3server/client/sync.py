@@ -27,9 +27,10 @@ from smb3server.client import connecting
 from smb3server.client.background import Background
 from smb3server.client.entries import Entry
 from smb3server.client.file import File
+from smb3server.client.options import ConnectKeywords, CopyKeywords
 from smb3server.client.share import Share as AsyncShare
 from smb3server.client.share import StrPath
-from smb3server.client.transfers import Progress, Transfer
+from smb3server.client.transfers import Transfer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,7 +38,7 @@ BUFFER = 1 << 20
 """Bytes that a file object reads ahead, and collects before it writes."""
 TextMode = Literal["r", "w", "a", "x", "r+", "w+", "a+", "x+", "rt", "wt", "at", "xt"]
 BinaryMode = Literal["rb", "wb", "ab", "xb", "r+b", "w+b", "a+b", "x+b", "rb+", "wb+", "ab+", "xb+"]
-OPTIONS = frozenset(connecting.Options.__annotations__)
+OPTIONS = frozenset(ConnectKeywords.__annotations__)
 """The names of the options of ``connect``."""
 
 
@@ -327,30 +328,16 @@ class Share:
         target: StrPath,
         *,
         to: Share | None = None,
-        progress: Progress | None = None,
-        resume: bool = False,
-        sparse: bool = True,
-        verify: bool = False,
         exact: bool = False,
         replace: bool = True,
+        **how: Unpack[CopyKeywords],
     ) -> Transfer:
         """Copy a file to another name on this share, or to the share ``to``; see ``smb3server.client.Share.copy``."""
-        return _loop.run(
-            self.asynchronous.copy(
-                source,
-                target,
-                to=to.asynchronous if to is not None else None,
-                progress=progress,
-                resume=resume,
-                sparse=sparse,
-                verify=verify,
-                exact=exact,
-                replace=replace,
-            )
-        )
+        other = to.asynchronous if to is not None else None
+        return _loop.run(self.asynchronous.copy(source, target, to=other, exact=exact, replace=replace, **how))
 
 
-def connect(url: str, **options: Unpack[connecting.Options]) -> Share:
+def connect(url: str, **options: Unpack[ConnectKeywords]) -> Share:
     """Connect to a share; see ``smb3server.client.connect``."""
 
     async def connected() -> AsyncShare:

@@ -26,6 +26,7 @@ from smb3server.client.entries import filetime_of
 from smb3server.client.handle import Handle, LostWritesError
 from smb3server.client.link import MAX_IN_FLIGHT, PIECE, Link
 from smb3server.client.local_modes import PRIVATE, take_place_of
+from smb3server.client.options import CopyOptions, Progress
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateDisposition
 from smb3server.wire.file_info import NETWORK_OPEN, BasicInformation, FileInfoClass
@@ -34,8 +35,6 @@ from smb3server.wire.fsctl import FILE_RANGE, FileRange
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes that are done and the size of the file, after each piece."""
 Pieces = Callable[[int, int], AsyncGenerator[tuple[int, bytes], None]]
 """Returns the data between two offsets, in order, as (offset, bytes)."""
 Range = tuple[int, int]
@@ -103,22 +102,21 @@ def changed(path: str) -> OSError:
 # From a share
 
 
-async def download(
-    source: Handle, target: Path, *, progress: Progress | None, resume: bool, sparse: bool, verify: bool
-) -> Transfer:
+async def download(source: Handle, target: Path, how: CopyOptions) -> Transfer:
     """Copy a file of a share to ``target``. Raises ``OSError``."""
     began = time.monotonic()
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
-    size, modified = source.file.size, to_ns(source.file.response.last_write_time)
-    version = version_of(f"{source.link.address.place}/{source.path}", size, modified)
+    progress, found = how.progress, source.file.response
+    size, modified = found.end_of_file, to_ns(found.last_write_time)
+    version = version_of(f"{source.link.place}/{source.path}", size, modified)
     part = target.with_name(names.part_of(target.name, version))
-    with _local_part(part) as descriptor, _removed_if_full(part, resume):
-        start = min(os.fstat(descriptor).st_size, size) if resume else 0
+    with _local_part(part) as descriptor, _removed_if_full(part, how.resume):
+        start = min(os.fstat(descriptor).st_size, size) if how.resume else 0
         os.ftruncate(descriptor, start)
         if progress is not None:
             progress(start, size)
-        for begin, end in await data_ranges(source, start, size) if sparse else [(start, size)]:
+        for begin, end in await data_ranges(source, start, size) if how.sparse else [(start, size)]:
             async with contextlib.aclosing(source.pieces(begin, end)) as pieces:
                 async for offset, data in pieces:
                     # In order: the part's size says how far an interrupted copy has come.
@@ -126,10 +124,10 @@ async def download(
                     if progress is not None:
                         progress(offset + len(data), size)
         os.ftruncate(descriptor, size)
-        if await _remote_version(source) != (size, modified):
+        if await remote_version(source) != (size, found.last_write_time):
             part.unlink()
             raise changed(source.path)
-        if verify:
+        if how.verify:
             await _compare(source, descriptor, size, part)
         os.utime(descriptor, ns=(time.time_ns(), modified))
         take_place_of(descriptor, target)
@@ -225,10 +223,10 @@ def _write_all(descriptor: int, data: bytes, offset: int) -> None:
         view, offset = view[count:], offset + count
 
 
-async def _remote_version(source: Handle) -> tuple[int, int]:
-    data = await source.do(lambda tree, file: tree.query_info(file, FileInfoClass.NETWORK_OPEN))
-    found = NETWORK_OPEN.unpack(data)
-    return found.end_of_file, to_ns(found.last_write_time)
+async def remote_version(source: Handle) -> tuple[int, int]:
+    """Return size and last write time of the source as they are now, the time as a FILETIME."""
+    found = NETWORK_OPEN.unpack(await source.query(FileInfoClass.NETWORK_OPEN))
+    return found.end_of_file, found.last_write_time
 
 
 async def data_ranges(source: Handle, start: int, size: int) -> list[Range]:
@@ -267,16 +265,7 @@ async def data_ranges(source: Handle, start: int, size: int) -> list[Range]:
 # To a share
 
 
-async def upload(
-    target: Target,
-    source: Path,
-    *,
-    progress: Progress | None,
-    resume: bool,
-    sparse: bool,
-    verify: bool,
-    attributes: int,
-) -> Transfer:
+async def upload(target: Target, source: Path, how: CopyOptions, attributes: int) -> Transfer:
     """Copy a local file to ``target``. Raises ``OSError``."""
     began = time.monotonic()
     # O_NONBLOCK: a FIFO must not block.
@@ -288,10 +277,10 @@ async def upload(
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(source))
         size = status.st_size
-        has_holes = sparse and status.st_blocks * 512 < size
+        has_holes = how.sparse and status.st_blocks * 512 < size
         version = version_of(f"{socket.gethostname()}:{os.path.abspath(source)}", size, status.st_mtime_ns)
-        part, start = await open_part(target, version, resume, size)
-        async with closing_part(target, part, resume):
+        part, start = await open_part(target, version, how.resume, size)
+        async with closing_part(target, part, how.resume):
             if has_holes:
                 await make_sparse(part)
 
@@ -299,7 +288,7 @@ async def upload(
                 ranges = _local_ranges(descriptor, begin, end) if has_holes else [(begin, end)]
                 return _local_pieces(descriptor, ranges, str(source))
 
-            await write_part(part, pieces, start, size, progress)
+            await write_part(part, pieces, start, size, how.progress)
             now = os.fstat(descriptor)
             if (now.st_size, now.st_mtime_ns) != (size, status.st_mtime_ns):
                 raise changed(str(source))
@@ -308,7 +297,7 @@ async def upload(
             if has_holes:
                 # Samba 4.17 forgets the attribute when a file is renamed.
                 await make_sparse(part)
-        if verify:
+        if how.verify:
             written = await target.open_complete()
             try:
                 await _compare(written, descriptor, size, source)

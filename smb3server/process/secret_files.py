@@ -14,6 +14,9 @@ _OTHERS = 0o037
 """Mode bits that must not be set. A group of this process may read."""
 _GROUP_READS = 0o040
 
+PASSWORD_VARIABLE = "SMB3SERVER_PASSWORD"
+"""Variable of the environment that may have a password."""
+
 
 class SecretFileError(ValueError):
     """A file with a secret was refused; the text has the reason and the remedy."""

@@ -32,6 +32,7 @@ class Limits(Section, kw_only=True):
         8 << 20
     )
     max_credits: Annotated[Positive, about("credits per connection", Effect.NEW_CONNECTIONS)] = 8192
+    failed_logon_delay: Annotated[Seconds, about("seconds before the answer to a failed logon", Effect.AT_ONCE)] = 0.25
     failed_logons_per_account: Annotated[
         Positive,
         about(

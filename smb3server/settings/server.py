@@ -94,8 +94,6 @@ class Settings(Limits, kw_only=True):
     of pipes may wait forever. Windows servers have the same number. [MS-SMB2 3.3.4.2]"""
     interim_delay: float = 0.2
     """Seconds after which an interim response reports that a request is pending."""
-    failed_logon_delay: float = 0.25
-    """Seconds before the answer to a failed logon."""
     max_logon_delay: float = 5.0
     """Maximum seconds between two delayed logons to an account, or from an address. 0 means that logons are not
     delayed."""

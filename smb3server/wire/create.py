@@ -168,7 +168,7 @@ def pack_request(record: CreateRequest, name: str, contexts: Sequence[RawContext
         packed = pack_contexts(contexts)
         fields["create_contexts_length"] = len(packed)
         area += packed
-    return CREATE_REQUEST.pack(record._replace(**fields)) + bytes(area)
+    return CREATE_REQUEST.pack_fields(*record._replace(**fields)) + bytes(area)
 
 
 def parse_response(message: memoryview) -> tuple[CreateResponse, list[RawContext]]:

@@ -53,7 +53,7 @@ class Message(Codec[R]):
         assert self._tail is not None
         if data:
             record = record._replace(**dict(zip(self._tail, (self.end, len(data)), strict=True)))  # type: ignore[attr-defined]
-        return self.pack(record) + (bytes(data) or b"\0")
+        return self.pack_fields(*record) + (bytes(data) or b"\0")
 
 
 def tail(message: memoryview, offset: int, length: int, minimum: int, name: str = "variable part") -> memoryview:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.client import connect
-from smb3server.client.mirror import Event, Options, Totals, copy_all
+from smb3server.client.mirror import Event, MirrorOptions, Totals, copy_all
 from smb3server.client.places import LocalPlace, Place, SharePlace
 from smb3server.client.transfers import Progress
 from tests.lab.remote import PASSWORD, run
@@ -46,7 +46,7 @@ def mirror(
             source, target = places if up else places[::-1]
             root = await source.look("")
             assert root is not None
-            how = Options(**({"recursive": True, "only_changed": True, "mirror": True} | options))
+            how = MirrorOptions(**({"recursive": True, "only_changed": True, "mirror": True} | options))
             return await copy_all([(source, root, target, "")], how, ears)
 
     return run(main), ears

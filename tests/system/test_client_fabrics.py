@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from smb3server.client import connect, fabrics
-from smb3server.client.connecting import Rdma
+from smb3server.client.options import Rdma
 from tests.lab.two_hosts import TwoHosts
 from tools.cluster.network import why_not
 

@@ -65,7 +65,7 @@ def logon_password(name: str) -> str:
     """
     import getpass
 
-    from smb3server.config.sources.passwords import PASSWORD_VARIABLE
+    from smb3server.process.secret_files import PASSWORD_VARIABLE
 
     for variable in (PASSWORD_VARIABLE, "PASSWD"):
         if variable in os.environ:
@@ -77,7 +77,8 @@ def new_password(name: str, source: PasswordSource) -> str:
     """Return a new password for a user. Raises ``CommandError``."""
     from smb3server.auth.password_rules import generate
     from smb3server.config.error import ConfigError
-    from smb3server.config.sources.passwords import CREDENTIAL, PASSWORD_VARIABLE, find_secret
+    from smb3server.config.sources.passwords import CREDENTIAL, find_secret
+    from smb3server.process.secret_files import PASSWORD_VARIABLE
 
     if (source.file is not None) + source.stdin + source.random > 1:
         raise CommandError("choose one of --password-file, --password-stdin and --random", EXIT_USAGE)

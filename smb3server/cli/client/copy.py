@@ -26,7 +26,7 @@ from smb3server.cli.client.options import (
 from smb3server.cli.exits import EXIT_FAILED, EXIT_USAGE, CommandError
 
 if TYPE_CHECKING:
-    from smb3server.client.mirror import Options, Totals
+    from smb3server.client.mirror import MirrorOptions, Totals
     from smb3server.client.places import Item, Place
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., object])
@@ -72,11 +72,11 @@ _continue = click.option(
 _update = click.option("-u", "--update", is_flag=True, help="Leave out files whose copy has their size and time.")
 
 
-def _options(given: dict[str, Any], **more: Any) -> Options:
+def _options(given: dict[str, Any], **more: Any) -> MirrorOptions:
     """Return the options of a copy out of those of a command."""
-    from smb3server.client.mirror import Options
+    from smb3server.client.mirror import MirrorOptions
 
-    return Options(
+    return MirrorOptions(
         dry_run=given["dry_run"],
         exclude=tuple(given.pop("exclude")),
         follow_links=given.pop("links") == "follow",
@@ -158,7 +158,7 @@ def _last(place: Place) -> str:
     return place.name.rpartition("/")[2] or "share"
 
 
-def _copy(given: dict[str, Any], how: Options, find: Callable[[Shares], Any]) -> int:
+def _copy(given: dict[str, Any], how: MirrorOptions, find: Callable[[Shares], Any]) -> int:
     """Copy what ``find`` returns, report, and return the exit status."""
     quiet, as_json = given.pop("quiet"), given.pop("as_json")
     verbose, dry_run = given.pop("verbose"), given.pop("dry_run")

@@ -16,7 +16,7 @@ from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED, EXIT_NO_SERVER, EXIT_US
 
 if TYPE_CHECKING:
     from smb3server.client.address import Address
-    from smb3server.client.connecting import Options, Rdma
+    from smb3server.client.options import ConnectKeywords
     from smb3server.client.places import SharePlace
     from smb3server.client.share import Share
     from smb3server.client.share_list import ListedShare
@@ -29,21 +29,9 @@ _Decorated = TypeVar("_Decorated", bound=Callable[..., object])
 class Connection:
     """The options of ``connection_options``."""
 
-    user: str | None
-    domain: str | None
     password_file: Path | None
-    credentials: Path | None
-    kerberos: bool
-    kerberos_name: str | None
-    guest: bool
-    anonymous: bool
-    rdma: Rdma
-    rdma_port: int | None
-    channels: int
-    signing: bool
-    encrypt: bool
-    timeout: float
-    answer_timeout: float
+    given: ConnectKeywords
+    """What ``connect`` is told of them."""
 
 
 def connection_options(function: _Decorated) -> _Decorated:
@@ -62,6 +50,7 @@ def connection_options(function: _Decorated) -> _Decorated:
             ),
             click.option(
                 "--credentials",
+                "credentials_file",
                 type=click.Path(path_type=Path),
                 metavar="FILE",
                 help="Users and passwords by host. Default: ~/.config/smb3server/credentials.",
@@ -86,7 +75,9 @@ def connection_options(function: _Decorated) -> _Decorated:
                 metavar="N",
                 help="Connections that carry data at the same time.",
             ),
-            click.option("--signing/--no-signing", default=True, show_default=True, help="Sign all messages and data."),
+            click.option(
+                "--signing/--no-signing", "sign", default=True, show_default=True, help="Sign all messages and data."
+            ),
             click.option("--encrypt", is_flag=True, help="Encrypt all messages and data."),
             click.option(
                 "--timeout", type=float, default=10.0, show_default=True, metavar="SECONDS", help="For connecting."
@@ -107,7 +98,11 @@ def connection_options(function: _Decorated) -> _Decorated:
 
 def take(options: dict[str, Any]) -> Connection:
     """Return the options of ``connection_options`` out of those of a command."""
-    return Connection(**{name: options.pop(name) for name in Connection.__slots__})
+    from smb3server.client.options import ConnectKeywords
+
+    names = ConnectKeywords.__annotations__.keys() & options.keys()
+    given = ConnectKeywords(**{name: options.pop(name) for name in names})  # type: ignore[typeddict-item]
+    return Connection(options.pop("password_file"), given)
 
 
 class Shares:
@@ -156,30 +151,15 @@ class Shares:
                 print(f"note: {note}", file=sys.stderr)
         return share
 
-    def _options(self, address: Address) -> Options:
-        from smb3server.client.credentials import PASSWORD_VARIABLE
+    def _options(self, address: Address) -> ConnectKeywords:
         from smb3server.config.sources.passwords import read_password
 
-        how = self.connection
-        return {
-            "user": how.user,
-            "password": read_password(how.password_file) if how.password_file is not None else address.password,
-            "domain": how.domain,
-            "kerberos": how.kerberos,
-            "kerberos_name": how.kerberos_name,
-            "guest": how.guest,
-            "anonymous": how.anonymous,
-            "credentials_file": how.credentials,
-            "password_variable": None if self._several else PASSWORD_VARIABLE,
-            "ask": _ask if sys.stdin.isatty() else None,
-            "rdma": how.rdma,
-            "rdma_port": how.rdma_port,
-            "channels": how.channels,
-            "sign": how.signing,
-            "encrypt": how.encrypt,
-            "timeout": how.timeout,
-            "answer_timeout": how.answer_timeout,
-        }
+        file, given = self.connection.password_file, self.connection.given.copy()
+        given["password"] = read_password(file) if file is not None else address.password
+        given["ask"] = _ask if sys.stdin.isatty() else None
+        if self._several:
+            given["password_variable"] = None
+        return given
 
     async def of_server(self, text: str) -> list[ListedShare] | None:
         """Return the shares of the server that an address names; None if it names a share."""

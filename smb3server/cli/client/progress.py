@@ -20,7 +20,7 @@ from rich.progress import (
 
 from smb3server.cli.client.options import shown, size_text
 from smb3server.client.mirror import Event
-from smb3server.client.transfers import Progress as OnProgress
+from smb3server.client.options import Progress as OnProgress
 
 WORTH_A_RATE = 1 << 20
 """Bytes of a file from which its rate says something."""

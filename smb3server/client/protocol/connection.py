@@ -302,7 +302,7 @@ class Requests:
         encrypt: bool,
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
     ) -> None:
-        segments: list[Buffer] = [HEADER.pack(header), *body]
+        segments: list[Buffer] = [HEADER.pack_fields(*header), *body]
         if session is not None and signed:
             if session.signer is None:
                 raise ProtocolError("a request must be signed, and there is no key", "MS-SMB2 3.2.4.1.1")
@@ -364,7 +364,9 @@ class Requests:
             except EnvelopeError as error:
                 raise ProtocolError(str(error), "MS-SMB2 3.2.5.1.1.1") from error
             sealed_by = session.session_id
-        header = HEADER.unpack(view)
+        if len(view) < HEADER_SIZE:
+            raise DecodeError("shorter than a header")
+        header = HEADER.make(HEADER.fields_from(view))
         if header.protocol_id != PROTOCOL_ID:
             raise DecodeError("not an SMB2 message")
         if header.next_command or len(view) < KEEP_IN_PLACE:

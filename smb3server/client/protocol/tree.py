@@ -197,7 +197,9 @@ class Tree:
         server has set that flag there, too. [MS-SMB2 3.2.4.5]
         """
         record = close_wire.CloseRequest(flags=flags, persistent=file.file_id[0], volatile=file.file_id[1])
-        return await self._ask(Command.CLOSE, [close_wire.CLOSE_REQUEST.pack(record)], close_wire.parse_response)
+        return await self._ask(
+            Command.CLOSE, [close_wire.CLOSE_REQUEST.pack_fields(*record)], close_wire.parse_response
+        )
 
     async def lock(self, file: RemoteFile, elements: Sequence[lock_wire.LockElement], sequence: int = 0) -> None:
         """Lock or unlock byte ranges. [MS-SMB2 3.2.4.19]
@@ -304,7 +306,7 @@ class Tree:
         )
         reply = await self.call(
             Command.READ,
-            [io_wire.READ_REQUEST.pack(record), b"\0"],
+            [io_wire.READ_REQUEST.pack_fields(*record), b"\0"],
             payload=length,
             accept=(*_FOUND, NtStatus.BUFFER_OVERFLOW),
         )

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from smb3server.config.error import ConfigError, RightsError
-from smb3server.process.secret_files import SecretFileError, read_secret
+from smb3server.process.secret_files import PASSWORD_VARIABLE, SecretFileError, read_secret
 
-PASSWORD_VARIABLE = "SMB3SERVER_PASSWORD"
 CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
 """The directory of the unit's credentials; systemd sets it. [systemd.exec(5)]"""
 CREDENTIAL = "smb3server."

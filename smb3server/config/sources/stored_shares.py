@@ -84,7 +84,9 @@ def _check_whole(text: str) -> None:
     """Raise ``ValueError`` if a part of the file is missing. Earlier versions wrote it without a last line."""
     if not text.strip():
         raise ValueError("it is empty")
-    if _FOOTER in text.partition("\n")[0] and text.rstrip().rpartition("\n")[2] != _FOOTER:
+    first, rest = text.partition("\n")[::2]
+    whole = _FOOTER not in first and (rest or not _HEADER.startswith(first))
+    if not whole and text.rstrip().rpartition("\n")[2] != _FOOTER:
         raise ValueError(f'it is cut off: the last line "{_FOOTER}" is missing')
 
 

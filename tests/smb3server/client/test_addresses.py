@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from smb3server.client import credentials, errors, names
 from smb3server.client.address import Address, is_remote, parse
+from smb3server.client.options import ConnectOptions
 from smb3server.wire.status import NtStatus, StatusError
 
 
@@ -73,33 +74,35 @@ def test_where_passwords_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("SMB3SERVER_PASSWORD", raising=False)
     where = parse("smb://alice@nas/data")
     with pytest.raises(credentials.CredentialsError, match="SMB3SERVER_PASSWORD"):
-        credentials.find(where)
-    assert credentials.find(where, ask=lambda question: question).password == "Password of alice for nas: "
+        credentials.find(where, ConnectOptions())
+    assert (
+        credentials.find(where, ConnectOptions(ask=lambda question: question)).password == "Password of alice for nas: "
+    )
     file = credentials.default_file()
     file.parent.mkdir()
     file.write_text("[nas]\nuser = Alice\npassword = p%=w\ndomain = D\n[*]\nuser = bob\npassword = other\n")
     file.chmod(0o644)
     with pytest.raises(credentials.CredentialsError, match="chmod 600"):
-        credentials.find(where)
+        credentials.find(where, ConnectOptions())
     file.chmod(0o600)
-    assert credentials.find(where) == credentials.Login("alice", "p%=w", "D")
-    assert credentials.find(parse("//nas/data")) == credentials.Login("Alice", "p%=w", "D")
-    assert credentials.find(parse("//elsewhere/data")).user == "bob"
+    assert credentials.find(where, ConnectOptions()) == credentials.Login("alice", "p%=w", "D")
+    assert credentials.find(parse("//nas/data"), ConnectOptions()) == credentials.Login("Alice", "p%=w", "D")
+    assert credentials.find(parse("//elsewhere/data"), ConnectOptions()).user == "bob"
     with pytest.raises(credentials.CredentialsError):
-        credentials.find(parse("smb://carol@nas/data"))
+        credentials.find(parse("smb://carol@nas/data"), ConnectOptions())
     monkeypatch.setenv("SMB3SERVER_PASSWORD", "env")
-    assert credentials.find(where).password == "env"
-    assert credentials.find(where, password="given").password == "given"
-    assert credentials.find(where, file=file).password == "p%=w"
-    assert credentials.find(where, anonymous=True) == credentials.Login()
-    assert "env" not in repr(credentials.find(where))
+    assert credentials.find(where, ConnectOptions()).password == "env"
+    assert credentials.find(where, ConnectOptions(password="given")).password == "given"
+    assert credentials.find(where, ConnectOptions(credentials_file=file)).password == "p%=w"
+    assert credentials.find(where, ConnectOptions(anonymous=True)) == credentials.Login()
+    assert "env" not in repr(credentials.find(where, ConnectOptions()))
     plain = tmp_path / "mount"
     plain.write_text("username=alice\npassword=q\n")
     plain.chmod(0o600)
-    assert credentials.find(where, file=plain).password == "q"
+    assert credentials.find(where, ConnectOptions(credentials_file=plain)).password == "q"
     plain.write_text("pasword=q\n")
     with pytest.raises(credentials.CredentialsError, match="unknown key pasword"):
-        credentials.find(where, file=plain)
+        credentials.find(where, ConnectOptions(credentials_file=plain))
 
 
 def test_errors_are_those_of_python() -> None:

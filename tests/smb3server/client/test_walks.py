@@ -33,5 +33,5 @@ def test_a_download_takes_a_short_walk(served: Home, folder: Path, tmp_path: Pat
     run(work)
     shortest = min(walks, key=lambda walk: walk.calls)
     assert any(step.function == "Tree.read" for step in shortest.steps), str(shortest)
-    assert shortest.calls <= 280, str(shortest)
-    assert shortest.changes <= 160, str(shortest)
+    assert shortest.calls <= 225, str(shortest)
+    assert shortest.changes <= 100, str(shortest)

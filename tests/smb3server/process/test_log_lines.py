@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.cli.status import command as status
-from smb3server.cli.status.selection import Selection
+from smb3server.cli.status.live import line as live_line
+from smb3server.cli.status.tables import render
 from smb3server.process.log_lines import (
     FORMAT,
     LINE,
@@ -24,6 +24,8 @@ from smb3server.process.log_lines import (
     LineFormatter,
     printable,
 )
+from smb3server.status.report import collect
+from tests.lab.scene import Scene, log_on, play
 
 LONGEST_TURN = 0.1
 
@@ -168,9 +170,16 @@ def test_debug_lines_are_not_limited(log: Log) -> None:
     assert len(log.lines) == 5000
 
 
-def test_a_report_reaches_the_terminal_escaped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    report = {"server": {"name": EVIL}, "sessions": [{"user": EVIL, EVIL: 1}]}
-    monkeypatch.setattr("smb3server.admin.socket.ask", lambda path, command, **arguments: report)
-    shown = status._Asked(tmp_path, Selection()).shown()
-    assert shown["server"]["name"].isprintable()
-    assert all(part.isprintable() for part in (shown["sessions"][0]["user"], *shown["sessions"][0]))
+def test_a_report_reaches_the_terminal_escaped(tmp_path: Path) -> None:
+    async def scene(acted: Scene) -> None:
+        await log_on(await acted.tcp())
+        report = collect(acted.service.server)
+        report.server.name = report.sessions[0].user = report.sessions[0].client = EVIL
+        report.sessions[0].shares = [EVIL]
+        report.down = {EVIL: EVIL}
+        lines = [text.plain for text in render(report, 160)]
+        assert any("\\x1b" in line for line in lines)
+        assert all(line.isprintable() for line in lines)
+        assert live_line(report).isprintable()
+
+    play(tmp_path, scene)

@@ -114,7 +114,7 @@ def test_history_is_compacted_before_etcd_is_full(small: Etcd, monkeypatch: pyte
             await asyncio.sleep(0.2)
         assert not first.problems() or "NOSPACE" not in first.problems()[0].text
         assert second._compacted == 0 < first._compacted
-        assert first.latency is not None and first.report()["members"][0]["size"] < QUOTA
+        assert first.latency is not None and first.report().members[0].size < QUOTA
         assert await store.get(f"{PREFIX}state/x") is not None
         with pytest.raises(HistoryGone):
             async for _ in store.watch(PREFIX, 1):

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, assume, event, given, note, settings
 from hypothesis import strategies as st
 
 from smb3server.client import connect, errors, names
-from smb3server.client.mirror import Copier, Event, Options, Totals, copy_all
+from smb3server.client.mirror import Copier, Event, MirrorOptions, Totals, copy_all
 from smb3server.client.places import LocalPlace, Place, SharePlace
 from smb3server.client.transfers import Progress
 from tests.lab import mirror_model as model
@@ -171,7 +171,7 @@ class Faulty(Ears):
 def play(place: Place_, case: Case, local: Path, ears: Ears, dry_run: bool = False) -> Totals:
     """Run the mirror; errors that end it count as a failure."""
     rules = case.rules
-    how = Options(
+    how = MirrorOptions(
         recursive=True,
         only_changed=True,
         mirror=True,
