@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import sys
 
-from smb3server.config.command_line.arguments import parse_arguments
-from smb3server.service.service import Service
+from smb3server.service import Service, Share, User
 
 
-async def main(folder: str, port: str, user: str) -> None:
-    options = ["--share", f"data={folder}", "--user", user, "--listen", "127.0.0.1", "--port", port]
-    service = Service(parse_arguments(options))
-    await service.start()
-    print("serving at", *service.addresses(), flush=True)
-    try:
+async def main(folder: str, port: str, account: str) -> None:
+    name, _, password = account.partition(":")
+    async with Service(
+        # Clients act as the user who runs this program.
+        shares=[Share("data", folder, force_user=getpass.getuser())],
+        users=[User(name, password=password)],
+        listen=["127.0.0.1"],
+        port=int(port),
+    ) as service:
+        print("serving at", *service.addresses(), flush=True)
         await asyncio.Event().wait()
-    finally:
-        await service.stop()
 
 
 asyncio.run(main(*sys.argv[1:4]))

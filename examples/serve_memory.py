@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
 
 from smb3server.backends.memory.backend import MemoryBackend
-from smb3server.config.command_line.arguments import parse_arguments
-from smb3server.service.service import Service
+from smb3server.service import Service, User
 
 
-async def main(port: str, user: str) -> None:
-    # A server without a folder takes a configuration file, which may be empty.
-    with tempfile.NamedTemporaryFile(suffix=".toml") as file:
-        options = ["--config", file.name, "--user", user, "--listen", "127.0.0.1", "--port", port]
-        service = Service(parse_arguments(options))
-    await service.start()
+async def main(port: str, account: str) -> None:
+    name, _, password = account.partition(":")
+    service = Service(users=[User(name, password=password)], listen=["127.0.0.1"], port=int(port))
     service.add_store("memory", MemoryBackend(capacity=64 << 20))
-    print("serving at", *service.addresses(), flush=True)
-    try:
+    async with service:
+        print("serving at", *service.addresses(), flush=True)
         await asyncio.Event().wait()
-    finally:
-        await service.stop()
 
 
 asyncio.run(main(*sys.argv[1:3]))

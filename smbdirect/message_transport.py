@@ -257,8 +257,9 @@ class MessageTransport(Protocol):
         """Offer ``taker`` those messages whose data the transport need not receive into memory. It may offer none. Call
         this before ``start``."""
 
-    def tap(self, tap: Tap | None) -> None:
-        """Show every message from now on to ``tap``, or to nobody. Call this after ``start``."""
+    def show_received(self, see: Callable[[memoryview], None] | None) -> None:
+        """Call ``see`` with every message from now on before it is delivered; None: nobody sees them. Call this after
+        ``start``."""
 
     def send(
         self,

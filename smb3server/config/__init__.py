@@ -7,6 +7,6 @@ Reading order: ``error`` (a mistake and its place) -> ``schema`` (every section 
 ``positions`` (the text, and where its keys stand) -> ``sections`` and ``values`` (values of the declared types) ->
 ``model`` (the result) -> ``build`` (the result from the sections) -> ``checks`` (contradictions in it) and ``advice``
 (what is allowed, and unwise) -> ``sources`` (files beside it) -> ``reader`` (the file) -> ``command_line`` (what
-overrides it) -> ``effective`` and ``documents`` (how it is shown) -> ``service_user`` and ``examination`` (the command
-smb3server check, as the user of the service).
+overrides it) and ``program`` (objects in place of it) -> ``effective`` and ``documents`` (how it is
+shown) -> ``service_user`` and ``examination`` (the command smb3server check, as the user of the service).
 """

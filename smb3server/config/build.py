@@ -64,8 +64,11 @@ def _as_they_are() -> tuple[str, ...]:
 AS_THEY_ARE = _as_they_are()
 
 
-def build(document: schema.Document, problems: Problems) -> Config:
-    """Make a configuration. What cannot be made is noted in ``problems`` and left out."""
+def build(document: schema.Document, problems: Problems, own_users: bool = True) -> Config:
+    """Make a configuration. What cannot be made is noted in ``problems`` and left out.
+
+    ``own_users``: whether the accounts of the users file are read, too.
+    """
     config = Config()
     builder = _Builder(config, problems)
     builder.server(document.server, document.groups)
@@ -76,7 +79,8 @@ def build(document: schema.Document, problems: Problems) -> Config:
     if config.drop_privileges:
         with problems.of(SERVER, "drop_privileges"):
             config.run_as = user_to_become(config.drop_privileges, config.run_as, config.shares)
-    builder.users_file(document.server)
+    if own_users:
+        builder.users_file(document.server)
     config.accounts += builder.accounts(document.user)
     config.cluster = builder.cluster(document.cluster)
     config.cluster.services = [builder.service(entry) for entry in document.service]

@@ -32,7 +32,7 @@ class Problem(NamedTuple):
         return f"{file}{self.setting}{': ' if self.setting else ''}{self.text}"
 
 
-class ConfigError(Exception):
+class ConfigError(ValueError):
     """Says what is wrong in the configuration, and where. It has one mistake or several, one a line."""
 
     def __init__(self, *problems: Problem | str) -> None:

@@ -180,7 +180,8 @@ class SectionReader:
         owner = _owner(path, values)
         if not owner.startswith("[") and owner.casefold() in self._names:
             first = self._problems.place(self._names[owner.casefold()])
-            self._problems.found.append(Problem(f"given twice, first in line {first.line}", owner, self._place(path)))
+            said = f"given twice, first in line {first.line}" if first.line else "given twice"
+            self._problems.found.append(Problem(said, owner, self._place(path)))
             return None
         self._names[owner.casefold()] = owner
         self._problems.places[owner, ""] = self._place(path)

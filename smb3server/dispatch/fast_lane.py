@@ -145,7 +145,6 @@ class FastLane:
         "_requests",
         "_row",
         "_short_only",
-        "_transport",
         "_window",
         "_writer",
     )
@@ -162,7 +161,6 @@ class FastLane:
         self._host = host
         self._requests = requests
         self._connection = connection
-        self._transport = connection.transport
         self._short_only = connection.transport.rdma is None
         """Data always goes in the message."""
         self._window = connection.command_sequence_window
@@ -218,7 +216,7 @@ class FastLane:
         cost = charge if charge and connection.supports_multi_credit else 1
         if not window.allows(message_id, cost) or self._host.handlers.get(command) is not form.handler:
             return False
-        if self._parking.chains or self._transport.pending_send_bytes > _FEW_UNSENT:
+        if self._parking.chains or connection.transport.pending_send_bytes > _FEW_UNSENT:
             return False
         session = connection.session_table.get(session_id)
         if session is None or session.state is not _VALID or connection.life is not _AUTHENTICATED:
@@ -253,7 +251,12 @@ class FastLane:
             return False
         observer = self._measuring.observer
         start = observer.began() if observer is not None else _NEVER
-        if form.writes and self._row is None and opened is not None and self._transport.at_end_of_turn(self.end_row):
+        if (
+            form.writes
+            and self._row is None
+            and opened is not None
+            and connection.transport.at_end_of_turn(self.end_row)
+        ):
             self._row = opened.store
             if self._row is not None:
                 self._row.begin_row()
@@ -318,15 +321,15 @@ class FastLane:
             # Copying a small message into one segment costs less than signing several segments.
             message = bytearray().join((header, fixed, data) if data is not None else (header, fixed))
             sign_reply(message, (message,), signer, message_id)
-            self._transport.send((message,), invalidate)
+            connection.transport.send((message,), invalidate)
         elif cipher_session is not None and cipher_session.cipher is not None:
             segments = (header, fixed, data) if data is not None else (header, fixed)
-            sealed, release = seal(segments, cipher_session.cipher, self._transport.acquire)
-            self._transport.send((sealed,), None, release)
+            sealed, release = seal(segments, cipher_session.cipher, connection.transport.acquire)
+            connection.transport.send((sealed,), None, release)
         elif data is not None:
-            self._transport.send((header + fixed, data), invalidate)
+            connection.transport.send((header + fixed, data), invalidate)
         else:
-            self._transport.send((header + fixed,), invalidate)
+            connection.transport.send((header + fixed,), invalidate)
 
     def _settle(
         self,

@@ -1,5 +1,9 @@
 """The data of a message that has arrived in the socket and goes from there to a file, without being received into
-memory. splice(2)"""
+memory. splice(2)
+
+Such a message is executed at one moment, when it is complete. So a client that is slow, or dies in the middle, has
+changed nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,23 @@ import contextlib
 import errno
 import fcntl
 import os
+import socket
 import struct
 import termios
 import weakref
 
+import msgspec
+
+from smbdirect.message_transport import PayloadTaker
+
+PAYLOAD_FROM = 131072
+"""Bytes of a message from which moving its data out of the socket costs less than receiving it. More than a receive
+buffer, so that some of the data is in the socket in any case."""
+PAYLOAD_TO = (2 << 20) + 4096
+"""Bytes of a message up to which it can wait in the socket. Linux lets half of the largest receive buffer wait, which
+is 3 MiB if net.ipv4.tcp_rmem has not been changed."""
+MAX_WOKEN_EARLY = 8
+"""How many messages in a row may find no room in the socket before none waits there again on this connection."""
 _F_SETPIPE_SZ = 1031
 _PIPE_SIZE = 1 << 20
 _PIECE = 65536
@@ -129,3 +146,79 @@ class ArrivedPayload:
             if not count:
                 raise ConnectionResetError(errno.ECONNRESET, "closed in the middle of a message")
             self.unread -= count
+
+
+class Small(msgspec.Struct, gc=False, eq=False):
+    """One message in memory of its own, which need not be given back."""
+
+    view: memoryview
+
+    def release(self) -> None:
+        """Do nothing: the memory is freed with the last view."""
+
+
+class Payloads:
+    """Offers the messages of one connection to a taker while their data is still in the socket."""
+
+    def __init__(self, sock: socket.socket, pipe: Pipe) -> None:
+        self._socket = sock
+        self._fd = sock.fileno()
+        self._pipe = pipe
+        self.taker: PayloadTaker | None = None
+        """None: every message is received into memory."""
+        self.head_size = 0
+        """Bytes of a message in front of its data."""
+        self.stopped = False
+        """Whether no message is offered for the time being."""
+        self.awaiting = False
+        """Whether a message waits until its data has arrived. Invariant: if so, the socket becomes readable when all of
+        the data is there, or else when no more of it will come."""
+        self._woken_early = 0
+        """How often the socket became readable before all of the data was there, since the last time that it was."""
+
+    def offer_to(self, taker: PayloadTaker) -> None:
+        """Offer messages to ``taker`` from now on."""
+        self.taker, self.head_size = taker, taker.head_size
+
+    def stop(self) -> None:
+        """Offer no message until ``stopped`` is reset. One that waits is received into memory after all."""
+        self.stopped = True
+        if self.awaiting:
+            self._wait_for(1)
+
+    def offer(self, begun: memoryview, length: int) -> bool:
+        """Offer a message of PAYLOAD_FROM to PAYLOAD_TO bytes whose data has arrived, or wait until it has.
+
+        ``begun`` is the part of it that was received. Return whether it was taken. Otherwise it has to be received into
+        memory, unless ``awaiting`` is set. Raises ``OSError`` if the data is lost.
+        """
+        taker, head_size = self.taker, self.head_size
+        if taker is None or self.stopped:
+            return False
+        if head_size > len(begun) or not taker.wants_payload(begun[:head_size], length):
+            return False
+        unread = length - len(begun)
+        if bytes_waiting(self._fd) < unread:
+            if not self.awaiting:
+                self._wait_for(unread)
+                return False
+            # The peer sends no more, or the kernel has no room for it.
+            self._wait_for(1)
+            self._woken_early += 1
+            if self._woken_early == MAX_WOKEN_EARLY:
+                self.taker = None
+            return False
+        if self.awaiting:
+            self._wait_for(1)
+        self._woken_early = 0
+        payload = ArrivedPayload(begun[head_size:], self._fd, unread, self._pipe)
+        if not taker.take_payload(Small(memoryview(bytearray(begun[:head_size]))), payload):
+            return False
+        if self._socket.fileno() >= 0:
+            payload.discard()
+        return True
+
+    def _wait_for(self, count: int) -> None:
+        """Have the socket become readable only when it has ``count`` bytes."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+        self.awaiting = count > 1

@@ -22,6 +22,7 @@ from smb3server.crypto.encryption import TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.observing import pcapng
 from smb3server.process.words import amount, endpoint
 from smb3server.state.events import fabric_of
+from smbdirect.tapping import tapped, untapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -263,7 +264,7 @@ class Traces:
         if trace.timer is not None:
             trace.timer.cancel()
         for connection in list(trace.taps):
-            connection.transport.tap(None)
+            connection.transport = untapped(connection.transport)
             trace.leave(connection)
         trace.ended_by = trace.ended_by or why
         try:
@@ -293,11 +294,11 @@ class Traces:
         for trace in self.running.values():
             if trace.wanted.concerns(connection) and not connection.closed:
                 trace.join(connection)
-                connection.transport.tap(trace.taps[connection])
+                connection.transport = tapped(connection.transport, trace.taps[connection])
 
     def ended(self, connection: Connection) -> None:
         """Write the end of a connection."""
         for trace in list(self.running.values()):
             if connection in trace.taps:
-                connection.transport.tap(None)
+                connection.transport = untapped(connection.transport)
                 trace.leave(connection)

@@ -121,10 +121,11 @@ class Observing:
         if self._audit is not None:
             self._audit.close()
 
-    def reloaded(self, config: Config) -> None:
-        """Log as configured now, to new files if the old ones were renamed."""
+    def reloaded(self, config: Config, log: bool) -> None:
+        """Write to new files if the old ones were renamed. ``log``: set the levels of the log as configured."""
         self._config = config
-        log_levels.apply(log_levels.parse(config.log_level))
+        if log:
+            log_levels.apply(log_levels.parse(config.log_level))
         self._server.measuring.update()
         self.reopen_logs()
 

@@ -32,6 +32,7 @@ from smbdirect.providers.verbs import thread as verbs_thread
 
 log = logging.getLogger(__name__)
 
+MAX_DESCRIPTORS = 1 << 17
 _OWN_METADATA = (
     Capability.CHOWN | Capability.DAC_OVERRIDE | Capability.DAC_READ_SEARCH | Capability.FOWNER | Capability.FSETID
 )
@@ -92,6 +93,14 @@ def start_only(config: Config) -> Capability:
 
 def _may_serve(config: Config, fabric: str) -> bool:
     return config.rdma == "auto" or fabric in config.rdma.split(",")
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the process's limit of descriptors as far as allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Privileges:

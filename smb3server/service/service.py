@@ -8,7 +8,7 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,10 @@ from smb3server.admin.socket import AdminSocket, Command, socket_path
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.base import Backend
 from smb3server.commands import load
+from smb3server.config import schema
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
+from smb3server.config.program import configure
 from smb3server.config.values import check_address, check_share_name
 from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
@@ -37,6 +39,7 @@ from smb3server.service.observing import Observing
 from smb3server.service.privileges import Privileges, in_force
 from smb3server.service.reception import Reception
 from smb3server.service.reload import Outcome, Reload
+from smb3server.service.running import Running
 from smb3server.service.running_shares import RunningShares, folders_down
 from smb3server.service.shares import warn_of_roots
 from smb3server.service.state_directory import StateDirectory
@@ -59,43 +62,55 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_DESCRIPTORS = 1 << 17
 DESCRIPTORS_PER_OPEN = 2
 """Descriptors reserved for one open. A directory that is being listed uses one more."""
 LOOK_FOR_FOLDERS = 3.0
 """Seconds between two looks for the folders of the shares."""
 
 
-class Service:
-    """A configured server. Call ``start`` and then ``stop``, once; also call ``stop`` after a ``start`` that failed."""
+class Service(Running):
+    """A configured server. Run it once, by ``async with`` or ``with``, or call ``start`` and then ``stop``; also call
+    ``stop`` after a ``start`` that failed.
+    """
 
     def __init__(
         self,
-        config: Config,
+        config: Config | None = None,
         privileges: Privileges | None = None,
         read: Callable[[], Config] | None = None,
         sockets: Sequence[socket.socket] = (),
         manager: ServiceManager | None = None,
         fencer: Fencer | None = None,
+        *,
+        shares: Iterable[schema.Share] = (),
+        users: Iterable[schema.User] = (),
+        **options: object,
     ) -> None:
-        """Prepare the server.
+        """Prepare the server: a program gives ``shares``, ``users`` and ``options``, the command a ``config``.
+
+        ``options`` are keys of ``[server]``, as in ``port=0``; other sections are given by their names, as in
+        ``limits={"max_connections": 10}``. Raises ``ConfigError``, a ``ValueError`` that says what to do.
 
         ``privileges`` are those of the process; None leaves them unchanged. ``read`` reads the configuration again, on
         a worker thread; None means that it never changes. ``sockets`` are TCP sockets of the service manager, which
         listen already. ``manager`` is told of reloads; None means that nobody is. ``fencer`` fences other nodes of a
         cluster; it was started before the process gave up its privileges.
         """
+        if config is None:
+            config = configure(shares, users, options)
+        elif shares or users or options:
+            raise TypeError("give either a config, or shares, users and options")
         self.manager = manager or ServiceManager()
         self._fencer = fencer
         self._privileges = privileges
         self._read = read
         self._given = config
         """The configuration as it was read last, without the shares of run time."""
-        users = UserDatabase()
+        accounts = UserDatabase()
         for account in config.accounts:
-            users.add(account)
+            accounts.add(account)
         load()
-        server = self.server = Server(config.settings, users)
+        server = self.server = Server(config.settings, accounts)
         self.stored = StoredOpens(server)
         self.shares = RunningShares(server, self.stored)
         server.homes = HomeShares(server, config, self.shares.make)
@@ -121,8 +136,6 @@ class Service:
         self._state: StateDirectory | None = None
         self._looking: asyncio.Task[None] | None = None
         """Looks for folders of shares that are down."""
-        self._descriptors: int | None = None
-        """Descriptors that the process may have; None means any number."""
         self.users = LiveUsers(server, config)
         self._reload = Reload(config, server, self.shares, self.users, self._tcp.listeners)
         self._reload.limits_changed = self._limit_opens
@@ -140,6 +153,11 @@ class Service:
         return self._reload.config
 
     @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the first listener on TCP, for programs. It is there after ``start``."""
+        return self.listeners[0].address
+
+    @property
     def listeners(self) -> list[TcpListener]:
         """Return the listeners on TCP."""
         return self._tcp.listeners
@@ -147,7 +165,7 @@ class Service:
     async def start(self) -> None:
         """Start serving. Raises ``ConfigError``, ``OSError`` or ``ProviderError``."""
         self._check_kerberos()
-        self._raise_descriptor_limit()
+        self._limit_opens()
         self._open_state()
         self._choose_domain()
         self.share_admin.load(self.config.state)
@@ -187,13 +205,14 @@ class Service:
             self._announce(self.config.discovery)
 
     def add_store(self, name: str, store: Backend, read_only: bool = False) -> None:
-        """Serve a store of the program's own as the share ``name``, to all users. Call this after ``start``.
+        """Serve a store of the program's own as the share ``name``, to all users. Call this before or after ``start``.
 
         The store is used on the event loop's thread and on worker threads, as its contract says, and closed with the
         server. A reload leaves the share as it is. Raises ``ConfigError`` for a name that is taken or not possible.
         """
         check_share_name(name)
-        if self.shares.find(name) is not None:
+        names = [share.name.casefold() for share in self.config.shares]
+        if name.casefold() in names or self.shares.find(name) is not None:
             raise ConfigError(f"share {name}: there is one of this name")
         self.server.add_share(Share(name, backend=store, read_only=read_only))
 
@@ -203,20 +222,10 @@ class Service:
         if self.server.local_accounts.principals is not None and not self.config.settings.trusted_realms:
             self.server.local_accounts.principals.trusted_realms = realms
 
-    def _raise_descriptor_limit(self) -> None:
-        """Raise the limit of descriptors as far as allowed."""
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
-        self._descriptors = None if soft == resource.RLIM_INFINITY else soft
-        self._limit_opens()
-
     def _limit_opens(self) -> None:
         """Limit the opens and the unauthenticated peers so that connections have descriptors left."""
-        soft = self._descriptors
-        if soft is not None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY:
             settings = self.config.settings
             spare = min(settings.max_connections + 2 * settings.max_unauthenticated + 256, soft // 2)
             # Unauthenticated peers must not take the descriptors that users' connections need.
@@ -350,7 +359,7 @@ class Service:
                         log.error("reload: %s", line)
                     raise
                 self._given = given
-                self.observing.reloaded(self.config)
+                self.observing.reloaded(self.config, self._read is not None)
         outcome.write_log()
         log.info("configuration reloaded")
         return outcome

@@ -28,7 +28,6 @@ from smbdirect.message_transport import (
     Limits,
     PayloadTaker,
     PooledBuffer,
-    Tap,
     Traffic,
     TransportKind,
 )
@@ -42,7 +41,7 @@ from smbdirect.providers.base import (
     Send,
     Status,
 )
-from smbdirect.tapping import Tapped
+from smbdirect.tapping import showing
 from smbdirect.transport.pool import BufferPool, PoolBuffer
 from smbdirect.transport.rdma import Rdma
 from smbdirect.transport.receives import ReceiveBuffer, ReceivePool
@@ -187,7 +186,8 @@ class SmbDirectTransport:
         self._end: BaseException | None = None
         """The argument of ``on_closed``."""
         self._on_message: Callable[[InboundMessage], None] | None = None
-        self._tapped: Tapped[InboundMessage] | None = None
+        self._untapped: Callable[[InboundMessage], None] = InboundMessage.release
+        """The function that ``start`` was given."""
         self._on_closed: Callable[[BaseException | None], None] | None = None
         # The receive side.
         self._trusted = role is Role.ACTIVE
@@ -278,7 +278,7 @@ class SmbDirectTransport:
     def start(
         self, on_message: Callable[[InboundMessage], None], on_closed: Callable[[BaseException | None], None]
     ) -> None:
-        self._on_message = on_message
+        self._on_message = self._untapped = on_message
         self._on_closed = on_closed
         if self.life is Life.ENDED:
             self.loop.call_soon(self._report_end)
@@ -326,16 +326,10 @@ class SmbDirectTransport:
         except ProviderError as error:
             self._terminate(error)
 
-    def tap(self, tap: Tap | None) -> None:
-        if self._tapped is not None:
-            self._on_message, self._tapped = self._tapped.deliver, None
-            del self.__dict__["send"]
-        if tap is None or self._on_message is None:
-            return
-        self._tapped = Tapped(tap, self._on_message, self.send)
-        self._on_message = self._tapped.on_message
-        # The instance's attribute hides the method.
-        self.__dict__["send"] = self._tapped.send
+    def show_received(self, see: Callable[[memoryview], None] | None) -> None:
+        """See ``MessageTransport``."""
+        if self._on_message is not None:
+            self._on_message = self._untapped if see is None else showing(see, self._untapped)
 
     def is_stalled(self) -> bool:
         return self.life < Life.DEAD and self.endpoint.is_stalled()

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.config.sources.host_users import ALLOW_ROOT_VARIABLE
 from tests.lab.remote import PASSWORD, Home, home
-from tools.support import own_user
 from tools.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "SMB3SERVER_PASSWORD": PASSWORD}
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "SMB3SERVER_PASSWORD": PASSWORD, ALLOW_ROOT_VARIABLE: "1"}
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +67,7 @@ def test_table_by_url(served: Home) -> None:
 def test_serve_a_folder(tmp_path: Path) -> None:
     (tmp_path / "hello").write_text("hello")
     port = free_port()
-    folder = own_user.option("data", tmp_path).removeprefix("data=")
-    command = [sys.executable, str(ROOT / "examples" / "serve_a_folder.py"), folder, str(port), "alice:pw"]
+    command = [sys.executable, str(ROOT / "examples" / "serve_a_folder.py"), str(tmp_path), str(port), "alice:pw"]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None and process.stdout.readline().startswith("serving at tcp 127.0.0.1")

@@ -38,7 +38,6 @@ from smbdirect.message_transport import (
     Limits,
     PayloadTaker,
     RdmaOperations,
-    Tap,
     Traffic,
     TransportKind,
 )
@@ -108,7 +107,7 @@ class _Transport:
     ) -> None:
         self.deliver = on_message
 
-    def tap(self, tap: Tap | None) -> None:
+    def show_received(self, see: Callable[[memoryview], None] | None) -> None:
         """Show nothing."""
 
     def offer_payloads(self, taker: PayloadTaker) -> None:

@@ -15,7 +15,6 @@ from smbdirect.message_transport import (
     PayloadTaker,
     PooledBuffer,
     RdmaOperations,
-    Tap,
     Traffic,
     TransportKind,
 )
@@ -111,7 +110,7 @@ class MemoryTransport:
         """Accept longer messages."""
         self.max_message_size = max_message_size
 
-    def tap(self, tap: Tap | None) -> None:
+    def show_received(self, see: Callable[[memoryview], None] | None) -> None:
         """Show nothing."""
 
     def offer_payloads(self, taker: PayloadTaker) -> None:

@@ -19,7 +19,7 @@ from smb3server.doctor import mount_commands
 from smb3server.process import garbage as collector
 from smb3server.process import log_levels, log_output, state_lock
 from smb3server.process.service_manager import SOCKETS_VARIABLE, ServiceManager, passed_sockets
-from smb3server.service.privileges import Privileges
+from smb3server.service.privileges import Privileges, raise_descriptor_limit
 from smb3server.service.service import Service
 from smb3server.service.tcp_ports import check_free
 from smbdirect.errors import ProviderError
@@ -191,6 +191,7 @@ def run(options: ServerOptions) -> int:
         fencer = _fencer(config)
         privileges = Privileges(config)
         privileges.restrict()
+        raise_descriptor_limit()
         start_log(config)
     except ConfigError as error:
         raise CommandError(str(error), EXIT_USAGE) from error

@@ -12,7 +12,7 @@ from smb3server.lab.conformance.peer import Peer, Received, parse
 from smbdirect.codec import Buffer
 from smbdirect.core.constants import DATA_OFFSET, DataFlags
 from smbdirect.errors import ConnectionLost, DecodeError
-from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, Tap, Traffic, TransportKind
+from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, Traffic, TransportKind
 from smbdirect.providers.base import CloseReason
 from smbdirect.transport.pool import BufferPool, PoolBuffer
 
@@ -97,7 +97,7 @@ class Conversation:
     def trust(self, max_message_size: int) -> None:
         """Change nothing: this side gives the server everything from the start."""
 
-    def tap(self, tap: Tap | None) -> None:
+    def show_received(self, see: Callable[[memoryview], None] | None) -> None:
         """Show nothing."""
 
     def offer_payloads(self, taker: PayloadTaker) -> None:

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from smb3server.client.protocol import open_tcp
 from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.lab.proxy.offload import Offload, Outgoing
+from smb3server.net.framing import MAX_MESSAGE
 from smb3server.net.listener import TcpListener
-from smb3server.net.tcp import MAX_MESSAGE
 from smb3server.service.service import Service
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError

@@ -16,7 +16,7 @@ import pytest
 
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.local.handle import LocalHandle
-from smb3server.net import arrived, tcp
+from smb3server.net import arrived
 from smb3server.net.tcp import TcpTransport
 from smb3server.state.share import Share
 from smb3server.wire import lock
@@ -134,7 +134,7 @@ def play(
 def test_large_writes_go_from_the_socket_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(writer: Writer) -> None:
         expected = bytearray(OLD)
-        sizes = [tcp.PAYLOAD_FROM, 131_073, 300_001, SIZE, SIZE + 1, 2 * SIZE]
+        sizes = [arrived.PAYLOAD_FROM, 131_073, 300_001, SIZE, SIZE + 1, 2 * SIZE]
         for size, offset in zip(sizes, (0, 1, 4095, 4096, 77_777, 2 * SIZE - 5), strict=True):
             data = random.Random(size).randbytes(size)
             reply = await writer.write(data, offset)
@@ -436,12 +436,13 @@ def test_a_socket_without_room_is_received_into_memory(tmp_path: Path, monkeypat
 
     async def test(writer: Writer) -> None:
         writer.transport._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-        for number in range(tcp.MAX_WOKEN_EARLY + 2):
+        for number in range(arrived.MAX_WOKEN_EARLY + 2):
             data = bytes([number]) * SIZE
             assert (await writer.write(data)).status == 0
             assert writer.content()[:SIZE] == data
         assert writer.taken == []
-        assert writer.transport._taker is None
+        payloads = writer.transport._payloads
+        assert payloads is not None and payloads.taker is None
 
     play(tmp_path, monkeypatch, test)
 

@@ -91,7 +91,7 @@ def test_a_chain_waits_until_its_answers_are_taken(tmp_path: Path, end: str, mon
                 message.release()  # type: ignore[attr-defined]
 
             client.transport.pause_reading()
-            client.transport._on_message = take  # type: ignore[attr-defined]
+            client.transport._receiver.on_message = take  # type: ignore[attr-defined]
             first = client._next_message_id
             lent = service.server.buffers.lent
             client.transport.send([_chain(client, tree, file.file_id, COUNT, Command.CLOSE)])

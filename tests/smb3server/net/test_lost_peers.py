@@ -9,8 +9,8 @@ import struct
 
 import pytest
 
-from smb3server.net.arrived import Pipe
-from smb3server.net.tcp import PAYLOAD_FROM, TcpTransport
+from smb3server.net.arrived import PAYLOAD_FROM, Pipe
+from smb3server.net.tcp import TcpTransport
 from smbdirect.message_transport import InboundMessage, Payload
 from smbdirect.transport.pool import BufferPool
 from tests.lab.witness import new_event_loop

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from smb3server.net.tcp import MESSAGES_PER_TURN, TcpTransport
+from smb3server.net.framing import MESSAGES_PER_TURN
+from smb3server.net.tcp import TcpTransport
 from smbdirect.message_transport import InboundMessage
 from smbdirect.transport.pool import BufferPool
 
@@ -154,7 +155,7 @@ class Ends:
         self.promised: list[bool] = []
 
     def ask(self, transport: TcpTransport) -> None:
-        deliver = transport._on_message
+        deliver = transport._receiver.on_message
 
         def take(inbound: InboundMessage) -> None:
             deliver(inbound)
@@ -162,7 +163,7 @@ class Ends:
             if self.lines.received[-1][1] == b"abort":
                 transport.abort()
 
-        transport._on_message = take
+        transport._receiver.on_message = take
 
 
 def test_the_end_of_a_turn_comes_after_its_messages_and_before_the_next_turn() -> None:
@@ -195,7 +196,7 @@ def test_the_end_of_the_connection_ends_the_turn() -> None:
         ends = Ends(lines)
         transport = lines.add(b"first", b"abort", b"never")
         ends.ask(transport)
-        transport._marks.append((1 << 60, lambda: ends.called.append(-1)))
+        transport._sender._marks.append((1 << 60, lambda: ends.called.append(-1)))
         await lines.until(lambda: bool(lines.ended))
         assert ends.called == [2, -1]
 
