@@ -13,8 +13,9 @@ from smb3server.config.checks import find
 from smb3server.config.command_line.command_line import default_name
 from smb3server.config.error import Problems
 from smb3server.config.model import Config
-from smb3server.config.schema import Document, Section, Share, User
+from smb3server.config.schema import Document, Share, User
 from smb3server.config.sections import SectionReader, keys_of
+from smb3server.settings.declaring import Section
 
 _THE_PROGRAMS = ("run_as", "drop_privileges", "sandbox", "log_level", "log_format", "log_file", "log")
 """Keys about the whole process: the command sets them, because the process is its own."""
