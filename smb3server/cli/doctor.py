@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +15,6 @@ from smb3server.doctor.findings import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN
 
 if TYPE_CHECKING:
     from smb3server.doctor.patient import Target
-
-SMB_PORT = 445
-_TARGET = re.compile(
-    r"(?:(?:smb:)?//|\\\\)?(?P<host>\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^/\\:]+)(?::(?P<port>\d+))?"
-    r"(?:[/\\](?P<share>[^/\\]+))?[/\\]*"
-)
 
 
 @click.command()
@@ -88,28 +81,23 @@ def command(
 
 def _target(text: str, user: str | None, fabrics: str | None, rdma_port: int | None) -> Target:
     """Return what is to be examined. Raises ``CommandError``."""
+    from smb3server.client.address import is_remote, parse
     from smb3server.doctor.patient import Target
     from smb3server.net.fabric_choice import FABRICS
 
-    matched = _TARGET.fullmatch(text)
-    if matched is None:
-        raise CommandError(f"{text}: write //HOST/SHARE", EXIT_USAGE)
+    try:
+        address = parse(text if is_remote(text) else f"//{text}")
+    except ValueError as error:
+        raise CommandError(str(error), EXIT_USAGE) from None
     chosen = tuple(name for name in fabrics.split(",") if name) if fabrics is not None else FABRICS
     unknown = [name for name in chosen if name not in FABRICS]
     if unknown:
         raise CommandError(f"unknown fabric {unknown[0]}; there are {', '.join(FABRICS)}", EXIT_USAGE)
+    user = user or address.user
     name, separator, password = (user or "guest").partition(":")
     if not separator:
-        password = logon_password(name) if user else ""
-    return Target(
-        matched["host"].strip("[]"),
-        int(matched["port"] or SMB_PORT),
-        matched["share"] or "",
-        name,
-        password,
-        chosen,
-        rdma_port,
-    )
+        password = (address.password or logon_password(name)) if user else ""
+    return Target(address.host, address.port, address.share, name, password, chosen, rdma_port)
 
 
 def _examine_share(target: Target, as_json: bool) -> int:

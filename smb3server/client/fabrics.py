@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterable, Sequence
@@ -167,6 +168,9 @@ def reason_of(error: BaseException) -> str:
     """Return an error's reason in few words."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.strerror:
-        return error.strerror if not isinstance(error, errors.RemoteError) else str(error)
+    if isinstance(error, OSError) and not isinstance(error, errors.RemoteError):
+        # asyncio's own text contains the address, but not the reason. Numbers of gaierror are no errno.
+        number = 0 if isinstance(error, socket.gaierror) else error.errno
+        if said := os.strerror(number) if number else error.strerror:
+            return said
     return str(error) or type(error).__name__

@@ -6,13 +6,13 @@ import asyncio
 import socket
 from typing import Any
 
+from smb3server.client.fabrics import ports_of, reason_of
 from smb3server.client.protocol import Client, Tree, open_rdma
 from smb3server.client.protocol.session import BoundSession
 from smb3server.doctor.findings import Verdict
 from smb3server.doctor.network import explain_fabric
-from smb3server.doctor.patient import TRANSFORMS_WANTED, TROUBLE, Attempt, Patient, describe
+from smb3server.doctor.patient import TRANSFORMS_WANTED, TROUBLE, Attempt, Patient
 from smb3server.doctor.transfer import Moved, Stalled, move
-from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT
 from smb3server.status.report import dialect_name
 from smbdirect.errors import ProviderError
 from smbdirect.providers.make import make_provider
@@ -54,9 +54,7 @@ async def try_fabrics(patient: Patient) -> None:
         except ProviderError as error:
             result.add(Verdict.NOTE, fabric, f"cannot be tried from here: {error}")
             continue
-        # Over iWARP clients do not try 445, although a server may answer there. [MS-SMBD 1.9]
-        usual = (SMB_DIRECT_PORT,) if fabric == "iwarp" else (SMB_DIRECT_PORT, SMB_PORT)
-        ports = (target.rdma_port,) if target.rdma_port else usual
+        ports = ports_of(fabric, target.rdma_port)
         tried: list[Attempt] = []
         for address in addresses:
             for port in ports:
@@ -122,10 +120,10 @@ async def _attempt(patient: Patient, provider: Any, fabric: str, address: str, p
         patient.result.add(Verdict.PROBLEM, f"{fabric} data", patient.stalled, _MTU_REMEDY.format(address=address))
     except TROUBLE as error:
         if attempt.worked:
-            patient.result.add(Verdict.PROBLEM, f"{fabric} data", describe(error))
-            patient.give_up(f"moving data through share {target.share} failed: {describe(error)}")
+            patient.result.add(Verdict.PROBLEM, f"{fabric} data", reason_of(error))
+            patient.give_up(f"moving data through share {target.share} failed: {reason_of(error)}")
         else:
-            attempt.text = f"{step}: {describe(error)}"
+            attempt.text = f"{step}: {reason_of(error)}"
     finally:
         if client is not None and not patient.stalled:
             await client.close()
@@ -142,8 +140,8 @@ async def _tree_by_rdma(patient: Patient, client: Client) -> Tree | None:
         session = await client.log_on(target.user, target.password, guest=target.guest)
         return await session.tree_connect(target.share)
     except TROUBLE as error:
-        result.add(Verdict.PROBLEM, "share", f"{target.share} by RDMA: {describe(error)}")
-        patient.give_up(f"share {target.share} cannot be used: {describe(error)}")
+        result.add(Verdict.PROBLEM, "share", f"{target.share} by RDMA: {reason_of(error)}")
+        patient.give_up(f"share {target.share} cannot be used: {reason_of(error)}")
         patient.may_log_on = False
         return None
 

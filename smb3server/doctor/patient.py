@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import os
-import socket
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from spnego.exceptions import SpnegoError
-
+from smb3server.client import errors
 from smb3server.client.protocol import ClientSession, Tree
 from smb3server.client.protocol.interfaces import ServerInterface
 from smb3server.doctor.findings import Finding, Verdict
 from smb3server.doctor.transfer import Garbled, Moved
-from smb3server.wire.status import StatusError
-from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError, ProviderError
 
-TROUBLE = (
-    OSError,
-    ConnectionLost,
-    ProviderError,
-    ProtocolError,
-    DecodeError,
-    StatusError,
-    SpnegoError,
-    Garbled,
-)
+TROUBLE = (OSError, *errors.TROUBLE, Garbled)
 
 
 TRANSFORMS_WANTED = (
@@ -145,15 +131,3 @@ class Patient:
 
     def give_up(self, why: str) -> None:
         self.unknown = self.unknown or why
-
-
-def describe(error: BaseException) -> str:
-    """Return what went wrong, in the words of the system or of the protocol."""
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
-        # asyncio's own text contains the address, but not the reason.
-        return os.strerror(error.errno)
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from smb3server.client.fabrics import reason_of
 from smb3server.client.protocol import Client, ClientSession, ServerError, open_tcp
 from smb3server.client.protocol.connection import Requests
 from smb3server.client.protocol.interfaces import query_interfaces
@@ -13,7 +14,7 @@ from smb3server.doctor import mount_commands
 from smb3server.doctor.fabrics import amounts, try_fabrics
 from smb3server.doctor.findings import Verdict
 from smb3server.doctor.network import banner, explain
-from smb3server.doctor.patient import TRANSFORMS_WANTED, TROUBLE, Answer, Patient, Result, Target, describe
+from smb3server.doctor.patient import TRANSFORMS_WANTED, TROUBLE, Answer, Patient, Result, Target
 from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT
 from smb3server.status.report import dialect_name
 from smb3server.wire.negotiate import Capability, Dialect
@@ -74,15 +75,15 @@ async def _by_tcp(patient: Patient) -> Client | None:
             await _negotiated(patient, client)
     except TROUBLE as error:
         if client is not None:
-            result.add(Verdict.PROBLEM, "tcp", f"{where}: {describe(error)}")
-            patient.give_up(f"the connection over TCP failed: {describe(error)}")
+            result.add(Verdict.PROBLEM, "tcp", f"{where}: {reason_of(error)}")
+            patient.give_up(f"the connection over TCP failed: {reason_of(error)}")
             return client
         if await speaks_smb1(target.host, target.port):
             text, remedy = "the server speaks SMB 1 only", "turn on SMB 2 or 3 there"
         else:
             said = await banner(target.host, target.port)
             service = f' (it says "{said}")' if said else ""
-            text = f"what answers there is no SMB server{service}, or none that speaks SMB 2 or 3: {describe(error)}"
+            text = f"what answers there is no SMB server{service}, or none that speaks SMB 2 or 3: {reason_of(error)}"
             remedy = f"stop the other service, or name the server's port: //{target.host}:PORT/SHARE"
         result.add(Verdict.PROBLEM, "tcp", f"{where}: {text}", remedy)
         patient.block(f"on TCP port {target.port}, {text}")
@@ -131,8 +132,8 @@ async def _logged_on(patient: Patient, client: Client) -> None:
             remedy = "give the password: type it when asked, or put it into the variable SMB3SERVER_PASSWORD"
         if isinstance(error, StatusError):
             remedy = _LOGON_REMEDIES.get(error.status, remedy)
-        result.add(Verdict.PROBLEM, "logon", f"{target.user}: {describe(error)}", remedy)
-        patient.give_up(f"the logon failed: {describe(error)}")
+        result.add(Verdict.PROBLEM, "logon", f"{target.user}: {reason_of(error)}", remedy)
+        patient.give_up(f"the logon failed: {reason_of(error)}")
         patient.may_log_on = False
         return
     if session.flags & (SessionFlags.IS_GUEST | SessionFlags.IS_NULL):
@@ -161,8 +162,8 @@ async def _share(patient: Patient, session: ClientSession) -> None:
         remedy = "check the share's name, and which users may use it"
         if isinstance(error, StatusError):
             remedy = _SHARE_REMEDIES.get(error.status, remedy).format(user=target.user)
-        result.add(Verdict.PROBLEM, "share", f"{target.share}: {describe(error)}", remedy)
-        patient.give_up(f"share {target.share} cannot be used: {describe(error)}")
+        result.add(Verdict.PROBLEM, "share", f"{target.share}: {reason_of(error)}", remedy)
+        patient.give_up(f"share {target.share} cannot be used: {reason_of(error)}")
         return
     patient.tree = tree if patient.session is session else None
     if session.encrypts(tree.tree_id) and not session.encrypt:
@@ -178,7 +179,7 @@ async def _interfaces(patient: Patient, session: ClientSession) -> None:
         result.interfaces = await query_interfaces(await session.tree_connect("IPC$"))
     except TROUBLE as error:
         refused = isinstance(error, ServerError) and error.status == NtStatus.NOT_SUPPORTED
-        text = "the server has no such list" if refused else describe(error)
+        text = "the server has no such list" if refused else reason_of(error)
         result.add(Verdict.PROBLEM, "interface list", text)
         patient.block(f"no list of interfaces: {text}")
         return

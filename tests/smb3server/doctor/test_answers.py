@@ -288,9 +288,9 @@ def test_exit_status_is_the_verdict(
 
 @pytest.mark.parametrize("text", ["//h/s", r"\\h\s", "smb://h/s", "h/s", "//h:1445/s", "//[fe80::1%eth0]/s"])
 def test_ways_to_write_a_share(text: str) -> None:
-    matched = doctor._TARGET.fullmatch(text)
-    assert matched is not None
-    assert matched["share"] == "s"
+    target = doctor._target(text, "u:pw", None, None)
+    assert (target.host, target.share) in (("h", "s"), ("fe80::1%eth0", "s"))
+    assert (target.port, target.user, target.password) == (1445 if "1445" in text else 445, "u", "pw")
 
 
 def test_an_unreachable_host_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
