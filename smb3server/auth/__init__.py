@@ -4,7 +4,7 @@ Belongs here: security tokens, users, and the limits on guessing passwords. Not 
 and keys for messages (``crypto``).
 
 Reading order: ``users`` (accounts and Kerberos principals) -> ``password_rules``, ``users_file`` and ``sam_passwords``
--> ``groups`` (with the administrators) -> ``directory`` (the port for users, SIDs and logons) -> ``accounts`` (which
+-> ``groups`` -> ``directory`` (the port for users, SIDs and logons) -> ``accounts`` (which
 implements it for this server) -> ``spnego_tokens`` and ``ntlm_messages`` (layouts) -> ``pyspnego`` (all uses of that
 library's private parts) -> ``guessing`` (failed logons) -> ``ntlm_logon`` -> ``exchange`` (SPNEGO) -> ``acceptor`` (one
 authentication).

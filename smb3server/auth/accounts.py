@@ -168,6 +168,10 @@ class Accounts:
             raise ValueError("this server does not use Kerberos")
         return self.principals.identity_of(principal)
 
+    def administers(self, identity: Identity | None) -> bool:
+        """Return whether a user is one of the configuration's administrators."""
+        return self._lists is not None and identity is not None and identity.is_on(self._lists.admins)
+
     def may_be_asked_by(self, identity: Identity | None) -> bool:
         """Return whether a user may look up names of accounts and of the host's users.
 
@@ -238,7 +242,7 @@ class Accounts:
         if identity.guest or identity.anonymous:
             return frozenset()
         found = {self.group_sid(name) for name in self.groups.of(identity)}
-        if self._lists is not None and identity.is_on(self._lists.admins):
+        if self.administers(identity):
             found.add(_builtin(_ADMINISTRATORS))
         return frozenset(found)
 
@@ -253,8 +257,7 @@ class Accounts:
         if alias == _builtin(_GUESTS):
             return [self._of_domain(_GUEST_RID)]
         if alias == _builtin(_ADMINISTRATORS):
-            admins = self._lists.admins if self._lists is not None else frozenset[str]()
-            return [self.account_sid(account.name) for _, account in self.users() if account.identity.is_on(admins)]
+            return [self.account_sid(account.name) for _, account in self.users() if self.administers(account.identity)]
         number = self._rid_of(alias)
         group = self._group(number) if number is not None else None
         if group is not None:

@@ -79,6 +79,12 @@ class Directory(Logons, Tickets, Protocol):
     @property
     def groups(self) -> Groups: ...
 
+    def administers(self, identity: Identity | None) -> bool:
+        """Return whether a user may change the server over the network: add shares, end sessions, set the passwords of
+        others. Guests and anonymous users never may: they have proved nothing.
+        """
+        ...
+
     def may_be_asked_by(self, identity: Identity | None) -> bool:
         """Return whether a user may look up names."""
         ...
@@ -97,6 +103,10 @@ class Directory(Logons, Tickets, Protocol):
 
     def account_sid(self, name: str) -> Sid:
         """Return the SID of an account in the domain."""
+        ...
+
+    def group_sid(self, name: str) -> Sid:
+        """Return the SID of one of ``groups``."""
         ...
 
     def identity_sid(self, identity: Identity) -> Sid:

@@ -101,15 +101,3 @@ def _host_group(entry: str) -> str:
 def is_user(entry: str) -> bool:
     """Return whether an entry of a list names one user, not a group."""
     return not entry.startswith(GROUP)
-
-
-class Administrators:
-    """The users who may change the server from afar: add shares, end sessions, set the passwords of others."""
-
-    def __init__(self, names: frozenset[str] = frozenset()) -> None:
-        """``names``: a list of users in the form that ``Groups.expand`` returns. Without a list there are none."""
-        self.names = names
-
-    def include(self, identity: Identity | None) -> bool:
-        """Return whether a user is an administrator. Guests and anonymous users never are: they have proved nothing."""
-        return identity is not None and identity.is_on(self.names)

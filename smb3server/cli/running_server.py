@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -95,11 +94,12 @@ def _pid(path: Path) -> int:
 
 def _state_of(config: Path) -> Path | None:
     """Return the state directory that a configuration file names. The rest of the file is not judged."""
+    from smb3server.config.error import ConfigError
+    from smb3server.config.reader import read_values
+
     try:
-        server = tomllib.loads(config.read_text()).get("server", {})
-    except OSError as error:
-        raise CommandError(f"{config}: {error.strerror}", EXIT_USAGE) from error
-    except ValueError as error:
-        raise CommandError(f"{config}: {error}", EXIT_USAGE) from error
+        server = read_values(config).get("server", {})
+    except ConfigError as error:
+        raise CommandError(str(error), EXIT_USAGE) from error
     state = server.get("state") if isinstance(server, dict) else None
     return config.parent / state if isinstance(state, str) else None

@@ -133,12 +133,13 @@ class Receiver:
             raise EOFError
         self.bytes_received += count
         self.end += count
-        if self.end == len(self._view) and not self._filled and self._trusted:
+        full = count == len(room)
+        if full and not self._filled and self._trusted and self.end == len(self._view):
             # This peer sends more than fits: allocate the full buffer from now on.
             self._filled = True
             self._resize()
         self.deliver()
-        return count == len(room)
+        return full
 
     def _compact_or_grow(self) -> None:
         rest = self.end - self.start

@@ -184,7 +184,7 @@ def open_pipe(request: SessionRequest, name: str) -> RpcPipe:
         f"\\PIPE\\{normalize(name)}", lambda association: interfaces, server.new_rpc_acceptor, AssociationGroups()
     )
     on_worker = factory is _lsarpc
-    long_calls = on_worker or server.administrators.include(request.session.identity)
+    long_calls = on_worker or server.accounts.administers(request.session.identity)
     association.max_stub = MAX_STUB if long_calls else MAX_SHORT_STUB
     pipe = RpcPipe(association, on_worker)
     association.flush = pipe.wake

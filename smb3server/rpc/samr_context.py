@@ -10,7 +10,7 @@ from impacket.dcerpc.v5.dtypes import ULONG
 from impacket.dcerpc.v5.ndr import NDRCALL
 
 from smb3server.access.descriptor import Sid
-from smb3server.auth.accounts import BUILTIN, DOMAIN_USERS, DOMAIN_USERS_NAME, WELL_KNOWN, group_rid
+from smb3server.auth.accounts import BUILTIN, DOMAIN_USERS, DOMAIN_USERS_NAME, WELL_KNOWN
 from smb3server.auth.directory import Use
 from smb3server.auth.users import Account
 from smb3server.rpc.ndr import Handles
@@ -95,7 +95,11 @@ class Context:
     @property
     def administers(self) -> bool:
         """Whether the client may change the accounts of others."""
-        return self.server.administrators.include(self.session.identity)
+        return self.server.accounts.administers(self.session.identity)
+
+    def rid_of(self, name: str) -> int:
+        """Return the RID of an account in the domain."""
+        return _rid(self.accounts.account_sid(name))
 
     def account(self, user: UserObject) -> Account | None:
         """Return the account of a handle, or None if it is gone."""
@@ -111,7 +115,7 @@ class Context:
             ]
         users = [(rid, account.name, Use.USER) for rid, account in self.accounts.users()]
         users.append((DOMAIN_USERS, DOMAIN_USERS_NAME, Use.GROUP))
-        return users + [(group_rid(name), name, Use.ALIAS) for name in self.accounts.groups]
+        return users + [(_rid(self.accounts.group_sid(name)), name, Use.ALIAS) for name in self.accounts.groups]
 
     def keep(self, what: str, change: Callable[[AccountKeeper], None]) -> NtStatus:
         """Change accounts, and return the status. ``what`` says for the log what is changed."""
@@ -125,3 +129,7 @@ class Context:
             return NtStatus.ACCESS_DENIED
         log.info("%s: %s, asked by %s: done", self.address, what, self.session.identity)
         return NtStatus.SUCCESS
+
+
+def _rid(sid: Sid) -> int:
+    return sid.sub_authorities[-1]

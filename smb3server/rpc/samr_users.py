@@ -13,7 +13,7 @@ from impacket.dcerpc.v5.dtypes import NULL, UCHAR
 from impacket.dcerpc.v5.ndr import NDRCALL, NDRSTRUCT
 
 from smb3server.auth import sam_passwords
-from smb3server.auth.accounts import DOMAIN_USERS, rid
+from smb3server.auth.accounts import DOMAIN_USERS
 from smb3server.auth.directory import Use
 from smb3server.auth.password_rules import EMPTY_HASH, PasswordRefused, check_new_password
 from smb3server.auth.users import Account
@@ -44,6 +44,8 @@ _GENERAL, _ACCOUNT, _NAME, _ACCOUNT_NAME, _FULL, _PRIMARY_GROUP = 1, 5, 6, 7, 8,
 _ADMIN_COMMENT, _CONTROL_LEVEL, _EXPIRES_LEVEL, _HASH, _ALL = 13, 16, 17, 18, 21
 _ALL_RC4, _RC4, _ALL_SALTED, _SALTED, _AES, _ALL_AES = 23, 24, 25, 26, 31, 32
 """Levels of information about an account. [MS-SAMR 2.2.6.28]"""
+_WITH_ID = {_ACCOUNT: "Account", _ALL: "All"}
+"""Levels that have the account's RID, and the members of the union that they fill."""
 
 
 _Internal7 = declare(NDRSTRUCT, structure=(("UserPassword", EncryptedPasswordAes), ("PasswordExpired", UCHAR)))
@@ -111,6 +113,8 @@ class _Users:
             return answer
         answer["Buffer"]["tag"] = level
         fill(answer["Buffer"], account)
+        if level in _WITH_ID:
+            answer["Buffer"][_WITH_ID[level]]["UserId"] = user.rid
         return answer
 
     # Changing
@@ -125,8 +129,9 @@ class _Users:
         name = string_of(request["Name"])
         status = self._create(name)
         created = status == NtStatus.SUCCESS
-        answer["UserHandle"] = context.handles.add(UserObject(rid(name), name)) if created else NULL_HANDLE
-        answer["RelativeId"] = rid(name) if created else 0
+        number = context.rid_of(name) if created else 0
+        answer["UserHandle"] = context.handles.add(UserObject(number, name)) if created else NULL_HANDLE
+        answer["RelativeId"] = number
         if isinstance(answer, samr.SamrCreateUser2InDomainResponse):
             answer["GrantedAccess"] = _ALL_ACCESS if created else 0
         answer["ErrorCode"] = status
@@ -315,7 +320,7 @@ def _fill_common(part: Any, account: Account) -> None:
     part["UserName"], part["FullName"], part["AdminComment"] = account.name, account.full_name, account.comment
     for name in ("HomeDirectory", "HomeDirectoryDrive", "ScriptPath", "ProfilePath", "WorkStations"):
         part[name] = ""
-    part["UserId"], part["PrimaryGroupId"] = rid(account.name), DOMAIN_USERS
+    part["PrimaryGroupId"] = DOMAIN_USERS
     part["UserAccountControl"] = control_of(account)
     for name in ("LastLogon", "LastLogoff"):
         _put_time(part[name], 0, 0)

@@ -83,7 +83,7 @@ class _Service:
 
     @property
     def _is_administrator(self) -> bool:
-        return self.server.administrators.include(self.session.identity)
+        return self.server.accounts.administers(self.session.identity)
 
     def disk_enum(self, request: Any) -> Any:
         """Serve NetrServerDiskEnum: all shares lie on C:, as their paths are shown. [MS-SRVS 3.1.4.19]"""

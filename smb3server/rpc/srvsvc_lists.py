@@ -75,7 +75,7 @@ class Lists:
 
     @property
     def _is_administrator(self) -> bool:
-        return self._server.administrators.include(self._session.identity)
+        return self._server.accounts.administers(self._session.identity)
 
     def _may_ask(self) -> bool:
         return not (self._session.is_guest or self._session.is_anonymous)

@@ -127,7 +127,7 @@ class Shares:
 
     @property
     def _is_administrator(self) -> bool:
-        return self._server.administrators.include(self._session.identity)
+        return self._server.accounts.administers(self._session.identity)
 
     # Looking
 

@@ -174,7 +174,7 @@ class Service(Running):
         self.server.account_keeper = UsersFileKeeper(
             self.users, asyncio.get_running_loop(), bool(self.config.cluster.url)
         )
-        self.notes += warn_of_roots(self.server.users)
+        self.notes += warn_of_roots(account for _, account in self.server.accounts.users())
         for wanted in self.config.shares:
             share = self.shares.try_make(self.config, wanted, self.notes)
             if share is not None:

@@ -148,7 +148,7 @@ class LiveUsers:
 
     def list_command(self, request: dict[str, Any]) -> dict[str, Any]:
         """Serve ``users``: the accounts without their hashes, the groups, and the users file."""
-        path, groups = self._config.users_file, self._server.settings.groups
+        path, groups = self._config.users_file, self._server.accounts.groups
         return {
             "file": str(path.absolute()) if path is not None else None,
             "users": [self._show(account) for _, account in self._server.accounts.users()],
@@ -168,8 +168,8 @@ class LiveUsers:
             "expires": show_time(account.expires) if account.expires else None,
             "disabled": account.disabled,
             "must_change": account.must_change,
-            "groups": self._server.settings.groups.of(identity),
-            "administrator": self._server.administrators.include(identity),
+            "groups": self._server.accounts.groups.of(identity),
+            "administrator": self._server.accounts.administers(identity),
             "sessions": sum(
                 session.identity is not None and session.identity.same_user(identity)
                 for session in self._server.sessions.by_id.values()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
+from smb3server.access.identity import Identity
 from smb3server.admin.socket import Command
-from smb3server.auth.groups import Administrators
 from smb3server.config.error import ConfigError
 from smb3server.server.server import Server
 from smb3server.settings.web import WebConfig
@@ -16,12 +16,11 @@ from smb3server.web.serving import WebServer, is_loopback
 async def start_page(config: WebConfig, server: Server, commands: Callable[[], Mapping[str, Command]]) -> WebServer:
     """Start the page of ``server``. Raises ``ConfigError``."""
     _check(config, server)
-    own = None if config.admins is None else Administrators(config.admins)
     page = WebServer(
         config,
         server.settings.server_name,
         server.accounts,
-        lambda: own or server.administrators,
+        server.accounts.administers if config.admins is None else _are_on(config.admins),
         server.guesses,
         server.admits,
         commands,
@@ -39,9 +38,13 @@ async def start_page(config: WebConfig, server: Server, commands: Callable[[], M
     return page
 
 
+def _are_on(names: frozenset[str]) -> Callable[[Identity], bool]:
+    return lambda identity: identity.is_on(names)
+
+
 def _check(config: WebConfig, server: Server) -> None:
     """Raise ``ConfigError`` for a page that nobody could use, or that everybody could listen to."""
-    names = server.administrators.names if config.admins is None else config.admins
+    names = server.settings.admins if config.admins is None else config.admins
     if not names:
         raise ConfigError(
             '[web]: nobody may log on to the page; name administrators in [server]: admins = ["alice"], or in [web]'

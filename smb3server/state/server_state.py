@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from smb3server.auth.acceptor import Acceptor, hint_token
 from smb3server.auth.accounts import Accounts
 from smb3server.auth.directory import Directory
-from smb3server.auth.groups import Administrators
 from smb3server.auth.guessing import Guesses
 from smb3server.auth.users import Principals, UserDatabase
 from smb3server.files.file import FileTable
@@ -89,7 +88,6 @@ class ServerState:
         )
         self.accounts: Directory = self.local_accounts
         """Who is asked for users, groups, SIDs and logons."""
-        self.administrators = Administrators(settings.admins)
         self.hint_token = b""
         self.guesses = Guesses()
         self._settle_logons()
@@ -98,7 +96,6 @@ class ServerState:
         """Take over changed ``settings`` where something was made of them."""
         self._settle_logons()
         self.local_accounts.guests_may_ask = self.settings.guests_see_accounts
-        self.administrators = Administrators(self.settings.admins)
         self.ceilings.settings_changed()
 
     def _settle_logons(self) -> None:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_EXECUTE, FILE_GENERIC_READ
+from smb3server.backends.name_rules import WINDOWS
 from smb3server.files.notify import NotifyHub
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.settings.share import ShareRules
 from smb3server.state.audit import ShareAudit
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,6 +36,7 @@ class ShareType(enum.IntEnum):
 class ShareFlags(enum.IntFlag):
     """SMB2_SHAREFLAG_*. [MS-SMB2 2.2.10]"""
 
+    DFS = 0x00000001
     NO_CACHING = 0x00000030
     ACCESS_BASED_DIRECTORY_ENUM = 0x00000800
     FORCE_LEVELII_OPLOCK = 0x00001000
@@ -43,12 +46,14 @@ class ShareFlags(enum.IntFlag):
 class ShareCapabilities(enum.IntFlag):
     """SMB2_SHARE_CAP_*. [MS-SMB2 2.2.10]"""
 
+    DFS = 0x00000008
     CONTINUOUS_AVAILABILITY = 0x00000010
     SCALEOUT = 0x00000020
     CLUSTER = 0x00000040
     ASYMMETRIC = 0x00000080
 
 
+_DFS = int(ShareFlags.DFS)
 READ_ONLY_ACCESS = FILE_GENERIC_READ | FILE_GENERIC_EXECUTE
 """READ_CONTROL, SYNCHRONIZE, read data, EAs and attributes, execute."""
 
@@ -106,6 +111,22 @@ class Share:
 
     def __post_init__(self) -> None:
         self.notify.store = self.backend
+
+    def below(self, name: str) -> str:
+        """Return the name of a file below this share out of a request with SMB2_FLAGS_DFS_OPERATIONS.
+
+        In a DFS share such names begin with server and share. Other shares take them as they are. Raises
+        ``StatusError``: PATH_NOT_COVERED for the name of another share. [MS-SMB2 2.2.13, 3.3.5.9, MS-DFSC 3.2.4.1]
+        """
+        if not self.flags & _DFS:
+            return name
+        if not name:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        _, _, covered = name.partition("\\")
+        share, _, rest = covered.partition("\\")
+        if share and not WINDOWS.same((share,), (self.name,)):
+            raise StatusError(NtStatus.PATH_NOT_COVERED)
+        return rest
 
     def acting_user(self, own: User | None) -> User | None:
         """Return the POSIX credentials that a user acts with on the files of this share.

@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from smb3server.access.identity import Identity
 from smb3server.auth.directory import Logons
-from smb3server.auth.groups import Administrators
 from smb3server.auth.guessing import Guesses, LogonRefused
 from smb3server.auth.users import Account
 
@@ -54,13 +54,13 @@ class Logins:
     def __init__(
         self,
         users: Logons,
-        administrators: Callable[[], Administrators],
+        administers: Callable[[Identity], bool],
         guesses: Guesses,
         clock: Callable[[], float],
     ) -> None:
-        """``administrators`` returns who may log on now. ``clock`` returns seconds."""
+        """``administers`` returns whether a user may log on now. ``clock`` returns seconds."""
         self._users = users
-        self._administrators = administrators
+        self._administers = administers
         self._guesses = guesses
         self._clock = clock
         # Invariant: at most MAX_SESSIONS entries, the one that was used least recently first.
@@ -104,7 +104,7 @@ class Logins:
         return account
 
     def _may(self, account: Account) -> bool:
-        return self._administrators().include(account.identity)
+        return self._administers(account.identity)
 
     def find(self, secret: str) -> Login | None:
         """Return the login that a cookie belongs to; None if it has ended. Using it keeps it alive."""

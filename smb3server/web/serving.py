@@ -10,9 +10,9 @@ import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from smb3server.access.identity import Identity
 from smb3server.admin.socket import Command
 from smb3server.auth.directory import Logons
-from smb3server.auth.groups import Administrators
 from smb3server.auth.guessing import Guesses
 from smb3server.net.http import HttpDoor
 from smb3server.process.log_tail import LogTail
@@ -40,22 +40,22 @@ class WebServer:
         config: WebConfig,
         server_name: str,
         users: Logons,
-        administrators: Callable[[], Administrators],
+        administers: Callable[[Identity], bool],
         guesses: Guesses,
         admits: Callable[[str], bool],
         commands: Callable[[], Mapping[str, Command]],
         unauthenticated: UnauthenticatedPeers,
     ) -> None:
-        """``administrators`` returns who may log on, ``admits`` whether an address may use the server at all, and
-        ``commands`` the commands of the admin socket. ``unauthenticated`` is the table that SMB's connections without
-        a session share with those of the page that have not logged on.
+        """``administers`` returns whether a user may log on, ``admits`` whether an address may use the server at all,
+        and ``commands`` the commands of the admin socket. ``unauthenticated`` is the table that SMB's connections
+        without a session share with those of the page that have not logged on.
         """
         self._config = config
         secure = config.certificate is not None
         names = {"localhost", server_name, f"{server_name}.local", socket.gethostname(), config.listen, *config.names}
         self._tail = LogTail(_worth_showing)
         loop = asyncio.get_running_loop()
-        logins = Logins(users, administrators, guesses, loop.time)
+        logins = Logins(users, administers, guesses, loop.time)
         self._page = Page(commands, logins, Guard(names, admits, secure), self._tail, secure)
         self._admits = admits
         self._tables = UnauthenticatedPeers(MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS), unauthenticated

@@ -50,6 +50,7 @@ from smb3server.wire.status import NtStatus, StatusError
 _PIPE, _AT_ONCE = ShareType.PIPE, Interim.AT_ONCE
 _NO_OPLOCK, _LEASE = int(OplockLevel.NONE), int(OplockLevel.LEASE)
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
+_DFS = int(HeaderFlags.DFS_OPERATIONS)
 _READ_WRITE = masks.FILE_GENERIC_READ | masks.FILE_GENERIC_WRITE
 """The access that MAXIMUM_ALLOWED grants to a pipe."""
 
@@ -70,6 +71,8 @@ def create(request: TreeRequest) -> Response | Pending:
     if pipe:
         checks.check_impersonation(body.impersonation_level)
         return _create_on_pipe(request, body, name)
+    if request.header.flags & _DFS:
+        name = tree.share.below(name)
     opener = Opener(
         session,
         tree,

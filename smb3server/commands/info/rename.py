@@ -24,6 +24,7 @@ from smb3server.state.objects import Open
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.file_info import RenameFlags, RenameInformation
+from smb3server.wire.header import HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
 
 OPENS_AT_ONCE = 128
@@ -84,8 +85,11 @@ class _NameChange:
 
         It may begin with a backslash (MS-FSA 2.1.5.15.6, 2.1.5.15.12): the command ``hardlink`` of smbclient sends
         one. Raises ``StatusError``."""
+        name = self.info.name.removeprefix("\\")
+        if self.request.header.flags & HeaderFlags.DFS_OPERATIONS:
+            name = self.opened.tree.share.below(name)
         try:
-            path, stream, _ = split_path(self.info.name.removeprefix("\\"))
+            path, stream, _ = split_path(name)
         except OSError:
             raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
         if stream:

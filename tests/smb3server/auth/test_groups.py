@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import grp
 import os
+from dataclasses import dataclass
 
 import pytest
 
 from smb3server.access.identity import Identity
-from smb3server.auth.groups import Administrators, Groups, is_user
+from smb3server.auth.accounts import Accounts
+from smb3server.auth.directory import Directory
+from smb3server.auth.groups import Groups, is_user
+from smb3server.auth.users import UserDatabase
 from smb3server.backends.base import User
 
 ALICE, BOB, CAROL = Identity("Alice"), Identity("bob"), Identity("carol", "EXAMPLE.COM")
@@ -67,10 +71,19 @@ def test_mistakes(members: dict[str, list[str]], complaint: str) -> None:
 
 
 def test_administrators() -> None:
-    some = Administrators(GROUPS.expand(["@interns", "dave"]))
-    assert some.include(BOB) and some.include(CAROL) and some.include(Identity("DAVE"))
-    assert not some.include(ALICE) and not some.include(None)
-    assert not some.include(Identity("bob", guest=True)) and not some.include(Identity("bob", anonymous=True))
+    @dataclass
+    class Configured:
+        groups: Groups
+        admins: frozenset[str]
+
+    def of(*names: str) -> Directory:
+        lists = Configured(GROUPS, GROUPS.expand(names))
+        return Accounts(UserDatabase(), "FILES", bytes(12), guests_may_ask=False, lists=lists)
+
+    some = of("@interns", "dave")
+    assert some.administers(BOB) and some.administers(CAROL) and some.administers(Identity("DAVE"))
+    assert not some.administers(ALICE) and not some.administers(None)
+    assert not some.administers(Identity("bob", guest=True)) and not some.administers(Identity("bob", anonymous=True))
     # A principal of another realm is not the account of the same name.
-    assert not some.include(Identity("bob", "EVIL.TEST"))
-    assert not Administrators().include(ALICE)
+    assert not some.administers(Identity("bob", "EVIL.TEST"))
+    assert not of().administers(ALICE)

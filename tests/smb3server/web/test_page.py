@@ -16,7 +16,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from smb3server.auth.groups import Administrators
 from smb3server.auth.users import nt_hash
 from smb3server.config.error import ConfigError
 from smb3server.service.service import Service
@@ -129,7 +128,7 @@ def test_a_login_ends_when_the_account_may_no_longer(tmp_path: Path, change: str
         elif change == "removed":
             users.replace([])
         else:
-            service.server.administrators = Administrators(frozenset({USER}))
+            service.server.settings.admins = frozenset({USER})
         assert await status_of(browser, DATA) == 401
 
     run(tmp_path, body)
