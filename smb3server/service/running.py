@@ -64,6 +64,8 @@ class Running(ABC):
             self._end_thread(self._loop)
 
     def _end_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        # The loop's own workers end first: no thread is left.
+        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
         loop.close()
