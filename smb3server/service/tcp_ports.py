@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from smb3server.config.error import ConfigError
 from smb3server.net.host import ROOT, overlapping, port_owners
-from smb3server.net.listener import TcpListener, bound_socket
+from smb3server.net.listener import TcpListener, bound_socket, listening_socket
 from smb3server.service.reception import Reception
 from smb3server.settings.server import Settings
 
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_PORT, UNPRIVILEGED_PORT = 445, 1445
 EVERYWHERE = ("0.0.0.0", "::")
+_ATTEMPTS = 16
+"""How often a port is chosen that is free on all addresses: another program may have the port on one of them."""
 
 
 def check_free(hosts: Sequence[str], wanted: int | None) -> None:
@@ -58,14 +61,17 @@ class TcpPorts:
     ) -> None:
         """Listen on ``hosts``, or on all addresses if there are none.
 
-        ``wanted`` None means port 445, or 1445 where binding 445 is forbidden. ``adopt`` takes over a socket whose peer
-        speaks iWARP's MPA. Raises ``ConfigError``, and ``OSError`` for a port below 1024 that was not requested.
+        ``wanted`` None means port 445, or 1445 where binding 445 is forbidden; 0 means a port that is free on all of
+        them. ``adopt`` takes over a socket whose peer speaks iWARP's MPA. Raises ``ConfigError``, and ``OSError`` for a
+        port below 1024 that was not requested.
         """
         if self._given:
-            for sock in self._given:
-                name = sock.getsockname()
-                self._listen(name[0], name[1], adopt, sock)
             self.notes.append("the TCP sockets are the service manager's: `listen` and `port` do not count for TCP")
+        given = self._given or (_at_one_free_port(hosts) if wanted == 0 else ())
+        for sock in given:
+            name = sock.getsockname()
+            self._listen(name[0], name[1], adopt, sock)
+        if given:
             return
         port = DEFAULT_PORT if wanted is None else wanted
         for host in hosts or EVERYWHERE:
@@ -87,8 +93,6 @@ class TcpPorts:
                 if hosts or ":" not in host or error.errno == errno.EADDRINUSE:
                     raise ConfigError(_why_not(error, host, port)) from error
                 log.info("not listening on %s: %s", host, error)
-            if port == 0:
-                port = self.listeners[0].address[1]
 
     def _listen(
         self,
@@ -117,6 +121,27 @@ class TcpPorts:
         """Stop listening. Established connections stay open."""
         for listener in self.listeners:
             await listener.close()
+
+
+def _at_one_free_port(hosts: Sequence[str]) -> list[socket.socket]:
+    """Listen at a port that is free on all ``hosts``, or on all addresses if there are none. Raises ``ConfigError``."""
+    for _ in range(_ATTEMPTS):
+        with contextlib.ExitStack() as opened:
+            sockets: list[socket.socket] = []
+            for host in hosts or EVERYWHERE:
+                port = sockets[0].getsockname()[1] if sockets else 0
+                try:
+                    sockets.append(opened.enter_context(listening_socket(host, port)))
+                except OSError as error:
+                    if port and error.errno == errno.EADDRINUSE:
+                        break
+                    if hosts or ":" not in host:
+                        raise ConfigError(_why_not(error, host, port)) from error
+                    log.info("not listening on %s: %s", host, error)
+            else:
+                opened.pop_all()
+                return sockets
+    raise ConfigError(f"no TCP port is free on all of {', '.join(hosts or EVERYWHERE)}; remedy: choose one with --port")
 
 
 def _why_not(error: OSError, host: str, port: int) -> str:

@@ -8,8 +8,9 @@ import pytest
 
 from tools.check_layers.__main__ import main
 from tools.check_layers.check import check, room_of
-from tools.check_layers.graph import circles, imports
+from tools.check_layers.graph import circles, covers, imports, read_modules
 from tools.check_layers.rooms import PACKAGES, RULES, Rule
+from tools.check_layers.rooms import ROOMS as ROOMS_OF_ALL
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("smbdirect.codec", "smbdirect.core", "smb3server.wire", "smb3server.state", "smb3server.server")
@@ -145,6 +146,29 @@ def test_the_projects_rules_forbid(module: str, imported: str) -> None:
         return any(f"{module}.".startswith(f"{name}.") for name in names)
 
     assert any(covered(rule.binds, module) and covered(rule.forbids, imported) for rule in RULES)
+
+
+def test_each_of_the_projects_rules_is_broken_once(tmp_path: Path) -> None:
+    """In a tree of empty modules, every bound name imports everything that its rules forbid."""
+    for module in read_modules(ROOT, PACKAGES).values():
+        path = tmp_path / module.path.relative_to(ROOT)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    assert check(tmp_path) == []
+
+    broken: dict[Path, list[str]] = {}
+    expected: set[str] = set()
+    for rule in RULES:
+        for bound in rule.binds:
+            room = bound if room_of(bound) is not None else next(room for room in ROOMS_OF_ALL if covers(bound, room))
+            path, name = tmp_path / room.replace(".", "/"), room
+            path, name = (path / "broken.py", f"{room}.broken") if path.is_dir() else (path.with_suffix(".py"), room)
+            for forbidden in rule.forbids:
+                broken.setdefault(path, []).append(f"import {forbidden}")
+                expected.add(f"{name} imports {forbidden}: {rule.reason}")
+    for path, lines in broken.items():
+        path.write_text("\n".join(lines))
+    assert sorted(expected - {line.partition(": ")[2] for line in check(tmp_path)}) == []
 
 
 def test_relative_imports_are_resolved_against_the_package(tmp_path: Path) -> None:

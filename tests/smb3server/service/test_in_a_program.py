@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -18,7 +19,8 @@ import pytest
 from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.client.sync import connect
 from smb3server.config.command_line.arguments import parse_arguments
-from smb3server.service import ConfigError, Service, Share, User
+from smb3server.net.listener import listening_socket
+from smb3server.service import ConfigError, Service, Share, User, tcp_ports
 from tools.support import own_user
 
 ALICE = User("alice", password="wonderland")
@@ -125,6 +127,31 @@ def test_keys_and_sections(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Service(**given)
+
+
+def test_a_port_is_chosen_that_is_free_on_all_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program has the first two choices on the second address."""
+    taken: list[socket.socket] = []
+
+    def listening(host: str, port: int) -> socket.socket:
+        if port and len(taken) < 2:
+            taken.append(listening_socket(host, port))
+        return listening_socket(host, port)
+
+    async def main() -> None:
+        async with Service(
+            shares=[share(tmp_path)], users=[ALICE], listen=["127.0.0.1", "127.0.0.2"], port=0
+        ) as service:
+            ports = {listener.address[1] for listener in service.listeners}
+            assert len(ports) == 1 and ports.isdisjoint(sock.getsockname()[1] for sock in taken)
+
+    monkeypatch.setattr(tcp_ports, "listening_socket", listening)
+    try:
+        asyncio.run(main())
+    finally:
+        for sock in taken:
+            sock.close()
+    assert len(taken) == 2
 
 
 def test_a_store_and_a_share_of_one_name(tmp_path: Path) -> None:
