@@ -33,6 +33,7 @@ SET_FILE: dict[int, int] = {
     FileInfoClass.ALLOCATION: _WRITE_DATA,
     FileInfoClass.END_OF_FILE: _WRITE_DATA,
     FileInfoClass.VALID_DATA_LENGTH: _WRITE_DATA,
+    FileInfoClass.SHORT_NAME: _WRITE_DATA | _WRITE_ATTRIBUTES,
     FileInfoClass.PIPE: _WRITE_ATTRIBUTES,
 }
 """Rights by SET_INFO level: any of them is enough. The rights on other objects that rename and link need are in

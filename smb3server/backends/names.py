@@ -56,6 +56,11 @@ _FINAL_BACK = {wire: disk for disk, wire in _FINAL.items()}
 class InvalidName(OSError):
     """A name breaks the naming rules (EILSEQ). It becomes STATUS_OBJECT_NAME_INVALID."""
 
+    folder: Path = ()
+    """The components above the one that breaks them. That they exist is judged first. [MS-FSA 2.1.5.1 phases 6, 7]"""
+    wrong_type = False
+    """Whether a stream has the type of a directory, which is STATUS_INVALID_PARAMETER."""
+
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(errno.EILSEQ, reason, name)
 
@@ -101,20 +106,26 @@ def split_path(name: str) -> tuple[Path, str, bool | None]:
         return (), "", None
     if len(name) > MAX_PATH_UNITS:
         raise InvalidName(name[:64], "path too long")
-    head, _, last = name.rpartition("\\")
-    components = head.split("\\") if head else []
     if name.startswith("\\"):
         raise InvalidName(name, "leading backslash")
+    *above, last = name.split("\\")
+    if len(above) >= MAX_DEPTH:
+        raise InvalidName(name[:64], "too many components")
     stream = ""
     directory: bool | None = None
-    if ":" in last:
-        last, stream, directory = _split_stream(last)
-    if last or components:
-        components.append(last)
-    if len(components) > MAX_DEPTH:
-        raise InvalidName(name[:64], "too many components")
-    for component in components:
-        check_component(component)
+    components: list[str] = []
+    try:
+        for component in above:
+            check_component(component)
+            components.append(component)
+        if ":" in last:
+            last, stream, directory = _split_stream(last)
+        if last or components:
+            check_component(last)
+            components.append(last)
+    except InvalidName as error:
+        error.folder = tuple(components)
+        raise
     return tuple(components), stream, directory
 
 
@@ -136,7 +147,9 @@ def _split_stream(last: str) -> tuple[str, str, bool | None]:
     kind = parts[2].upper() if len(parts) == 3 else None
     if kind == "$INDEX_ALLOCATION":
         if stream.upper() not in ("", "$I30"):
-            raise InvalidName(last, "a directory has no such index")
+            error = InvalidName(last, "a directory has no such index")
+            error.wrong_type = True
+            raise error
         return base, "", True
     if kind not in (None, "$DATA"):
         raise InvalidName(last, "unknown stream type")
@@ -269,11 +282,14 @@ def hash_in_short_name(short: str) -> int | None:
 
 @functools.lru_cache(maxsize=32768)
 def short_name(name: str) -> str:
-    """Return the 8.3 name of a long name, always the same. Empty if ``name`` is an 8.3 name. [MS-FSCC 2.1.5.2.1]
+    """Return the 8.3 name of a long name, always the same. Empty if ``name`` is an 8.3 name, or that of a listing's
+    entry for the folder itself or its parent. [MS-FSCC 2.1.5.2.1, MS-FSA 2.1.5.6.3]
 
     It is made from a hash of the name, because there is no place to store numbers. Two names have the same one with a
     chance of one in sixty million; then it leads to the first of them in the directory.
     """
+    if name in (".", ".."):
+        return ""
     upper = name.upper()
     stem, dot, extension = upper.rpartition(".")
     if not dot:

@@ -291,6 +291,7 @@ def _complete(request: Request, session: Session, body: SessionSetupRequest) -> 
         needed = "encryption" if server.settings.require_encryption else "signing"
         why = Reason(what, f"{needed} is required, for which {who} have no keys")
         raise StatusError(NtStatus.ACCESS_DENIED, reason=why)
+    server.sessions.enter_client(connection)
     if body.previous_session_id and body.previous_session_id != session.session_id:
         server.sessions.close_previous(body.previous_session_id, identity)
     server.sessions.count(session, connection, identity)

@@ -476,6 +476,7 @@ class Dispatcher:
         self.parking.clear()
         for session in list(connection.session_table.values()):
             self.server.sessions.leave(session, connection)
+        self.server.sessions.leave_client(connection)
         connection.session_table.clear()
         connection.preauth_session_table.clear()
         self._owner.connection_closed(connection)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from smb3server.backends.base import Backend, FileInfo, FileKey, Handle, Path
 from smb3server.files.caching import NONE, Breaks, Caching, Holder, Lease, LeaseTables
 from smb3server.files.locks import LockTable
-from smb3server.files.write_times import WriteTimes
+from smb3server.files.write_times import StreamWriteTime, WriteTimes
 from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.upcase import upcase
 
@@ -135,27 +136,35 @@ class File(Generic[Opened]):
     unwatch: Callable[[], None] | None = None
     """Stops the watch for changes by programs of the host. None if the file is not watched."""
     write_time: WriteTimes | None = None
-    """None means that clients see the last write time of the store: no open has set it."""
+    """None means that clients see the times of the store: no open has set one. That of an alternate stream passes its
+    writes on to the file."""
     locks: LockTable[Opened] = field(init=False)
     caching: Caching[Opened] = field(init=False)
 
     def __post_init__(self) -> None:
         self.locks = LockTable(self.table.breaks.call_soon, _count_locks)
         self.caching = Caching(self.table.breaks)
+        if self.stream:
+            self.write_time = StreamWriteTime(partial(self.table.find, self.key))
 
     def share_conflict(self, access: int, share: int, exclude: Opened | None = None) -> bool:
         """Return whether an open with ``access`` and ``share`` violates the sharing of the file's other opens.
 
-        DELETE on the unnamed stream must be shared by the opens of the file's other streams, too."""
+        DELETE on the unnamed stream must be shared by the opens of the file's other streams, and an open of one of
+        those must share DELETE if the unnamed stream is open with it."""
         opens = self.opens if exclude is None else [opened for opened in self.opens if opened is not exclude]
         if opens and conflicts(opens, access, share):
             return True
-        if not self.stream and access & _DELETE:
-            for other in self.table.streams(self.key):
-                if other is not self and any(
-                    opened.granted_access & _SHARED and _denied(_DELETE, opened.share_access) for opened in other.opens
-                ):
-                    return True
+        if self.stream:
+            whole = self.table.find(self.key) if access & _SHARED and not share & _SHARE_DELETE else None
+            return whole is not None and any(opened.granted_access & _DELETE for opened in whole.opens)
+        if access & _DELETE:
+            return any(
+                opened.granted_access & _SHARED and not opened.share_access & _SHARE_DELETE
+                for other in self.table.streams(self.key)
+                if other is not self
+                for opened in other.opens
+            )
         return False
 
     def other_opens(self, exclude: Opened | None, lease: Lease[Opened] | None) -> bool:

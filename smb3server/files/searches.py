@@ -1,6 +1,7 @@
 """Searches of directories, and their wildcard expressions. [MS-SMB2 3.3.1.10, MS-FSA 2.1.4.4]
 
-``*`` matches any characters, ``?`` one character, ``<`` (DOS_STAR) any characters except the last dot of the name.
+``*`` matches any characters, ``?`` one character, ``<`` (DOS_STAR) any characters up to the last dot of the name and
+with it, as MS-FSA has it: "until encountering and matching the final . in the name".
 ``>`` (DOS_QM) matches one character other than a dot, or nothing before a dot or the end. ``"`` (DOS_DOT) matches a
 dot, or nothing at the end.
 
@@ -57,13 +58,10 @@ def entry_matcher(pattern: str, key: Callable[[str], str] = upcase) -> Matcher:
     def matches(name: str) -> bool:
         if match(name):
             return True
-        short = short_name(name) if name not in _WITHOUT_SHORT_NAME else ""
+        short = short_name(name)
         return bool(short) and match(short)
 
     return matches
-
-
-_WITHOUT_SHORT_NAME = frozenset([".", ".."])
 
 
 def _everything(name: str) -> bool:
@@ -115,6 +113,8 @@ def _automaton(pattern: str, key: Callable[[str], str]) -> Matcher:
                 states = closure(states, skipped | marks)
                 staying = stars if index == last_dot else skipped
                 moving = any_one | dos_dots | literal.get(letter, 0)
+                if index == last_dot:
+                    moving |= dos_stars
             else:
                 states = closure(states, skipped)
                 staying = skipped

@@ -1,7 +1,7 @@
-"""The last write time that clients see: a write shows at once, unless it came through an open that has set the time.
-[MS-FSA 2.1.4.17, 2.1.1.6: Open.UserSetModificationTime]
+"""The times that clients see of an open file: a write shows at once, unless it came through an open that has set the
+time. [MS-FSA 2.1.4.17, 2.1.1.6: Open.UserSetModificationTime, UserSetChangeTime, UserSetAccessTime]
 
-The store's own time changes with every write. When an open that has set the time writes, what clients have seen until
+The store's own times change with every write. When an open that has set a time writes, what clients have seen until
 then hides the store's time, and is stored at the close of that open. [MS-FSCC 2.4.7]
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from smb3server.backends.base import FileInfo, Handle
 from smb3server.wire import attributes as attr
@@ -35,11 +35,20 @@ class TimedOpen(Protocol):
     """FILE_ATTRIBUTE_ARCHIVE is to be set with the next change of data."""
 
 
-class WriteTimes(Protocol):
-    """The last write time of one open file."""
+class Times(NamedTuple):
+    """FILETIMEs that hide those of the store, or what a client does to them. None, or 0: nothing."""
 
-    shown: int | None
-    """The FILETIME that clients see. None means the time of the store."""
+    last_access: int | None = None
+    last_write: int | None = None
+    change: int | None = None
+
+
+class WriteTimes(Protocol):
+    """The times of one open file."""
+
+    @property
+    def shown(self) -> Times:
+        """The times that clients see in place of the store's."""
 
     def must_note(self, opened: TimedOpen) -> bool:
         """Return whether ``changing`` has anything to do."""
@@ -47,16 +56,19 @@ class WriteTimes(Protocol):
     def changing(self, opened: TimedOpen) -> None:
         """Note that an open is about to change the file's data or size."""
 
+    def changing_entry(self, opened: TimedOpen) -> None:
+        """Note that an open is about to change what the file has besides its data."""
+
     def make_visible(self, handle: Handle) -> None:
         """Make the time of the last write visible, for FLUSH and for changes of sizes and times."""
 
-    def set(self, opened: TimedOpen, value: int) -> None:
-        """Note that a client sets, freezes or thaws the last write time. A time it sets is in the store already.
+    def set(self, opened: TimedOpen, values: Times) -> None:
+        """Note that a client sets, freezes or thaws times. Times that it sets are in the store already.
 
-        ``value`` is a FILETIME, ``FREEZE``, ``THAW`` or 0 for no change."""
+        Each value is a FILETIME, ``FREEZE``, ``THAW`` or 0 for no change."""
 
     def closing(self, opened: TimedOpen) -> None:
-        """Make the time final for writes so far, before ``opened`` is closed."""
+        """Make the times final for writes so far, before ``opened`` is closed."""
 
 
 class TimedFile(Protocol):
@@ -69,62 +81,166 @@ class TimedFile(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class WriteTime:
-    """The last write time of an open file of which some open has set the time. Implements ``WriteTimes``."""
+class _Held:
+    """One time of an open file that some open has set."""
 
-    # Invariant: _hider is None if, and only if, shown is None.
+    # Invariant: hider is None if, and only if, shown is None.
 
+    read: Callable[[FileInfo], int]
+    """Returns the time from the store's metadata."""
+    at_once: bool = False
+    """Whether a frozen time is hidden from its freezing on: the store changes it without ``changing``."""
     shown: int | None = None
-    _setters: set[TimedOpen] = field(default_factory=set)
-    """Opens whose writes do not change the time (Open.UserSetModificationTime)."""
-    _hider: TimedOpen | None = None
-    """The open whose writes the store's time shows, and clients do not see."""
+    setters: set[TimedOpen] = field(default_factory=set)
+    """Opens that do not change the time (Open.UserSetModificationTime and its likes)."""
+    hider: TimedOpen | None = None
+    """The open whose changes the store's time shows, and clients do not see."""
 
     def must_note(self, opened: TimedOpen) -> bool:
-        return (opened in self._setters) == (self.shown is None)
+        return (opened in self.setters) == (self.shown is None)
 
     def changing(self, opened: TimedOpen) -> None:
         handle = opened.handle
-        if opened not in self._setters or handle is None:
-            self._hider = self.shown = None
+        if opened not in self.setters or handle is None:
+            self.hider = self.shown = None
         elif self.shown is None:
-            self._hider, self.shown = opened, handle.info().last_write_time
+            self.hider, self.shown = opened, self.read(handle.info())
+
+    def set(self, opened: TimedOpen, value: int) -> None:
+        if value == THAW:
+            self.setters.discard(opened)
+        elif value:
+            self.setters.add(opened)
+            if value != FREEZE:
+                self.hider = self.shown = None
+            elif self.at_once:
+                self.changing(opened)
+
+    def closing(self, opened: TimedOpen) -> int | None:
+        """Return the time to be stored, if there is one."""
+        self.setters.discard(opened)
+        if self.hider is not opened:
+            return None
+        shown, self.hider, self.shown = self.shown, None, None
+        return shown
+
+
+def _held() -> tuple[_Held, _Held, _Held]:
+    return (
+        _Held(lambda info: info.last_access_time, at_once=True),
+        _Held(lambda info: info.last_write_time),
+        _Held(lambda info: info.change_time),
+    )
+
+
+@dataclass(slots=True, eq=False)
+class WriteTime:
+    """The times of an open file of which some open has set one. Implements ``WriteTimes``."""
+
+    _held: tuple[_Held, _Held, _Held] = field(default_factory=_held)
+    """Those of last access, last write and change."""
+
+    @property
+    def shown(self) -> Times:
+        access, write, change = self._held
+        return Times(access.shown, write.shown, change.shown)
+
+    def must_note(self, opened: TimedOpen) -> bool:
+        return any(held.must_note(opened) for held in self._held)
+
+    def changing(self, opened: TimedOpen) -> None:
+        for held in self._held:
+            held.changing(opened)
+
+    def changing_entry(self, opened: TimedOpen) -> None:
+        self._held[2].changing(opened)
 
     def make_visible(self, handle: Handle) -> None:
         """Do nothing: what is to be seen is seen at once."""
 
-    def set(self, opened: TimedOpen, value: int) -> None:
-        if value == THAW:
+    def set(self, opened: TimedOpen, values: Times) -> None:
+        for held, value in zip(self._held, values, strict=True):
+            held.set(opened, value or 0)
+
+    def closing(self, opened: TimedOpen) -> None:
+        handle = opened.handle
+        access, write, change = (held.closing(opened) for held in self._held)
+        if handle is not None and (access, write, change) != (None, None, None):
+            handle.set_times(last_access=access, last_write=write, change=change)
+
+
+class _HasTimes(Protocol):
+    @property
+    def write_time(self) -> WriteTimes | None: ...
+
+
+@dataclass(slots=True, eq=False)
+class StreamWriteTime:
+    """The times of a file, seen from an open alternate stream. Implements ``WriteTimes``.
+
+    The store keeps streams apart, so a write to one does not change the times of the file by itself. It has to, unless
+    its open has set the time. [MS-FSA 2.1.4.17]"""
+
+    _base: Callable[[], _HasTimes | None]
+    """Returns the file itself; None if nobody has it open."""
+    _setters: set[TimedOpen] = field(default_factory=set)
+
+    @property
+    def shown(self) -> Times:
+        base = self._base()
+        return Times() if base is None or base.write_time is None else base.write_time.shown
+
+    def must_note(self, opened: TimedOpen) -> bool:
+        return True
+
+    def changing(self, opened: TimedOpen) -> None:
+        handle, base = opened.handle, self._base()
+        if handle is None or opened in self._setters:
+            return
+        if base is not None and base.write_time is not None:
+            base.write_time.changing(opened)
+        # The data matters more: it may be written where the times of the file cannot be set.
+        with contextlib.suppress(OSError):
+            handle.set_times(last_write=filetime.from_ns(time.time_ns()))
+
+    def changing_entry(self, opened: TimedOpen) -> None:
+        base = self._base()
+        if base is not None and base.write_time is not None:
+            base.write_time.changing_entry(opened)
+
+    def make_visible(self, handle: Handle) -> None:
+        """Do nothing: what is to be seen is seen at once."""
+
+    def set(self, opened: TimedOpen, values: Times) -> None:
+        if values.last_write == THAW:
             self._setters.discard(opened)
-        elif value:
+        elif values.last_write:
             self._setters.add(opened)
-            if value != FREEZE:
-                self._hider = self.shown = None
 
     def closing(self, opened: TimedOpen) -> None:
         self._setters.discard(opened)
-        if self._hider is opened:
-            handle, shown = opened.handle, self.shown
-            self._hider = self.shown = None
-            if handle is not None:
-                handle.set_times(last_write=shown)
 
 
 def visible(file: TimedFile | None, info: FileInfo) -> FileInfo:
-    """Return ``info`` with the last write time that clients see."""
-    if file is None or file.write_time is None or file.write_time.shown is None:
+    """Return ``info`` with the times that clients see."""
+    if file is None or file.write_time is None:
         return info
-    return info._replace(last_write_time=file.write_time.shown)
+    access, write, change = file.write_time.shown
+    return info._replace(
+        last_access_time=info.last_access_time if access is None else access,
+        last_write_time=info.last_write_time if write is None else write,
+        change_time=info.change_time if change is None else change,
+    )
 
 
-def set_by(opened: TimedOpen, value: int) -> None:
-    """Note that a client sets, freezes or thaws the last write time, as ``WriteTimes.set``."""
+def set_by(opened: TimedOpen, values: Times) -> None:
+    """Note that a client sets, freezes or thaws times, as ``WriteTimes.set``."""
     file = opened.file
     if file is None:
         return
     if file.write_time is None:
         file.write_time = WriteTime()
-    file.write_time.set(opened, value)
+    file.write_time.set(opened, values)
 
 
 def changing(opened: TimedOpen) -> None:
@@ -134,6 +250,13 @@ def changing(opened: TimedOpen) -> None:
     file = opened.file
     if file is not None and file.write_time is not None and file.write_time.must_note(opened):
         file.write_time.changing(opened)
+
+
+def changing_entry(opened: TimedOpen) -> None:
+    """Note that an open is about to change what the file has besides its data: attributes, names, rights."""
+    file = opened.file
+    if file is not None and file.write_time is not None:
+        file.write_time.changing_entry(opened)
 
 
 def _set_archive(opened: TimedOpen) -> None:
@@ -190,13 +313,17 @@ class DelayedWriteTime:
     """The file was written to since the time last became visible."""
     visible_once: bool = False
     """A write has become visible already: further ones show on close or flush only."""
-    shown: int | None = None
+    _shown: int | None = None
     """The FILETIME that clients see. None means the time of the store."""
     pinned_by: TimedOpen | None = None
     """The open that has set or frozen the time."""
     _first: float = 0.0
     """When the first write came that made the file dirty, by the clock of the event loop."""
     _timer: asyncio.TimerHandle | None = None
+
+    @property
+    def shown(self) -> Times:
+        return Times(last_write=self._shown)
 
     def must_note(self, opened: TimedOpen) -> bool:
         return not self.dirty
@@ -206,13 +333,16 @@ class DelayedWriteTime:
         handle = opened.handle
         if handle is None:
             return
-        if self.shown is None:
-            self.shown = handle.info().last_write_time
+        if self._shown is None:
+            self._shown = handle.info().last_write_time
         self.dirty = True
         loop = asyncio.get_running_loop()
         self._first = loop.time()
         if not self.visible_once and self.pinned_by is None:
             self._timer = loop.call_later(WRITE_TIME_DELAY, self._on_timer)
+
+    def changing_entry(self, opened: TimedOpen) -> None:
+        """Do nothing: a change time shows at once."""
 
     def _on_timer(self) -> None:
         handle = next((opened.handle for opened in self._file.opens if opened.handle is not None), None)
@@ -225,27 +355,27 @@ class DelayedWriteTime:
         if self.dirty and self.pinned_by is None:
             self.dirty = False
             self.visible_once = True
-            self.shown = handle.info().last_write_time
+            self._shown = handle.info().last_write_time
 
-    def set(self, opened: TimedOpen, value: int) -> None:
+    def set(self, opened: TimedOpen, values: Times) -> None:
         """Note that a client sets, freezes or thaws the last write time. A time it sets is in the store already.
 
-        ``value`` is a FILETIME, ``FREEZE``, ``THAW`` or 0 for no change."""
-        handle = opened.handle
-        if handle is None or value == 0:
+        The other times are the store's."""
+        handle, value = opened.handle, values.last_write
+        if handle is None or not value:
             return
         if value == THAW:
             if self.pinned_by is opened:
                 self.pinned_by = None
                 self.dirty = False
-                self.shown = None
+                self._shown = None
             return
         self._stop_timer()
         self.pinned_by = opened
         if value == FREEZE:
-            self.shown = self.shown or handle.info().last_write_time
+            self._shown = self._shown or handle.info().last_write_time
         else:
-            self.shown = value
+            self._shown = value
         self.dirty = False
 
     def closing(self, opened: TimedOpen) -> None:
@@ -254,20 +384,20 @@ class DelayedWriteTime:
         if handle is None:
             return
         if self.pinned_by is opened:
-            if self.dirty and self.shown is not None:
-                handle.set_times(last_write=self.shown)
+            if self.dirty and self._shown is not None:
+                handle.set_times(last_write=self._shown)
             self.pinned_by = None
             self.dirty = False
         elif self.pinned_by is None and self.dirty:
             now = filetime.from_ns(time.time_ns())
-            if self.shown is not None and 0 <= now - self.shown < _RESOLUTION:
-                handle.set_times(last_write=self.shown)
+            if self._shown is not None and 0 <= now - self._shown < _RESOLUTION:
+                handle.set_times(last_write=self._shown)
             elif asyncio.get_running_loop().time() - self._first > _RECENT:
                 handle.set_times(last_write=now)
             self.dirty = False
         if not self.dirty:
             self._stop_timer()
-            self.shown = None if self.pinned_by is None else self.shown
+            self._shown = None if self.pinned_by is None else self._shown
             self.visible_once = False
 
     def _stop_timer(self) -> None:

@@ -11,6 +11,7 @@ from smb3server.state.ceilings import Ceilings
 from smb3server.state.events import Events
 from smb3server.state.objects import Connection, Session, SessionState
 from smb3server.state.opens import OpenTable
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, Reason, StatusError
 
 
@@ -35,6 +36,9 @@ class Sessions:
         self._opens = opens
         self._connections = connections
         self.by_id: dict[int, Session] = {}
+        self._clients: dict[bytes, set[Connection]] = {}
+        """GlobalClientTable: by ClientGuid the connections of dialects 3.x that have had a session."""
+        # Invariant: no set is empty, and the connections of one have the same dialect.
 
     def begin(self, connection: Connection) -> Session:
         """Make a session that is to be authenticated. [MS-SMB2 3.3.5.5.1]
@@ -102,6 +106,29 @@ class Sessions:
         if previous.identity.same_user(identity):
             self._events.session_ended(previous, previous.connection, "superseded by a new session of its client")
             self.remove(previous)
+
+    # Clients
+
+    def enter_client(self, connection: Connection) -> None:
+        """Enter the client of a connection that is about to have a session. [MS-SMB2 3.3.5.5.3, 3.3.1.16]
+
+        Raises USER_SESSION_DELETED if the client has a connection of another dialect. A client that sends no GUID is
+        not known."""
+        if connection.dialect < Dialect.SMB_3_0 or not any(connection.client_guid):
+            return
+        known = self._clients.setdefault(connection.client_guid, set())
+        if any(other.dialect != connection.dialect for other in known):
+            why = Reason("other_dialect", "the client has another connection, of another dialect")
+            raise StatusError(NtStatus.USER_SESSION_DELETED, reason=why)
+        known.add(connection)
+
+    def leave_client(self, connection: Connection) -> None:
+        """Forget a lost connection, and its client with the last one. [MS-SMB2 3.3.7.1]"""
+        known = self._clients.get(connection.client_guid)
+        if known is not None:
+            known.discard(connection)
+            if not known:
+                del self._clients[connection.client_guid]
 
     # Ceilings
 

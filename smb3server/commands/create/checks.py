@@ -28,10 +28,13 @@ _MAY_DELETE = int(Access.DELETE | Access.GENERIC_ALL | Access.MAXIMUM_ALLOWED)
 _REPLACES = frozenset([CreateDisposition.SUPERSEDE, CreateDisposition.OVERWRITE, CreateDisposition.OVERWRITE_IF])
 
 
-def check_impersonation(level: int) -> None:
-    """Refuse an impersonation level that does not exist. [MS-SMB2 2.2.13]"""
-    if level > _DELEGATION:
+def check_access(impersonation: int, access: int) -> None:
+    """Refuse an impersonation level that does not exist, and access that nobody can be granted, also on a pipe.
+    [MS-SMB2 2.2.13, MS-FSA 2.1.5.1 phase 1]"""
+    if impersonation > _DELEGATION:
         raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
+    if access & masks.INVALID_BITS or access == 0:
+        raise StatusError(NtStatus.ACCESS_DENIED)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -42,9 +45,7 @@ def check_fields(
     Refuse values that no request may have, and values that exclude each other. Raises ``StatusError``.
 
     The answer depends on nothing else, and clients send few combinations again and again."""
-    check_impersonation(impersonation)
-    if access & masks.INVALID_BITS or access == 0:
-        raise StatusError(NtStatus.ACCESS_DENIED)
+    check_access(impersonation, access)
     if options & _INVALID_OPTIONS:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if options & _UNSUPPORTED_OPTIONS:
@@ -62,6 +63,14 @@ def check_fields(
         raise StatusError(NtStatus.ACCESS_DENIED)
     directory = True if options & _DIRECTORY else False if options & _NO_DIRECTORY else None
     return decide.wanted(masks.map_generic(access), disposition, options, attributes), directory
+
+
+class BadNameError(StatusError):
+    """A name breaks a rule below ``folder``. OBJECT_PATH_NOT_FOUND comes first if there is no such folder."""
+
+    def __init__(self, status: NtStatus, folder: Path) -> None:
+        super().__init__(status)
+        self.folder = folder
 
 
 class Checked(NamedTuple):
@@ -101,7 +110,7 @@ def check(body: CreateRequest, name: str, asked: CreateContexts, share: int, str
 def check_name(body: CreateRequest, name: str) -> Checked:
     """Check the part of a CREATE that matters when a client reconnects to a durable open. Raises ``StatusError``."""
     try:
-        path, stream, _ = names.split_path(name)
+        path, stream, _ = names.split_path(_without_dots(name))
     except names.InvalidName:
         raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
     return Checked(decide.wanted(0, body.create_disposition, body.create_options), path, stream, None)
@@ -118,15 +127,37 @@ def _parse_name(body: CreateRequest, name: str, asked: CreateContexts, streams: 
         raise StatusError(NtStatus.ACCESS_DENIED)
     if ":" in name and not streams:
         raise StatusError(NtStatus.OBJECT_NAME_INVALID)
-    trailing = name.endswith("\\")
     # A POSIX name cannot contain a slash. Like Samba, treat it as the separator that the client means.
-    name = name.replace("/", "\\")
+    name = _without_dots(name.replace("/", "\\"))
+    trailing = name.endswith("\\")
     try:
         path, stream, said = names.split_path(name[:-1] if trailing else name)
-    except names.InvalidName:
-        above = ".." in name.split("\\")
-        raise StatusError(NtStatus.OBJECT_PATH_SYNTAX_BAD if above else NtStatus.OBJECT_NAME_INVALID) from None
+    except names.InvalidName as error:
+        status = NtStatus.INVALID_PARAMETER if error.wrong_type else NtStatus.OBJECT_NAME_INVALID
+        raise BadNameError(status, error.folder) from None
     return path, stream, _directory(body.create_options, trailing, said, stream)
+
+
+def _without_dots(name: str) -> str:
+    """Return the name without the dot directory names "." and "..", which stand for the folder that leads to them, and
+    the one above it. Nothing is looked up for that.
+
+    Raises OBJECT_PATH_SYNTAX_BAD for what lies above the share, and INVALID_PARAMETER for a name that begins like
+    ``x\\..\\``, as Windows does. [MS-SMB2 3.3.5.9, MS-FSCC 2.1.5.1]"""
+    parts = name.split("\\")
+    if "." not in parts and ".." not in parts:
+        return name
+    if len(parts) > 2 and parts[1] == ".." and parts[0] not in (".", ".."):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    kept: list[str] = []
+    for part in parts:
+        if part == "..":
+            if not kept:
+                raise StatusError(NtStatus.OBJECT_PATH_SYNTAX_BAD)
+            kept.pop()
+        elif part != ".":
+            kept.append(part)
+    return "\\".join(kept)
 
 
 def _directory(options: int, trailing: bool, said: bool | None, stream: str) -> bool | None:

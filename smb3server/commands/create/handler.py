@@ -20,6 +20,7 @@ from smb3server.dispatch.long_work import on_worker
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.waiting import retry
+from smb3server.files import symlinks
 from smb3server.files.caching import Lease
 from smb3server.process.long_work import Steps
 from smb3server.rpc.pipes import open_pipe
@@ -69,7 +70,7 @@ def create(request: TreeRequest) -> Response | Pending:
         # An open to which a client reconnects is counted already. Dormant opens take no descriptor.
         server.ceilings.check_open(session.usage, len(opens.by_id) - opens.dormant, opens.limit)
     if pipe:
-        checks.check_impersonation(body.impersonation_level)
+        checks.check_access(body.impersonation_level, body.desired_access)
         return _create_on_pipe(request, body, name)
     if request.header.flags & _DFS:
         name = tree.share.below(name)
@@ -89,7 +90,10 @@ def create(request: TreeRequest) -> Response | Pending:
         answer = _answer_again(server, opener, body, name, asked, replayed)
         if answer is not None:
             return answer
-    checked = checks.check(body, name, asked, tree.maximal_access, tree.share.rules.streams)
+    try:
+        checked = checks.check(body, name, asked, tree.maximal_access, tree.share.rules.streams)
+    except checks.BadNameError as error:
+        return retry(request, partial(_refuse_name, opener, error), _AT_ONCE)
     opening = _opening(server, opener, body, asked, checked)
     for context in asked.others:
         if (before := KINDS[context].before) is not None:
@@ -99,6 +103,23 @@ def create(request: TreeRequest) -> Response | Pending:
     key = durable.key_of(connection.client_guid, asked)
     begin = partial(_may_come_again, opening, key) if key is not None else None
     return retry(request, attempt, _AT_ONCE, begin)
+
+
+def _refuse_name(opener: Opener, error: checks.BadNameError) -> Response:
+    """Refuse a name that breaks a rule, after its folder was looked for. Raises ``StatusError``, ``FolderNotRead``."""
+    backend, user = opener.tree.share.backend, opener.caller.user
+    if backend is None or not error.folder:
+        raise error
+    backend.defer_reading = True
+    try:
+        if backend.stat(error.folder, user).attributes & attr.DIRECTORY:
+            raise error
+        raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND)
+    except (FileNotFoundError, NotADirectoryError):
+        link = symlinks.on_the_way(backend, error.folder, user)
+        raise link or StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
+    finally:
+        backend.defer_reading = False
 
 
 def _create_on_pipe(request: TreeRequest, body: CreateRequest, name: str) -> Response:

@@ -368,13 +368,32 @@ class Opening:
             return None
 
     def _collision(self) -> NtStatus:
-        """Return the status for creating what exists: DELETE_PENDING if it is about to be deleted."""
+        """Return the status for creating what exists: DELETE_PENDING if it is about to be deleted.
+
+        Raises ``StatusError`` for a symbolic link that the request does not open itself. [MS-SMB2 3.3.5.9]"""
+        self._check_link()
         key = self._key()
         file = self.server.file_table.find(key, self.stream) if key is not None else None
         if file is None or not deletions.is_pending(file, self.backend, self.path):
             return NtStatus.OBJECT_NAME_COLLISION
         sharing.wait_for_deletion(file, self._own_lease())
         return NtStatus.DELETE_PENDING
+
+    def _check_link(self) -> None:
+        """Stop at a symbolic link that has the name, if links are to be followed."""
+        if not self._follow or self.stream:
+            return
+        try:
+            handle = self.backend.open(OpenRequest(self.path, open_reparse_point=True, user=self.opener.caller.user))
+        except FolderNotRead:
+            raise
+        except OSError:
+            return
+        try:
+            if handle.info().reparse_tag == attr.TAG_SYMLINK:
+                raise symlinks.stopped(handle, ())
+        finally:
+            handle.close()
 
     # Opening it
 
@@ -393,6 +412,8 @@ class Opening:
                 raise StatusError(NtStatus.INVALID_PARAMETER)
             if handle.created:
                 granted = self._grant_new(handle, found)
+                if self.stream and file.share_conflict(granted, self.body.share_access):
+                    raise StatusError(NtStatus.SHARING_VIOLATION)
                 self.action = _CREATED
                 self._settle_new(handle, info)
             else:
@@ -553,9 +574,9 @@ class Opening:
         file.opens.append(opened)
         self.server.opens.add(opened)
         if file.write_time is not None:
-            if self.action is not _OPENED:
+            if self.action is not _OPENED and not (file.stream and self.action is _CREATED):
                 file.write_time.changing(opened)
-        elif opener.tree.share.rules.delayed_write_times and not file.stream:
+        elif opener.tree.share.rules.delayed_write_times:
             file.write_time = DelayedWriteTime(file)
         if self.action is not _OPENED and self.free is None and change_reports.somebody_listens(opened):
             self._report(opened)

@@ -66,14 +66,15 @@ def decode(raw: Sequence[wire.RawContext], dialect: int) -> CreateContexts:
     if not raw:
         return NOTHING
     found = wire.decode_requests(raw, PARSERS)
-    if dialect < Dialect.SMB_3_0:
-        for name in _SINCE_3_0:
-            found.pop(name, None)
     if wire.DURABLE_RECONNECT in found:
         # 3.3.5.9.7: a version 1 request beside it is ignored.
         found.pop(wire.DURABLE_REQUEST, None)
+    # 3.3.5.9.6, 3.3.5.9.7, 3.3.5.9.10: they exclude each other whatever the dialect, which may ignore one of them.
     if len(_ABOUT_DURABILITY & found.keys()) > 1:
         raise StatusError(NtStatus.INVALID_PARAMETER)
+    if dialect < Dialect.SMB_3_0:
+        for name in _SINCE_3_0:
+            found.pop(name, None)
     return _named(found, dialect)
 
 

@@ -306,7 +306,7 @@ def object_id(control: Control) -> bytes:
     2.1.5.10.1, 2.1.5.10.13]"""
     opened = control.open()
     if control.max_output < wire.OBJECT_ID_BUFFER.size:
-        raise StatusError(NtStatus.BUFFER_TOO_SMALL)
+        raise StatusError(NtStatus.INVALID_PARAMETER)
     handle = handle_of(opened)
     backend = opened.store
     volume = volume_object_id(backend) if backend is not None else bytes(16)
@@ -347,7 +347,7 @@ def get_compression(control: Control) -> bytes:
 
 @fsctl(Fsctl.SET_COMPRESSION)
 def set_compression(control: Control) -> bytes:
-    """Compress the file or not. [MS-FSA 2.1.5.10.29]"""
+    """Compress the file or not. INVALID_DEVICE_REQUEST where the volume cannot compress. [MS-FSA 2.1.5.10.29]"""
     opened = control.open()
     data = control.data
     handle = handle_of(opened)
@@ -360,7 +360,7 @@ def set_compression(control: Control) -> bytes:
     backend = opened.store
     if backend is None or not backend.supports_compression:
         if requested != CompressionFormat.NONE:
-            raise StatusError(NtStatus.NOT_SUPPORTED)
+            raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
         return b""
     handle.set_compressed(requested != CompressionFormat.NONE)
     report(opened, NotifyFilter.ATTRIBUTES)

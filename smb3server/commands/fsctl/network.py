@@ -65,7 +65,7 @@ def query_network_interface_info(control: Control) -> Buffer | Response:
     _no_file(control)
     connection = control.request.connection
     server = control.request.server
-    if connection.dialect < Dialect.SMB_3_0 or not server.settings.multichannel:
+    if not server.settings.multichannel:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     local = connection.transport.local_address[0]
     # All channels of a session must be to one ServerGuid (3.2.5.2): addresses that move with a service belong together.

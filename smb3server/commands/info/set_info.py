@@ -26,6 +26,7 @@ from smb3server.wire import file_info as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import CreateOptions
 from smb3server.wire.file_info import DispositionFlags, FileInfoClass
+from smb3server.wire.fs_info import FsInfoClass
 from smb3server.wire.header import Command
 from smb3server.wire.query_info import InfoType
 from smb3server.wire.set_info import SET_INFO_RESPONSE, SetInfoRequest, SetInfoResponse, parse_set_info_request
@@ -42,10 +43,11 @@ _DOCUMENTED_SET = frozenset(
         FileInfoClass.TRACKING,
         FileInfoClass.MAILSLOT_SET,
         FileInfoClass.SFIO_RESERVE,
-        FileInfoClass.SHORT_NAME,
     }
 )
 """Levels that can be set according to MS-FSCC 2.4, but are not supported."""
+_SETTABLE_VOLUME = frozenset({FsInfoClass.LABEL, FsInfoClass.CONTROL, FsInfoClass.OBJECT_ID})
+"""Levels of a volume that can be set according to MS-FSCC 2.5, but are not supported."""
 _CHANGE_DATA = frozenset({FileInfoClass.ALLOCATION, FileInfoClass.END_OF_FILE})
 
 _ALERT_MODE = int(CreateOptions.SYNCHRONOUS_IO_ALERT | CreateOptions.SYNCHRONOUS_IO_NONALERT)
@@ -81,8 +83,12 @@ def set_info(request: TreeRequest) -> Response | Pending:
         return _set_file(request, opened, body, data)
     if body.info_type == InfoType.SECURITY:
         return _set_security(request, opened, body, data)
-    if body.info_type in (InfoType.FILESYSTEM, InfoType.QUOTA):
-        # 3.3.5.21.2, 3.3.5.21.4: neither quotas nor volume properties can be set.
+    if body.info_type == InfoType.FILESYSTEM:
+        # 3.3.5.21.2, MS-FSA 2.1.5.16: no properties of a volume can be set here, and most nowhere.
+        known = body.info_class in _SETTABLE_VOLUME
+        raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
+    if body.info_type == InfoType.QUOTA:
+        # 3.3.5.21.4
         raise StatusError(NtStatus.NOT_SUPPORTED)
     raise StatusError(NtStatus.INVALID_PARAMETER)
 
@@ -98,6 +104,7 @@ def _set_file(request: TreeRequest, opened: Open, body: SetInfoRequest, data: me
     if len(data) < level.minimum_size:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
     required.check(opened.granted_access, required.SET_FILE[body.info_class])
+    write_times.changing_entry(opened)
     result = level.apply(request, opened, data)
     if result is not None:
         return result
@@ -161,8 +168,8 @@ def set_times(opened: Open, times: tuple[int, int, int, int]) -> None:
     creation, access, write, change = (time if time > 0 else None for time in times)
     if (creation, access, write, change) != (None, None, None, None):
         handle_of(opened).set_times(creation, access, write, change)
-    if times[2] and opened.file is not None and not opened.file.stream:
-        write_times.set_by(opened, times[2])
+    if any(times[1:]):
+        write_times.set_by(opened, write_times.Times(*times[1:]))
 
 
 def _disposition(request: TreeRequest, opened: Open, data: memoryview) -> SetResult:
@@ -351,13 +358,25 @@ def _name_change(kind: type[Rename | Link], extended: bool = False) -> SetLevel:
     return SetLevel(apply, 20)
 
 
-def _refused(status: NtStatus) -> SetLevel:
-    """Return a level that no file takes."""
+def _valid_data_length(request: TreeRequest, opened: Open, data: memoryview) -> None:
+    """Accept the valid data length that the file has: data is valid up to the end of file, whoever wrote it.
+    Administrators have SeManageVolumePrivilege. [MS-FSA 2.1.5.15.17]"""
+    if not request.server.accounts.administers(opened.session.identity):
+        raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
+    length = wire.VALID_DATA_LENGTH.unpack(data).valid_data_length
+    if opened.is_directory or length != handle_of(opened).info().end_of_file:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
 
-    def apply(request: TreeRequest, opened: Open, data: memoryview) -> SetResult:
-        raise StatusError(status)
 
-    return SetLevel(apply, 8)
+def _short_name(request: TreeRequest, opened: Open, data: memoryview) -> None:
+    """Refuse another short name: those that there are follow from the long ones. [MS-FSA 2.1.5.15]"""
+    stream = handle_of(opened).stream
+    raise StatusError(NtStatus.INVALID_PARAMETER if stream else NtStatus.SHORT_NAMES_NOT_ENABLED_ON_VOLUME)
+
+
+def _pipe(request: TreeRequest, opened: Open, data: memoryview) -> None:
+    """Refuse a mode of a pipe: this is a file. [MS-FSCC 2.4.29]"""
+    raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
 _LEVELS: dict[int, SetLevel] = {
@@ -372,10 +391,9 @@ _LEVELS: dict[int, SetLevel] = {
     FileInfoClass.MODE: SetLevel(_mode, 4),
     FileInfoClass.ALLOCATION: SetLevel(_allocation, 8),
     FileInfoClass.END_OF_FILE: SetLevel(_end_of_file, 8),
-    # It needs SeManageVolumePrivilege, which no user has here. [MS-FSA 2.1.5.15.17]
-    FileInfoClass.VALID_DATA_LENGTH: _refused(NtStatus.PRIVILEGE_NOT_HELD),
-    # It is for pipes only. [MS-FSCC 2.4.29]
-    FileInfoClass.PIPE: _refused(NtStatus.INVALID_PARAMETER),
+    FileInfoClass.VALID_DATA_LENGTH: SetLevel(_valid_data_length, wire.VALID_DATA_LENGTH.size),
+    FileInfoClass.SHORT_NAME: SetLevel(_short_name, 4),
+    FileInfoClass.PIPE: SetLevel(_pipe, 8),
 }
 
 
@@ -391,6 +409,7 @@ def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data
 
     def set_it() -> Response:
         waits.break_handles(opened, [file])
+        write_times.changing_entry(opened)
         caller, keep = caller_of(opened.session, tree, accounts), tree.share.rules.keep_inherited_flag
         set_security(handle_of(opened), which, memoryview(descriptor), caller, accounts, keep_inherited_flag=keep)
         if tree.share.audit is not None:

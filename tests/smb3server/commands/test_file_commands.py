@@ -103,7 +103,9 @@ def test_create_refuses(fields: dict[str, int], status: int) -> None:
     ("name", "status"),
     [
         ("\\a", NtStatus.INVALID_PARAMETER),
-        ("a\\..\\b", NtStatus.OBJECT_PATH_SYNTAX_BAD),
+        ("a\\..\\b", NtStatus.INVALID_PARAMETER),
+        ("..", NtStatus.OBJECT_PATH_SYNTAX_BAD),
+        ("a\\b\\..\\..\\..\\c", NtStatus.OBJECT_PATH_SYNTAX_BAD),
         ("a*", NtStatus.OBJECT_NAME_INVALID),
         ("a:", NtStatus.OBJECT_NAME_INVALID),
         ("x" * 256, NtStatus.OBJECT_NAME_INVALID),

@@ -404,7 +404,10 @@ class Play:
             file = opened.file
             assert file is not None
             times = file.write_time
-            found += [None if times is None else (times.dirty, times.shown is None), len(file.locks.locks)]
+            found += [
+                None if times is None else (getattr(times, "dirty", None), times.shown.last_write is None),
+                len(file.locks.locks),
+            ]
             found += [(holder.state, holder.breaking) for holder in file.caching.holders]
         found += [(self.folder / name).read_bytes() for name in ("a", "b") if (self.folder / name).exists()]
         return found

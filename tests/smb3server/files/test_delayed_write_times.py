@@ -11,7 +11,7 @@ import pytest
 
 from smb3server.files import write_times
 from smb3server.files.file import File
-from smb3server.files.write_times import FREEZE, THAW, DelayedWriteTime
+from smb3server.files.write_times import FREEZE, THAW, DelayedWriteTime, Times
 from smb3server.state.objects import Open
 from tests.lab.rule_scene import Ground, act, write_time
 
@@ -49,16 +49,16 @@ def test_shown_after_the_delay_and_then_only_on_close(monkeypatch: pytest.Monkey
     async def test() -> None:
         times, store, opened = setup()
         write(times, store, 2000)
-        assert times.shown == 1000
+        assert times.shown.last_write == 1000
         async with asyncio.timeout(5):
             while times.dirty:
                 await asyncio.sleep(0.001)
-        assert times.shown == 2000
+        assert times.shown.last_write == 2000
         write(times, store, 3000)
         await asyncio.sleep(0.02)
-        assert times.shown == 2000
+        assert times.shown.last_write == 2000
         times.closing(opened)
-        assert times.shown is None
+        assert times.shown.last_write is None
         assert store.last_write_time > 10**17
 
     asyncio.run(test())
@@ -69,7 +69,7 @@ def test_flush_shows_it() -> None:
         times, store, opened = setup()
         write(times, store, 2000)
         times.make_visible(cast(Any, store))
-        assert times.shown == 2000
+        assert times.shown.last_write == 2000
         times.closing(opened)
         assert store.last_write_time == 2000
 
@@ -80,9 +80,9 @@ def test_a_time_that_was_set_outlasts_later_writes() -> None:
     async def test() -> None:
         times, store, opened = setup()
         store.last_write_time = 5000
-        times.set(opened, 5000)
+        times.set(opened, Times(last_write=5000))
         write(times, store, 6000)
-        assert times.shown == 5000
+        assert times.shown.last_write == 5000
         times.closing(opened)
         assert store.last_write_time == 5000
 
@@ -92,11 +92,11 @@ def test_a_time_that_was_set_outlasts_later_writes() -> None:
 def test_freeze_and_thaw() -> None:
     async def test() -> None:
         times, store, opened = setup()
-        times.set(opened, FREEZE)
+        times.set(opened, Times(last_write=FREEZE))
         write(times, store, 2000)
-        assert times.shown == 1000
-        times.set(opened, THAW)
-        assert times.shown is None
+        assert times.shown.last_write == 1000
+        times.set(opened, Times(last_write=THAW))
+        assert times.shown.last_write is None
 
     asyncio.run(test())
 

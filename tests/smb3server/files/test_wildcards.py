@@ -26,6 +26,10 @@ from smb3server.files.searches import compile_expression
         ("<.b", "a.b.c", False),
         ("<", "noextension", True),
         ("<", "name.ext", False),
+        ("<", "name.", True),
+        ("<ext", "name.ext", True),
+        ("<t", "a.b.t", True),
+        ("<b", "a.b.t", False),
         ('<"', "name", True),
         ('<"', "name.", True),
         ('abc"', "abc", True),
@@ -57,7 +61,8 @@ def _reference(pattern: str, name: str) -> bool:
         if char == "*":
             return match(p + 1, n) or (not end and match(p, n + 1))
         if char == "<":
-            return match(p + 1, n) or (not end and n != last_dot and match(p, n + 1))
+            beyond_dot = n == last_dot and match(p + 1, n + 1)
+            return match(p + 1, n) or beyond_dot or (not end and n != last_dot and match(p, n + 1))
         if char == ">":
             if end or name[n] == ".":
                 return match(p + 1, n)

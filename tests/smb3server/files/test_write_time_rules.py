@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 from pathlib import Path
 
@@ -143,6 +144,87 @@ def test_w3_what_was_frozen_is_kept_though_it_was_thawed(tmp_path: Path) -> None
         await opens.set_times(0, THAW)
         await opens.close(0)
         assert await opens.time() == before
+
+    act(tmp_path, scene)
+
+
+ACCESS, WRITE, CHANGE = 1, 2, 3
+
+
+@pytest.mark.parametrize("which", [ACCESS, WRITE, CHANGE])
+def test_w3_each_time_is_frozen_and_thawed(tmp_path: Path, which: int) -> None:
+    async def scene(ground: Ground) -> None:
+        opens = await two(ground)
+
+        async def set_it(who: int, value: int, attributes: int = 0) -> None:
+            times = [value if index == which else 0 for index in range(4)]
+            body = struct.pack("<4qII", *times, attributes, 0)
+            assert await opens.peers[who].set_info(opens.files[who], FileInfoClass.BASIC, body) == 0
+
+        async def seen() -> int:
+            return (await times_of(opens.looker, (await opens.looker.make("f", desired_access=0x80)).file))[which]
+
+        await opens.write(0)
+        before = await seen()
+        await set_it(0, FREEZE)
+        await opens.write(0)
+        assert await seen() == before
+        if which == ACCESS:
+            os.utime(ground.folder / "f")
+            assert await seen() == before, "as for a read, which the host notes"
+        elif which == CHANGE:
+            await set_it(0, 0, attr.HIDDEN)
+            assert await seen() == before, "attributes change the time, too"
+        await set_it(0, THAW)
+        assert await seen() == before
+        await opens.write(0)
+        thawed = await seen()
+        assert thawed > before
+        await set_it(0, FREEZE)
+        await opens.write(0)
+        await opens.close(0)
+        assert await seen() == thawed, "it is stored"
+        await opens.write(0)
+        assert which == ACCESS or await seen() > thawed
+
+    act(tmp_path, scene)
+
+
+@pytest.mark.parametrize("name", ["f", "d"])
+@pytest.mark.parametrize("offset", [0, 1 << 20])
+def test_w5_a_write_to_a_stream_changes_the_times_of_its_file(tmp_path: Path, name: str, offset: int) -> None:
+    async def scene(ground: Ground) -> None:
+        peer = await ground.peer()
+        options = {"create_options": 1} if name == "d" else {}
+        file = (await peer.make(name, desired_access=ALL, **options)).file
+        stream = (await peer.make(f"{name}:s", desired_access=ALL)).file
+        for _ in range(3):
+            before = await times_of(peer, file)
+            await asyncio.sleep(TICK)
+            assert await peer.write(stream, b"data", offset) == 0
+            after = await times_of(peer, file)
+            assert after[2] > before[2] and after[3] > before[3] and after[0] == before[0]
+            assert await times_of(peer, stream) == after
+        sticky = struct.pack("<4qII", 0, 0, STICKY, 0, 0, 0)
+        assert await peer.set_info(stream, FileInfoClass.BASIC, sticky) == 0
+        assert await peer.write(stream) == 0
+        assert await write_time(peer, file) == STICKY, "the open of the stream has set the time"
+        other = (await peer.make(f"{name}:s", desired_access=ALL)).file
+        assert await peer.write(other) == 0
+        assert await write_time(peer, file) > STICKY
+
+    act(tmp_path, scene)
+
+
+def test_w5_a_time_that_an_open_of_the_file_has_set_gives_way(tmp_path: Path) -> None:
+    async def scene(ground: Ground) -> None:
+        opens = await two(ground)
+        await opens.set_times(0, STICKY)
+        await opens.write(0)
+        assert await opens.time() == STICKY
+        stream = (await opens.looker.make("f:s", desired_access=ALL)).file
+        assert await opens.looker.write(stream) == 0
+        assert await opens.time() > STICKY
 
     act(tmp_path, scene)
 

@@ -54,9 +54,10 @@ def test_a_request_beside_a_reconnect_is_ignored() -> None:
     "both", [(DURABLE, DURABLE_V2), (RECONNECT, RECONNECT_V2), (DURABLE_V2, RECONNECT), (DURABLE, RECONNECT_V2)]
 )
 def test_others_cannot_come_together(both: tuple[RawContext, RawContext]) -> None:
-    with pytest.raises(StatusError) as refused:
-        decode(both, 0x0311)
-    assert refused.value.status == NtStatus.INVALID_PARAMETER
+    for dialect in (0x0202, 0x0210, 0x0300, 0x0311):
+        with pytest.raises(StatusError) as refused:
+            decode(both, dialect)
+        assert refused.value.status == NtStatus.INVALID_PARAMETER
 
 
 def test_what_the_fields_hold() -> None:

@@ -67,6 +67,10 @@ def test_stops_at_links(dialect: int, local: bool, tmp_path: Path) -> None:
                 return await client.call(Command.CREATE, request(name, **fields))
 
             check(await create("file", create_disposition=1), dialect, "")
+            for name in ("file", "dir"):
+                check(await create(name, create_disposition=2), dialect, "")
+                collision = await create(name, create_disposition=2, create_options=REPARSE)
+                assert collision.status == NtStatus.OBJECT_NAME_COLLISION
             check(await create("dir", create_disposition=1), dialect, "")
             check(await create("dir\\below", create_disposition=1), dialect, "\\below")
             check(await create("dir\\below"), dialect, "\\below")
