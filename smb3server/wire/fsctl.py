@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from construct import Bytes, Int16ul, Int32ul, Int64sl, Int64ul
 
@@ -140,6 +140,68 @@ class Region(NamedTuple):
     reserved: Annotated[int, Int32ul] = 0
 
 
+class NtfsVolumeData(NamedTuple):
+    """NTFS_VOLUME_DATA_BUFFER. The master file table is that of NTFS alone. [MS-FSCC 2.3.26]"""
+
+    volume_serial_number: Annotated[int, Int64ul] = 0
+    number_sectors: Annotated[int, Int64sl] = 0
+    total_clusters: Annotated[int, Int64sl] = 0
+    free_clusters: Annotated[int, Int64sl] = 0
+    total_reserved: Annotated[int, Int64sl] = 0
+    bytes_per_sector: Annotated[int, Int32ul] = 0
+    bytes_per_cluster: Annotated[int, Int32ul] = 0
+    bytes_per_file_record_segment: Annotated[int, Int32ul] = 1024
+    clusters_per_file_record_segment: Annotated[int, Int32ul] = 0
+    mft_valid_data_length: Annotated[int, Int64sl] = 0
+    mft_start_lcn: Annotated[int, Int64sl] = 0
+    mft2_start_lcn: Annotated[int, Int64sl] = 0
+    mft_zone_start: Annotated[int, Int64sl] = 0
+    mft_zone_end: Annotated[int, Int64sl] = 0
+
+
+class ReadFileUsnData(NamedTuple):
+    """READ_FILE_USN_DATA: the versions of USN records that the client knows. [MS-FSCC 2.3.60]"""
+
+    min_major_version: Annotated[int, Int16ul] = 2
+    max_major_version: Annotated[int, Int16ul] = 2
+
+
+class UsnRecord(NamedTuple):
+    """USN_RECORD_V3 up to its name. That of version 2 has numbers of 8 bytes. [MS-FSCC 2.3.61]"""
+
+    record_length: Annotated[int, Int32ul] = 0
+    major_version: Annotated[int, Int16ul] = 3
+    minor_version: Annotated[int, Int16ul] = 0
+    file_reference_number: Annotated[bytes, Bytes(16)] = bytes(16)
+    parent_file_reference_number: Annotated[bytes, Bytes(16)] = bytes(16)
+    usn: Annotated[int, Int64sl] = 0
+    time_stamp: Annotated[int, Int64sl] = 0
+    reason: Annotated[int, Int32ul] = 0
+    source_info: Annotated[int, Int32ul] = 0
+    security_id: Annotated[int, Int32ul] = 0
+    file_attributes: Annotated[int, Int32ul] = 0
+    file_name_length: Annotated[int, Int16ul] = 0
+    file_name_offset: Annotated[int, Int16ul] = 0
+
+
+class UsnRecordV2(NamedTuple):
+    """USN_RECORD_V2 up to its name. [MS-FSCC 2.3.61]"""
+
+    record_length: Annotated[int, Int32ul] = 0
+    major_version: Annotated[int, Int16ul] = 2
+    minor_version: Annotated[int, Int16ul] = 0
+    file_reference_number: Annotated[bytes, Bytes(8)] = bytes(8)
+    parent_file_reference_number: Annotated[bytes, Bytes(8)] = bytes(8)
+    usn: Annotated[int, Int64sl] = 0
+    time_stamp: Annotated[int, Int64sl] = 0
+    reason: Annotated[int, Int32ul] = 0
+    source_info: Annotated[int, Int32ul] = 0
+    security_id: Annotated[int, Int32ul] = 0
+    file_attributes: Annotated[int, Int32ul] = 0
+    file_name_length: Annotated[int, Int16ul] = 0
+    file_name_offset: Annotated[int, Int16ul] = 0
+
+
 class SnapshotArray(NamedTuple):
     """SRV_SNAPSHOT_ARRAY up to its names, with the padding of an empty list. [MS-SMB2 2.2.32.2]"""
 
@@ -164,6 +226,10 @@ REGION_QUERY = Codec(RegionQuery)
 REGION_HEADER = Codec(RegionHeader)
 REGION = Codec(Region)
 SNAPSHOT_ARRAY = Codec(SnapshotArray)
+NTFS_VOLUME_DATA = Codec(NtfsVolumeData)
+READ_FILE_USN_DATA = Codec(ReadFileUsnData)
+USN_RECORDS: dict[int, Codec[Any]] = {2: Codec(UsnRecordV2), 3: Codec(UsnRecord)}
+"""By major version."""
 
 
 def decode_copy_chunks(data: Buffer, most: int) -> tuple[CopyChunkHeader, list[CopyChunk]]:

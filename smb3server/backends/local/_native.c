@@ -456,7 +456,7 @@ struct __attribute__((packed)) change {
 };
 
 enum { VERSION = 3, HAS_ATTRIBUTES = 1, HAS_KEY = 2, HAS_CHANGE = 4 };
-enum { KEY_SIZE = 16, EA_PRESENT = 2, REPARSE_PRESENT = 4 };
+enum { KEY_SIZE = 16, EA_PRESENT = 2, REPARSE_PRESENT = 4, IN_ATTRIBUTES = 7 };
 
 struct entry {
     const char *name;
@@ -510,8 +510,9 @@ static int64_t filetime(const struct statx_timestamp *time)
     return FILETIME_OF_1970 + time->tv_sec * 10000000LL + time->tv_nsec / 100;
 }
 
-/* Do what metadata.file_info does for an ordinary file or directory. Return None for any other. */
-static PyObject *info_of(struct state *state, const struct entry *entry)
+/* Do what metadata.file_info does for an ordinary file or directory. Return None for any other. ``block``: bytes that
+ * attributes in blocks of their own take, or 0. */
+static PyObject *info_of(struct state *state, const struct entry *entry, uint64_t block)
 {
     const struct statx *stat = &entry->stat;
     const int is_directory = (stat->stx_mode & S_IFMT) == S_IFDIR;
@@ -537,6 +538,8 @@ static PyObject *info_of(struct state *state, const struct entry *entry)
     else {
         size = stat->stx_size;
         allocation = stat->stx_blocks * 512;
+        if (small.present & ~small.beside & IN_ATTRIBUTES)
+            allocation -= allocation < block ? allocation : block;
         if (size > allocation && !(attributes & SPARSE))
             allocation = (size + 4095) / 4096 * 4096;
     }
@@ -601,8 +604,10 @@ static PyObject *ordinary_entries(PyObject *module, PyObject *const *arguments, 
     const char *attribute;
     PyObject *names, *raw = NULL, *result = NULL, *info;
     Py_ssize_t amount, i;
+    int block;
 
-    if (expect(count, 3, 3) || number_of(arguments[0], &from.descriptor) || (attribute = text_of(arguments[2])) == NULL)
+    if (expect(count, 4, 4) || number_of(arguments[0], &from.descriptor) || (attribute = text_of(arguments[2])) == NULL
+        || number_of(arguments[3], &block))
         return NULL;
     from.is_entry = 1;
     from.have_getxattrat = state->have_getxattrat;
@@ -625,7 +630,7 @@ static PyObject *ordinary_entries(PyObject *module, PyObject *const *arguments, 
         result = PyList_New(amount);
     }
     for (i = 0; result != NULL && i < amount; i++) {
-        info = info_of(state, &entries[i]);
+        info = info_of(state, &entries[i], (uint64_t)block);
         if (info == NULL || PyList_SetItem(result, i, info))
             Py_CLEAR(result);
     }

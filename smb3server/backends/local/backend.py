@@ -38,7 +38,6 @@ from smb3server.backends.local.metadata import (
     Blob,
     Metadata,
     MetadataStore,
-    file_info,
     may_use_trusted,
 )
 from smb3server.backends.local.namespace import Namespace
@@ -142,6 +141,7 @@ class LocalBackend(Backend):
         self.volume_serial = zlib.crc32(f"{stat.dev}:{stat.ino}".encode()) or 1
         self.volume_created = filetime.from_ns(stat.btime if stat.btime >= 0 else stat.mtime)
         self.file_ids = FileIds(self._root)
+        self.store.attribute_block = 0 if self.read_only else root.attribute_block(self.store.namespace)
         self.store.kept.device = stat.dev if root.keeps_change_times() else None
         small = not self.read_only and root.has_small_files()
         self.max_file_size = NTFS_MAX_FILE_SIZE if small else Backend.max_file_size
@@ -556,13 +556,13 @@ class LocalBackend(Backend):
         with contextlib.nullcontext() if user is None else LookAs(user):
             descriptor, stat = self.resolver.open_path(path)
         try:
-            return file_info(stat, self.store.load(f"/proc/self/fd/{descriptor}", stat))
+            return self.store.info(stat, self.store.load(f"/proc/self/fd/{descriptor}", stat))
         finally:
             os.close(descriptor)
 
     def find_reparse_point(self, path: Path, tag: int, user: User | None = None) -> int | None:
         def matches(descriptor: int, stat: Statx) -> bool:
-            return file_info(stat, self.store.load(f"/proc/self/fd/{descriptor}", stat)).reparse_tag == tag
+            return self.store.info(stat, self.store.load(f"/proc/self/fd/{descriptor}", stat)).reparse_tag == tag
 
         with LookAs(user):
             return self.resolver.find_ancestor(path, matches)
@@ -570,7 +570,7 @@ class LocalBackend(Backend):
     def info_of(self, descriptor: int, reference: int | str) -> FileInfo:
         """Return the metadata of the file itself, independent of the open stream."""
         stat = syscalls.statx(descriptor)
-        return file_info(stat, self.store.load(reference, stat))
+        return self.store.info(stat, self.store.load(reference, stat))
 
     def parent_info(self, descriptor: int, here: FileInfo) -> FileInfo:
         """Return what '..' shows. The root is its own parent; nothing above it is shown."""

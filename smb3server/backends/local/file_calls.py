@@ -248,11 +248,12 @@ def getxattr_at(directory: int, entry: bytes, name: bytes) -> bytes | None:
     return _xattr_result(length, lambda: os.getxattr(path, name, follow_symlinks=False))
 
 
-def ordinary_entries(directory: int, names: Sequence[str], attribute: bytes) -> list[FileInfo | None]:
+def ordinary_entries(directory: int, names: Sequence[str], attribute: bytes, block: int) -> list[FileInfo | None]:
     """Return the metadata of a directory's entries, by their on-disk names. None means that the caller has to look.
 
     That is the case for everything but ordinary files and directories whose ``attribute`` (the small attribute of
-    ``metadata``) is not set, or holds nothing unusual. In Python it is always the case, as there is nothing to gain."""
+    ``metadata``) is not set, or holds nothing unusual. ``block``: ``MetadataStore.attribute_block``. In Python it is
+    always the case, as there is nothing to gain."""
     return [None] * len(names)
 
 

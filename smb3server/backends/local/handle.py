@@ -28,7 +28,7 @@ from smb3server.backends.eas import ea_size, merge_eas
 from smb3server.backends.local import file_io, page_cache, release, reparse, scan, syscalls
 from smb3server.backends.local.impersonate import ActAs, space_of
 from smb3server.backends.local.mappings import MappedFile
-from smb3server.backends.local.metadata import Blob, Metadata, MetadataStore, file_info
+from smb3server.backends.local.metadata import Blob, Metadata, MetadataStore
 from smb3server.backends.local.namespace import Namespace
 from smb3server.backends.local.own_changes import OwnChanges
 from smb3server.backends.local.resolve import Resolver
@@ -318,7 +318,9 @@ class LocalHandle(Handle):
     def info(self) -> FileInfo:
         stat = syscalls.statx(self._descriptor())
         metadata = self._backend.store.load(self._ref, stat)
-        return file_info(stat, metadata, syscalls.statx(self._data_descriptor()) if self.stream else None)
+        return self._backend.store.info(
+            stat, metadata, syscalls.statx(self._data_descriptor()) if self.stream else None
+        )
 
     def describe(self) -> Described:
         stat = syscalls.statx(self._descriptor())
@@ -442,7 +444,7 @@ class LocalHandle(Handle):
         metadata = self._backend.store.load(self._ref, stat)
         found = []
         if self.kind == Kind.FILE:
-            main = file_info(stat, metadata)
+            main = self._backend.store.info(stat, metadata)
             found.append(StreamInfo("", main.end_of_file, main.allocation_size))
         if metadata.present & Blob.STREAMS:
             found.extend(self._backend.streams.list(self._backend.store.key(stat, metadata)))
@@ -462,7 +464,7 @@ class LocalHandle(Handle):
         alternate: list[StreamInfo] = []
         yield from self._backend.streams.listing(key, alternate)
         if self.kind == Kind.FILE:
-            main = file_info(stat, metadata)
+            main = self._backend.store.info(stat, metadata)
             found.append(StreamInfo("", main.end_of_file, main.allocation_size))
         found += alternate
 

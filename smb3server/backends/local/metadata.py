@@ -61,6 +61,7 @@ class Blob(enum.IntEnum):
 
 
 _ITEM = {Blob.DESCRIPTOR: "sd", Blob.EA: "ea", Blob.REPARSE: "reparse"}
+_IN_ATTRIBUTES = int(Blob.DESCRIPTOR | Blob.EA | Blob.REPARSE)
 
 Reference = int | str
 """A file whose attributes are accessed: a descriptor, or the path /proc/self/fd/N for an O_PATH descriptor."""
@@ -169,10 +170,13 @@ class MetadataStore:
 
     def __init__(self, sidecar: SideCar, namespace: str | None) -> None:
         self._sidecar = sidecar
-        self._namespace = namespace
+        self.namespace = namespace
         self._meta = f"{namespace}.smb3.meta".encode() if namespace else None
         self._names = {kind: f"{namespace}.smb3.{item}".encode() for kind, item in _ITEM.items()}
         self.kept = KeptAttributes()
+        self.attribute_block = 0
+        """Bytes of the block that a file's larger items take, if the file system counts it as the file's, as ext4 does,
+        whose inodes have no room for them. It is no space of the data."""
 
     # -- the small attribute
 
@@ -204,7 +208,7 @@ class MetadataStore:
         metadata = self.load(reference, stat)
         present = metadata.present & Blob.DESCRIPTOR
         descriptor = self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR) if present else None
-        return Described(file_info(stat, metadata, data), descriptor)
+        return Described(self.info(stat, metadata, data), descriptor)
 
     def begin(
         self, file: int, reference: Reference, stat: Statx, attributes: int, descriptor: bytes | None
@@ -222,14 +226,18 @@ class MetadataStore:
         elif attributes:
             self.save(reference, stat, metadata)
         # Storing has changed st_ctime, and may have allocated blocks.
-        return Described(file_info(syscalls.statx(file), metadata), descriptor)
+        return Described(self.info(syscalls.statx(file), metadata), descriptor)
+
+    def info(self, stat: Statx, metadata: Metadata, data: Statx | None = None) -> FileInfo:
+        """Return the metadata that clients see. ``data``: the stat of an alternate stream, if one is open."""
+        return file_info(stat, metadata, data, self.attribute_block)
 
     def ordinary_entries(self, directory: int, names: Sequence[str]) -> list[FileInfo | None]:
         """Return the metadata of a directory's entries. None means that ``load_entry`` and ``file_info`` have to make
         it."""
         if self._meta is None:
             return [None] * len(names)
-        return syscalls.ordinary_entries(directory, names, self._meta)
+        return syscalls.ordinary_entries(directory, names, self._meta, self.attribute_block)
 
     def load_entry(self, directory: int, name: bytes, stat: Statx) -> Metadata:
         """Return the small attribute of a directory's entry, without opening the entry."""
@@ -266,9 +274,9 @@ class MetadataStore:
 
     def _set(self, reference: Reference, item: str, value: bytes) -> bool:
         """Set an extended attribute. False if the file system has none."""
-        if self._namespace is None:
+        if self.namespace is None:
             return False
-        name = f"{self._namespace}.smb3.{item}"
+        name = f"{self.namespace}.smb3.{item}"
         try:
             os.setxattr(reference, name, value)
         except PermissionError:
@@ -354,9 +362,9 @@ class MetadataStore:
         self.save(reference, stat, metadata)
         if was_beside and not metadata.beside & kind:
             self._sidecar.remove(self.key(stat, metadata), _ITEM[kind])
-        elif not was_beside and (value is None or metadata.beside & kind) and self._namespace is not None:
+        elif not was_beside and (value is None or metadata.beside & kind) and self.namespace is not None:
             try:
-                os.removexattr(reference, f"{self._namespace}.smb3.{_ITEM[kind]}")
+                os.removexattr(reference, f"{self.namespace}.smb3.{_ITEM[kind]}")
             except OSError as error:
                 if error.errno not in (*_UNSUPPORTED, errno.ENODATA):
                     raise
@@ -375,8 +383,9 @@ def _default_attributes(mode: int) -> int:
     return attr.ARCHIVE if mode & 0o222 else attr.ARCHIVE | attr.READONLY
 
 
-def file_info(stat: Statx, metadata: Metadata, data: Statx | None = None) -> FileInfo:
-    """Return the metadata that clients see. ``data``: the stat of an alternate stream, if one is open."""
+def file_info(stat: Statx, metadata: Metadata, data: Statx | None = None, block: int = 0) -> FileInfo:
+    """Return the metadata that clients see. ``data``: the stat of an alternate stream, if one is open. ``block``:
+    ``MetadataStore.attribute_block``."""
     mode = stat.mode
     kind = KINDS.get(mode & KIND_BITS, Kind.OTHER)
     stored = metadata.attributes
@@ -389,6 +398,8 @@ def file_info(stat: Statx, metadata: Metadata, data: Statx | None = None) -> Fil
         if kind == Kind.FILE:
             size = stat.size
             allocation = stat.blocks * 512
+            if block and metadata.present & ~metadata.beside & _IN_ATTRIBUTES:
+                allocation = max(allocation - block, 0)
         elif kind == Kind.SYMLINK:
             tag = attr.TAG_SYMLINK
             attributes &= ~attr.READONLY

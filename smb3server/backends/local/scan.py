@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from smb3server.backends import names
 from smb3server.backends.base import DirectoryEntry, FileInfo, Search
 from smb3server.backends.local import syscalls
-from smb3server.backends.local.metadata import MetadataStore, file_info
+from smb3server.backends.local.metadata import MetadataStore
 from smb3server.backends.local.resolve import Resolver
 
 _NAMES = 256
@@ -65,7 +65,7 @@ class Folder:
             stat = syscalls.statx_at(self.descriptor, raw)
             if stat_module.S_ISLNK(stat.mode):
                 return self._symlink(name, raw, stat)
-            return file_info(stat, self._store.load_entry(self.descriptor, raw, stat))
+            return self._store.info(stat, self._store.load_entry(self.descriptor, raw, stat))
         except (FileNotFoundError, PermissionError):
             return None
 
@@ -74,9 +74,9 @@ class Folder:
             target, target_stat = self.resolver.follow(self.descriptor, name)
         except OSError:
             # The link is dangling, loops or leads outside the share: show the link itself, so that it can be deleted.
-            return file_info(stat, self._store.load_entry(self.descriptor, raw, stat))
+            return self._store.info(stat, self._store.load_entry(self.descriptor, raw, stat))
         try:
-            return file_info(target_stat, self._store.load(f"/proc/self/fd/{target}", target_stat))
+            return self._store.info(target_stat, self._store.load(f"/proc/self/fd/{target}", target_stat))
         finally:
             os.close(target)
 

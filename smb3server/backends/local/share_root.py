@@ -121,6 +121,25 @@ class ShareRoot:
             os.close(descriptor)
         return False
 
+    def attribute_block(self, namespace: str | None) -> int:
+        """Return the bytes that count as allocated once a file has attributes as large as ours usually are: those of
+        one block, or 0. It is tried, because inodes of ext4 may be made larger. ``namespace``: of the attributes."""
+        if namespace is None:
+            return 0
+        try:
+            descriptor = self._temporary()
+        except OSError:
+            return 0
+        try:
+            for item, size in (("meta", 44), ("sd", 64)):
+                os.setxattr(descriptor, f"{namespace}.smb3.{item}", bytes(size))
+            taken = os.fstat(descriptor).st_blocks * 512
+            return taken if taken == os.fstatvfs(descriptor).f_frsize else 0
+        except OSError:
+            return 0
+        finally:
+            os.close(descriptor)
+
     def clones_ranges(self) -> bool:
         """Return whether the file system can clone ranges. It is tried, because XFS may have been made without that."""
         descriptors = []

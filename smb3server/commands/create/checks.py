@@ -15,7 +15,8 @@ from smb3server.wire.status import NtStatus, StatusError
 
 _DELEGATION = 3
 """The highest impersonation level. [MS-SMB2 2.2.13]"""
-_VALID_ATTRIBUTES = 0x00007FB7
+_VALID_ATTRIBUTES = 0x00007FB7 | attr.INTEGRITY_STREAM | attr.NO_SCRUB_DATA
+"""The attributes of MS-FSCC 2.6 that a client may ask for. The last two are ReFS', and change nothing here."""
 _UNSUPPORTED_OPTIONS = int(
     CreateOptions.CREATE_TREE_CONNECTION | CreateOptions.OPEN_BY_FILE_ID | CreateOptions.RESERVE_OPFILTER
 )

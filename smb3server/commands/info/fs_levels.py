@@ -30,7 +30,8 @@ def _volume(share: Share, backend: Backend) -> bytes:
     return wire.encode_volume(backend.volume_created, backend.volume_serial & 0xFFFFFFFF, share.name)
 
 
-def _full_size(share: Share, backend: Backend) -> wire.FullSizeInformation:
+def full_size(backend: Backend) -> wire.FullSizeInformation:
+    """Return the sizes of the volume, in allocation units."""
     volume = backend.volume()
     sector = max(volume.sector_size, 1)
     unit = max(volume.block_size, sector)
@@ -39,7 +40,7 @@ def _full_size(share: Share, backend: Backend) -> wire.FullSizeInformation:
 
 
 def _size(share: Share, backend: Backend) -> wire.SizeInformation:
-    total, available, _, sectors, sector = _full_size(share, backend)
+    total, available, _, sectors, sector = full_size(backend)
     return wire.SizeInformation(total, available, sectors, sector)
 
 
@@ -106,7 +107,7 @@ FS_LEVELS: dict[int, FsLevel] = {
     FsInfoClass.DEVICE: _fixed(wire.DEVICE, _device),
     FsInfoClass.ATTRIBUTE: FsLevel(_attribute, 16),
     FsInfoClass.CONTROL: _fixed(wire.CONTROL, lambda share, backend: _NO_LIMITS),
-    FsInfoClass.FULL_SIZE: _fixed(wire.FULL_SIZE, _full_size),
+    FsInfoClass.FULL_SIZE: _fixed(wire.FULL_SIZE, lambda _, backend: full_size(backend)),
     FsInfoClass.OBJECT_ID: _fixed(
         wire.OBJECT_ID, lambda _, backend: wire.ObjectIdInformation(volume_object_id(backend))
     ),

@@ -602,9 +602,9 @@ def test_a_search_looks_at_what_matches_only(local: Local, monkeypatch: pytest.M
     looked: list[str] = []
     look = syscalls.ordinary_entries
 
-    def counted(directory: int, names: Sequence[str], attribute: bytes) -> list[FileInfo | None]:
+    def counted(directory: int, names: Sequence[str], attribute: bytes, block: int) -> list[FileInfo | None]:
         looked.extend(names)
-        return look(directory, names, attribute)
+        return look(directory, names, attribute, block)
 
     with opened(store, directory=True, read=True) as handle:
         monkeypatch.setattr(syscalls, "ordinary_entries", counted)
@@ -708,3 +708,22 @@ def test_create_in_keeps_reserved_names(tmp_path: Path) -> None:
         with pytest.raises(PermissionError):
             backend.create_in(folder, request)
         assert not (tmp_path / names.PRIVATE_NAME).exists()
+
+
+@pytest.mark.parametrize("size", [0, 1, 1024, 4096, 4097])
+@pytest.mark.parametrize("reserved", [0, 3])
+def test_attributes_are_no_allocated_data(tmp_path: Path, size: int, reserved: int) -> None:
+    """ext4 counts the block that it needs for a descriptor."""
+    backend = LocalBackend(tmp_path)
+    with closing(backend), opened(backend, "f", disposition=CREATE, read=True, write=True) as handle:
+        handle.write_from([bytes(size)], 0)
+        handle.flush()
+        handle.allocate((-(-size // 4096) + reserved) * 4096)
+        before = handle.info().allocation_size
+        handle.set_security_descriptor(bytes(600))
+        assert handle.info().allocation_size == before
+        handle.set_eas([(b"NAME", bytes(900))])
+        assert handle.info().allocation_size == before
+        with opened(backend, directory=True, read=True) as folder:
+            (entry,) = [entry for entry in folder.scan() if entry.name == "f"]
+            assert entry.info.allocation_size == before

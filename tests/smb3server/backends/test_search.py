@@ -29,7 +29,7 @@ from smb3server.backends.base import (
 from smb3server.backends.local import file_calls, scan, syscalls
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.impersonate import ActAs
-from smb3server.backends.local.metadata import Metadata, MetadataStore, file_info
+from smb3server.backends.local.metadata import Metadata, MetadataStore
 from smb3server.backends.local.sidecar import SideCar
 from smb3server.wire import attributes as attr
 from smbdirect import native
@@ -79,7 +79,7 @@ def shown(path: Path) -> dict[str, FileInfo]:
 def without_c(store: MetadataStore, directory: int, name: str) -> FileInfo:
     """The metadata of an entry as everything but listings makes it."""
     stat = file_calls.statx_at(directory, os.fsencode(name))
-    return file_info(stat, store.load_entry(directory, os.fsencode(name), stat))
+    return store.info(stat, store.load_entry(directory, os.fsencode(name), stat))
 
 
 metadata = st.builds(
@@ -105,6 +105,7 @@ times = st.integers(-5_000_000_000, 5_000_000_000) | st.integers(-10_000_000_000
     mode=st.integers(0, 0o777),
     size=st.integers(0, 10_000) | st.integers(0, 1 << 40),
     is_directory=st.booleans(),
+    block=st.sampled_from([0, 512, 4096]),
 )
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_metadata_is_shown_alike(
@@ -115,6 +116,7 @@ def test_any_metadata_is_shown_alike(
     mode: int,
     size: int,
     is_directory: bool,
+    block: int,
 ) -> None:
     """Users of the host may have written the attribute, if it is not in the namespace "trusted"."""
     if (problem := native.problem(NATIVE)) is not None:
@@ -136,6 +138,7 @@ def test_any_metadata_is_shown_alike(
         directory = os.open(name, os.O_RDONLY)
         try:
             store = MetadataStore(SideCar(lambda: os.dup(directory), "none"), "user")
+            store.attribute_block = block
             (found,) = store.ordinary_entries(directory, ["entry"])
             expected = without_c(store, directory, "entry")
         finally:
@@ -159,7 +162,7 @@ def test_c_looks_at_ordinary_entries(folder: Path) -> None:
     (folder / "folder").mkdir()
     (folder / "link").symlink_to("file")
     descriptor = os.open(folder, os.O_RDONLY)
-    found = syscalls.ordinary_entries(descriptor, ["folder", "link", "gone", "file"], META.encode())
+    found = syscalls.ordinary_entries(descriptor, ["folder", "link", "gone", "file"], META.encode(), 0)
     os.close(descriptor)
     assert [info and info.kind for info in found] == [Kind.DIRECTORY, None, None, Kind.FILE]
     assert isinstance(found[3], FileInfo)
@@ -294,7 +297,7 @@ def test_an_error_of_the_disk_is_reported_and_hides_nothing(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return statx_at(directory, name)
 
-    def none_ordinary(_: int, names: Sequence[str], __: bytes) -> list[FileInfo | None]:
+    def none_ordinary(_: int, names: Sequence[str], __: bytes, block: int) -> list[FileInfo | None]:
         return [None] * len(names)
 
     monkeypatch.setattr(syscalls, "statx_at", failing)

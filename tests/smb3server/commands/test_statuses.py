@@ -171,6 +171,52 @@ def test_compression_that_the_volume_does_not_have(tmp_path: Path) -> None:
     act(tmp_path, scene)
 
 
+def test_what_programs_for_ntfs_ask(tmp_path: Path) -> None:
+    """Serial number, sizes and file numbers are those of the levels that say them, too. [MS-FSCC 2.3.26, 2.3.61]"""
+
+    async def scene(ground: Ground) -> None:
+        peer = await ground.peer()
+        folder = (await peer.make("d", create_options=DIRECTORY)).file
+        file = (await peer.make("d\\name", desired_access=ALL, file_attributes=0x2)).file
+        serial, number, _ = struct.unpack("<QQQ", (await peer.query_info(file, FileInfoClass.ID)).body[8:])
+        above = struct.unpack("<QQQ", (await peer.query_info(folder, FileInfoClass.ID)).body[8:])[1]
+        volume = (await peer.fsctl(file, Fsctl.GET_NTFS_VOLUME_DATA)).body[48:]
+        assert len(volume) == 96
+        found, sectors, clusters, free, _, sector, cluster = struct.unpack_from("<QqqqqII", volume)
+        assert (found, sectors * sector) == (serial, clusters * cluster) and 0 < free <= clusters
+        for asked, version, size in ((b"", 2, 60), (b"\2\0\2\0", 2, 60), (b"\2\0\3\0", 3, 76), (b"\3\0\x09\0", 3, 76)):
+            record = (await peer.fsctl(file, Fsctl.READ_FILE_USN_DATA, asked)).body[48:]
+            width = 8 if version == 2 else 16
+            assert struct.unpack_from("<IHH", record) == (len(record), version, 0) and len(record) % 8 == 0
+            assert int.from_bytes(record[8 : 8 + width], "little") == number
+            assert int.from_bytes(record[8 + width : 8 + 2 * width], "little") == above
+            attributes, length, offset = struct.unpack_from("<IHH", record, size - 8)
+            assert (attributes, offset) == (0x22, size)
+            assert record[offset : offset + length].decode("utf-16-le") == "name"
+        for asked in (b"\0\0\1\0", b"\4\0\x09\0", b"\3\0\2\0"):
+            refused = await peer.fsctl(file, Fsctl.READ_FILE_USN_DATA, asked)
+            assert refused.status == NtStatus.INVALID_PARAMETER
+        target = struct.pack("<QQ", *file)
+        for code, room in ((Fsctl.GET_NTFS_VOLUME_DATA, 95), (Fsctl.READ_FILE_USN_DATA, 67)):
+            reply = await peer.call(Command.IOCTL, ioctl_body(code, b"", target, output=room))
+            assert reply.status == NtStatus.BUFFER_TOO_SMALL
+
+    act(tmp_path, scene)
+
+
+@pytest.mark.parametrize("attribute", [0x8000, 0x20000])
+def test_attributes_of_another_file_system_are_accepted_and_not_kept(tmp_path: Path, attribute: int) -> None:
+    """INTEGRITY_STREAM and NO_SCRUB_DATA. [MS-FSCC 2.6]"""
+
+    async def scene(ground: Ground) -> None:
+        peer = await ground.peer()
+        assert (await peer.make("f", file_attributes=attribute)).answer.file_attributes == 0x20
+        made = await peer.make("d", file_attributes=attribute, create_options=DIRECTORY)
+        assert made.answer.file_attributes == 0x10
+
+    act(tmp_path, scene)
+
+
 @pytest.mark.parametrize("dialect", [0x0202, 0x0210, 0x0300, 0x0311])
 def test_every_dialect_may_ask_for_the_interfaces(tmp_path: Path, dialect: int) -> None:
     """3.3.5.15.11 refuses none; on loopback alone there is nothing to tell."""
