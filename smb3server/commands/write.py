@@ -295,7 +295,7 @@ def _look(
     file, handle = opened.file, opened.handle
     if file is None or handle is None or opened.descriptor is None:
         return None
-    if file.write_time is not None and file.write_time.must_note(opened):
+    if file.stream or (file.write_time is not None and file.write_time.must_note(opened)):
         return None
     if file.locks.locks and file.locks.denies_write(opened, offset, length):
         return None

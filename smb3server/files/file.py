@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from smb3server.backends.base import Backend, FileInfo, FileKey, Handle, Path
 from smb3server.files.caching import NONE, Breaks, Caching, Holder, Lease, LeaseTables
 from smb3server.files.locks import LockTable
-from smb3server.files.write_times import StreamWriteTime, WriteTimes
+from smb3server.files.write_times import WriteTimes
 from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.upcase import upcase
 
@@ -136,16 +135,13 @@ class File(Generic[Opened]):
     unwatch: Callable[[], None] | None = None
     """Stops the watch for changes by programs of the host. None if the file is not watched."""
     write_time: WriteTimes | None = None
-    """None means that clients see the times of the store: no open has set one. That of an alternate stream passes its
-    writes on to the file."""
+    """None means that clients see the times of the store: no open has set one."""
     locks: LockTable[Opened] = field(init=False)
     caching: Caching[Opened] = field(init=False)
 
     def __post_init__(self) -> None:
         self.locks = LockTable(self.table.breaks.call_soon, _count_locks)
         self.caching = Caching(self.table.breaks)
-        if self.stream:
-            self.write_time = StreamWriteTime(partial(self.table.find, self.key))
 
     def share_conflict(self, access: int, share: int, exclude: Opened | None = None) -> bool:
         """Return whether an open with ``access`` and ``share`` violates the sharing of the file's other opens.
@@ -166,6 +162,12 @@ class File(Generic[Opened]):
                 for opened in other.opens
             )
         return False
+
+    def share_times(self, times: WriteTimes) -> None:
+        """Give the times to all open streams of the file that have none."""
+        for other in self.table.streams(self.key):
+            if other.write_time is None:
+                other.write_time = times
 
     def other_opens(self, exclude: Opened | None, lease: Lease[Opened] | None) -> bool:
         """Return whether an open other than ``exclude`` forbids exclusive caching: it is not for attributes only, and
@@ -253,7 +255,9 @@ class FileTable(Generic[Opened]):
         folded = stream and upcase(stream)
         file = streams.get(folded)
         if file is None:
-            file = streams[folded] = File(self, key, stream)
+            times = (other.write_time for other in streams.values()) if streams else ()
+            shared = next((found for found in times if found is not None and found.shared), None)
+            file = streams[folded] = File(self, key, stream, write_time=shared)
         return file
 
     def streams(self, key: FileKey) -> list[File[Opened]]:

@@ -1,8 +1,9 @@
 """The times that clients see of an open file: a write shows at once, unless it came through an open that has set the
 time. [MS-FSA 2.1.4.17, 2.1.1.6: Open.UserSetModificationTime, UserSetChangeTime, UserSetAccessTime]
 
-The store's own times change with every write. When an open that has set a time writes, what clients have seen until
-then hides the store's time, and is stored at the close of that open. [MS-FSCC 2.4.7]
+Alternate streams share the times of their file. The store keeps their data apart, so a write to one has to set the time
+of the file. The store's own times change with every other write. When an open that has set a time writes, what clients
+have seen until then hides the store's time, and is stored at the close of that open. [MS-FSCC 2.4.7]
 """
 
 from __future__ import annotations
@@ -46,9 +47,15 @@ class Times(NamedTuple):
 class WriteTimes(Protocol):
     """The times of one open file."""
 
+    shared: bool
+    """Whether they count for all streams of the file."""
+
     @property
     def shown(self) -> Times:
         """The times that clients see in place of the store's."""
+
+    def keeps_write_time(self, opened: TimedOpen) -> bool:
+        """Return whether writes of an open leave the last write time as it is."""
 
     def must_note(self, opened: TimedOpen) -> bool:
         """Return whether ``changing`` has anything to do."""
@@ -75,9 +82,13 @@ class TimedFile(Protocol):
     """What this module needs of an open file."""
 
     write_time: WriteTimes | None
+    stream: str
 
     @property
     def opens(self) -> Sequence[TimedOpen]: ...
+
+    def share_times(self, times: WriteTimes) -> None:
+        """Give the times to all open streams of the file that have none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -139,6 +150,10 @@ class WriteTime:
 
     _held: tuple[_Held, _Held, _Held] = field(default_factory=_held)
     """Those of last access, last write and change."""
+    shared = True
+
+    def keeps_write_time(self, opened: TimedOpen) -> bool:
+        return opened in self._held[1].setters
 
     @property
     def shown(self) -> Times:
@@ -169,58 +184,6 @@ class WriteTime:
             handle.set_times(last_access=access, last_write=write, change=change)
 
 
-class _HasTimes(Protocol):
-    @property
-    def write_time(self) -> WriteTimes | None: ...
-
-
-@dataclass(slots=True, eq=False)
-class StreamWriteTime:
-    """The times of a file, seen from an open alternate stream. Implements ``WriteTimes``.
-
-    The store keeps streams apart, so a write to one does not change the times of the file by itself. It has to, unless
-    its open has set the time. [MS-FSA 2.1.4.17]"""
-
-    _base: Callable[[], _HasTimes | None]
-    """Returns the file itself; None if nobody has it open."""
-    _setters: set[TimedOpen] = field(default_factory=set)
-
-    @property
-    def shown(self) -> Times:
-        base = self._base()
-        return Times() if base is None or base.write_time is None else base.write_time.shown
-
-    def must_note(self, opened: TimedOpen) -> bool:
-        return True
-
-    def changing(self, opened: TimedOpen) -> None:
-        handle, base = opened.handle, self._base()
-        if handle is None or opened in self._setters:
-            return
-        if base is not None and base.write_time is not None:
-            base.write_time.changing(opened)
-        # The data matters more: it may be written where the times of the file cannot be set.
-        with contextlib.suppress(OSError):
-            handle.set_times(last_write=filetime.from_ns(time.time_ns()))
-
-    def changing_entry(self, opened: TimedOpen) -> None:
-        base = self._base()
-        if base is not None and base.write_time is not None:
-            base.write_time.changing_entry(opened)
-
-    def make_visible(self, handle: Handle) -> None:
-        """Do nothing: what is to be seen is seen at once."""
-
-    def set(self, opened: TimedOpen, values: Times) -> None:
-        if values.last_write == THAW:
-            self._setters.discard(opened)
-        elif values.last_write:
-            self._setters.add(opened)
-
-    def closing(self, opened: TimedOpen) -> None:
-        self._setters.discard(opened)
-
-
 def visible(file: TimedFile | None, info: FileInfo) -> FileInfo:
     """Return ``info`` with the times that clients see."""
     if file is None or file.write_time is None:
@@ -239,8 +202,9 @@ def set_by(opened: TimedOpen, values: Times) -> None:
     if file is None:
         return
     if file.write_time is None:
-        file.write_time = WriteTime()
-    file.write_time.set(opened, values)
+        file.share_times(WriteTime())
+    if file.write_time is not None:
+        file.write_time.set(opened, values)
 
 
 def changing(opened: TimedOpen) -> None:
@@ -248,8 +212,15 @@ def changing(opened: TimedOpen) -> None:
     if opened.lacks_archive:
         _set_archive(opened)
     file = opened.file
-    if file is not None and file.write_time is not None and file.write_time.must_note(opened):
-        file.write_time.changing(opened)
+    if file is None:
+        return
+    times = file.write_time
+    if times is not None and times.must_note(opened):
+        times.changing(opened)
+    if file.stream and opened.handle is not None and not (times is not None and times.keeps_write_time(opened)):
+        # The data matters more: it may be written where the times of the file cannot be set.
+        with contextlib.suppress(OSError):
+            opened.handle.set_times(last_write=filetime.from_ns(time.time_ns()))
 
 
 def changing_entry(opened: TimedOpen) -> None:
@@ -320,6 +291,10 @@ class DelayedWriteTime:
     _first: float = 0.0
     """When the first write came that made the file dirty, by the clock of the event loop."""
     _timer: asyncio.TimerHandle | None = None
+    shared = False
+
+    def keeps_write_time(self, opened: TimedOpen) -> bool:
+        return self.pinned_by is opened
 
     @property
     def shown(self) -> Times:

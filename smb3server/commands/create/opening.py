@@ -32,7 +32,7 @@ from smb3server.commands.create.contexts import CreateContexts, Opener
 from smb3server.files import symlinks
 from smb3server.files.caching import Lease
 from smb3server.files.file import File
-from smb3server.files.write_times import DelayedWriteTime
+from smb3server.files.write_times import DelayedWriteTime, changing
 from smb3server.state import change_reports, deletions
 from smb3server.state.objects import Open
 from smb3server.state.server_state import ServerState
@@ -573,8 +573,11 @@ class Opening:
             opened.parent_lease_key = lease.parent_lease_key
         file.opens.append(opened)
         self.server.opens.add(opened)
-        if file.write_time is not None:
-            if self.action is not _OPENED and not (file.stream and self.action is _CREATED):
+        if file.stream:
+            if self.action not in (_OPENED, _CREATED):
+                changing(opened)
+        elif file.write_time is not None:
+            if self.action is not _OPENED:
                 file.write_time.changing(opened)
         elif opener.tree.share.rules.delayed_write_times:
             file.write_time = DelayedWriteTime(file)

@@ -216,6 +216,49 @@ def test_w5_a_write_to_a_stream_changes_the_times_of_its_file(tmp_path: Path, na
     act(tmp_path, scene)
 
 
+@pytest.mark.parametrize("which", [WRITE, CHANGE])
+@pytest.mark.parametrize("name", ["f", "d"])
+@pytest.mark.parametrize("base_open", [True, False])
+def test_w5_times_frozen_through_a_stream(tmp_path: Path, name: str, which: int, base_open: bool) -> None:
+    async def scene(ground: Ground) -> None:
+        peer, looker = await ground.peer(), await ground.peer()
+        options = {"create_options": 1} if name == "d" else {}
+        base = (await looker.make(name, desired_access=0x80, **options)).file
+        stream = (await peer.make(f"{name}:s", desired_access=ALL)).file
+        if not base_open:
+            await looker.close(base)
+
+        async def seen() -> int:
+            file = base if base_open else (await looker.make(name, desired_access=0x80, **options)).file
+            found = (await times_of(looker, file))[which]
+            if not base_open:
+                await looker.close(file)
+            return found
+
+        async def set_it(value: int) -> None:
+            times = [value if index == which else 0 for index in range(4)]
+            body = struct.pack("<4qII", *times, 0, 0)
+            assert await peer.set_info(stream, FileInfoClass.BASIC, body) == 0
+
+        before = await seen()
+        await set_it(FREEZE)
+        await asyncio.sleep(TICK)
+        assert await peer.write(stream) == 0
+        assert await seen() == before == (await times_of(peer, stream))[which]
+        await set_it(THAW)
+        await asyncio.sleep(TICK)
+        assert await peer.write(stream) == 0
+        thawed = await seen()
+        assert thawed > before
+        await set_it(FREEZE)
+        await asyncio.sleep(TICK)
+        assert await peer.write(stream) == 0
+        await peer.close(stream)
+        assert await seen() == thawed, "it is stored"
+
+    act(tmp_path, scene)
+
+
 def test_w5_a_time_that_an_open_of_the_file_has_set_gives_way(tmp_path: Path) -> None:
     async def scene(ground: Ground) -> None:
         opens = await two(ground)
