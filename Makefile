@@ -11,7 +11,7 @@ TESTS_AT_ONCE := $(shell n=$$(nproc); [ $$n -le 7 ] || n=7; echo $$((n + 1)))
 # Tests of a module stay together (they share servers) until a worker has nothing left to do.
 WORKERS = $(if $(filter -s --capture=no --pdb --trace,$(PYTEST_ARGS)),0,$(TESTS_AT_ONCE) --dist worksteal)
 
-.PHONY: serve test lint format docs conformance kernel-test bench bench-quick torture torture-variants fuzz deb clean
+.PHONY: serve test lint format docs conformance kernel-test bench bench-quick torture torture-variants wpts fuzz deb clean
 
 serve: .venv/.installed
 	tools/serve_demo.sh $(SERVE_ARGS)
@@ -69,6 +69,11 @@ torture-variants: .venv/.installed
 	$(VENV_PYTHON) -m tools.torture --encryption required $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --available $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --cluster $(TORTURE_ARGS)
+
+# Microsoft's own suites, from a folder that has them built for Linux: make wpts WPTS=FOLDER [SUITES="smb2 fsa"]
+# [WPTS_ARGS="--filter Name~Lease"]. About 15 minutes, as root.
+wpts: .venv/.installed
+	WPTS="$(WPTS)" $(VENV_PYTHON) -m tools.wpts $(SUITES) $(WPTS_ARGS)
 
 # The optional modules in C are built when the project is installed.
 INSTALLED_FROM := pyproject.toml setup.py tools/setup.sh $(shell find smbdirect smb3server witness -name '_*.c')

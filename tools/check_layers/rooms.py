@@ -26,7 +26,9 @@ ROOMS = (
     *_rooms(
         "tools", "support", "flaky", "failover", "cluster", "fuzz", "access_differential", "attacks", "load", "soak"
     ),
-    *_rooms("tools", "bench", "configuration", "torture", "kernel_lab", "web_pictures", "pictures", "check_layers"),
+    *_rooms(
+        "tools", "bench", "configuration", "torture", "wpts", "kernel_lab", "web_pictures", "pictures", "check_layers"
+    ),
     "tools.site_hooks",
     "tests.lab",
     "tests",
