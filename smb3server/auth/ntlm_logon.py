@@ -18,7 +18,7 @@ from smb3server.auth.ntlm_messages import CLIENT_CHALLENGE_SIZE, MIC_OFFSET, MIC
 from smb3server.auth.users import LogonError
 from smb3server.wire.status import NtStatus
 
-_UNICODE = int(Flags.UNICODE)
+_UNICODE, _OEM = int(Flags.UNICODE), int(Flags.OEM)
 _KEY_EXCHANGE = int(Flags.KEY_EXCHANGE)
 _PROTECTS = int(Flags.SIGN | Flags.SEAL)
 _RESTRICTIONS = {
@@ -93,8 +93,8 @@ class NtlmLogon:
     def challenge(self, token: bytes) -> bytes:
         """Answer the NEGOTIATE_MESSAGE ``token`` with a CHALLENGE_MESSAGE. [MS-NLMP 3.2.5.1.1]"""
         offered = messages.parse_negotiate(token)
-        if not offered & _UNICODE:
-            raise LogonError("the client does not support Unicode")
+        if not offered & (_UNICODE | _OEM):
+            raise LogonError("the client supports neither Unicode nor OEM characters")
         self._server_challenge = os.urandom(8)
         self._negotiate = token
         self._challenge = messages.pack_challenge(

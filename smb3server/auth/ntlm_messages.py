@@ -171,13 +171,18 @@ def parse_negotiate(token: bytes) -> int:
 
 
 def challenge_flags(offered: int) -> int:
-    """Return the flags of a challenge: those of the client that the server accepts, and those that are always set."""
-    return offered & _ANSWERED | _ALWAYS
+    """Return the flags of a challenge: those of the client that the server accepts, and those that are always set.
+
+    OEM is chosen only if Unicode is not offered. [MS-NLMP 2.2.2.5]"""
+    characters = _UNICODE if offered & _UNICODE else int(Flags.OEM)
+    return offered & _ANSWERED | _ALWAYS | characters
 
 
 def pack_challenge(flags: int, server_challenge: bytes, server_name: str) -> bytes:
     """Return the CHALLENGE_MESSAGE of a server that is its own domain, with the current time."""
     name, info = _target(server_name)
+    if not flags & _UNICODE:
+        name = server_name.encode(_OEM, "replace")
     clock = AV_PAIR.pack(AvPair(AvId.TIMESTAMP, 8)) + TIMESTAMP.pack(Timestamp(filetime.from_ns(time.time_ns())))
     info_length = len(info) + len(clock) + AV_PAIR.size
     start = CHALLENGE_FIELDS.size

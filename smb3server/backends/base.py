@@ -15,7 +15,7 @@ import errno
 import itertools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -370,6 +370,11 @@ class Handle(ABC):
         """Return steps that add what ``streams`` returns to ``found``, to be taken on another thread. None if there are
         so few that ``streams`` is quick."""
         return None
+
+    @abstractmethod
+    def removing_streams(self, spared: Collection[str], removed: list[str]) -> Iterator[None] | None:
+        """Remove the alternate streams but for those whose names in upper case are ``spared``, and add their names to
+        ``removed``. Return None if that is done, or steps to be taken on another thread if there are many."""
 
     @abstractmethod
     def rename(self, target: Path, replace: bool, user: User | None = None) -> None:

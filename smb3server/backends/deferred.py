@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from smb3server.backends.base import (
     Described,
@@ -153,6 +153,9 @@ class DeferredHandle(Handle):
 
     def listing_streams(self, found: list[StreamInfo]) -> Iterator[None] | None:
         return self.open().listing_streams(found)
+
+    def removing_streams(self, spared: Collection[str], removed: list[str]) -> Iterator[None] | None:
+        return self.open().removing_streams(spared, removed)
 
     def rename(self, target: Path, replace: bool, user: User | None = None) -> None:
         self.open().rename(target, replace, user)

@@ -253,4 +253,6 @@ def smb1_negotiate(request: Request) -> Response:
     if b"SMB 2.002" in names and settings.min_dialect <= Dialect.SMB_2_0_2:
         _apply(request, NegotiateRequest(), (), Dialect.SMB_2_0_2)
         return _response(request, Dialect.SMB_2_0_2, [])
+    if b"SMB 2.002" in names:
+        raise Disconnect('client that knows SMB 2.0.2 only; remedy: min_dialect = "2.0.2" lets it in')
     raise Disconnect("SMB1 client that does not know SMB2")

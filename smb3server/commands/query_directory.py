@@ -181,7 +181,8 @@ class _Listing:
             if self.overflows:
                 # The entry is kept for a request with a larger buffer.
                 raise StatusError(NtStatus.BUFFER_OVERFLOW)
-            raise StatusError(NtStatus.NO_MORE_FILES if enumeration.started else NtStatus.NO_SUCH_FILE)
+            first, enumeration.started = not enumeration.started, True
+            raise StatusError(NtStatus.NO_SUCH_FILE if first else NtStatus.NO_MORE_FILES)
         enumeration.started = True
         return Response([build_output_response(len(packer.buffer)), packer.buffer])
 

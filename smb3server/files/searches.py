@@ -141,7 +141,8 @@ class Enumeration:
             entry_matcher(pattern, (backend.name_rules if backend else WINDOWS).key), self.only
         )
         self.started = False
-        """True once an entry was returned. From then on the end is NO_MORE_FILES instead of NO_SUCH_FILE."""
+        """True once the first query was answered, with entries or NO_SUCH_FILE. From then on the end is NO_MORE_FILES.
+        [MS-FSA 2.1.5.6.3: FirstQuery]"""
         self.turn = asyncio.Lock()
         """Held by a request that lists over several turns of the event loop; others wait for it."""
         self.unfinished = 0

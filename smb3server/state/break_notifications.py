@@ -140,8 +140,13 @@ class BreakNotifications:
         ):
             return
 
+        acknowledged_later = holder.breaking
+
         def check() -> None:
-            if holder.requested != requested or not (holder.breaking or holder.state == requested):
+            # A break ends with its acknowledgment. One without lasts as long as the state that it asks for.
+            if holder.requested != requested or not (
+                holder.breaking if acknowledged_later else holder.state == requested
+            ):
                 return
             lost = connection.closed or connection.is_stalled()
             if lost and not connection.closed and connection.forced_stall:

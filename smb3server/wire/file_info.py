@@ -89,6 +89,7 @@ class RenameFlags(enum.IntFlag):
 
     REPLACE_IF_EXISTS = 0x01
     POSIX_SEMANTICS = 0x02
+    IGNORE_READONLY_ATTRIBUTE = 0x40
 
 
 class BasicInformation(NamedTuple):

@@ -8,7 +8,7 @@ import functools
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 from smb3server.backends import names
@@ -32,10 +32,11 @@ from smb3server.backends.local.metadata import Blob, Metadata, MetadataStore
 from smb3server.backends.local.namespace import Namespace
 from smb3server.backends.local.own_changes import OwnChanges
 from smb3server.backends.local.resolve import Resolver
-from smb3server.backends.local.streams import StreamStore
+from smb3server.backends.local.streams import FEW, StreamStore
 from smb3server.backends.local.syscalls import Statx
 from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
+from smb3server.wire.upcase import upcase
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import FileRange, Payload
 
@@ -467,6 +468,32 @@ class LocalHandle(Handle):
             main = self._backend.store.info(stat, metadata)
             found.append(StreamInfo("", main.end_of_file, main.allocation_size))
         found += alternate
+
+    def removing_streams(self, spared: Collection[str], removed: list[str]) -> Iterator[None] | None:
+        stat = syscalls.statx(self._descriptor())
+        metadata = self._backend.store.load(self._ref, stat)
+        if not metadata.present & Blob.STREAMS:
+            return None
+        self._changing()
+        key = self._backend.store.key(stat, metadata)
+        steps = self._remove_streams(key, spared, removed)
+        if self._backend.streams.has_many(key):
+            return steps
+        for _ in steps:
+            pass
+        return None
+
+    def _remove_streams(self, key: str, spared: Collection[str], removed: list[str]) -> Iterator[None]:
+        found: list[StreamInfo] = []
+        yield from self._backend.streams.listing(key, found)
+        for number, stream in enumerate(found):
+            if upcase(stream.name) not in spared:
+                self._backend.streams.remove(key, stream.name)
+                removed.append(stream.name)
+            if number % FEW == FEW - 1:
+                yield
+        if not self._backend.streams.has_any(key):
+            self._change(_clear_streams)
 
     def _current_stream(self, key: str) -> str:
         """Return the name of the stream as it is now: another handle may have renamed it."""

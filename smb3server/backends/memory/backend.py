@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from smb3server.backends import names
 from smb3server.backends.base import (
@@ -422,6 +422,11 @@ class MemoryHandle(Handle):
         for _, (name, data) in sorted(node.streams.items()):
             found.append(StreamInfo(name, len(data.content), data.allocation))
         return found
+
+    def removing_streams(self, spared: Collection[str], removed: list[str]) -> None:
+        node = self._changing()
+        for key in [key for key in node.streams if key not in spared]:
+            removed.append(node.streams.pop(key)[0])
 
     def _current_stream(self, node: Node) -> str:
         """Return the stream's present key: another handle may have renamed the stream."""

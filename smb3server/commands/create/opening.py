@@ -7,8 +7,9 @@ after the break sees the state of that moment. [MS-FSA 2.1.5.1]
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from smb3server.access import decide, masks, of_handle, tokens
 from smb3server.access.decide import Wanted
@@ -43,6 +44,7 @@ from smb3server.wire.create import Access, CreateAction, CreateDisposition, Crea
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus, StatusError
+from smb3server.wire.upcase import upcase
 
 _DISPOSITIONS: dict[int, Disposition] = {
     CreateDisposition.SUPERSEDE: Disposition.OPEN_IF,
@@ -64,6 +66,14 @@ _ARCHIVE_OR_FOLDER = attr.ARCHIVE | attr.DIRECTORY
 _DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
 _SETTABLE = attr.SETTABLE & ~attr.SPARSE
 """The attributes that a CREATE may set."""
+
+
+def _finish(shrink: Callable[[], None] | None, removing: Iterator[None] | None) -> None:
+    """Do what is left of an overwriting."""
+    if shrink is not None:
+        shrink()
+    for _ in removing or ():
+        pass
 
 
 class _DeletedMeanwhileError(Exception):
@@ -98,6 +108,8 @@ class Opening:
     action: CreateAction = field(default=_OPENED, init=False)
     free: Callable[[], None] | None = field(default=None, init=False)
     """The rest of an overwriting, to be called on a worker thread; None if there is none."""
+    removed: list[str] = field(default_factory=list, init=False)
+    """The streams that overwriting has removed."""
     _maximal: int = field(default=0, init=False)
     _descriptor: bytes | None = field(default=None, init=False)
     """The security descriptor for a new file."""
@@ -520,9 +532,16 @@ class Opening:
         """Overwrite the file. If cutting it takes long, ``free`` and ``finish_overwriting`` are left to do."""
         superseded = self.body.create_disposition == CreateDisposition.SUPERSEDE
         self.action = CreateAction.SUPERSEDED if superseded else CreateAction.OVERWRITTEN
-        self.free = handle.shrinking(0)
-        if self.free is None:
+        shrink = handle.shrinking(0)
+        steps = None
+        if not handle.stream:
+            # Streams that somebody has open stay, as their file does.
+            opened = {upcase(file.stream) for file in self.server.file_table.streams(handle.key) if file.opens}
+            steps = handle.removing_streams(opened, self.removed)
+        if shrink is None and steps is None:
             self._replace(handle)
+        else:
+            self.free = partial(_finish, shrink, steps)
 
     def finish_overwriting(self, opened: Open) -> None:
         """Complete an overwriting after a worker thread has called ``free``. The open was registered before that: a
@@ -534,14 +553,16 @@ class Opening:
             self._report(opened)
 
     def _replace(self, handle: Handle) -> None:
-        """Truncate the file or stream to 0 bytes, and give it the attributes of the request. Other streams are kept.
-        Raises ``OSError``. [MS-FSA 2.1.5.1.2.1]"""
+        """Truncate the file or stream to 0 bytes, and add the attributes of the request. A superseded file has no
+        others. Raises ``OSError``. [MS-FSA 2.1.5.1.2.1]"""
         handle.truncate(0)
         # A stream has no attributes of its own.
         if not handle.stream:
-            handle.set_attributes(self.body.file_attributes & _SETTABLE | attr.ARCHIVE)
+            before = handle.info()
+            kept = 0 if self.action is CreateAction.SUPERSEDED else before.attributes & attr.SETTABLE
+            handle.set_attributes(self.body.file_attributes & _SETTABLE | attr.ARCHIVE | kept)
             eas = self.contexts.eas or ()
-            if eas or handle.info().ea_size:
+            if eas or before.ea_size:
                 handle.set_eas(eas, replace=True)
         self.info = handle.info()
 
@@ -597,5 +618,7 @@ class Opening:
             which = NotifyFilter.STREAM_SIZE
             change_reports.report(opened, self.path, Action.MODIFIED_STREAM, which, self.stream)
         elif not created:
+            for name in self.removed:
+                change_reports.notify(opened, self.path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, name)
             changed = NotifyFilter.ATTRIBUTES | NotifyFilter.SIZE | NotifyFilter.LAST_WRITE
             change_reports.report(opened, self.path, Action.MODIFIED, changed)

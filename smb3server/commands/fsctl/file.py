@@ -17,6 +17,7 @@ from smb3server.dispatch.request import Pending, Response
 from smb3server.dispatch.stable_storage import after_flush
 from smb3server.files import write_times
 from smb3server.process.long_work import Steps
+from smb3server.state import deletions
 from smb3server.state.change_reports import report_write
 from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
@@ -274,6 +275,9 @@ def set_reparse_point(control: Control) -> bytes:
     tag = _present_tag(handle)
     if tag is not None and tag != header.tag:
         raise StatusError(NtStatus.IO_REPARSE_TAG_MISMATCH)
+    if opened.is_directory and not deletions.is_empty(handle):
+        # Its entries could not be reached any longer.
+        raise StatusError(NtStatus.DIRECTORY_NOT_EMPTY)
     handle.set_reparse_point(bytes(data))
     report(opened, NotifyFilter.ATTRIBUTES)
     return b""

@@ -95,7 +95,7 @@ def request_resiliency(control: Control) -> Buffer:
     if len(control.data) < _RESILIENCY_REQUEST.size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     (timeout,) = _RESILIENCY_REQUEST.unpack_from(control.data)
-    if timeout // 1000 > durable.MAX_RESILIENCY_TIMEOUT or opened.file is None:
+    if timeout > durable.MAX_RESILIENCY_TIMEOUT * 1000 or opened.file is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     durable.make_resilient(opened, connection.client_guid, timeout / 1000)
     return b""

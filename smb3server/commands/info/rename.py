@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from smb3server.access import decide
 from smb3server.access.caller import Caller
-from smb3server.backends.base import Backend, FileInfo, Path
+from smb3server.backends.base import Backend, FileInfo, OpenRequest, Path
 from smb3server.backends.name_rules import same_stream
 from smb3server.backends.names import split_path
 from smb3server.commands.info import waits
@@ -21,6 +21,7 @@ from smb3server.files.file import File, FileTable, conflicts
 from smb3server.state import change_reports, file_events
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
+from smb3server.wire import attributes as attr
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.file_info import RenameFlags, RenameInformation
@@ -147,17 +148,26 @@ class _NameChange:
         open, possibly only for caching.
 
         Each open stream of it counts, and handle caching alone is broken, as on Windows
-        (smb2.lease.v2_rename_target_overwrite). MS-FSA 2.1.5.15.12 would break it as for a new end of file."""
+        (smb2.lease.v2_rename_target_overwrite). MS-FSA 2.1.5.15.12 would break it as for a new end of file. With
+        POSIX_SEMANTICS opens that share deletion keep what is replaced. [MS-FSCC 2.4.43]"""
         if not self.replace:
             raise StatusError(NtStatus.OBJECT_NAME_COLLISION)
         rights, present = self.caller.rights_by_name(self.backend, target)
-        decide.check_replacement(rights, present.attributes | info.attributes)
+        attributes = present.attributes | info.attributes
+        if self.info.flags & RenameFlags.IGNORE_READONLY_ATTRIBUTE:
+            attributes &= ~attr.READONLY
+        decide.check_replacement(rights, attributes)
         if self.opened.is_directory:
             # MS-FSA lets a directory replace a file. POSIX does not: the status is that of a directory as the target.
             raise StatusError(NtStatus.ACCESS_DENIED)
+        if info.key == self.handle.key:
+            # Another name of the same file: its opens keep the file.
+            return
         streams = self.files.streams(info.key)
         self.break_handles(*streams)
-        if any(file.opens for file in streams):
+        posix = self.info.flags & RenameFlags.POSIX_SEMANTICS
+        opens = [other for file in streams for other in file.opens]
+        if any(not (posix and other.share_access & ShareAccess.DELETE) for other in opens):
             raise StatusError(NtStatus.ACCESS_DENIED)
 
     @property
@@ -208,6 +218,8 @@ class Rename(_NameChange):
             raise StatusError(NtStatus.ACCESS_DENIED)
         if old == target:
             return
+        if opened.file is not None and opened.file.delete_pending:
+            raise StatusError(NtStatus.ACCESS_DENIED)
         recycling = opened.tree.share.recycling
         if recycling is not None and recycling.holds(old, self.backend.name_rules):
             raise StatusError(NtStatus.ACCESS_DENIED)
@@ -220,6 +232,9 @@ class Rename(_NameChange):
         info = self.existing(target)
         if info is not None and not (info.key == handle.key and self.backend.name_rules.same(old, target)):
             self.check_replaceable(target, info)
+            if info.key == handle.key:
+                # A rename onto another name of the same file would do nothing. [rename(2)]
+                self._remove_name(target)
         handle.rename(target, self.replace, self.caller.user)
         self.request.server.opens.store_all(opened, sync=handle.flush)
         if info is not None and self.replace and info.key != handle.key:
@@ -227,6 +242,14 @@ class Rename(_NameChange):
             if opened.tree.share.audit is not None:
                 file_events.deleted(opened, target)
         change_reports.report_rename(opened, old, target, opened.is_directory)
+
+    def _remove_name(self, target: Path) -> None:
+        """Remove another name of the file."""
+        other = self.backend.open(OpenRequest(target, open_reparse_point=True, user=self.caller.user))
+        try:
+            other.unlink()
+        finally:
+            other.close()
 
     def _check_below(self) -> None:
         """Check that there are no opens below the directory, and break the handle caching of those that there are.

@@ -141,7 +141,8 @@ def _basic(request: TreeRequest, opened: Open, data: memoryview) -> None:
     changed = 0
     if attributes:
         before = handle.info().attributes
-        handle.set_attributes(attributes)
+        # FSCTL_SET_SPARSE alone makes a file sparse or not. [MS-FSA 2.1.5.15.2]
+        handle.set_attributes(attributes & ~attr.SPARSE | before & attr.SPARSE)
         after = handle.info().attributes
         if before != after:
             changed |= NotifyFilter.ATTRIBUTES
