@@ -23,8 +23,10 @@ from smb3server.access.known_descriptors import KnownDescriptors
 from smb3server.access.masks import FILE_ALL_ACCESS
 from smb3server.access.posix import OWNERS_ALONE, default_descriptor, group_sid, user_sid
 from smb3server.backends.base import Described, FileInfo, Kind, User
+from smb3server.wire.create import Access
 
 _KNOWN = KnownDescriptors()
+_READ_DATA, _EXECUTE = int(Access.READ_DATA), int(Access.EXECUTE)
 _SACL_CONTROL = int(
     Control.SACL_PRESENT
     | Control.SACL_DEFAULTED
@@ -101,7 +103,10 @@ def maximal_access(found: Described, token: Token, user: User | None) -> int:
     """Return all access that the file's descriptor gives to ``token``.
 
     Without a stored DACL the mode decides. root then gets everything, except rights that only the account owning the
-    file has. ``user`` has the POSIX credentials of the request; None means the server's own.
+    file has. Whoever may read a file may execute it then: a program that a client copies has no x bit, and would start
+    for nobody. The descriptor that clients see is that of the mode.
+
+    ``user`` has the POSIX credentials of the request; None means the server's own.
     """
     info, stored = found
     owner: Sid | None = None
@@ -114,7 +119,10 @@ def maximal_access(found: Described, token: Token, user: User | None) -> int:
     root = (user.uid if user is not None else os.geteuid()) == 0
     if root and owner is None:
         return FILE_ALL_ACCESS
-    granted = _by_mode(info.mode, info.uid, info.gid, info.kind == Kind.DIRECTORY, owner, token)
+    is_directory = info.kind == Kind.DIRECTORY
+    granted = _by_mode(info.mode, info.uid, info.gid, is_directory, owner, token)
+    if granted & _READ_DATA and not is_directory:
+        granted |= _EXECUTE
     return granted | FILE_ALL_ACCESS & ~OWNERS_ALONE if root else granted
 
 

@@ -373,7 +373,7 @@ class Handle(ABC):
 
     @abstractmethod
     def removing_streams(self, spared: Collection[str], removed: list[str]) -> Iterator[None] | None:
-        """Remove the alternate streams but for those whose names in upper case are ``spared``, and add their names to
+        """Remove the alternate streams but for those whose ``stream_key`` is ``spared``, and add their names to
         ``removed``. Return None if that is done, or steps to be taken on another thread if there are many."""
 
     @abstractmethod

@@ -36,6 +36,10 @@ POSIX = NameRules(_exact)
 """Every difference counts. Names of streams compare as on Windows nevertheless: no host has them."""
 
 
+stream_key = upcase
+"""Returns the key of a stream's name, equal for names that are one. [MS-FSCC 2.1.5.3]"""
+
+
 def same_stream(one: str, other: str) -> bool:
-    """Return whether two names of streams are one. [MS-FSCC 2.1.5.3]"""
-    return upcase(one) == upcase(other)
+    """Return whether two names of streams are one."""
+    return stream_key(one) == stream_key(other)

@@ -34,9 +34,9 @@ from smb3server.backends.local.own_changes import OwnChanges
 from smb3server.backends.local.resolve import Resolver
 from smb3server.backends.local.streams import FEW, StreamStore
 from smb3server.backends.local.syscalls import Statx
+from smb3server.backends.name_rules import stream_key
 from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
-from smb3server.wire.upcase import upcase
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import FileRange, Payload
 
@@ -487,7 +487,7 @@ class LocalHandle(Handle):
         found: list[StreamInfo] = []
         yield from self._backend.streams.listing(key, found)
         for number, stream in enumerate(found):
-            if upcase(stream.name) not in spared:
+            if stream_key(stream.name) not in spared:
                 self._backend.streams.remove(key, stream.name)
                 removed.append(stream.name)
             if number % FEW == FEW - 1:

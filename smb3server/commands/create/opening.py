@@ -28,6 +28,7 @@ from smb3server.backends.base import (
     Path,
     PathNotFound,
 )
+from smb3server.backends.name_rules import stream_key
 from smb3server.commands.create import sharing
 from smb3server.commands.create.contexts import CreateContexts, Opener
 from smb3server.files import symlinks
@@ -44,7 +45,6 @@ from smb3server.wire.create import Access, CreateAction, CreateDisposition, Crea
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus, StatusError
-from smb3server.wire.upcase import upcase
 
 _DISPOSITIONS: dict[int, Disposition] = {
     CreateDisposition.SUPERSEDE: Disposition.OPEN_IF,
@@ -536,7 +536,7 @@ class Opening:
         steps = None
         if not handle.stream:
             # Streams that somebody has open stay, as their file does.
-            opened = {upcase(file.stream) for file in self.server.file_table.streams(handle.key) if file.opens}
+            opened = {stream_key(file.stream) for file in self.server.file_table.streams(handle.key) if file.opens}
             steps = handle.removing_streams(opened, self.removed)
         if shrink is None and steps is None:
             self._replace(handle)

@@ -47,6 +47,30 @@ def test_both_sides_have_the_same_key(protocol: str) -> None:
     assert made.context is None
 
 
+@pytest.mark.parametrize("offered", [2, 3, 0])
+def test_a_client_without_unicode(monkeypatch: pytest.MonkeyPatch, offered: int) -> None:
+    """OEM is chosen only if Unicode is not offered, and names are in it then. [MS-NLMP 2.2.2.5]"""
+    (flags,) = struct.unpack_from("<I", logon.NEGOTIATE, 12)
+    message = logon.NEGOTIATE[:12] + struct.pack("<I", flags & ~3 | offered) + logon.NEGOTIATE[16:]
+    monkeypatch.setattr(logon, "NEGOTIATE", message)
+    made = acceptor()
+    if not offered:
+        assert refused(lambda: made.step(message)) == NtStatus.LOGON_FAILURE
+        return
+    challenge = made.step(message)
+    (chosen,) = struct.unpack_from("<I", challenge, 20)
+    length, _, offset = struct.unpack_from("<HHI", challenge, 12)
+    unicode = bool(offered & 1)
+    assert chosen & 3 == (1 if unicode else 2)
+    assert challenge[offset : offset + length] == "SERVER".encode("utf-16-le" if unicode else "ascii")
+    account = logon.Account("u", "pw")
+    if not unicode:
+        account._user = b"u"
+    token, key = account.answer(challenge)
+    made.step(token[token.index(b"NTLMSSP\0") :])
+    assert made.identity is not None and made.session_key == key
+
+
 def test_neither_password_nor_proof_nor_mic_may_differ() -> None:
     right = logon.Account("u", "pw")
     made = acceptor()

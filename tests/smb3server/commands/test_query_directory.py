@@ -189,7 +189,7 @@ def test_searches_begin_again(store: Backend) -> None:
         assert (await folder.names("", RESTART))[1] == ["other"]
         assert (await folder.names("*", REOPEN, 1000))[1] == first
         assert (await folder.names("none", RESTART))[0] == NtStatus.NO_SUCH_FILE
-        assert (await folder.names("none"))[0] == NtStatus.NO_SUCH_FILE
+        assert (await folder.names("none"))[0] == NtStatus.NO_MORE_FILES, "MS-FSA 2.1.5.6.3: it is no first query"
         fill(store, "none")
         assert (await folder.names("NONE", RESTART))[1] == ["none"]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from smb3server.backends.base import User
 from smb3server.backends.local.streams import FEW
 from smb3server.wire import attributes as attr
 from smb3server.wire.change_notify import Action
@@ -250,3 +252,26 @@ def test_the_longest_resiliency(tmp_path: Path, milliseconds: int, status: int) 
         await asyncio.sleep(0)
 
     act(tmp_path, scene)
+
+
+# Programs
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("mode", "status"), [(0o644, 0), (0o600, 0), (0o200, NtStatus.ACCESS_DENIED), (0o000, NtStatus.ACCESS_DENIED)]
+)
+def test_whoever_may_read_a_program_may_start_it(tmp_path: Path, mode: int, status: int) -> None:
+    """Windows opens a program with these rights. A file without a stored descriptor has the rights of its mode."""
+
+    async def scene(ground: Ground) -> None:
+        peer = await ground.peer()
+        program = ground.folder / "setup.exe"
+        program.write_bytes(b"MZ")
+        os.chown(program, 12345, 12345)
+        program.chmod(mode)
+        assert (await peer.create("setup.exe", desired_access=0x1200A9, create_disposition=OPEN)).status == status
+
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    act(tmp_path, scene, user=User(12345, 12345))

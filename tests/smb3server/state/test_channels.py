@@ -172,6 +172,29 @@ def test_break_moves_to_another_channel_when_its_own_dies_later() -> None:
     assert not clock.due
 
 
+def test_a_break_that_was_acknowledged_is_not_sent_again() -> None:
+    """Also if the client has again, or still, the state that the break asked for."""
+    sent: list[_Connection] = []
+    first, second = _Connection(sent), _Connection(sent)
+    clock, oplock = _Clock(), _Oplock(_Session(first, second))
+    assert clock.notify_oplock(cast("Any", oplock), OplockLevel.II) is True
+    oplock.breaking, oplock.state = False, oplock.requested
+    first.closed = first.transport.stalled = True
+    clock.tick()
+    assert sent == [first] and not clock.due
+
+
+def test_a_break_without_acknowledgment_moves_to_another_channel() -> None:
+    sent: list[_Connection] = []
+    first, second = _Connection(sent), _Connection(sent)
+    clock, oplock = _Clock(), _Oplock(_Session(first, second))
+    oplock.breaking, oplock.state = False, oplock.requested
+    assert clock.notify_oplock(cast("Any", oplock), OplockLevel.NONE) is True
+    first.closed = first.transport.stalled = True
+    clock.tick()
+    assert sent == [first, second]
+
+
 def test_lone_connection_is_not_watched() -> None:
     sent: list[_Connection] = []
     connection = _Connection(sent)

@@ -66,7 +66,9 @@ def test_resiliency_request_checks_its_arguments() -> None:
             (b"", NtStatus.INVALID_PARAMETER),
             (bytes(7), NtStatus.INVALID_PARAMETER),
             (struct.pack("<II", 301_000, 0), NtStatus.INVALID_PARAMETER),
-            (struct.pack("<II", 300_999, 0), 0),
+            # 3.3.5.15.9: no more than MaxResiliencyTimeout.
+            (struct.pack("<II", 300_001, 0), NtStatus.INVALID_PARAMETER),
+            (struct.pack("<II", 300_000, 0), 0),
             (struct.pack("<II", 0, 0), 0),
         ):
             assert await make_resilient(client, file, data) == status

@@ -226,7 +226,10 @@ def test_the_lowest_dialect_of_each_transport(tmp_path: Path, keys: str, tcp: in
     asyncio.run(body())
 
 
-def test_smb1_clients_that_know_no_more_than_2_0_2_are_dropped(tmp_path: Path) -> None:
+def test_smb1_clients_that_know_no_more_than_2_0_2_are_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     names = b"\x02SMB 2.002\0"
     message = b"\xffSMB\x72" + bytes(27) + struct.pack("<BH", 0, len(names)) + names
 
@@ -243,6 +246,7 @@ def test_smb1_clients_that_know_no_more_than_2_0_2_are_dropped(tmp_path: Path) -
                 writer.close()
 
     assert asyncio.run(body()) == b""
+    assert 'client that knows SMB 2.0.2 only; remedy: min_dialect = "2.0.2" lets it in' in caplog.text
 
 
 @pytest.mark.parametrize(
