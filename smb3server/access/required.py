@@ -18,7 +18,10 @@ _DELETE = int(Access.DELETE)
 READ = int(Access.READ_DATA | Access.EXECUTE)
 """READ, and the source of SRV_COPYCHUNK, need any of these rights. [MS-SMB2 3.3.5.12, 3.3.5.15.6]"""
 WRITE = int(Access.WRITE_DATA | Access.APPEND_DATA)
-"""WRITE, and the target of SRV_COPYCHUNK, need any of these rights. See ``check_append``."""
+"""WRITE, and the target of SRV_COPYCHUNK, need any of these rights. [MS-SMB2 3.3.5.13, 3.3.5.15.6]
+
+Each allows any offset, as on Windows (smb2.rw.append). That existing bytes need FILE_WRITE_DATA, and new ones
+FILE_APPEND_DATA, is a SHOULD of 3.3.5.13."""
 
 SET_FILE: dict[int, int] = {
     FileInfoClass.BASIC: _WRITE_ATTRIBUTES,
@@ -72,12 +75,6 @@ def check(granted: int, any_of: int) -> None:
     """Raise ``StatusError`` (ACCESS_DENIED) if the open was granted none of the rights in ``any_of``. 0 needs no
     right."""
     if any_of and not granted & any_of:
-        raise StatusError(NtStatus.ACCESS_DENIED)
-
-
-def check_append(granted: int, offset: int, end_of_file: int) -> None:
-    """Refuse to change existing bytes if the open may only append. Offsets are in bytes. [MS-SMB2 3.3.5.13]"""
-    if not granted & _WRITE_DATA and offset < end_of_file:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
 

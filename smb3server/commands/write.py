@@ -86,8 +86,6 @@ def _check(opened: Open, offset: int, length: int) -> None:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
     if not opened.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
-    if length and not opened.granted_access & _WRITE_DATA and opened.handle is not None:
-        required.check_append(opened.granted_access, offset, opened.handle.info().end_of_file)
     file = opened.file
     if file is None or offset + length > (opened.max_offset if length else MAX_OFFSET):
         raise StatusError(NtStatus.INVALID_PARAMETER)

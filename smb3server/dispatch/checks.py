@@ -200,9 +200,11 @@ def verify(request: Request, session: Session | None) -> None:
         if session.identity is not None and session.is_guest:
             return
         raise StatusError(NtStatus.ACCESS_DENIED)
+    # The reply to a signed request is signed, a refusal of its signature included (3.3.4.1.1).
+    request.signer = signer
     if not signer.verify(request.message):
         raise StatusError(NtStatus.ACCESS_DENIED)
-    request.signed, request.signer = True, signer
+    request.signed = True
 
 
 def _check_session(request: Request, session: Session, sealed_for: Session | None) -> None:
@@ -225,8 +227,10 @@ def _inherit_file(request: Request, chain: Chain, related: int) -> None:
     """Remember the FileId for related commands. Fail a related command without a FileId of its own if the CREATE that
     should have provided it failed. [MS-SMB2 3.3.5.2.7.2]"""
     file_id = FILE_ID.unpack_from(request.message, HEADER_SIZE + FILE_ID_OFFSET[request.header.command])
+    if related and chain.file_id is not None:
+        return
     if file_id != RELATED_FILE_ID:
         chain.file_id = file_id
-    elif related and chain.file_id is None and chain.status:
+    elif related and chain.status:
         # STOPPED_ON_SYMLINK is only a warning, but does not provide a FileId either.
         raise StatusError(chain.status)

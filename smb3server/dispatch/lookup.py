@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from smb3server.state.objects import Open
 
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
+_RELATED = int(HeaderFlags.RELATED_OPERATIONS)
 _ORDERED = frozenset([int(Command.WRITE), int(Command.SET_INFO), int(Command.IOCTL)])
 _HALF = 0x7FFF
 """A channel sequence that is ahead by at most this is newer (16-bit arithmetic)."""
@@ -25,8 +26,10 @@ def find_open(request: TreeRequest, file_id: FileId) -> Open:
     3.3.5.2.7.2]
 
     Raises ``StatusError``: FILE_CLOSED if there is none, FILE_NOT_AVAILABLE for an old request of a failed channel."""
-    if file_id == RELATED_FILE_ID and request.chain.file_id is not None:
-        file_id = request.chain.file_id
+    chain = request.chain
+    if chain.file_id is not None and (file_id == RELATED_FILE_ID or request.header.flags & _RELATED):
+        # Whatever FileId a related command has, it works on the file of the command before it.
+        file_id = chain.file_id
     session = request.session
     opened = session.open_table.get(file_id[1])
     if opened is None or opened.file_id != file_id or opened.tree is not request.tree:

@@ -90,8 +90,8 @@ class Holder(Generic[Owner]):
     def _notify(self, current: int, new: int, ack_required: bool) -> bool | None:
         raise NotImplementedError
 
-    def _count_break(self) -> None:
-        """Count a new break in Lease.Epoch. The further steps of a break are not counted."""
+    def _count_break(self, count: int) -> None:
+        """Count new breaks in Lease.Epoch. The further steps of a break are not counted."""
 
     def lower(self, to: int) -> None:
         """Start a break to ``to``. During a break, take the other rights away in its next step."""
@@ -112,15 +112,22 @@ class Holder(Generic[Owner]):
         self.breaking = ack
         if not ack:
             self.state = to
-        if not further:
-            self._count_break()
-        delivered = self._notify(current, to, ack)
+        delivered = self._notify(current, to, ack) if further else self._announce(current, to, ack)
         self.caching.breaks.changed(self)
         if ack:
             self._wait_for_ack(delivered)
         else:
             self.caching.prune()
         return self.breaking
+
+    def _announce(self, current: int, to: int, ack: bool) -> bool | None:
+        """Notify the client of a new break. It is counted when it is sent: a client that comes back is first answered
+        with the epoch that it knows. [MS-SMB2 3.3.4.7]"""
+        self._count_break(1)
+        delivered = self._notify(current, to, ack)
+        if delivered is None:
+            self._count_break(-1)
+        return delivered
 
     def _wait_for_ack(self, delivered: bool | None) -> None:
         """Start the timer if the notification was delivered. Take all rights from a client that cannot be notified and
@@ -133,7 +140,7 @@ class Holder(Generic[Owner]):
     def resend(self) -> None:
         """Notify a client that has reconnected of the break that began in its absence. [MS-SMB2 3.3.5.9.12]"""
         if self.breaking and self.timer is None:
-            self._wait_for_ack(self._notify(self.state, self.requested, True))
+            self._wait_for_ack(self._announce(self.state, self.requested, True))
 
     def acknowledge(self, state: int) -> bool:
         """Take the client's acknowledgment: it keeps ``state``. Return False, and change nothing, if no break waits for
@@ -220,9 +227,9 @@ class Lease(Holder[Owner]):
     def _limit(self, state: int) -> int:
         return state if state & READ else NONE
 
-    def _count_break(self) -> None:
+    def _count_break(self, count: int) -> None:
         if self.version == 2:
-            self.epoch = (self.epoch + 1) & 0xFFFF
+            self.epoch = (self.epoch + count) & 0xFFFF
 
     def _notify(self, current: int, new: int, ack_required: bool) -> bool | None:
         return self.caching.breaks.notify_lease(self, current, new, ack_required)

@@ -109,8 +109,9 @@ class Settings(Limits, kw_only=True):
     """Tree connects per session."""
     max_locks: int = 4096
     """Locks per open. Beyond this limit the status is INSUFFICIENT_RESOURCES."""
-    max_watchers: int = 1024
-    """Directories with CHANGE_NOTIFY, per session. Beyond this limit the status is INSUFFICIENT_RESOURCES."""
+    max_watchers: int = 2048
+    """Directories with CHANGE_NOTIFY, per session. Beyond this limit the status is INSUFFICIENT_RESOURCES. Each channel
+    of a session may have ``max_async_requests`` of them waiting."""
     max_locks_per_user: int = 65536
     max_watchers_per_user: int = 2048
     max_lent_per_user: int = 256 << 20

@@ -93,7 +93,12 @@ class BreakNotifications:
             connection = choose()
             if connection is not None:
                 own = connection.session_table.get(session.session_id) or next(iter(connection.session_table.values()))
-                connection.host.notify(own, [body])
+                send = partial(connection.host.notify, own, [body])
+                if lease.directory and not new:
+                    # No change waits for the acknowledgment, and Windows answers the change first (smb2.dirlease).
+                    self.call_soon(send)
+                else:
+                    send()
                 again = partial(self.notify_lease, lease, current, new, ack_required)
                 self._watch(connection, choose, again, lease, new)
                 return True

@@ -20,7 +20,7 @@ from smb3server.auth.acceptor import Acceptor
 from smb3server.backends.base import Backend, Handle, Path, User
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.signing import Signer
-from smb3server.files.caching import HANDLE, Lease, Oplock
+from smb3server.files.caching import HANDLE, WRITE, Lease, Oplock
 from smb3server.files.file import File
 from smb3server.files.notify import Watcher
 from smb3server.files.searches import Enumeration
@@ -506,11 +506,17 @@ class Open:
     @property
     def is_held_for_owner(self) -> bool:
         """Whether it is persistent, its client is away, and it has no handle caching that a break could take back.
-        [MS-SMB2 3.3.5.9]"""
+        [MS-SMB2 3.3.5.9]
+
+        Nor could a break help if the file has byte-range locks, unless its client may cache writes
+        (smb2.persistent-open-reconnect-contended)."""
         durable = self.durable
         if durable is None or not durable.persistent or not durable.disconnected:
             return False
-        return self.caching is None or not self.caching.state & HANDLE
+        state = self.caching.state if self.caching is not None else 0
+        if not state & HANDLE:
+            return True
+        return not state & WRITE and self.file is not None and bool(self.file.locks.locks)
 
     def use_handle(self, handle: Handle) -> None:
         """Set the handle, and its descriptor if the open has one."""

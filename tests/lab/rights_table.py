@@ -126,7 +126,7 @@ TABLE: tuple[Row, ...] = (
     _row("query times and attributes", "file.READ_ATTRIBUTES or folder.LIST", "MS-SMB2 3.3.5.20.1", False),
     _row("list a folder", "inner.LIST", "MS-SMB2 3.3.5.18", False),
     _row("read", "file.READ_DATA or file.EXECUTE", "MS-SMB2 3.3.5.12", False),
-    _row("write", "file.WRITE_DATA", "MS-SMB2 3.3.5.13"),
+    _row("write", "file.WRITE_DATA or file.APPEND_DATA", "MS-SMB2 3.3.5.13"),
     _row("append", "file.WRITE_DATA or file.APPEND_DATA", "MS-SMB2 3.3.5.13"),
     _row("flush", "file.WRITE_DATA or file.APPEND_DATA", "MS-SMB2 3.3.5.11"),
     _row(
@@ -144,7 +144,7 @@ TABLE: tuple[Row, ...] = (
     _row("set compression", "file.WRITE_DATA", _FSCTL),
     _row(
         "copy chunks from another file",
-        "target.READ_DATA or target.EXECUTE, file.READ_DATA, file.WRITE_DATA",
+        "target.READ_DATA or target.EXECUTE, file.READ_DATA, file.WRITE_DATA or file.APPEND_DATA",
         "MS-SMB2 3.3.5.15.6",
     ),
     _row(

@@ -41,9 +41,9 @@ def key(number: int) -> bytes:
     return number.to_bytes(16, "little")
 
 
-def lease(number: int, state: int = RWH, parent: int | None = None) -> RawContext:
+def lease(number: int, state: int = RWH, parent: int | None = None, epoch: int = 0) -> RawContext:
     flags = int(create_contexts.LeaseFlags.PARENT_LEASE_KEY_SET) if parent is not None else 0
-    record = create_contexts.LeaseV2(key(number), state, flags, parent_lease_key=key(parent or 0))
+    record = create_contexts.LeaseV2(key(number), state, flags, parent_lease_key=key(parent or 0), epoch=epoch)
     return RawContext(create_contexts.REQUEST_LEASE, create_contexts.LEASE_V2_CODEC.pack(record))
 
 

@@ -193,11 +193,10 @@ def allocate(descriptor: int, size: int) -> Iterator[None]:
 
 
 def _keep_write_time(descriptor: int, before: os.stat_result) -> None:
-    """Undo what reserving space does to the last write time. The host allows only the file's owner to do so."""
-    after = os.fstat(descriptor)
-    if after.st_mtime_ns != before.st_mtime_ns:
-        with contextlib.suppress(PermissionError):
-            os.utime(descriptor, ns=(after.st_atime_ns, before.st_mtime_ns))
+    """Undo what reserving space does to the last write time. The change time is set, also if nothing was to be done, as
+    on Windows (smb2.timestamps.modern_write_time_update-2). The host allows only the file's owner to do so."""
+    with contextlib.suppress(PermissionError):
+        os.utime(descriptor, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def allocated_ranges(descriptor: int, offset: int, length: int, limit: int = MAX_RANGES) -> list[tuple[int, int]]:

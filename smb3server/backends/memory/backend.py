@@ -317,9 +317,13 @@ class MemoryHandle(Handle):
 
     def allocate(self, size: int) -> None:
         file_io.check_range(size)
+        node = self._node()
+        last_write = node.last_write
         data = self._for_writing()
         if size < len(data.content):
             self._backend.resize(data, size)
+        else:
+            node.last_write = last_write
         if size > self._backend.capacity:
             raise _oserror(errno.ENOSPC)
         data.reserved = -(-size // BLOCK) * BLOCK

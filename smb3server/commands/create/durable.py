@@ -10,8 +10,9 @@ import logging
 
 from smb3server.backends.base import Path
 from smb3server.backends.name_rules import WINDOWS
+from smb3server.commands.create import sharing
 from smb3server.commands.create.contexts import CreateContexts, Opener
-from smb3server.files.caching import LEVEL_STATES, Lease, Oplock
+from smb3server.files.caching import HANDLE, LEVEL_STATES, NONE, READ, WRITE, Lease, Oplock
 from smb3server.state.durable import Durability, Key, covers, owner_of
 from smb3server.state.objects import Open
 from smb3server.state.opens import OpenTable
@@ -122,6 +123,8 @@ def reconnect(opener: Opener, asked: CreateContexts, opens: OpenTable, path: Pat
     if isinstance(opened.caching, Lease) and not rules.same(path, _current_path(opened)):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     _attach(opened, opener, opens)
+    if durable.persistent:
+        _renew_lease(opened, asked.lease)
     opens.counts.reconnected += 1
     return opened
 
@@ -199,6 +202,23 @@ def _attach(opened: Open, opener: Opener, opens: OpenTable) -> None:
     opened.sequence_epoch += 1
     opened.session, opened.tree = opener.session, opener.tree
     opens.reattach(opened)
+
+
+def _renew_lease(opened: Open, asked: wire.Lease | wire.LeaseV2 | None) -> None:
+    """Treat the lease of a persistent open whose client is back as Windows does: without handle caching it is as one
+    that is granted now, with the request's epoch; without write caching byte-range locks end it.
+    [MS-SMB2 3.3.5.9.12; MS-FSA 2.1.5.18; smb2.persistent-open-reconnect-contended]"""
+    lease, file = opened.caching, opened.file
+    if not isinstance(lease, Lease) or file is None or lease.breaking:
+        return
+    if any(other.durable is None or not other.durable.disconnected for other in lease.opens if other is not opened):
+        return
+    if not lease.state & WRITE and lease.state and sharing.is_locked(opened, file):
+        lease.end_break(NONE)
+    if isinstance(asked, wire.LeaseV2) and not lease.state & HANDLE:
+        # Only read caching is granted once more, which counts.
+        lease.epoch = asked.epoch + (lease.state == READ) & 0xFFFF
+        file.caching.breaks.changed(lease)
 
 
 def _current_path(opened: Open) -> Path:

@@ -24,13 +24,13 @@ def grant_oplock(opened: Open, level: int) -> int:
     if file is None or level not in _LEVELS or opened.is_directory:
         return OplockLevel.NONE
     oplock = file.caching.grant_oplock(
-        opened, level, file.other_opens(opened, None), _is_locked(opened, file), opened.tree.share.rules.level2_oplocks
+        opened, level, file.other_opens(opened, None), is_locked(opened, file), opened.tree.share.rules.level2_oplocks
     )
     opened.caching = oplock
     return oplock.level if oplock is not None else OplockLevel.NONE
 
 
-def _is_locked(opened: Open, file: File[Open]) -> bool:
+def is_locked(opened: Open, file: File[Open]) -> bool:
     """Return whether a byte-range lock, of whatever open, keeps read caching from being granted. [MS-FSA 2.1.5.18]"""
     handle = opened.handle
     return bool(file.locks.locks) and handle is not None and file.locks.any_below(end_of_data(handle.info()))
@@ -51,7 +51,7 @@ def grant_lease(opened: Open, client_guid: bytes, wanted: wire.Lease | wire.Leas
     lease.opens.append(opened)
     opened.caching = lease
     file.caching.grant_lease(
-        lease, wanted.lease_state, file.other_opens(opened, lease), _is_locked(opened, file), opened.is_directory
+        lease, wanted.lease_state, file.other_opens(opened, lease), is_locked(opened, file), opened.is_directory
     )
     return lease_context(lease)
 

@@ -162,8 +162,6 @@ class _Copy:
             raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
         if chunk.source_offset + length > handle_of(source).info().end_of_file:
             raise StatusError(NtStatus.INVALID_VIEW_SIZE)
-        if not target.granted_access & Access.WRITE_DATA:
-            required.check_append(target.granted_access, chunk.target_offset, handle_of(target).info().end_of_file)
         target.file.data_changes(target.caching)
         write_times.changing(target)
 

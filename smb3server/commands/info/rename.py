@@ -216,7 +216,11 @@ class Rename(_NameChange):
         old = handle.path
         if not old:
             raise StatusError(NtStatus.ACCESS_DENIED)
+        file = opened.file
         if old == target:
+            # Windows breaks handle caching before it compares the names (smb2.compound_async.rename_same_srcdst).
+            if file is not None:
+                self.break_handles(file)
             return
         if opened.file is not None and opened.file.delete_pending:
             raise StatusError(NtStatus.ACCESS_DENIED)
@@ -224,7 +228,6 @@ class Rename(_NameChange):
         if recycling is not None and recycling.holds(old, self.backend.name_rules):
             raise StatusError(NtStatus.ACCESS_DENIED)
         self.check_folder(target)
-        file = opened.file
         if file is not None:
             self.break_handles(file)
         if opened.is_directory:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -204,6 +205,20 @@ def test_offsets_no_file_reaches(backend: Backend, offset: int) -> None:
         assert handle.info().end_of_file == 3
         assert handle.info().creation_time == (1 << 63) - 1
         assert read(handle) == b"abc"
+
+
+@pytest.mark.parametrize("size", [0, 100, 200, 1 << 16])
+def test_an_allocation_sets_the_change_time(backend: Backend, size: int) -> None:
+    """Also one that changes nothing. The last write time stays unless the file is cut."""
+    with opened(backend, "f", disposition=CREATE, write=True) as handle:
+        handle.write_from([bytes(100)], 0)
+        handle.allocate(200)
+        before = handle.info()
+        time.sleep(0.02)
+        handle.allocate(size)
+        after = handle.info()
+        assert after.change_time > before.change_time
+        assert (after.last_write_time > before.last_write_time) is (size == 0)
 
 
 def test_truncate_and_allocate(backend: Backend) -> None:

@@ -77,7 +77,9 @@ def test_n6_a_wrong_signature_is_denied_and_the_connection_stays(dialect: int) -
 
     async def test(harness: Harness) -> None:
         client, _ = await nobody(harness, dialect, b"wrong key " + bytes(6), REQUIRED)
-        assert (await tree_connect(client)).status == NtStatus.ACCESS_DENIED
+        refusal = await tree_connect(client)
+        # 3.3.4.1.1: what answers a signed request is signed, also if its signature was wrong.
+        assert (refusal.status, is_signed(refusal)) == (NtStatus.ACCESS_DENIED, True)
         client.sign = False
         reply = await tree_connect(client)
         assert (reply.status, is_signed(reply)) == (0, False)

@@ -109,6 +109,7 @@ CASES = [
     Case("F6", "end of file, the same", setting(FileInfoClass.END_OF_FILE, struct.pack("<q", 10)), RH, 0),
     Case("F6", "allocation, the same", setting(FileInfoClass.ALLOCATION, struct.pack("<q", 10)), RH, 0),
     Case("F7", "rename", setting(FileInfoClass.RENAME, rename_to("renamed")), RH, R, waits=True),
+    Case("F7", "rename to the same name", setting(FileInfoClass.RENAME, rename_to("f")), RH, R, waits=True),
     Case("F10", "hard link", setting(FileInfoClass.LINK, rename_to("link")), RH, RH),
     Case("F11", "set", setting(FileInfoClass.DISPOSITION, b"\1"), RH, R, waits=True),
     Case("F11", "withdrawn", setting(FileInfoClass.DISPOSITION, b"\0"), RH, RH),

@@ -1,5 +1,5 @@
 """Durable opens whose client is away, persistent opens of directories, and deletions at the end of an open's time: rows
-D1 to D5 and T1 to T5 of docs/caching.md."""
+D1 to D7 and T1 to T5 of docs/caching.md."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 
 from smb3server.wire.create import CreateOptions
 from smb3server.wire.file_info import FileInfoClass
+from smb3server.wire.oplock_break import LeaseBreakNotification, parse_notification
 from smb3server.wire.status import NtStatus
-from tests.lab.rule_scene import ALL, RH, RWH, Ground, Made, Peer, R, act, durable, lease, reconnect
+from tests.lab.rule_scene import ALL, RH, RW, RWH, Ground, Made, Peer, R, act, durable, lease, reconnect
 
 DIRECTORY, ON_CLOSE = int(CreateOptions.DIRECTORY_FILE), int(CreateOptions.DELETE_ON_CLOSE)
 BATCH, EXCLUSIVE = 9, 8
@@ -129,6 +130,62 @@ def test_d5_a_persistent_open_without_handle_caching_is_not_available(tmp_path: 
         other = await ground.peer()
         assert (await other.create("f")).status == NtStatus.FILE_NOT_AVAILABLE
         assert await comes_back(ground, guid, made, state, persistent=True) == 0
+
+    act(tmp_path, scene, continuous_availability=True)
+
+
+@pytest.mark.parametrize(("state", "epoch"), [(R, 129), (RW, 128), (RH, 1), (RWH, 1)])
+def test_d6_without_handle_caching_the_epoch_is_that_of_the_reconnect(tmp_path: Path, state: int, epoch: int) -> None:
+    async def scene(ground: Ground) -> None:
+        guid, made = await away(ground, state, persistent=True)
+        client = await ground.peer(guid)
+        again = await client.make("f", lease(1, state, epoch=128), reconnect(made.file, 9, True))
+        assert again.lease is not None
+        assert (again.lease.lease_state, again.lease.epoch) == (state, epoch)
+
+    act(tmp_path, scene, continuous_availability=True)
+
+
+def test_d6_a_break_in_the_clients_absence_counts_when_it_is_sent(tmp_path: Path) -> None:
+    async def scene(ground: Ground) -> None:
+        guid, made = await away(ground, RWH, persistent=True)
+        other = await ground.peer()
+        await other.client.post(5, other.request("f"))
+        assert (await other.client.receive()).status == NtStatus.PENDING
+        client = await ground.peer(guid)
+        again = await client.make("f", lease(1, epoch=128), reconnect(made.file, 9, True))
+        assert again.lease is not None
+        assert (again.lease.lease_state, again.lease.epoch) == (RWH, 1)
+        assert await client.told() == [(1, RWH, RH)]
+        sent = parse_notification(memoryview(client.notifications[-1].message))
+        assert isinstance(sent, LeaseBreakNotification)
+        assert sent.new_epoch == 2
+        assert await client.acknowledge(1, RH) == 0
+        assert (await other.receive()).status == 0
+
+    act(tmp_path, scene, continuous_availability=True)
+
+
+@pytest.mark.parametrize(("state", "left", "epoch"), [(R, 0, 128), (RH, 0, 128), (RW, RW, 128), (RWH, RWH, 1)])
+def test_d7_locks_end_the_lease_of_an_absent_client_that_may_not_write(
+    tmp_path: Path, state: int, left: int, epoch: int
+) -> None:
+    async def scene(ground: Ground) -> None:
+        client, other = await ground.peer(), await ground.peer()
+        made = await client.make("f", desired_access=ALL)
+        assert await client.write(made.file, bytes(100)) == 0
+        assert await client.close(made.file) == 0
+        made = await client.make("f", lease(1, state), durable(9, True), desired_access=ALL)
+        assert made.state == state
+        assert await client.lock(made.file) == 0
+        await ground.lose(client)
+        await other.client.post(5, other.request("f"))
+        waits = state == RWH
+        assert (await other.client.receive()).status == (NtStatus.PENDING if waits else NtStatus.FILE_NOT_AVAILABLE)
+        client = await ground.peer(client.client.guid)
+        again = await client.make("f", lease(1, state, epoch=128), reconnect(made.file, 9, True))
+        assert again.lease is not None
+        assert (again.lease.lease_state, again.lease.epoch) == (left, epoch)
 
     act(tmp_path, scene, continuous_availability=True)
 

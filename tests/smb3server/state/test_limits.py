@@ -86,3 +86,19 @@ def test_watchers() -> None:
         assert await watch(files[1]) == NtStatus.PENDING
 
     drive(test, Settings(max_watchers=1))
+
+
+def test_the_watchers_of_a_session_are_enough_for_two_channels() -> None:
+    """On each 511 requests wait, and the one that reaches the limit is refused with its watcher made.
+    [MS-SMB2 3.3.4.2 note 242; smb2.credits.multichannel_max_async_credits]"""
+
+    async def test(harness: Harness) -> None:
+        client = await connected(harness)
+        count = 2 * (Settings().max_async_requests + 2)
+        file = (await opened(client, "d", create_options=DIRECTORY))[1]
+        for _ in range(count):
+            await client.post(Command.CHANGE_NOTIFY, struct.pack("<HHIQQII", 32, 0, 4096, *file, 1, 0))
+            assert (await client.receive()).status == NtStatus.PENDING
+            file = (await opened(client, "d", create_options=DIRECTORY))[1]
+
+    drive(test, Settings(max_async_requests=4096))

@@ -175,7 +175,9 @@ def test_a_refused_change_between_them(backend: Backend) -> None:
     drive(backend, test)
 
 
-def test_a_query_of_another_file(backend: Backend) -> None:
+def test_a_related_query_gets_the_file_of_the_command_before_it(backend: Backend) -> None:
+    """Whatever FileId it names. [MS-SMB2 3.3.5.2.7.2]"""
+
     async def test(client: Client) -> None:
         other = (await client.call(Command.CREATE, request("other"))).body[64:80]
         write = struct.pack("<HHIQ16sIIHHI", 49, 112, 5, 0, other, 0, 0, 0, 0, 0) + b"12345"
@@ -186,8 +188,9 @@ def test_a_query_of_another_file(backend: Backend) -> None:
             (Command.QUERY_INFO, query(FileInfoClass.ALL, other)),
             (Command.CLOSE, CLOSE + other),
         )
-        assert name_in(looked) == "\\other"
-        assert parse_response(memoryview(closed.message)).end_of_file == 5
+        assert name_in(looked) == "\\file"
+        assert parse_response(memoryview(closed.message)).end_of_file == 0
+        assert (await client.call(Command.CLOSE, CLOSE + other)).status == 0
 
     drive(backend, test)
 
