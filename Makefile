@@ -11,7 +11,7 @@ TESTS_AT_ONCE := $(shell n=$$(nproc); [ $$n -le 7 ] || n=7; echo $$((n + 1)))
 # Tests of a module stay together (they share servers) until a worker has nothing left to do.
 WORKERS = $(if $(filter -s --capture=no --pdb --trace,$(PYTEST_ARGS)),0,$(TESTS_AT_ONCE) --dist worksteal)
 
-.PHONY: serve test lint format docs conformance kernel-test bench bench-quick torture torture-variants wpts fuzz deb clean
+.PHONY: serve test lint format docs conformance kernel-test bench bench-quick torture torture-newest torture-variants wpts fuzz deb clean
 
 serve: .venv/.installed
 	tools/serve_demo.sh $(SERVE_ARGS)
@@ -57,6 +57,10 @@ bench-quick: .venv/.installed-dev
 torture: .venv/.installed
 	tools/setup.sh test-tools
 	$(VENV_PYTHON) -m tools.torture $(SUITES) $(TORTURE_ARGS)
+
+# The smbtorture of Debian's newest Samba, as root. tools/setup.sh samba-newest makes the folder that it runs out of.
+torture-newest: .venv/.installed
+	$(VENV_PYTHON) -m tools.torture --newest $(SUITES) $(TORTURE_ARGS)
 
 # The core suites over SMB Direct; all with signing and with encryption required; what concerns handles and sessions with
 # persistent handles on one node and on a cluster of two. TORTURE_ARGS=--quick leaves out suites that mostly wait, but not

@@ -1,8 +1,9 @@
 #!/bin/sh
-# setup.sh install | install-dev | test-tools | kernel-lab | python: prepare the machine for the make target of that name.
+# setup.sh install | install-dev | test-tools | kernel-lab | samba-newest [DIR] | python: prepare the machine for the make target of that name.
 # install, install-dev: .venv with the project (editable), dev adds what tests and linters need.
 # test-tools: third-party programs that the interoperability tests run; without them those tests are skipped.
 # kernel-lab: programs that building and booting the guest needs. python: print the Python that .venv is made with; PYTHON selects another.
+# samba-newest: Debian's development branch with its Samba in a folder, build/samba-newest by default; as root, 500 MB.
 # As root on a machine with apt it installs what is missing; otherwise it prints the exact line to run.
 set -eu
 cd "$(dirname "$0")/.."
@@ -134,10 +135,29 @@ case ${1:-} in
       /etc/libibverbs.d/siw.driver=ibverbs-providers ibv_devinfo=ibverbs-utils etcd=etcd-server)
     # shellcheck disable=SC2086
     [ -z "$packages" ] || apt_install $packages || exit 1 ;;
+  samba-newest)
+    root=${2:-build/samba-newest}
+    if [ "$(id -u)" != 0 ]; then
+      echo "setup: this needs root (chroot). Run:  sudo tools/setup.sh samba-newest" >&2
+      exit 1
+    fi
+    packages=$(missing debootstrap=debootstrap)
+    # shellcheck disable=SC2086
+    [ -z "$packages" ] || apt_install $packages || exit 1
+    rm -rf "$root.new"
+    mkdir -p "$(dirname "$root")"
+    debootstrap --variant=minbase sid "$root.new" http://deb.debian.org/debian
+    printf '#!/bin/sh\nexit 101\n' > "$root.new/usr/sbin/policy-rc.d"
+    chmod 755 "$root.new/usr/sbin/policy-rc.d"
+    chroot "$root.new" apt-get install -q -y --no-install-recommends samba samba-testsuite smbclient samba-vfs-modules </dev/null
+    chroot "$root.new" apt-get clean
+    rm -rf "$root"
+    mv "$root.new" "$root"
+    chroot "$root" smbtorture --version ;;
   python)
     choose_python
     echo "$python" ;;
   *)
-    sed -n '2,6s/^# //p' "$0" >&2
+    sed -n '2,7s/^# //p' "$0" >&2
     exit 2 ;;
 esac

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from smb3server.config.reader import read_file
-from tools.torture import report, subunit
+from tools.torture import report, samba_root, subunit
 from tools.torture.outcome import Outcome, read_table, write
-from tools.torture.plan import Plan, Special, normal
+from tools.torture.plan import Plan, Special, normal, special_needs
+from tools.torture.release import DISTRIBUTION, NEWEST, Release
 from tools.torture.server import configuration
+
+ROOT = Path(__file__).resolve().parents[2]
+RELEASES = pytest.mark.parametrize("release", [DISTRIBUTION, NEWEST], ids=lambda release: release.version)
 
 STREAM = """\
 smbtorture 4.17.12-Debian
@@ -56,19 +66,32 @@ def test_specials_are_found_by_pattern() -> None:
     assert plan.special("smb2.ioctl.trim_simple") is None
 
 
-def test_configuration_is_one_the_server_takes(tmp_path: Path) -> None:
-    """Every share and server that special.toml wants."""
-    document = tomllib.loads((report.HERE / "special.toml").read_text())
+@RELEASES
+def test_configuration_is_one_the_server_takes(tmp_path: Path, release: Release) -> None:
+    """Every share and server that the release's files want."""
+    shares, servers, _ = special_needs(release)
     options = {
         name: {key: value for key, value in share.items() if key not in ("volume", "server")}
-        for name, share in document["share"].items()
+        for name, share in shares.items()
     }
-    for server in ({}, *document["server"].values()):
+    for server in ({}, *servers.values()):
         file = tmp_path / "server.toml"
-        file.write_text(configuration(dict.fromkeys(options, tmp_path), options, server))
+        given = {"state": str(tmp_path / "state"), **server}
+        file.write_text(configuration(dict.fromkeys(options, tmp_path / "files"), options, given))
         config = read_file(file)
         assert {share.name for share in config.shares} == set(options)
         assert config.settings.test_fsctls
+
+
+def test_what_a_release_adds_counts_first() -> None:
+    shares, servers, specials = special_needs(NEWEST)
+    common, _, _ = special_needs(DISTRIBUTION)
+    assert set(common) < set(shares)
+    plan = Plan({}, shares, servers, specials)
+    delayed = "smb2.timestamps.delayed-2write"
+    assert (plan.special(delayed) or Special(())).share is None
+    assert plan.special(delayed) is not None
+    assert servers["port445"]["listen"] == ["127.0.0.46"], "another address than the distribution's run has"
 
 
 def test_regressions_and_merge(tmp_path: Path) -> None:
@@ -85,16 +108,95 @@ def test_regressions_and_merge(tmp_path: Path) -> None:
     assert read_table(expected)[0]["reason"] == "tab here"
 
 
-def test_page_compares_with_samba() -> None:
-    samba = report.samba_passes()
+@RELEASES
+def test_page_compares_with_samba(release: Release) -> None:
+    samba = report.samba_passes(release)
     passes = next(test for test, passed in samba.items() if passed)
     fails = next(test for test, passed in samba.items() if not passed)
-    page = report.markdown([Outcome("s", passes, "fail", reason="why"), Outcome("s", fails, "pass")])
+    page = report.markdown([Outcome("s", passes, "fail", reason="why"), Outcome("s", fails, "pass")], release)
     assert f"## Pass here, not on Samba (1)\n\n- {fails}" in page
     assert f"- {passes}: fail." in page.split("## Pass on Samba, not here (1)")[1]
+    assert f"# smbtorture {release.version}" in page
+    assert f"`{release.command}`" in page
 
 
-def test_every_reason_is_about_a_test_that_exists() -> None:
-    tests = set(report.samba_passes())
+@RELEASES
+def test_the_page_is_that_of_the_expected_results(release: Release) -> None:
+    assert release.page.read_text() == report.markdown(report.merged([], release.expected), release)
+
+
+@RELEASES
+def test_every_reason_is_about_a_test_that_exists(release: Release) -> None:
+    tests = set(report.samba_passes(release)) | {row["test"] for row in read_table(release.expected)}
     suites = {test.rsplit(".", 1)[0] for test in tests}
-    assert not [name for name in report.reasons() if name not in tests | suites]
+    assert not [name for name in tomllib.loads(release.reasons.read_text()) if name not in tests | suites]
+
+
+def test_what_samba_alone_passes_needs_a_reason_with_a_section(tmp_path: Path) -> None:
+    write(tmp_path / "baseline.tsv", [Outcome("s", f"s.{name}", "pass") for name in "abcd"])
+    (tmp_path / "reasons.toml").write_text(
+        '"s.a" = "It does otherwise (MS-SMB2 3.3.5.16)."\n"s.b" = "It does otherwise."\n"s.d" = "MS-SMB2 3.3"\n'
+    )
+    release = dataclasses.replace(NEWEST, folder=tmp_path)
+    outcomes = [*(Outcome("s", f"s.{name}", "fail") for name in "abc"), Outcome("s", "s.d", "pass")]
+    assert [row.test for row in report.behind(outcomes, release)] == ["s.a", "s.b", "s.c"]
+    assert [row.test for row in report.without_section(outcomes, release)] == ["s.b", "s.c"]
+    assert report.without_section(outcomes, dataclasses.replace(release, cites=False)) == []
+
+
+def test_what_the_newest_ones_lost_cases_say() -> None:
+    assert report.without_section(report.merged([], NEWEST.expected), NEWEST) == []
+
+
+# The newest Samba, in a folder of its own
+
+
+def test_without_its_folder_the_run_says_what_to_do(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tools.torture", "--samba-root", str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "tools/setup.sh samba-newest" in ended.stderr
+
+
+def test_it_goes_with_no_variant() -> None:
+    command = [sys.executable, "-m", "tools.torture", "--newest", "--signing", "required"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
+def test_commands_run_in_the_folder_and_see_the_shares(tmp_path: Path) -> None:
+    """In a folder that has one of this machine's programs. Nothing of what is mounted for it is left."""
+    root, shares = tmp_path / "root", tmp_path / "shares"
+    for name in ("dev", "proc", "tmp", "etc"):
+        (root / name).mkdir(parents=True)
+    (root / "etc/hosts").touch()
+    libraries = subprocess.run(["ldd", "/bin/cat"], capture_output=True, text=True, check=True).stdout
+    for path in ("/bin/cat", *re.findall(r"(/\S+) \(", libraries)):
+        copy = root / path.removeprefix("/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    shares.mkdir()
+    (shares / "file").write_text("here")
+    inside = samba_root.prefix(root, shares)
+    ended = subprocess.run([*inside, "cat", str(shares / "file")], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "here"), ended.stderr
+    assert not list((root / "tmp").iterdir())
+    assert str(root) not in Path("/proc/mounts").read_text()
+
+
+def test_smb_conf_of_a_server(tmp_path: Path) -> None:
+    options = tomllib.loads((NEWEST.folder / "samba.toml").read_text())
+    text = samba_root.smb_conf(tmp_path, "127.0.0.47", "1445 445", "signing", {"ca_fo": tmp_path / "ca_fo"}, options)
+    assert "interfaces = 127.0.0.47/8\n" in text
+    assert "server signing = mandatory\n" in text
+    share = text.split("[ca_fo]\n")[1]
+    assert f"path = {tmp_path / 'ca_fo'}\n" in share
+    assert "continuous availability = yes\n" in share
+    assert "continuous availability" not in text.split("[ca_fo]\n")[0]
+
+
+def test_every_share_of_smb_conf_is_one_of_the_run() -> None:
+    options = tomllib.loads((NEWEST.folder / "samba.toml").read_text())
+    shares, servers, _ = special_needs(NEWEST)
+    assert set(options["share"]) <= set(shares)
+    assert set(options["server"]) <= set(servers)

@@ -6,6 +6,11 @@ writes that file and docs/smbtorture.md.
 With ``--signing required``, ``--encryption required``, ``--fabric``, ``--available`` or ``--cluster`` the run is
 compared with the plain run's file instead: the exit status is 1 for a difference that variants.toml does not explain.
 ``--update`` then writes the variant's own file and docs/smbtorture-variants.md.
+
+With ``--newest`` the smbtorture of Debian's newest Samba runs, out of a folder that ``tools/setup.sh samba-newest``
+makes. It has its own file of expectations, and the exit status is also 1 if Samba passes a test that does not pass here
+without a reason in newest/reasons.toml that names a section. ``--samba`` runs it against that Samba's own server, and
+``--update`` then writes newest/baseline.tsv.
 """
 
 from __future__ import annotations
@@ -21,20 +26,18 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.process import output
-from tools.torture import outcome, report
+from tools.torture import outcome, report, samba_root
 from tools.torture import variant as variants
 from tools.torture.cluster import running_cluster
 from tools.torture.plan import Plan, make_plan
+from tools.torture.release import DISTRIBUTION, NEWEST, ROOT, Release
 from tools.torture.repeat import repeat
 from tools.torture.runner import Runner
 from tools.torture.server import ServerError, configuration, running_server
 from tools.torture.variant import Variant
 from tools.torture.volumes import volume
 
-ROOT = Path(__file__).resolve().parents[2]
-EXPECTED = ROOT / "tests" / "conformance" / "smbtorture.tsv"
-PAGE = ROOT / "docs" / "smbtorture.md"
-VARIANTS_PAGE = PAGE.with_name("smbtorture-variants.md")
+VARIANTS_PAGE = DISTRIBUTION.page.with_name("smbtorture-variants.md")
 MAIN_SHARES = ("t1", "t2")
 MAIN_SERVER = "main"
 
@@ -55,6 +58,11 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--available", action="store_true", help="on continuously available shares")
     parser.add_argument("--cluster", action="store_true", help="on those of two nodes with etcd (takes root)")
+    parser.add_argument(
+        "--newest", action="store_true", help="run the smbtorture of Debian's newest Samba (takes root)"
+    )
+    parser.add_argument("--samba-root", type=Path, metavar="DIR", help="its folder; implies --newest")
+    parser.add_argument("--samba", action="store_true", help="against its own smbd; implies --newest")
     parser.add_argument("--quick", action="store_true", help="leave out suites that mostly wait")
     parser.add_argument(
         "--retries", type=int, default=1, help="times that tests which fail against expectation run again"
@@ -62,8 +70,10 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan, variant: Variant) -> Runner:
-    """Make file systems and shares, and start the servers."""
+def _start(
+    stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan, variant: Variant, root: Path | None
+) -> Runner:
+    """Make file systems and shares, and start the servers. ``root``: the folder of the newest Samba, if it is used."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
     folder.chmod(0o755)
     paths: dict[str, Path] = {}
@@ -76,17 +86,26 @@ def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan,
         paths[name], mounted = stack.enter_context(volume(folder, name, kind))
         if not mounted:
             print(f"share {name}: no {kind} of its own (needs root and loop devices): a plain folder")
-        if os.geteuid() == 0:
+        if options.samba:
+            # Users are those of the host, and have to be able to make files.
+            paths[name].chmod(0o777)
+        elif os.geteuid() == 0:
             # As in normal use: no client acts as root, and all users act as the folder's owner.
             shutil.chown(paths[name], "nobody", "nogroup")
     for given in settings.values():
         given |= variant.share_options
     addresses: dict[str, tuple[str, int]] = {}
+    prefix = [] if root is None else samba_root.prefix(root, folder)
     if variant.cluster:
         found, prefix = stack.enter_context(running_cluster(folder, list(MAIN_SHARES), paths, variant.server_options))
         stack.callback(_keep_logs, folder / "cluster", options.out)
         return _runner(options, plan, found, paths, variant, prefix)
-    for server, names in members.items():
+    for number, (server, names) in enumerate(members.items()):
+        if options.samba and root is not None:
+            mine = {name: paths[name] for name in names}
+            address = stack.enter_context(samba_root.running_samba(root, folder, server, number, mine))
+            addresses |= dict.fromkeys(names, address)
+            continue
         config = configuration(
             {name: paths[name] for name in names}, settings, plan.servers.get(server, {}) | variant.server_options
         )
@@ -102,7 +121,7 @@ def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan,
         for log in place.glob("*.log"):
             stack.callback(shutil.copy, log, options.out / f"{log.stem}-{server}.log")
         addresses |= dict.fromkeys(names, address)
-    return _runner(options, plan, addresses, paths, variant, [])
+    return _runner(options, plan, addresses, paths, variant, prefix)
 
 
 def _keep_logs(folder: Path, out: Path) -> None:
@@ -119,11 +138,13 @@ def _runner(
     prefix: list[str],
 ) -> Runner:
     raw, client_options = options.out / "raw", variant.client_options
+    if options.samba:
+        client_options = [*client_options, "--target=samba3"]
     return Runner(plan, addresses, paths, raw, options.timeout, options.test_timeout, client_options, prefix)
 
 
-def _run(options: argparse.Namespace, variant: Variant) -> list[outcome.Outcome]:
-    plan = make_plan(options.suites)
+def _run(options: argparse.Namespace, variant: Variant, release: Release, root: Path | None) -> list[outcome.Outcome]:
+    plan = make_plan(options.suites, release, [] if root is None else samba_root.prefix(root))
     if not options.suites:
         left_out = variants.SLOW if options.quick else frozenset()
         plan.suites = {
@@ -133,11 +154,13 @@ def _run(options: argparse.Namespace, variant: Variant) -> list[outcome.Outcome]
     shutil.rmtree(raw, ignore_errors=True)
     raw.mkdir(parents=True)
     with contextlib.ExitStack() as stack:
-        runner = _start(stack, options, plan, variant)
+        runner = _start(stack, options, plan, variant, root)
         outcomes = runner.run_all(list(MAIN_SHARES))
-        source = " ".join(filter(None, ("smbtorture", variant.name)))
+        if options.samba:
+            return outcomes
+        source = " ".join(filter(None, ("smbtorture", "" if root is None else "newest", variant.name)))
         explained = variants.reasons(variant.name) if variant.name else {}
-        return repeat(runner, outcomes, options.retries, EXPECTED, source, explained)
+        return repeat(runner, outcomes, options.retries, release.expected, source, explained)
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -156,60 +179,77 @@ def main() -> int:
         options.available,
         options.cluster,
     )
-    if shutil.which("smbtorture") is None:
+    newest = options.newest or options.samba or options.samba_root is not None
+    release, root = (NEWEST, options.samba_root or samba_root.DEFAULT) if newest else (DISTRIBUTION, None)
+    if newest and variant.name:
+        print("--newest goes with no variant", file=sys.stderr)
+        return 2
+    if root is not None and (reason := samba_root.why_not(root)):
+        print(reason, file=sys.stderr)
+        return 2
+    if root is None and shutil.which("smbtorture") is None:
         print("smbtorture is not installed (Debian: samba-testsuite)", file=sys.stderr)
         return 2
-    options.out = (options.out or ROOT / "build" / "-".join(filter(None, ["torture", variant.name]))).resolve()
+    kind = "samba" if options.samba else "newest" if newest else variant.name
+    options.out = (options.out or ROOT / "build" / "-".join(filter(None, ["torture", kind]))).resolve()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
-        outcomes = _run(options, variant)
+        outcomes = _run(options, variant, release, root)
     except ServerError as error:
         print(error, file=sys.stderr)
         return 2
     outcome.write(options.out / "results.tsv", outcomes)
-    return _judge_variant(options, variant, outcomes) if variant.name else _judge(options, outcomes)
+    if options.samba:
+        print(f"Samba: {sum(row.passed for row in outcomes)} of {len(outcomes)} pass")
+        if options.update:
+            outcome.write(release.baseline, report.merged(outcomes, release.baseline))
+        return 0
+    return _judge_variant(options, variant, outcomes) if variant.name else _judge(options, release, outcomes)
 
 
-def _judge(options: argparse.Namespace, outcomes: list[outcome.Outcome]) -> int:
+def _judge(options: argparse.Namespace, release: Release, outcomes: list[outcome.Outcome]) -> int:
     """Compare the plain run with the expectations and with Samba."""
-    worse = report.regressions(outcomes, EXPECTED)
-    everything = report.merged(outcomes, EXPECTED)
-    (options.out / "smbtorture.md").write_text(report.markdown(everything), encoding="utf-8")
-    samba = report.samba_passes()
+    worse = report.regressions(outcomes, release.expected)
+    everything = report.merged(outcomes, release.expected)
+    (options.out / "smbtorture.md").write_text(report.markdown(everything, release), encoding="utf-8")
     print(f"{sum(row.passed for row in outcomes)} of {len(outcomes)} pass")
-    behind = [row for row in outcomes if samba.get(row.test) and not row.passed]
-    print(
-        f"{len(behind)} pass on Samba and not here", *(f"  {row.test}: {row.reason[:150]}" for row in behind), sep="\n"
-    )
+    _list(report.behind(outcomes, release), "pass on Samba and not here")
+    unexplained = report.without_section(outcomes, release)
+    if unexplained:
+        _list(unexplained, f"of these have no reason with a section in {release.reasons.relative_to(ROOT)}")
     if options.update:
-        outcome.write(EXPECTED, everything)
-        PAGE.write_text(report.markdown(everything), encoding="utf-8")
+        outcome.write(release.expected, everything)
+        release.page.write_text(report.markdown(everything, release), encoding="utf-8")
     elif worse:
-        print(
-            f"{len(worse)} passed before and do not now:", *(f"  {row.test}: {row.reason}" for row in worse), sep="\n"
-        )
+        _list(worse, "passed before and do not now")
         return 1
-    return 0
+    return 1 if unexplained else 0
+
+
+def _list(rows: list[outcome.Outcome], what: str) -> None:
+    print(f"{len(rows)} {what}", *(f"  {row.test}: {row.reason[:150]}" for row in rows), sep="\n")
 
 
 def _variant_file(name: str) -> Path:
-    return EXPECTED.with_name(f"smbtorture-{name}.tsv")
+    return DISTRIBUTION.expected.with_name(f"smbtorture-{name}.tsv")
 
 
 def _judge_variant(options: argparse.Namespace, variant: Variant, outcomes: list[outcome.Outcome]) -> int:
     """Compare a variant with the plain run."""
     print(f"{variant.name}: {sum(row.passed for row in outcomes)} of {len(outcomes)} pass")
     why = variants.reasons(variant.name)
-    different = variants.worse(outcomes, EXPECTED)
+    different = variants.worse(outcomes, DISTRIBUTION.expected)
     for row in different:
         print(f"  passes plainly and not here: {row.test}: {why.get(row.test, f'NOT EXPLAINED: {row.reason}')}")
     if options.update:
         file = _variant_file(variant.name)
         outcome.write(file, report.merged(outcomes, file))
-        names = [path.stem.removeprefix("smbtorture-") for path in EXPECTED.parent.glob("smbtorture-*.tsv")]
+        names = [
+            path.stem.removeprefix("smbtorture-") for path in DISTRIBUTION.expected.parent.glob("smbtorture-*.tsv")
+        ]
         results = {name: report.merged([], _variant_file(name)) for name in names}
-        VARIANTS_PAGE.write_text(variants.markdown(results, EXPECTED), encoding="utf-8")
+        VARIANTS_PAGE.write_text(variants.markdown(results, DISTRIBUTION.expected), encoding="utf-8")
     return 1 if any(row.test not in why for row in different) else 0
 
 

@@ -6,10 +6,10 @@ import fnmatch
 import subprocess
 import tomllib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
+from tools.torture.release import Release
+
 ENDLESS = frozenset(["smb2.hold-oplock", "smb2.hold-sharemode", "smb2.check-sharemode", "smb2.scan"])
 """Suites that wait for a person, or try every existing number."""
 
@@ -63,22 +63,34 @@ def normal(name: str) -> str:
     return ".".join(parts[:-1]) if len(parts) > 2 and parts[-1] == parts[-2] else name
 
 
-def _list(option: str) -> list[str]:
+def _list(prefix: list[str], option: str) -> list[str]:
     """Return the names that smbtorture prints, one per line; names may contain spaces."""
-    return subprocess.run(["smbtorture", option], capture_output=True, text=True, check=True).stdout.splitlines()
+    command = [*prefix, "smbtorture", option]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def make_plan(wanted: list[str] | None) -> Plan:
-    """Plan all suites, or the named ones (without or with ``smb2.``)."""
-    document = tomllib.loads((HERE / "special.toml").read_text(encoding="utf-8"))
-    tests = _list("--list")
+def make_plan(wanted: list[str] | None, release: Release, prefix: list[str]) -> Plan:
+    """Plan all suites, or the named ones (without or with ``smb2.``). ``prefix``: the first words of commands."""
+    tests = _list(prefix, "--list")
     suites: dict[str, list[str]] = {}
-    for suite in _list("--list-suites"):
+    for suite in _list(prefix, "--list-suites"):
         if suite.startswith("smb2.") and (not wanted or suite in wanted or suite.removeprefix("smb2.") in wanted):
             members = [normal(test) for test in tests if test == suite or test.startswith(suite + ".")]
             suites[suite] = list(dict.fromkeys(members))
-    specials = [
-        Special(tuple(entry["tests"]), entry.get("share"), tuple(entry.get("arguments", ())), entry.get("timeout"))
-        for entry in document.get("run", [])
-    ]
-    return Plan(suites, document.get("share", {}), document.get("server", {}), specials)
+    return Plan(suites, *special_needs(release))
+
+
+def special_needs(release: Release) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]], list[Special]]:
+    """Return the further shares and servers, and the ways in which some tests run. The first file counts first."""
+    shares: dict[str, dict[str, Any]] = {}
+    servers: dict[str, dict[str, Any]] = {}
+    specials: list[Special] = []
+    for file in release.specials:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        shares = document.get("share", {}) | shares
+        servers = document.get("server", {}) | servers
+        specials += [
+            Special(tuple(entry["tests"]), entry.get("share"), tuple(entry.get("arguments", ())), entry.get("timeout"))
+            for entry in document.get("run", [])
+        ]
+    return shares, servers, specials

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from tools.torture.outcome import Outcome, read_table
+from tools.torture.release import DISTRIBUTION, ROOT, Release
 
-HERE = Path(__file__).resolve().parent
-
-
-def samba_passes() -> dict[str, bool]:
-    """Return whether each test passes on Samba 4.17, plainly or with the shares and options that it needs (pass2)."""
-    rows = read_table(HERE / "baseline.tsv")
-    return {row["test"]: row["result"] == "pass" or row["pass2"].startswith("pass") for row in rows}
+_SECTION = re.compile(r"MS-[A-Z0-9]+ \d+(\.\d+)+")
 
 
-def reasons() -> dict[str, str]:
+def samba_passes(release: Release) -> dict[str, bool]:
+    """Return whether each test passes on Samba, plainly or with the shares and options that it needs (pass2)."""
+    if not release.baseline.exists():
+        return {}
+    rows = read_table(release.baseline)
+    return {row["test"]: row["result"] == "pass" or row.get("pass2", "").startswith("pass") for row in rows}
+
+
+def reasons(release: Release) -> dict[str, str]:
     """Return why tests do not pass, by test."""
-    document = tomllib.loads((HERE / "reasons.toml").read_text(encoding="utf-8"))
-    return {str(test): str(reason) for test, reason in document.items()}
+    files = dict.fromkeys((DISTRIBUTION.reasons, release.reasons))
+    documents = [tomllib.loads(file.read_text(encoding="utf-8")) for file in files]
+    return {str(test): str(reason) for document in documents for test, reason in document.items()}
+
+
+def behind(outcomes: Iterable[Outcome], release: Release) -> list[Outcome]:
+    """Return the outcomes of tests that pass on Samba and not here."""
+    samba = samba_passes(release)
+    return [outcome for outcome in outcomes if samba.get(outcome.test) and not outcome.passed]
+
+
+def without_section(outcomes: Iterable[Outcome], release: Release) -> list[Outcome]:
+    """Return the outcomes that need a reason which names a section of a specification, and have none."""
+    if not release.cites:
+        return []
+    why = reasons(release)
+    return [outcome for outcome in behind(outcomes, release) if not _SECTION.search(why.get(outcome.test, ""))]
 
 
 def regressions(outcomes: Iterable[Outcome], expected: Path) -> list[Outcome]:
@@ -48,9 +67,9 @@ def _section(title: str, lines: list[str]) -> list[str]:
     return [f"## {title} ({len(lines)})", "", *(lines or ["None."]), ""]
 
 
-def markdown(outcomes: list[Outcome]) -> str:
+def markdown(outcomes: list[Outcome], release: Release) -> str:
     """Return the whole page."""
-    samba, why = samba_passes(), reasons()
+    samba, why = samba_passes(release), reasons(release)
     outcomes = sorted(outcomes, key=lambda outcome: (outcome.suite, outcome.test))
     counts = Counter(outcome.result for outcome in outcomes)
     totals = ", ".join(f"{count} {result}" for result, count in counts.most_common())
@@ -63,10 +82,12 @@ def markdown(outcomes: list[Outcome]) -> str:
             line = f"- {outcome.test}: {outcome.result}. {' '.join(reason.split())}"
             (missing if samba.get(outcome.test) else rest).append(line)
     lines = [
-        "# smbtorture 4.17",
+        f"# smbtorture {release.version}",
         "",
-        "Written by `make torture`, which runs every `smb2.*` suite of Samba's smbtorture 4.17 against this server and",
-        "compares with the verdicts of Samba 4.17 on the same kind of machine (`tools/torture/baseline.tsv`).",
+        f"Written by `{release.command}`, which runs every `smb2.*` suite of Samba's smbtorture {release.version} "
+        "against this server and",
+        f"compares with the verdicts of Samba {release.version} on the same kind of machine "
+        f"(`{release.baseline.relative_to(ROOT)}`).",
         "",
         f"{len(outcomes)} tests: {totals}. Samba passes {sum(samba.values())} of {len(samba)}.",
         "",
