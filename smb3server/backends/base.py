@@ -21,6 +21,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from smb3server.backends.name_rules import WINDOWS, NameRules
 from smb3server.wire.attributes import MAX_OFFSET
+from smb3server.wire.file_info import EaEntry
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import FileRange, Payload
 
@@ -203,7 +204,7 @@ class OpenRequest:
     """FILE_ATTRIBUTE_* of a new file. 0 means the default (ARCHIVE for files)."""
     security_descriptor: bytes | None = None
     """A self-relative descriptor for a new file. It is stored before another request can open the file."""
-    ea: Sequence[tuple[bytes, bytes]] = ()
+    ea: Sequence[EaEntry] = ()
     user: User | None = None
     or_folder: bool = False
     """Only for ``Backend.open_described``: open the folder of the file if the file does not exist. The store need not
@@ -287,6 +288,11 @@ class Handle(ABC):
         """Return ``zero_range`` in steps, as ``allocating`` does."""
         return None
 
+    def filling(self) -> Iterator[None] | None:
+        """Return steps, as ``allocating`` does, that allocate every hole of the file. None means that it has
+        none, or that the handle may not write."""
+        return None
+
     @abstractmethod
     def truncate(self, size: int) -> None:
         """Set end of file to ``size`` bytes."""
@@ -333,15 +339,15 @@ class Handle(ABC):
         Raises EOPNOTSUPP if it cannot."""
 
     @abstractmethod
-    def eas(self) -> list[tuple[bytes, bytes]]:
-        """Return names and values of the extended attributes."""
+    def eas(self) -> list[EaEntry]:
+        """Return the extended attributes."""
 
     def set_ea(self, name: bytes, value: bytes) -> None:
         """Set one EA; an empty value removes it. Names are case-insensitive."""
-        self.set_eas([(name, value)])
+        self.set_eas([EaEntry(name, value)])
 
     @abstractmethod
-    def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
+    def set_eas(self, changes: Sequence[EaEntry], replace: bool = False) -> None:
         """Set several EAs at once: all or none. The last of equal names counts. ``replace``: remove all other EAs."""
 
     @abstractmethod

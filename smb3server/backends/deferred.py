@@ -15,6 +15,7 @@ from smb3server.backends.base import (
     StreamInfo,
     User,
 )
+from smb3server.wire.file_info import EaEntry
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import FileRange, Payload
 
@@ -95,6 +96,9 @@ class DeferredHandle(Handle):
     def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
         return self.open().zeroing(offset, length)
 
+    def filling(self) -> Iterator[None] | None:
+        return self.open().filling()
+
     def truncate(self, size: int) -> None:
         self.open().truncate(size)
 
@@ -128,13 +132,13 @@ class DeferredHandle(Handle):
     def set_compressed(self, compressed: bool) -> None:
         self.open().set_compressed(compressed)
 
-    def eas(self) -> list[tuple[bytes, bytes]]:
+    def eas(self) -> list[EaEntry]:
         return self.open().eas()
 
     def set_ea(self, name: bytes, value: bytes) -> None:
         self.open().set_ea(name, value)
 
-    def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
+    def set_eas(self, changes: Sequence[EaEntry], replace: bool = False) -> None:
         self.open().set_eas(changes, replace)
 
     def security_descriptor(self) -> bytes | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Sequence
 
+from smb3server.wire.file_info import EaEntry
+
 MAX_EA_BYTES = 65536
 """Limit on all EAs of a file together, as FILE_FULL_EA_INFORMATION counts them. [MS-FSCC 2.4.12]"""
 
@@ -15,28 +17,26 @@ def ea_cost(name: bytes, value: bytes) -> int:
     return 5 + len(name) + len(value)
 
 
-def ea_size(eas: list[tuple[bytes, bytes]]) -> int:
+def ea_size(eas: Sequence[EaEntry]) -> int:
     """Return EaSize in bytes: 0 without EAs, else the packed list with its own 4-byte length. [MS-FSCC 2.4.14]"""
-    return 4 + sum(ea_cost(name, value) for name, value in eas) if eas else 0
+    return 4 + sum(ea_cost(ea.name, ea.value) for ea in eas) if eas else 0
 
 
-def merge_eas(
-    present: Iterable[tuple[bytes, bytes]], changes: Sequence[tuple[bytes, bytes]]
-) -> list[tuple[bytes, bytes]]:
+def merge_eas(present: Iterable[EaEntry], changes: Sequence[EaEntry]) -> list[EaEntry]:
     """Return the EAs of a file after ``changes``. [MS-FSA 2.1.5.15.6]
 
     Names are compared without regard to case. An empty value removes an EA. If a name is given twice, the last one
     counts. This takes one pass, however many EAs there are. Raises ``OSError``: EINVAL for a bad name, E2BIG if all
     EAs together have more than ``MAX_EA_BYTES``."""
-    merged = {name.upper(): (name, value) for name, value in present}
-    for name, value in changes:
-        if not 0 < len(name) <= 255 or b"\0" in name:
+    merged = {ea.name.upper(): ea for ea in present}
+    for ea in changes:
+        if not 0 < len(ea.name) <= 255 or b"\0" in ea.name:
             raise OSError(errno.EINVAL, "bad EA name")
-        folded = name.upper()
+        folded = ea.name.upper()
         # An EA that is set again moves to the end of the list.
         merged.pop(folded, None)
-        if value:
-            merged[folded] = (name, value)
+        if ea.value:
+            merged[folded] = ea
     eas = list(merged.values())
     if ea_size(eas) > MAX_EA_BYTES:
         raise OSError(errno.E2BIG, "EAs larger than 64 KiB")

@@ -25,6 +25,9 @@ from smb3server.wire.oplock_break import (
 )
 from smb3server.wire.status import NtStatus, StatusError
 
+_ACKNOWLEDGED = (OplockLevel.NONE, OplockLevel.II)
+"""The levels that an acknowledgment may have."""
+
 
 @handles(Command.OPLOCK_BREAK, TreeRequest)
 def acknowledge(request: TreeRequest) -> Response | Pending:
@@ -50,14 +53,23 @@ def _acknowledge_oplock(request: TreeRequest, body: OplockBreak) -> Response | P
     opened = find_open(request, (body.persistent, body.volatile))
     oplock = opened.caching
     if not isinstance(oplock, Oplock) or not oplock.breaking:
-        raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)
+        raise StatusError(_status_without_break(oplock, body.oplock_level))
     return _after_writes(request, oplock.caching, lambda: _end_oplock_break(opened, oplock, body))
+
+
+def _status_without_break(holder: Oplock[Open] | Lease[Open] | None, level: int) -> NtStatus:
+    """Return the error for an acknowledgment of an oplock that is not breaking. An oplock whose break needed none is
+    answered as Windows does (smb2.oplock.levelii501). [MS-SMB2 3.3.5.22.1]"""
+    broken = isinstance(holder, Oplock) and not holder.state
+    if broken or level not in _ACKNOWLEDGED:
+        return NtStatus.INVALID_OPLOCK_PROTOCOL
+    return NtStatus.INVALID_DEVICE_STATE
 
 
 def _end_oplock_break(opened: Open, oplock: Oplock[Open], body: OplockBreak) -> Response:
     if not oplock.breaking:
-        raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)
-    if body.oplock_level not in (OplockLevel.NONE, OplockLevel.II):
+        raise StatusError(_status_without_break(oplock, body.oplock_level))
+    if body.oplock_level not in _ACKNOWLEDGED:
         # Other levels cannot be acknowledged: the client loses its oplock.
         oplock.end_break(0)
         raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)

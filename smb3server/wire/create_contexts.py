@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
-from construct import Bytes, Int8ul, Int16ul, Int32ul, Int64ul
+from construct import Bytes, Int16ul, Int32ul, Int64ul
 
 from smb3server.wire.fields import record_at
-from smb3server.wire.file_info import MAX_EAS
+from smb3server.wire.file_info import NEED_EA, EaEntry, TooManyEntriesError, decode_eas
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
@@ -172,15 +172,6 @@ class AppInstanceVersion(NamedTuple):
     version_low: Annotated[int, Int64ul] = 0
 
 
-class EaHeader(NamedTuple):
-    """The fixed part of FILE_FULL_EA_INFORMATION. [MS-FSCC 2.4.16]"""
-
-    next_entry_offset: Annotated[int, Int32ul] = 0
-    flags: Annotated[int, Int8ul] = 0
-    name_length: Annotated[int, Int8ul] = 0
-    value_length: Annotated[int, Int16ul] = 0
-
-
 CONTEXT_HEADER = Codec(ContextHeader)
 DURABLE_REQUEST_CODEC = Codec(DurableRequest)
 DURABLE_RESPONSE_CODEC = Codec(DurableResponse)
@@ -196,7 +187,6 @@ LEASE_CODEC = Codec(Lease)
 LEASE_V2_CODEC = Codec(LeaseV2)
 APP_INSTANCE_ID_CODEC = Codec(AppInstanceId)
 APP_INSTANCE_VERSION_CODEC = Codec(AppInstanceVersion)
-EA_HEADER = Codec(EaHeader)
 MAX_CONTEXTS = 64
 """Maximum number of create contexts in one request. There are fewer than twenty kinds (2.2.13.2)."""
 
@@ -229,39 +219,24 @@ def _empty(data: bytes) -> bool:
     return True
 
 
-def parse_eas(data: Buffer) -> list[tuple[bytes, bytes, int]]:
-    """Decode a FILE_FULL_EA_INFORMATION list as (name, value, flags). [MS-FSCC 2.4.16]
-
-    Raises ``StatusError`` (EA_TOO_LARGE, EA_LIST_INCONSISTENT), or ``DecodeError`` for an incomplete entry.
-    """
-    found: list[tuple[bytes, bytes, int]] = []
-    position = 0
-    while True:
-        if len(found) == MAX_EAS:
-            raise StatusError(NtStatus.EA_TOO_LARGE)
-        header = record_at(EA_HEADER, data, position)
-        start = position + EA_HEADER.size
-        value_start = start + header.name_length + 1
-        end = value_start + header.value_length
-        if end > len(data) or data[value_start - 1] != 0:
-            raise StatusError(NtStatus.EA_LIST_INCONSISTENT)
-        found.append((bytes(data[start : value_start - 1]), bytes(data[value_start:end]), header.flags))
-        if header.next_entry_offset == 0:
-            return found
-        if header.next_entry_offset % 4 or position + header.next_entry_offset < end:
-            raise StatusError(NtStatus.EA_LIST_INCONSISTENT)
-        position += header.next_entry_offset
+_EA_NAME_FORBIDDEN = frozenset(b'"*+,/:;<=>?[\\]|') | frozenset(range(0x20))
 
 
-def pack_eas(eas: Sequence[tuple[bytes, bytes, int]]) -> bytes:
-    """Encode (name, value, flags) of each attribute as a FILE_FULL_EA_INFORMATION list. [MS-FSCC 2.4.16]"""
-    out = bytearray()
-    for index, (name, value, flags) in enumerate(eas):
-        size = EA_HEADER.size + len(name) + 1 + len(value)
-        padding = -size % 4 if index + 1 < len(eas) else 0
-        following = size + padding if index + 1 < len(eas) else 0
-        out += EA_HEADER.pack(EaHeader(following, flags, len(name), len(value))) + name + b"\0" + value + bytes(padding)
-    return bytes(out)
+def parse_eas(data: Buffer) -> list[EaEntry]:
+    """Decode a FILE_FULL_EA_INFORMATION list. Raises ``StatusError``: EA_TOO_LARGE, EA_LIST_INCONSISTENT,
+    INVALID_EA_NAME or INVALID_EA_FLAG. [MS-FSCC 2.4.16]"""
+    try:
+        entries = decode_eas(data)
+    except TooManyEntriesError:
+        raise StatusError(NtStatus.EA_TOO_LARGE) from None
+    except DecodeError:
+        raise StatusError(NtStatus.EA_LIST_INCONSISTENT) from None
+    for name, _, flags in entries:
+        if not name or not _EA_NAME_FORBIDDEN.isdisjoint(name):
+            raise StatusError(NtStatus.INVALID_EA_NAME)
+        if flags & ~NEED_EA:
+            raise StatusError(NtStatus.INVALID_EA_FLAG)
+    return entries
 
 
 REQUESTS: dict[bytes, Callable[[bytes], Any]] = {

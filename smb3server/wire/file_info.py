@@ -415,12 +415,17 @@ def chain(view: memoryview, minimum: int, limit: int = 1 << 32) -> list[tuple[in
     return found
 
 
+NEED_EA = 0x80
+"""FILE_NEED_EA: a program that does not know extended attributes must not open the file. [MS-FSCC 2.4.16]"""
+
+
 class EaEntry(NamedTuple):
     """One extended attribute."""
 
     name: bytes
     value: bytes
     flags: int = 0
+    """0 or ``NEED_EA``."""
 
 
 def encode_eas(entries: Iterable[EaEntry]) -> list[bytes]:

@@ -29,3 +29,13 @@ def test_processes_get_ports_of_their_own() -> None:
     program = "from tools.support.ports import free_ports; print(*free_ports(20))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not set(map(int, found.stdout.split())) & set(free_ports(20))
+
+
+def test_what_another_process_has_is_passed_over() -> None:
+    port = free_port()
+    program = (
+        "import itertools; from tools.support import ports; "
+        f"ports._candidates = lambda: iter(range({port} - 1, {port} + 30)); print(*ports.free_ports(2))"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert port not in map(int, found.stdout.split())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,20 +45,37 @@ def _is_free(port: int) -> bool:
     return True
 
 
-_looking: tuple[int, Iterator[int]] | None = None
-"""The process that looks, and where it continues: no port is returned twice before all were."""
+def _claim(claims: int, port: int) -> bool:
+    """Lock the byte of ``claims`` that stands for the port, until this process ends. Return whether nobody else has."""
+    try:
+        fcntl.lockf(claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    return True
+
+
+def _open_claims() -> int:
+    """Open the file in which the processes of this user lock the ports that they have."""
+    path = Path(tempfile.gettempdir(), f"smb3server-ports-{os.getuid()}")
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+_looking: tuple[int, int, Iterator[int]] | None = None
+"""The process that looks, its claims, and where it continues: no port is returned twice before all were."""
 
 
 def free_ports(count: int) -> list[int]:
     """Return ``count`` ports that are free for TCP and UDP on 127.0.0.1.
 
     They stay free until their servers bind them, and while servers restart: the kernel does not assign these ports, and
-    other processes look for theirs elsewhere.
+    other processes that ask here get none of them while this one lives.
     """
     global _looking  # noqa: PLW0603
     if _looking is None or _looking[0] != os.getpid():
-        _looking = os.getpid(), _candidates()
-    return list(itertools.islice(filter(_is_free, _looking[1]), count))
+        _looking = os.getpid(), _open_claims(), _candidates()
+    _, claims, candidates = _looking
+    mine = (port for port in candidates if _is_free(port) and _claim(claims, port))
+    return list(itertools.islice(mine, count))
 
 
 def free_port() -> int:

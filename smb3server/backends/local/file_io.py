@@ -169,27 +169,41 @@ def allocate(descriptor: int, size: int) -> Iterator[None]:
     if size == current:
         _keep_write_time(descriptor, stat)
         return
-    volume = os.fstatvfs(descriptor)
-    # Refuse at once: reserving until the space runs out would leave all other users without space for a moment. Some
-    # file systems report no number of blocks.
-    if volume.f_blocks and size - stat.st_blocks * 512 > volume.f_bavail * volume.f_frsize:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     done = False
     try:
-        for start in range(0, size, STEP):
-            syscalls.fallocate(descriptor, syscalls.FALLOC_KEEP_SIZE, start, min(STEP, size - start))
-            if start + STEP < size:
-                yield
+        yield from _reserve(descriptor, size, stat)
         done = True
-    except OSError as error:
-        # Space is reserved on a best-effort basis: without support of the file system the request still succeeds.
-        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
     finally:
         if not done:
             os.ftruncate(descriptor, os.fstat(descriptor).st_size)
     if size <= STEP:
         _keep_write_time(descriptor, stat)
+
+
+def fill_holes(descriptor: int) -> Iterator[None]:
+    """Allocate every hole of a file in steps. Raises ``OSError`` as ``allocate`` does; what was allocated by then
+    stays. [MS-FSA 2.1.5.10.36]"""
+    stat = os.fstat(descriptor)
+    yield from _reserve(descriptor, stat.st_size, stat)
+    _keep_write_time(descriptor, stat)
+
+
+def _reserve(descriptor: int, size: int, stat: os.stat_result) -> Iterator[None]:
+    """Reserve space for ``size`` bytes of the file that ``stat`` describes, in steps."""
+    volume = os.fstatvfs(descriptor)
+    # Refuse at once: reserving until the space runs out would leave all other users without space for a moment. Some
+    # file systems report no number of blocks.
+    if volume.f_blocks and size - stat.st_blocks * 512 > volume.f_bavail * volume.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    try:
+        for start in range(0, size, STEP):
+            syscalls.fallocate(descriptor, syscalls.FALLOC_KEEP_SIZE, start, min(STEP, size - start))
+            if start + STEP < size:
+                yield
+    except OSError as error:
+        # Space is reserved on a best-effort basis: without support of the file system the request still succeeds.
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
 
 
 def _keep_write_time(descriptor: int, before: os.stat_result) -> None:

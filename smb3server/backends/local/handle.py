@@ -37,6 +37,7 @@ from smb3server.backends.local.syscalls import Statx
 from smb3server.backends.name_rules import stream_key
 from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
+from smb3server.wire.file_info import EaEntry
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import FileRange, Payload
 
@@ -271,6 +272,16 @@ class LocalHandle(Handle):
         sparse = bool(self.info().attributes & attr.SPARSE)
         return self._as_user(file_io.zero_range(descriptor, offset, length, sparse))
 
+    def filling(self) -> Iterator[None] | None:
+        descriptor = self._data
+        if descriptor is None or not self._writable:
+            return None
+        stat = os.fstat(descriptor)
+        if stat.st_blocks * 512 >= stat.st_size:
+            return None
+        self._changing()
+        return self._as_user(file_io.fill_holes(descriptor))
+
     def zero_range(self, offset: int, length: int) -> None:
         sparse = bool(self.info().attributes & attr.SPARSE)
         with self._for_writing() as descriptor, self._space:
@@ -366,15 +377,14 @@ class LocalHandle(Handle):
         self._changing()
         self._backend.store.change(self._ref, syscalls.statx(self._descriptor()), change)
 
-    def eas(self) -> list[tuple[bytes, bytes]]:
+    def eas(self) -> list[EaEntry]:
         raw = self._blob(Blob.EA)
         return [] if raw is None else _unpack_eas(raw)
 
-    def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
+    def set_eas(self, changes: Sequence[EaEntry], replace: bool = False) -> None:
         eas = merge_eas(() if replace else self.eas(), changes)
         size = ea_size(eas)
-        packed = b"".join(_EA_HEADER.pack(len(key), len(content)) + key + content for key, content in eas)
-        self._set_blob(Blob.EA, packed if eas else None, lambda metadata: setattr(metadata, "ea_size", size))
+        self._set_blob(Blob.EA, _pack_eas(eas) if eas else None, lambda metadata: setattr(metadata, "ea_size", size))
 
     def security_descriptor(self) -> bytes | None:
         return self._blob(Blob.DESCRIPTOR)
@@ -594,16 +604,28 @@ def _clear_streams(metadata: Metadata) -> None:
     metadata.present &= ~Blob.STREAMS
 
 
-def _unpack_eas(raw: bytes) -> list[tuple[bytes, bytes]]:
+def _pack_eas(eas: Sequence[EaEntry]) -> bytes:
+    """Pack EAs for the store. Flags lie behind the EAs, one byte each, as the value of an EA without a name."""
+    packed = b"".join(_EA_HEADER.pack(len(ea.name), len(ea.value)) + ea.name + ea.value for ea in eas)
+    flags = bytes(ea.flags for ea in eas)
+    return packed + _EA_HEADER.pack(0, len(flags)) + flags if any(flags) else packed
+
+
+def _unpack_eas(raw: bytes) -> list[EaEntry]:
     """Unpack stored EAs. A truncated entry ends them: a user of the host may have written it."""
-    eas = []
+    eas: list[EaEntry] = []
     offset = 0
     while offset + _EA_HEADER.size <= len(raw):
         name_length, value_length = _EA_HEADER.unpack_from(raw, offset)
         offset += _EA_HEADER.size
-        end = offset + name_length + value_length
+        value = offset + name_length
+        end = value + value_length
         if end > len(raw):
             break
-        eas.append((raw[offset : offset + name_length], raw[offset + name_length : end]))
+        if name_length:
+            eas.append(EaEntry(raw[offset:value], raw[value:end]))
+        else:
+            flags = raw[value:end].ljust(len(eas), b"\0")
+            eas = [ea._replace(flags=flag) for ea, flag in zip(eas, flags, strict=False)]
         offset = end
     return eas

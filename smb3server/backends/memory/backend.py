@@ -33,6 +33,7 @@ from smb3server.backends.eas import merge_eas
 from smb3server.backends.local import file_io, reparse
 from smb3server.backends.memory.nodes import BLOCK, VOLUME, Data, Entry, Node, checked_descriptor, now
 from smb3server.wire import attributes as attr
+from smb3server.wire.file_info import EaEntry
 from smb3server.wire.upcase import upcase
 from smbdirect.codec import Buffer
 
@@ -395,10 +396,10 @@ class MemoryHandle(Handle):
         settable = attr.DIRECTORY_SETTABLE if self.kind == Kind.DIRECTORY else attr.SETTABLE
         self._changing().attributes = attributes & settable
 
-    def eas(self) -> list[tuple[bytes, bytes]]:
+    def eas(self) -> list[EaEntry]:
         return list(self._node().eas)
 
-    def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
+    def set_eas(self, changes: Sequence[EaEntry], replace: bool = False) -> None:
         node = self._changing()
         node.eas = merge_eas(() if replace else node.eas, changes)
 

@@ -9,6 +9,7 @@ from smb3server.backends.base import MAX_DESCRIPTOR_BYTES, FileInfo, FileKey, Ki
 from smb3server.backends.eas import ea_size
 from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
+from smb3server.wire.file_info import EaEntry
 
 BLOCK = 4096
 """Unit of allocation in bytes."""
@@ -68,7 +69,7 @@ class Node:
         # Keys are names in upper case, as ``upcase`` makes them.
         self.streams: dict[str, tuple[str, Data]] = {}
         self.children: dict[str, Entry] = {}
-        self.eas: list[tuple[bytes, bytes]] = []
+        self.eas: list[EaEntry] = []
         self.descriptor: bytes | None = None
         self.reparse: bytes | None = None
         # Invariant: the number of entries that name this node; the root counts one.

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 from smb3server.access.caller import Caller
 from smb3server.state.objects import Session, TreeConnect
 from smb3server.wire import create_contexts as wire
+from smb3server.wire.file_info import EaEntry
 from smb3server.wire.negotiate import Capability
 
 
 class CreateContexts(NamedTuple):
     """The contexts of one request. None, False or 0 in a field: the context was not sent, or does not count."""
 
-    eas: tuple[tuple[bytes, bytes], ...] | None = None
+    eas: tuple[EaEntry, ...] | None = None
     """Names and values for a new or overwritten file."""
     security_descriptor: bytes | None = None
     """Self-relative, for a new file."""

@@ -42,6 +42,7 @@ from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
+from smb3server.wire.file_info import NEED_EA
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus, StatusError
@@ -489,6 +490,8 @@ class Opening:
         attributes = 0 if is_directory else found.info.attributes
         self._maximal = self.opener.caller.rights_on(self.backend, self.path, found)
         granted = decide.grant_existing(wanted, self._maximal, attributes)
+        if found.info.ea_size and self.body.create_options & CreateOptions.NO_EA_KNOWLEDGE:
+            self._check_needed_eas(handle)
         if wanted.deletes:
             handle.check_unlink()
             deletions.prepare_to_keep(self.opener.tree, handle, self.opener.caller)
@@ -500,6 +503,11 @@ class Opening:
         if len(file.opens) != opens and self._is_gone(file, handle):
             raise _DeletedMeanwhileError
         return granted
+
+    def _check_needed_eas(self, handle: Handle) -> None:
+        """Raise ACCESS_DENIED if the file has an EA that whoever opens it must know. [MS-FSA 2.1.5.1.2]"""
+        if any(ea.flags & NEED_EA for ea in handle.eas()):
+            raise StatusError(NtStatus.ACCESS_DENIED)
 
     def _base_pending(self, handle: Handle) -> bool:
         """Return whether the file of this stream is about to be deleted."""

@@ -83,7 +83,7 @@ def _named(found: dict[bytes, Any], dialect: int) -> CreateContexts:
     allocation = found.get(wire.ALLOCATION_SIZE)
     timewarp = found.get(wire.TIMEWARP)
     return CreateContexts(
-        eas=tuple((name, value) for name, value, _ in eas) if eas is not None else None,
+        eas=tuple(eas) if eas is not None else None,
         security_descriptor=found.get(wire.SD_BUFFER),
         allocation_size=allocation.allocation_size if allocation is not None else None,
         timewarp=timewarp.timestamp if timewarp is not None else 0,

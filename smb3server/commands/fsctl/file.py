@@ -59,16 +59,24 @@ def overflowing(control: Control, output: bytes) -> Response:
 
 
 @fsctl(Fsctl.SET_SPARSE)
-def set_sparse(control: Control) -> bytes:
-    """Make the file sparse or not. Without input the value is TRUE. [MS-FSA 2.1.5.10.36]"""
+def set_sparse(control: Control) -> Response | Pending:
+    """Make the file sparse or not. Without input the value is TRUE. A file that is not sparse any more has no holes.
+    [MS-FSA 2.1.5.10.36]"""
     opened, handle, data = _file_of(control)
     sparse = bool(data[0]) if data else True
+    steps = None if sparse else handle.filling()
+    if steps is not None:
+        return run_steps(control.request, opened, steps, lambda: _mark_sparse(control, opened, handle, False))
+    return _mark_sparse(control, opened, handle, sparse)
+
+
+def _mark_sparse(control: Control, opened: Open, handle: Handle, sparse: bool) -> Response:
     attributes = handle.info().attributes
     changed = attributes | attr.SPARSE if sparse else attributes & ~attr.SPARSE
     if changed != attributes:
         handle.set_attributes(changed)
         report(opened, NotifyFilter.ATTRIBUTES)
-    return b""
+    return control.respond()
 
 
 @fsctl(Fsctl.SET_ZERO_DATA)

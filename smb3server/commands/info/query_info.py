@@ -107,11 +107,10 @@ def _query_ea(opened: Open, body: QueryInfoRequest, data: memoryview) -> Respons
     present = opened.handle.eas()
     start = 0
     if data:
-        values = {name.upper(): (name, value) for name, value in present}
-        names = decode_get_eas(data)
-        entries = [EaEntry(*values.get(name.upper(), (name, b""))) for name in names]
+        values = {ea.name.upper(): ea for ea in present}
+        entries = [values.get(name.upper(), EaEntry(name, b"")) for name in decode_get_eas(data)]
     else:
-        entries = [EaEntry(name, value) for name, value in present]
+        entries = present
         if body.flags & QueryInfoFlags.INDEX_SPECIFIED:
             start = body.additional_information
             if not 1 <= start <= len(entries):

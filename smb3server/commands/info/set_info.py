@@ -25,13 +25,13 @@ from smb3server.wire import attributes as attr
 from smb3server.wire import file_info as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import CreateOptions
+from smb3server.wire.create_contexts import parse_eas
 from smb3server.wire.file_info import DispositionFlags, FileInfoClass
 from smb3server.wire.fs_info import FsInfoClass
 from smb3server.wire.header import Command
 from smb3server.wire.query_info import InfoType
 from smb3server.wire.set_info import SET_INFO_RESPONSE, SetInfoRequest, SetInfoResponse, parse_set_info_request
 from smb3server.wire.status import NtStatus, StatusError
-from smbdirect.errors import DecodeError
 
 _DONE = SET_INFO_RESPONSE.pack(SetInfoResponse())
 _DOCUMENTED_SET = frozenset(
@@ -54,7 +54,6 @@ _ALERT_MODE = int(CreateOptions.SYNCHRONOUS_IO_ALERT | CreateOptions.SYNCHRONOUS
 """At most one of the two bits may be set."""
 _SETTABLE_MODE = int(CreateOptions.WRITE_THROUGH | CreateOptions.SEQUENTIAL_ONLY) | _ALERT_MODE
 _MAX_EA_BYTES = 65535
-_EA_NAME_FORBIDDEN = frozenset(b'"*+,/:;<=>?[\\]|') | frozenset(range(0x20))
 
 SetResult = Response | Pending | None
 
@@ -329,24 +328,13 @@ def _mode(request: TreeRequest, opened: Open, data: memoryview) -> None:
 
 def _full_ea(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """Set extended attributes. [MS-FSA 2.1.5.15.6]"""
-    try:
-        entries = wire.decode_eas(data)
-    except wire.TooManyEntriesError:
-        raise StatusError(NtStatus.EA_TOO_LARGE) from None
-    except DecodeError:
-        raise StatusError(NtStatus.EA_LIST_INCONSISTENT) from None
-    for name, _, flags in entries:
-        if not name or not _EA_NAME_FORBIDDEN.isdisjoint(name):
-            raise StatusError(NtStatus.INVALID_EA_NAME)
-        if flags & ~0x80:
-            raise StatusError(NtStatus.INVALID_EA_FLAG)
+    entries = parse_eas(data)
     handle = handle_of(opened)
-    merged = {name.upper(): (name, value) for name, value in handle.eas()}
-    merged.update({entry.name.upper(): (entry.name, entry.value) for entry in entries})
-    if sum(len(name) + len(value) + 9 for name, value in merged.values() if value) > _MAX_EA_BYTES:
+    merged = {entry.name.upper(): entry for entry in [*handle.eas(), *entries]}
+    if sum(len(name) + len(value) + 9 for name, value, _ in merged.values() if value) > _MAX_EA_BYTES:
         raise StatusError(NtStatus.EA_TOO_LARGE)
     if entries:
-        handle.set_eas([(name, value) for name, value, _ in entries])
+        handle.set_eas(entries)
         report(opened, NotifyFilter.EA, entry=False)
 
 

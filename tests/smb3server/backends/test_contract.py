@@ -14,6 +14,7 @@ import pytest
 from smb3server.backends.base import Backend, Kind, OpenRequest, PathNotFound
 from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
+from smb3server.wire.file_info import NEED_EA, EaEntry
 from tests.lab.stores import CREATE, OPEN, OPEN_IF, exists, get, listing, mkdir, opened, put, read
 
 
@@ -323,7 +324,7 @@ def test_attributes_and_times(backend: Backend) -> None:
 def test_metadata_survives_rename_and_close(backend: Backend) -> None:
     mkdir(backend, "d")
     descriptor = bytes(range(256)) * 40
-    eas = [(b"One", b"1"), (b"Two", bytes(5000))]
+    eas = [EaEntry(b"One", b"1", NEED_EA), EaEntry(b"Two", bytes(5000))]
     request = OpenRequest(
         ("f",), disposition=CREATE, attributes=attr.SYSTEM, security_descriptor=descriptor, ea=eas, stream="S"
     )
@@ -362,11 +363,11 @@ def test_extended_attributes(backend: Backend) -> None:
         handle.set_ea(b"Name", b"value")
         handle.set_ea(b"Other", b"x" * 100)
         handle.set_ea(b"NAME", b"new")
-        assert handle.eas() == [(b"Other", b"x" * 100), (b"NAME", b"new")]
+        assert handle.eas() == [EaEntry(b"Other", b"x" * 100), EaEntry(b"NAME", b"new")]
         assert handle.info().ea_size == 4 + 5 + 5 + 100 + 5 + 4 + 3
         handle.set_ea(b"other", b"")
         handle.set_ea(b"absent", b"")
-        assert handle.eas() == [(b"NAME", b"new")]
+        assert handle.eas() == [EaEntry(b"NAME", b"new")]
         handle.set_ea(b"big", bytes(60000))
         with fails(errno.E2BIG):
             handle.set_ea(b"more", bytes(6000))
@@ -729,13 +730,13 @@ def test_a_new_file_has_what_its_request_gives_it(backend: Backend) -> None:
         disposition=CREATE,
         attributes=attr.HIDDEN | attr.ARCHIVE,
         security_descriptor=stored,
-        ea=((b"NAME", b"value"),),
+        ea=(EaEntry(b"NAME", b"value"),),
     )
     with closing(backend.open(request)) as handle:
         found = handle.describe()
         assert found.descriptor == stored
         assert found.info.attributes & (attr.HIDDEN | attr.ARCHIVE) == attr.HIDDEN | attr.ARCHIVE
-        assert handle.eas() == [(b"NAME", b"value")]
+        assert handle.eas() == [EaEntry(b"NAME", b"value")]
 
 
 def test_describing_at_once_is_describing_afterwards(backend: Backend) -> None:
@@ -745,7 +746,7 @@ def test_describing_at_once_is_describing_afterwards(backend: Backend) -> None:
         OpenRequest(("d",), read=True),
         OpenRequest(("folder",), directory=True),
         OpenRequest(("d",), "stream", CREATE, write=True),
-        OpenRequest(("new",), disposition=CREATE, write=True, attributes=attr.HIDDEN, ea=((b"NAME", b"value"),)),
+        OpenRequest(("new",), disposition=CREATE, write=True, attributes=attr.HIDDEN, ea=(EaEntry(b"NAME", b"value"),)),
         OpenRequest((), directory=True),
     ]
     for request in requests:

@@ -21,6 +21,7 @@ from smb3server.backends.local.impersonate import ActAs, LookAs
 from smb3server.backends.local.metadata import unpack
 from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
+from smb3server.wire.file_info import EaEntry
 from smb3server.wire.upcase import upcase
 from tests.lab.stores import descriptors, every_entry, exists, get, listing, mkdir, opened, put, read
 
@@ -384,9 +385,9 @@ def test_metadata_nobody_here_wrote() -> None:
 def test_failed_creation_leaves_nothing(local: Local) -> None:
     store, root = local
     for request in (
-        OpenRequest(("f",), disposition=CREATE, ea=[(b"", b"x")]),
+        OpenRequest(("f",), disposition=CREATE, ea=[EaEntry(b"", b"x")]),
         OpenRequest(("d",), disposition=CREATE, directory=True, security_descriptor=bytes(70000)),
-        OpenRequest(("f",), stream="s", disposition=CREATE, ea=[(b"a" * 300, b"x")]),
+        OpenRequest(("f",), stream="s", disposition=CREATE, ea=[EaEntry(b"a" * 300, b"x")]),
     ):
         with pytest.raises(OSError):
             store.open(request)
@@ -722,7 +723,7 @@ def test_attributes_are_no_allocated_data(tmp_path: Path, size: int, reserved: i
         before = handle.info().allocation_size
         handle.set_security_descriptor(bytes(600))
         assert handle.info().allocation_size == before
-        handle.set_eas([(b"NAME", bytes(900))])
+        handle.set_eas([EaEntry(b"NAME", bytes(900))])
         assert handle.info().allocation_size == before
         with opened(backend, directory=True, read=True) as folder:
             (entry,) = [entry for entry in folder.scan() if entry.name == "f"]

@@ -32,6 +32,7 @@ from smb3server.backends.local.impersonate import ActAs
 from smb3server.backends.local.metadata import Metadata, MetadataStore
 from smb3server.backends.local.sidecar import SideCar
 from smb3server.wire import attributes as attr
+from smb3server.wire.file_info import EaEntry
 from smbdirect import native
 from tests.lab.stores import descriptors, every_entry, opened, put, without_native_calls
 
@@ -430,7 +431,7 @@ def test_metadata_of_clients_is_shown(folder: Path, way: str) -> None:
                     disposition=Disposition.CREATE,
                     write=True,
                     attributes=attr.HIDDEN | attr.SPARSE,
-                    ea=[(b"NAME", b"value")],
+                    ea=[EaEntry(b"NAME", b"value")],
                 )
             )
         ) as handle:

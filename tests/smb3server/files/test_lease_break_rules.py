@@ -367,7 +367,13 @@ def test_f20_acknowledgments_that_nobody_asked_for(tmp_path: Path) -> None:
         assert await client.acknowledge(FILE, R) == NtStatus.UNSUCCESSFUL
         made = await client.make("g", requested_oplock_level=int(OplockLevel.BATCH))
         body = oplock_break.OPLOCK_BREAK.pack(oplock_break.OplockBreak(24, OplockLevel.II, 0, 0, *made.file))
-        assert (await client.call(Command.OPLOCK_BREAK, body)).status == NtStatus.INVALID_OPLOCK_PROTOCOL
+        # 3.3.5.22.1: the oplock is held and not breaking.
+        assert (await client.call(Command.OPLOCK_BREAK, body)).status == NtStatus.INVALID_DEVICE_STATE
+        wrong = oplock_break.OPLOCK_BREAK.pack(oplock_break.OplockBreak(24, OplockLevel.BATCH, 0, 0, *made.file))
+        assert (await client.call(Command.OPLOCK_BREAK, wrong)).status == NtStatus.INVALID_OPLOCK_PROTOCOL
+        none = await client.make("h")
+        body = oplock_break.OPLOCK_BREAK.pack(oplock_break.OplockBreak(24, OplockLevel.II, 0, 0, *none.file))
+        assert (await client.call(Command.OPLOCK_BREAK, body)).status == NtStatus.INVALID_DEVICE_STATE
 
     act(tmp_path, scene)
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smb3server.wire import close, create, create_contexts, flush, lock, oplock_break, read_write
-from smb3server.wire.status import StatusError
+from smb3server.wire.file_info import NEED_EA, EaEntry, encode_eas
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Codec
 from smbdirect.errors import DecodeError
 from smbdirect.message_transport import RemoteBuffer
@@ -121,9 +122,40 @@ def test_name_beyond_the_message() -> None:
         create.parse_request(memoryview(HEADER + bad))
 
 
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.binary(max_size=20), st.just(0)), min_size=1))
-def test_extended_attributes_round_trip(eas: list[tuple[bytes, bytes, int]]) -> None:
-    assert create_contexts.parse_eas(create_contexts.pack_eas(eas)) == eas
+@given(
+    st.lists(
+        st.builds(
+            EaEntry,
+            st.text("abcXYZ 019_.", min_size=1, max_size=20).map(str.encode),
+            st.binary(max_size=20),
+            st.sampled_from([0, NEED_EA]),
+        ),
+        min_size=1,
+    )
+)
+def test_extended_attributes_round_trip(eas: list[EaEntry]) -> None:
+    assert create_contexts.parse_eas(b"".join(encode_eas(eas))) == eas
+
+
+@pytest.mark.parametrize(
+    ("ea", "status"),
+    [
+        (EaEntry(b"", b"x"), NtStatus.INVALID_EA_NAME),
+        (EaEntry(b"a*b", b"x"), NtStatus.INVALID_EA_NAME),
+        (EaEntry(b"NAME", b"x", 1), NtStatus.INVALID_EA_FLAG),
+    ],
+)
+def test_extended_attributes_that_cannot_be(ea: EaEntry, status: NtStatus) -> None:
+    with pytest.raises(StatusError) as caught:
+        create_contexts.parse_eas(b"".join(encode_eas([ea])))
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_extended_attributes_cut_short(cut: int) -> None:
+    with pytest.raises(StatusError) as caught:
+        create_contexts.parse_eas(b"".join(encode_eas([EaEntry(b"NAME", b"v")]))[:-cut])
+    assert caught.value.status == NtStatus.EA_LIST_INCONSISTENT
 
 
 def test_descriptors() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from smb3server.wire import create
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.create_contexts import RawContext
+from smb3server.wire.file_info import NEED_EA, EaEntry, encode_eas
 from smb3server.wire.status import StatusError
 from smbdirect.errors import DecodeError
 from tools.fuzz import seeds
@@ -29,7 +30,9 @@ SUBJECTS = (_requests, _responses, contexts.parse_eas)
 def _seeds() -> Iterator[bytes]:
     known = [RawContext(name, bytes(size)) for name in contexts.REQUESTS for size in (0, 8, 16, 20, 32, 36, 52)]
     yield from each_choice(SUBJECTS, (contexts.pack_contexts([context]) for context in known))
-    yield from each_choice(SUBJECTS, [contexts.pack_eas([(b"NAME", b"value", 0), (b"OTHER", b"", 0x80)])])
+    yield from each_choice(
+        SUBJECTS, [b"".join(encode_eas([EaEntry(b"NAME", b"value"), EaEntry(b"OTHER", b"", NEED_EA)]))]
+    )
     for message in seeds.smb2_messages():
         if message[12:14] == b"\x05\0" and not message[16] & 1:
             found = create.parse_request(memoryview(message))[2]

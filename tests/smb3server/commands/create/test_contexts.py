@@ -10,6 +10,7 @@ from smb3server.commands.create.contexts import NOTHING, CreateContexts
 from smb3server.commands.create.registry import decode
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.create_contexts import RawContext
+from smb3server.wire.file_info import NEED_EA, EaEntry, encode_eas
 from smb3server.wire.status import NtStatus, StatusError
 
 GUID = bytes(range(16))
@@ -63,7 +64,7 @@ def test_others_cannot_come_together(both: tuple[RawContext, RawContext]) -> Non
 def test_what_the_fields_hold() -> None:
     found = decode(
         [
-            RawContext(wire.EA_BUFFER, wire.pack_eas([(b"NAME", b"value", 0)])),
+            RawContext(wire.EA_BUFFER, b"".join(encode_eas([EaEntry(b"NAME", b"value", NEED_EA)]))),
             RawContext(wire.ALLOCATION_SIZE, struct.pack("<Q", 4096)),
             RawContext(wire.MAXIMAL_ACCESS, struct.pack("<Q", 99)),
             RawContext(wire.QUERY_ON_DISK_ID, b""),
@@ -76,7 +77,7 @@ def test_what_the_fields_hold() -> None:
         0x0311,
     )
     assert found == CreateContexts(
-        eas=((b"NAME", b"value"),),
+        eas=(EaEntry(b"NAME", b"value", NEED_EA),),
         allocation_size=4096,
         timewarp=77,
         security_descriptor=b"descriptor",
