@@ -451,6 +451,9 @@ class Change(NamedTuple):
     """Relative to the share's root, like all paths."""
     filter: int
     """The FILE_NOTIFY_CHANGE_* bits that match the change. [MS-SMB2 2.2.35]"""
+    by_server: bool = False
+    """Whether this server made it, through another backend whose folder is the same, or holds this one, or lies in
+    it."""
 
 
 class Remembered(ABC):

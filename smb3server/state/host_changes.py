@@ -104,6 +104,9 @@ class HostChanges:
             entry.close()
 
     def _changed(self, watch: _Watch, change: Change) -> None:
+        if change.by_server:
+            # The request that made it has broken what it breaks.
+            return
         directory = self._table.find(watch.key)
         if directory is not None:
             directory.break_directory_leases()

@@ -108,6 +108,7 @@ class LocalBackend(Backend):
         self.file_system_name = options.file_system_name
         self._share_root = ShareRoot(root, options.require_mount)
         self._root = self._share_root.descriptor
+        self.own = OwnChanges(root)
         try:
             namespace = options.xattrs
             if namespace == "auto":
@@ -127,11 +128,11 @@ class LocalBackend(Backend):
             self.store = MetadataStore(self._sidecar, None if namespace == "none" else namespace)
             self.streams = StreamStore(self._sidecar, None if namespace == "none" else namespace)
             self.streams.refused = refused
-            self.own = OwnChanges()
             self._watcher = Watcher(self.resolver, self.own)
             self.namespace = Namespace(self.resolver, self.store, self.own, self.read_only)
             self._ask_root()
         except BaseException:
+            self.own.close()
             self._share_root.close()
             raise
 
@@ -218,6 +219,7 @@ class LocalBackend(Backend):
     def close(self) -> None:
         if self._root >= 0:
             self._watcher.close()
+            self.own.close()
             self.file_ids.close()
             self._share_root.close()
             self._root = -1

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from smb3server.backends import names
 from smb3server.backends.base import Change, FileKey
 from smb3server.backends.local import syscalls
-from smb3server.backends.local.own_changes import SECONDS, OwnChanges
+from smb3server.backends.local.own_changes import SECONDS, Maker, OwnChanges
 from smb3server.backends.local.resolve import Resolver
 
 ACTION_LOST = 0
@@ -138,7 +138,7 @@ class Watcher:
                 _log.warning("changes by other programs are not noticed: %s", error)
                 return None
             self._loop = loop
-            self._own.settle_later = self._settle_later
+            self._own.notice(self._settle_later)
             loop.add_reader(self._descriptor, self._on_readable)
         subscription = _Subscription(base, recursive, on_change)
         if not self._add(subscription.root):
@@ -151,7 +151,7 @@ class Watcher:
         """End all subscriptions and close the inotify instance."""
         self._todo.clear()
         self._nodes.clear()
-        self._own.settle_later = None
+        self._own.notice(None)
         if self._descriptor >= 0:
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.remove_reader(self._descriptor)
@@ -299,29 +299,29 @@ class Watcher:
                 within = bool(mask & _MOVED) and places.get((cookie, mask & _MOVED ^ _MOVED)) == watch
                 nodes = list(self._nodes.get(watch, ()))
                 if nodes:
-                    own = self._is_own(nodes[0], watch, mask, name)
+                    maker = self._maker(nodes[0], watch, mask, name)
                     for node in nodes:
-                        self._handle(node, mask, name, within, own)
+                        self._handle(node, mask, name, within, maker)
         return len(data) > _READ_BYTES - _LONGEST_EVENT
 
-    def _is_own(self, node: _Node, watch: int, mask: int, name: str) -> bool:
+    def _maker(self, node: _Node, watch: int, mask: int, name: str) -> Maker:
         if mask & _NAMES:
-            return self._own.is_expected(self._places[watch], name, mask & _NAMES)
+            return self._own.maker_of_name(self._places[watch], name, mask & _NAMES)
         try:
             directory = self._open(node)
         except OSError:
-            return False
+            return Maker.HOST
         try:
             stat = syscalls.statx_at(directory, os.fsencode(name))
         except OSError:
             # The file is gone. Its removal is an event of its own.
-            return True
+            return Maker.BACKEND
         finally:
             os.close(directory)
-        return self._own.is_touched(FileKey(stat.dev, stat.ino))
+        return self._own.maker_of_data(FileKey(stat.dev, stat.ino))
 
-    def _handle(self, node: _Node, mask: int, name: str, within: bool, own: bool) -> None:
-        if own:
+    def _handle(self, node: _Node, mask: int, name: str, within: bool, maker: Maker) -> None:
+        if maker is Maker.BACKEND:
             # There is nothing to report, but the tree of watches has to follow the change.
             if mask & (DELETE | MOVED_FROM) and name in node.children:
                 self._drop(node.children[name])
@@ -330,27 +330,27 @@ class Watcher:
             return
         is_directory = bool(mask & _ISDIR)
         if mask & CREATE:
-            self._report(node, ACTION_ADDED, name, is_directory)
+            self._report(node, ACTION_ADDED, name, is_directory, maker)
             if is_directory:
                 self._watch_child(node, name, True)
         elif mask & (DELETE | MOVED_FROM):
-            self._report(node, ACTION_RENAMED_OLD_NAME if within else ACTION_REMOVED, name, is_directory)
+            self._report(node, ACTION_RENAMED_OLD_NAME if within else ACTION_REMOVED, name, is_directory, maker)
             child = node.children.get(name)
             if child is not None:
                 self._drop(child)
         elif mask & MOVED_TO:
-            self._report(node, ACTION_RENAMED_NEW_NAME if within else ACTION_ADDED, name, is_directory)
+            self._report(node, ACTION_RENAMED_NEW_NAME if within else ACTION_ADDED, name, is_directory, maker)
             if is_directory:
                 self._watch_child(node, name, False)
         elif mask & _MODIFY:
-            self._emit(node, ACTION_MODIFIED, name, NOTIFY_DATA)
+            self._emit(node, ACTION_MODIFIED, name, NOTIFY_DATA, maker)
         elif mask & _ATTRIB:
-            self._emit(node, ACTION_MODIFIED, name, NOTIFY_METADATA)
+            self._emit(node, ACTION_MODIFIED, name, NOTIFY_METADATA, maker)
 
-    def _report(self, node: _Node, action: int, name: str, is_directory: bool) -> None:
-        self._emit(node, action, name, NOTIFY_DIR_NAME if is_directory else NOTIFY_FILE_NAME)
+    def _report(self, node: _Node, action: int, name: str, is_directory: bool, maker: Maker = Maker.HOST) -> None:
+        self._emit(node, action, name, NOTIFY_DIR_NAME if is_directory else NOTIFY_FILE_NAME, maker)
 
-    def _emit(self, node: _Node, action: int, name: str | None, which: int) -> None:
+    def _emit(self, node: _Node, action: int, name: str | None, which: int, maker: Maker = Maker.HOST) -> None:
         subscription = node.subscription
         if not subscription.active:
             return
@@ -360,7 +360,7 @@ class Watcher:
             return
         if name is not None:
             components.append(name)
-        subscription.on_change(Change(action, tuple(map(names.to_wire, components)), which))
+        subscription.on_change(Change(action, tuple(map(names.to_wire, components)), which, maker is Maker.SERVER))
 
     def _lost(self) -> None:
         for subscription in {node.subscription for nodes in self._nodes.values() for node in nodes}:

@@ -228,9 +228,9 @@ def test_a_name_that_comes_and_goes_is_forgotten(tmp_path: Path, monkeypatch: py
     """Where nobody watches nothing uses the expectations up: they must not pile up over the days."""
     clock = 1000.0
     monkeypatch.setattr("smb3server.backends.local.own_changes.time.monotonic", lambda: clock)
-    changes = own_changes.OwnChanges()
+    changes = own_changes.OwnChanges(tmp_path)
     asked: list[float] = []
-    changes.settle_later = lambda: asked.append(clock + own_changes.SECONDS)
+    changes.notice(lambda: asked.append(clock + own_changes.SECONDS))
     directory = os.open(tmp_path, os.O_PATH)
     try:
         for _ in range(10000):
@@ -238,12 +238,12 @@ def test_a_name_that_comes_and_goes_is_forgotten(tmp_path: Path, monkeypatch: py
             clock += own_changes.SECONDS / 4
             if clock >= asked[-1]:
                 changes.settle(clock)
-        ((key, deadlines),) = changes._expected.items()
+        ((key, deadlines),) = changes.here._expected.items()
         assert len(deadlines) <= 5
-        assert changes.is_expected(*key)
+        assert changes.maker_of_name(*key) is own_changes.Maker.BACKEND
         clock += own_changes.SECONDS
         changes.settle(clock)
-        assert not changes._expected and asked[-1] <= clock, "nothing is left, and nobody is asked to look again"
+        assert not changes.here._expected and asked[-1] <= clock, "nothing is left, and nobody is asked to look again"
     finally:
         os.close(directory)
 
@@ -270,3 +270,32 @@ def test_own_changes_count_as_such_however_late_their_events_are_read(
             await log.until(ACTION_MODIFIED, "f")
 
     run(tmp_path, body)
+
+
+@pytest.mark.parametrize("below", ["", "folder"])
+def test_a_change_through_another_share_of_the_folder_is_news_but_no_other_programs(tmp_path: Path, below: str) -> None:
+    async def body() -> None:
+        (tmp_path / "folder").mkdir()
+        with closing(LocalBackend(tmp_path)) as whole, closing(LocalBackend(tmp_path / below)) as part:
+            log, own = Log(), Log()
+            where = ("folder",) if below else ()
+            with (
+                closing(whole.open(OpenRequest(where, directory=True))) as handle,
+                closing(part.open(OpenRequest((), directory=True))) as same,
+            ):
+                assert whole.watch(handle, True, log) is not None
+                assert part.watch(same, True, own) is not None
+                put(part, "f", data=b"x")
+                mkdir(part, "d")
+                with opened(part, "f") as file:
+                    file.rename(("g",), False)
+                (tmp_path / below / "host").touch()
+                await log.until(ACTION_ADDED, "/".join((*where, "host")))
+                await own.until(ACTION_ADDED, "host")
+            made = {change.path[-1]: change.by_server for change in log.changes}
+            assert made == {"f": True, "d": True, "g": True, "host": False}
+            assert {change.path[-1] for change in own.changes} == {"host"}
+        with closing(LocalBackend(tmp_path)) as alone:
+            assert not alone.own._others, "closed stores hear of nothing"
+
+    asyncio.run(body())

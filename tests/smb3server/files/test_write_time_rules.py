@@ -13,8 +13,9 @@ from smb3server.wire import attributes as attr
 from smb3server.wire.file_info import FileInfoClass
 from tests.lab.rule_scene import ALL, FileId, Ground, Peer, act, times_of, write_time
 
-TICK = 0.015
-"""Seconds: more than the resolution of any host's file times."""
+TICK = 0.03
+"""Seconds: more than the resolution of any host's file times, and the time in which a new change time of the host counts
+as that of storing a client's (10 ms)."""
 STICKY = 132_000_000_000_000_000
 FREEZE, THAW = -1, -2
 
