@@ -14,8 +14,8 @@ from smb3server.wire.file_info import FileInfoClass
 from tests.lab.rule_scene import ALL, FileId, Ground, Peer, act, times_of, write_time
 
 TICK = 0.03
-"""Seconds: more than the resolution of any host's file times, and the time in which a new change time of the host counts
-as that of storing a client's (10 ms)."""
+"""Seconds: more than the resolution of any host's file times and the 10 ms after a client's change time was stored, in
+which a new one of the host counts as caused by that."""
 STICKY = 132_000_000_000_000_000
 FREEZE, THAW = -1, -2
 
