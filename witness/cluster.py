@@ -102,10 +102,6 @@ class ClusterEvents(Protocol):
         """Return the shares of a net name that clients may register for."""
         ...
 
-    def addresses(self, net_name: str) -> Collection[Address]:
-        """Return the addresses of a net name, online or not. If there are none, any address can be registered."""
-        ...
-
     def interfaces(self) -> Sequence[InterfaceInfo]:
         """Return the interfaces of all nodes.
 
@@ -135,8 +131,6 @@ class ManualCluster:
     names: list[str]
     nodes: list[Node]
     list_shares: Callable[[], Collection[str]] = field(default=lambda: ())
-    virtual_addresses: list[Address] = field(default_factory=list)
-    """Addresses of the net names in addition to those of the nodes."""
     list_local_addresses: Callable[[], Collection[Address]] = field(default=lambda: ())
     """Returns the present addresses of this machine."""
     _listeners: list[Listener] = field(default_factory=list)
@@ -148,10 +142,6 @@ class ManualCluster:
 
     def shares(self, net_name: str) -> Collection[str]:
         return self.list_shares()
-
-    def addresses(self, net_name: str) -> Collection[Address]:
-        of_nodes = [address for node in self.nodes for address in self._addresses_of(node)]
-        return {*of_nodes, *self.virtual_addresses, *self.list_local_addresses()}
 
     def _addresses_of(self, node: Node) -> list[Address]:
         """Return the addresses of a node. Those of this node need not be configured."""

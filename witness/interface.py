@@ -69,7 +69,7 @@ class WitnessInterface:
     def _interfaces(self) -> bytes | Deferred:
         """Answer WitnessrGetInterfaceList, which has no parameters. [MS-SWN 3.1.4.1]
 
-        If no interface of the list is available, the call waits for one."""
+        If no interface that clients may register with is available, the call waits for one."""
         answer = self._interface_list()
         if answer is not None:
             return answer
@@ -80,7 +80,10 @@ class WitnessInterface:
     def _interface_list(self) -> bytes | None:
         """Return the present answer, None if the call has to wait."""
         interfaces = self._cluster.interfaces()
-        if interfaces and not any(entry.state == ndr.InterfaceState.AVAILABLE for entry in interfaces):
+        # Clients select an interface with INTERFACE_WITNESS (MS-SWN 3.2.4.1), so one without is worth no answer, unless
+        # no other node is known that the call could wait for.
+        wanted = [entry for entry in interfaces if entry.witness] or interfaces
+        if wanted and not any(entry.state == ndr.InterfaceState.AVAILABLE for entry in wanted):
             return None
         return bytes(ndr.interface_list_response(interfaces).getData())
 

@@ -159,7 +159,8 @@ class Registrations:
     def register(self, request: Request, owner: Hashable, user: str, now: float) -> bytes:
         """Make a registration, and return its key. Raises ``WitnessError``. [MS-SWN 3.1.4.2, 3.1.4.5]
 
-        ``user``: the user's name, for displays."""
+        Any address will do: it must be that of an interface only if there are shares of the type STYPE_CLUSTER_SOFS.
+        This server has none. ``user``: the user's name, for displays."""
         if request.version != (V2 if request.extended else V1):
             raise WitnessError(Win32.REVISION_MISMATCH)
         net_name, client = _text(request.net_name), _text(request.client)
@@ -171,9 +172,6 @@ class Registrations:
         if request.flags not in (RegisterFlags.NONE, RegisterFlags.IP_NOTIFICATION):
             raise WitnessError(Win32.INVALID_PARAMETER)
         share = self._known_share(known, request.share_name)
-        addresses = self._cluster.addresses(known)
-        if addresses and address not in addresses:
-            raise WitnessError(Win32.INVALID_STATE)
         limits = self.limits
         if len(self._by_key) >= limits.registrations or (
             len(self._by_owner.get(owner, ())) >= limits.registrations_per_owner
@@ -208,13 +206,16 @@ class Registrations:
         raise WitnessError(Win32.INVALID_PARAMETER)
 
     def _known_share(self, net_name: str, given: str | None) -> str | None:
-        """Return the cluster's spelling of a share. Raises INVALID_STATE if there is no such share. [MS-SWN 3.1.4.5]"""
+        """Return the cluster's spelling of a share, None if it has no such share: without shares of the type
+        STYPE_CLUSTER_SOFS, the name is ignored.
+
+        Raises INVALID_STATE if the net name has no shares at all. [MS-SWN 3.1.4.5]"""
         if given is None:
             return None
-        for share in self._cluster.shares(net_name):
-            if share.casefold() == given.casefold():
-                return share
-        raise WitnessError(Win32.INVALID_STATE)
+        shares = self._cluster.shares(net_name)
+        if not shares:
+            raise WitnessError(Win32.INVALID_STATE)
+        return next((share for share in shares if share.casefold() == given.casefold()), None)
 
     def unregister(self, key: bytes, owner: Hashable) -> None:
         """End a registration, and answer the calls that wait for it. Raises ``WitnessError``. [MS-SWN 3.1.4.3]"""

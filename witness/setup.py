@@ -42,9 +42,8 @@ class Witness:
         if cluster is None:
             nodes = [Node(name, addresses) for name, addresses in config.nodes]
             nodes.insert(0, Node(server_name, [], local=True))
-            cluster = self.manual = ManualCluster(
-                config.names or [server_name], nodes, list_shares, config.addresses, list_local_addresses
-            )
+            names = config.names or [server_name]
+            cluster = self.manual = ManualCluster(names, nodes, list_shares, list_local_addresses)
         settings = WitnessSettings(
             list(hosts), config.port, config.endpoint_mapper_port, config.require_privacy, admits=admits, events=events
         )

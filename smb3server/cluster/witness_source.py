@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from smb3server.cluster.cluster import Cluster
 from smb3server.cluster.view import Event, MoveClientEvent, MoveEvent, NodeChanged, NodeEvent, ServiceEvent
@@ -43,12 +43,6 @@ class WitnessSource:
 
     def shares(self, net_name: str) -> Collection[str]:
         return [share.name for service in self._services(net_name) for share in self._cluster.services[service].shares]
-
-    def addresses(self, net_name: str) -> Collection[Address]:
-        found: set[Address] = set()
-        for service in self._services(net_name):
-            found.update(self._cluster.addresses_of(service) or _every(self._nodes.values()))
-        return found
 
     def _place(self, service: str, node: str) -> list[Address]:
         """Return the addresses at which clients reach a service if it is on ``node``."""
@@ -151,7 +145,3 @@ class WitnessSource:
                 self._places[service] = self._place(service, node)
                 found += [witness.IpChange(name, changes) for name in (service, self._server_name)]
         return found
-
-
-def _every(lists: Iterable[list[Address]]) -> list[Address]:
-    return [address for addresses in lists for address in addresses]

@@ -279,7 +279,6 @@ class _Builder:
             section.endpoint_mapper_port if section.endpoint_mapper else None,
             section.require_privacy,
             section.names,
-            self._addresses(owner, section.addresses),
             [(node.name, self._addresses(f"witness.node {node.name}", node.addresses)) for node in section.node],
         )
 

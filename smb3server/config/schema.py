@@ -676,9 +676,6 @@ class Witness(Section):
     names: Annotated[list[str], about("list of net names", example=["FILES"], unset="the server's name")] = field(
         default_factory=list
     )
-    addresses: Annotated[list[str], about("virtual addresses of the names", example=["192.0.2.10"], unset="none")] = (
-        field(default_factory=list)
-    )
     node: Annotated[
         list[WitnessNode], about("the other nodes: `[[witness.node]]` with `name` and `addresses`", unset="none")
     ] = field(default_factory=list)

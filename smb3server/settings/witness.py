@@ -21,7 +21,5 @@ class WitnessConfig:
     """Whether calls that are signed but not encrypted are refused."""
     names: list[str] = field(default_factory=list)
     """Net names that clients may register for. Empty means the server's name."""
-    addresses: list[Address] = field(default_factory=list)
-    """Virtual addresses of the net names."""
     nodes: list[tuple[str, list[Address]]] = field(default_factory=list)
     """Names and addresses of the other nodes."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.lab.witness import ADDRESS_A, ADDRESS_B, NET_NAME, manual_cluster
-from witness.cluster import ClientMove, IpChange, ResourceChanged, ShareMove, online
+from witness.cluster import ClientMove, IpChange, ManualCluster, ResourceChanged, ShareMove, online
 from witness.ndr import V1, V2, MessageType, RegisterFlags, Win32
 from witness.registrations import Limits, Notification, Registrations, Request, WitnessError
 
@@ -46,12 +46,9 @@ BAD = [
     (replace(FIRST, ip_address=None), Win32.INVALID_PARAMETER),
     (replace(FIRST, ip_address=""), Win32.INVALID_PARAMETER),
     (replace(FIRST, ip_address="10.9.0.300"), Win32.INVALID_PARAMETER),
-    (replace(FIRST, ip_address="192.0.2.77"), Win32.INVALID_STATE),
     (replace(FIRST, client=None), Win32.INVALID_PARAMETER),
     (replace(FIRST, client=""), Win32.INVALID_PARAMETER),
     (replace(SECOND, client=None), Win32.INVALID_PARAMETER),
-    (replace(SECOND, share_name="nothing"), Win32.INVALID_STATE),
-    (replace(SECOND, share_name=""), Win32.INVALID_STATE),
     (replace(SECOND, flags=2), Win32.INVALID_PARAMETER),
     (replace(SECOND, flags=0x80000001), Win32.INVALID_PARAMETER),
 ]
@@ -64,6 +61,30 @@ def test_bad_registration_has_its_status_and_no_effect(table: Registrations, req
     assert caught.value.status == status
     assert len(table) == 0
     assert table.next_deadline() is None
+
+
+def test_without_scale_out_shares_any_address_is_registered(table: Registrations) -> None:
+    """[MS-SWN 3.1.4.2, 3.1.4.5]"""
+    for request in (FIRST, SECOND):
+        table.register(replace(request, ip_address="255.255.255.255"), OWNER, "u", 0)
+    assert {str(entry.ip_address) for entry in table} == {"255.255.255.255"}
+
+
+@pytest.mark.parametrize("name", ["nothing", ""])
+def test_without_scale_out_shares_an_unknown_share_is_ignored(table: Registrations, name: str) -> None:
+    """[MS-SWN 3.1.4.5]"""
+    table.register(replace(SECOND, share_name=name), OWNER, "u", 0)
+    assert [entry.share_name for entry in table] == [None]
+
+
+def test_share_of_a_name_without_shares() -> None:
+    """[MS-SWN 3.1.4.5]"""
+    table = Registrations(ManualCluster([NET_NAME], []))
+    table.register(replace(SECOND, share_name=None), OWNER, "u", 0)
+    with pytest.raises(WitnessError) as caught:
+        table.register(SECOND, OWNER, "u", 0)
+    assert caught.value.status == Win32.INVALID_STATE
+    assert len(table) == 1
 
 
 @pytest.mark.parametrize("name", ["files", "FILES.example.com", "Files"])

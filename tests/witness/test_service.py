@@ -97,10 +97,11 @@ def test_client_that_vanishes_while_it_waits(running: Running) -> None:
     running.call(running.cluster.node_changed, "NODE-A", False)
 
 
-def test_interfaces_are_told_once_one_is_available(running: Running) -> None:
+@pytest.mark.parametrize("away", [("NODE-A", "NODE-B"), ("NODE-B",)])
+def test_interfaces_are_told_once_one_is_there_to_register_with(running: Running, away: tuple[str, ...]) -> None:
     """3.1.4.1: a call waits, is forgotten with its connection, and none at all is an error."""
     cluster, witness = running.cluster, running.service._interface
-    for name in ("NODE-A", "NODE-B"):
+    for name in away:
         running.call(cluster.node_changed, name, False)
     with running.client() as gone, running.client() as client, ThreadPoolExecutor(2) as pool:
         lost = pool.submit(gone.interfaces)
@@ -112,10 +113,12 @@ def test_interfaces_are_told_once_one_is_available(running: Running) -> None:
         running.call(cluster.resource_changed, "elsewhere", True)
         assert not told.done()
         running.call(cluster.node_changed, "NODE-B", True)
-        assert {entry.state for entry in told.result(10)} == {
-            ndr.InterfaceState.AVAILABLE,
-            ndr.InterfaceState.UNAVAILABLE,
-        }
+        unavailable = {entry.group_name for entry in told.result(10) if entry.state != ndr.InterfaceState.AVAILABLE}
+        assert unavailable == set(away) - {"NODE-B"}
+        # Who knows no other node has nothing to wait for.
+        running.call(cluster.node_changed, "NODE-A", True)
+        del cluster.nodes[1:]
+        assert [entry.group_name for entry in client.interfaces()] == ["NODE-A"]
         cluster.nodes.clear()
         with pytest.raises(WitnessClientError):
             client.interfaces()
@@ -211,7 +214,6 @@ password = "pw"
 [witness]
 endpoint_mapper = false
 require_privacy = true
-addresses = ["10.9.0.1"]
 [[witness.node]]
 name = "NODE-B"
 addresses = ["10.9.0.2", "fd00::2"]
@@ -255,8 +257,8 @@ def test_commands_and_configuration(configured: tuple[Path, int]) -> None:
     state, port = configured
     host = ("//127.0.0.1", "--port", str(port), "--user", USER)
     assert f"NODE-B  {ADDRESS_B} fd00::2  available  version 2  witness" in command("list", *host)
-    refused = command("register", *host, "--name", NET_NAME, "--address", "10.9.0.9", status=1)
-    assert "INVALID_STATE" in refused and "is not served at 10.9.0.9; remedy: --address" in refused
+    assert "registered and unregistered" in command("register", *host, "--name", NET_NAME, "--address", "10.9.0.9")
+    assert "INVALID_PARAMETER" in command("register", *host, "--name", "OTHER", "--address", ADDRESS_A, status=1)
     assert "denied" in command("list", *host, "--sign", status=1)
     watched: list[str] = []
     arguments = ("--name", NET_NAME, "--address", ADDRESS_A, "--share", "data", "--client", "me", "--count", "2")
@@ -278,7 +280,7 @@ def test_commands_and_configuration(configured: tuple[Path, int]) -> None:
     [
         ("[witness]\nport = 70000", "port: must be an integer from 0 to 65535, not 70000"),
         ("[witness]\nspeed = 1", "speed: unknown key"),
-        ('[witness]\naddresses = ["x"]', "does not appear to be"),
+        ('[[witness.node]]\nname = "B"\naddresses = ["x"]', "does not appear to be"),
         ('[[witness.node]]\nname = "B"', "witness.node B: addresses is needed"),
         ("witness = 3", "must be a section"),
     ],

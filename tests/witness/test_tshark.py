@@ -36,7 +36,7 @@ def session(running: Running, privacy: bool) -> None:
         client.interfaces()
         first = client.register(NET_NAME, ADDRESS_A, "CLIENT")
         with pytest.raises(WitnessClientError):
-            client.register(NET_NAME, "192.0.2.1", "CLIENT")
+            client.register("OTHER", ADDRESS_A, "CLIENT")
         client.unregister(first)
         second = client.register_extended(NET_NAME, ADDRESS_A, "CLIENT", "data", ip_notifications=True, keepalive=1)
         target = running.cluster.nodes[1].addresses

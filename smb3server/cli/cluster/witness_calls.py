@@ -8,7 +8,7 @@ from typing import Any
 
 from smb3server.cli.admin.password_input import logon_password
 from witness.client import Registered, WitnessClient, WitnessClientError, choose_witness
-from witness.ndr import V1, InterfaceInfo, InterfaceState, Win32
+from witness.ndr import V1, InterfaceInfo, InterfaceState
 
 
 @dataclass(slots=True)
@@ -86,21 +86,11 @@ def _register(client: WitnessClient, service: Service, wanted: Registration) -> 
             address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
         except OSError as error:
             raise WitnessClientError(f"{host}: {error.strerror}") from error
-    try:
-        if wanted.v1:
-            return client.register(wanted.name, address, wanted.client)
-        return client.register_extended(
-            wanted.name, address, wanted.client, wanted.share, wanted.ip_changes, wanted.keepalive
-        )
-    except WitnessClientError as error:
-        if error.status != Win32.INVALID_STATE:
-            raise
-        share = f", or it has no share {wanted.share}" if wanted.share else ""
-        raise WitnessClientError(
-            f"{error}: {wanted.name} is not served at {address}{share}; remedy: --address with an address of its "
-            "service ([[service]] in the cluster's configuration)",
-            error.status,
-        ) from error
+    if wanted.v1:
+        return client.register(wanted.name, address, wanted.client)
+    return client.register_extended(
+        wanted.name, address, wanted.client, wanted.share, wanted.ip_changes, wanted.keepalive
+    )
 
 
 def list_interfaces(service: Service) -> None:

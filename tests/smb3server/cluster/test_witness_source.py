@@ -67,9 +67,6 @@ def test_witness_knows_the_cluster() -> None:
         assert [(info.group_name, info.witness) for info in source.interfaces()] == [("a", False), ("b", True)]
         assert set(source.net_names()) == {"CLU", "files", "bare"}
         assert source.shares("Files") == ["data"] == source.shares("clu")
-        assert set(source.addresses("files")) == {VIRTUAL}
-        # Who serves a service that has no addresses is found at its own.
-        assert set(source.addresses("bare")) == {ipaddress.ip_address("10.0.0.1"), *NODE_B}
         told.change("nodes/b", None)
         assert [(info.group_name, info.state) for info in source.interfaces()] == [
             ("a", InterfaceState.AVAILABLE),
