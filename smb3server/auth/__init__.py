@@ -6,6 +6,6 @@ and keys for messages (``crypto``).
 Reading order: ``users`` (accounts and Kerberos principals) -> ``password_rules``, ``users_file`` and ``sam_passwords``
 -> ``groups`` -> ``directory`` (the port for users, SIDs and logons) -> ``accounts`` (which
 implements it for this server) -> ``spnego_tokens`` and ``ntlm_messages`` (layouts) -> ``pyspnego`` (all uses of that
-library's private parts) -> ``guessing`` (failed logons) -> ``ntlm_logon`` -> ``exchange`` (SPNEGO) -> ``acceptor`` (one
-authentication).
+library's private parts) -> ``guessing`` (failed logons) -> ``ntlm_logon`` -> ``exchange`` (SPNEGO) -> ``tickets`` (what
+GSS-API does not check) -> ``acceptor`` (one authentication).
 """

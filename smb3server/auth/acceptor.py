@@ -19,8 +19,9 @@ from smb3server.auth.directory import Logons, Tickets
 from smb3server.auth.exchange import AP_REQ, Exchange, Mechanism
 from smb3server.auth.guessing import Guesses, LogonDelayed
 from smb3server.auth.ntlm_logon import NtlmLogon
-from smb3server.auth.pyspnego import KerberosContext, NtlmContext, pack_hint
+from smb3server.auth.pyspnego import KerberosContext, NtlmContext, TicketRefused, pack_hint
 from smb3server.auth.spnego_tokens import KERBEROS, MS_KERBEROS, NTLM, gss_mechanism
+from smb3server.auth.tickets import unknown_restriction
 from smb3server.auth.users import LogonError
 from smb3server.process import parts
 from smb3server.wire.status import NtStatus, Reason, StatusError
@@ -79,10 +80,20 @@ class _Kerberos:
 
     unproven = False
 
-    def __init__(self, kerberos: KerberosContext) -> None:
-        self.kerberos = kerberos
-        self.context = kerberos.raw
+    def __init__(self, service: str, keytab: str, answers_refusals: bool) -> None:
+        """``answers_refusals``: the client gets the KRB_ERROR for the first ticket that is refused, and may send
+        another. Raises ``SpnegoError`` if Kerberos is not available."""
+        self.kerberos = KerberosContext(service, keytab)
+        self.refusal: Reason | None = None
+        """Why the first ticket was refused."""
+        self._service = service
+        self._keytab = keytab
+        self._answers_refusals = answers_refusals
         self._begun = False
+
+    @property
+    def context(self) -> Any:
+        return self.kerberos.raw
 
     @property
     def complete(self) -> bool:
@@ -93,7 +104,24 @@ class _Kerberos:
         if not self._begun and not token.startswith(AP_REQ) and gss_mechanism(token) not in (KERBEROS, MS_KERBEROS):
             raise ValueError("not a Kerberos token")
         self._begun = True
-        return self.context.step(token) or b""
+        try:
+            answer = self.kerberos.step(token)
+        except TicketRefused as error:
+            return self._refuse(error)
+        if self.complete:
+            unknown = unknown_restriction(token, self._keytab)
+            if unknown is not None:
+                raise LogonError(f"Kerberos: authorization data of unknown type {unknown}", code="kerberos")
+        return answer
+
+    def _refuse(self, error: TicketRefused) -> bytes:
+        """Return the KRB_ERROR for the first ticket that is refused. Raises ``LogonError``. [MS-KILE 3.4.5]"""
+        if not self._answers_refusals or self.refusal is not None or not error.token:
+            raise LogonError(f"Kerberos: {error}", code="kerberos") from error
+        self.refusal = _kerberos(error)
+        self.kerberos = KerberosContext(self._service, self._keytab)
+        self._begun = False
+        return error.token
 
     def mic(self, data: bytes) -> bytes:
         return self.context.sign(data)  # type: ignore[no-any-return]
@@ -118,6 +146,7 @@ class Acceptor:
         guesses: Guesses | None = None,
         address: str = "",
         keytab: str = "",
+        answers_refusals: bool = False,
     ) -> None:
         """Prepare one authentication.
 
@@ -125,8 +154,11 @@ class Acceptor:
         first part of the server's own principal. ``keys_only`` means that ``ntlm`` will not be used to protect
         messages, so NTLM may do without pyspnego. ``ntlm`` accepts passwords. ``guesses`` counts failed logons from
         ``address``; None means that failures are not counted. ``keytab`` is the file with the server's keys; empty
-        means the file that the environment names.
+        means the file that the environment names. ``answers_refusals``: the client gets the KRB_ERROR for the first
+        ticket that is refused, and may send another. ``refusal`` then says why.
         """
+        self._answers_refusals = answers_refusals
+        self._refusal_taken = False
         self._logon = NtlmLogon(users, server_name, allow_guest, allow_anonymous, guesses)
         self._logon.address = address
         self._principals = kerberos
@@ -162,6 +194,14 @@ class Acceptor:
         """
         return self._logon.claimed
 
+    def take_refusal(self) -> Reason | None:
+        """Return why the step that was just taken has refused a ticket and answered with a KRB_ERROR, else None."""
+        kerberos = self._kerberos
+        if kerberos is None or kerberos.refusal is None or self._refusal_taken:
+            return None
+        self._refusal_taken = True
+        return kerberos.refusal
+
     def step(self, token: bytes) -> bytes:
         """Return the answer to the client's token.
 
@@ -196,7 +236,7 @@ class Acceptor:
 
     def _make_kerberos(self) -> Mechanism | None:
         try:
-            self._kerberos = _Kerberos(KerberosContext(self._service, self._keytab))
+            self._kerberos = _Kerberos(self._service, self._keytab, self._answers_refusals)
         except SpnegoError as error:
             log.warning("Kerberos is not available: %s", error)
             return None

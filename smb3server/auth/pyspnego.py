@@ -34,7 +34,10 @@ def decrypt_key(key: bytes, encrypted: bytes) -> bytes:
 
 
 def first_signature(flags: int, session_key: bytes, side: str, data: bytes) -> bytes:
-    """Sign ``data`` as the first message of one side, 'initiate' or 'accept', of an NTLM session. [MS-NLMP 3.4.4]"""
+    """Sign ``data`` as the first message of one side, 'initiate' or 'accept', of an NTLM session. [MS-NLMP 3.4.4]
+
+    That is a true signature if only ALWAYS_SIGN was negotiated, too: MS-SPNG 3.3.5.1 has no other."""
+    flags |= NegotiateFlags.sign
     handle = rc4init(sealkey(flags, session_key, side))
     return sign(flags, handle, signkey(flags, session_key, side), 0, data)  # type: ignore[no-any-return]
 
@@ -139,6 +142,14 @@ class NtlmContext(NTLMProxy):  # type: ignore[misc]
         return sealed, b"\x01\x00\x00\x00" + checksum + number
 
 
+class TicketRefused(Exception):
+    """GSS-API has refused a ticket. ``token``: what it has for the client (a KRB_ERROR), or nothing."""
+
+    def __init__(self, reason: str, token: bytes) -> None:
+        super().__init__(reason)
+        self.token = token
+
+
 class KerberosContext:
     """A Kerberos acceptor, made of pyspnego's context for the system's GSS-API."""
 
@@ -152,6 +163,18 @@ class KerberosContext:
         self.raw: Any = spnego.server(protocol="kerberos", service=service, **options)
         # pyspnego then writes no tokens to its log.
         self.raw._is_wrapped = True
+
+    def step(self, token: bytes) -> bytes:
+        """Return the answer to the client's token. Raises ``TicketRefused``, or any exception for what is no ticket."""
+        try:
+            return self.raw.step(token) or b""
+        except Exception as error:
+            # gssapi keeps the error of a step that has made a token for the client. pyspnego then fails by another.
+            refusal: Any = getattr(self.raw._context, "_last_err", None) or error.__cause__
+            if not hasattr(refusal, "min_code"):
+                raise
+            why = refusal.get_all_statuses(refusal.min_code, False) or [str(refusal)]
+            raise TicketRefused("; ".join(map(str, why)), refusal.token or b"") from error
 
     @property
     def begun(self) -> bool:

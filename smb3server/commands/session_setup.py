@@ -178,6 +178,9 @@ def _step(request: Request, session: Session, body: SessionSetupRequest, token: 
     if acceptor.identity is not None:
         flags = _complete(request, session, body)
     if acceptor.identity is None:
+        refusal = acceptor.take_refusal()
+        if refusal is not None:
+            _report(request, session, acceptor, StatusError(NtStatus.LOGON_FAILURE, reason=refusal))
         if connection.dialect == Dialect.SMB_3_1_1:
             request.on_encoded = partial(_hash_reply, connection, key)
         return _response(answer, 0, NtStatus.MORE_PROCESSING_REQUIRED)
@@ -247,10 +250,15 @@ def _forget_failed(request: Request, session: Session, acceptor: Acceptor, error
     connection = request.connection
     connection.acceptors.pop(session.session_id, None)
     connection.preauth_session_table.pop(session.session_id, None)
-    bound = session.state is not SessionState.IN_PROGRESS and connection not in session.channel_list
-    request.server.events.logon_refused(connection, acceptor.claimed, error, bound)
+    _report(request, session, acceptor, error)
     if session.state is SessionState.IN_PROGRESS or connection in session.channel_list:
         request.server.sessions.remove(session)
+
+
+def _report(request: Request, session: Session, acceptor: Acceptor, error: StatusError) -> None:
+    connection = request.connection
+    bound = session.state is not SessionState.IN_PROGRESS and connection not in session.channel_list
+    request.server.events.logon_refused(connection, acceptor.claimed, error, bound)
 
 
 def _response(token: bytes, flags: int, status: int) -> Response:

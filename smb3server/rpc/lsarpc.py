@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from impacket.dcerpc.v5 import lsad, lsat
-from impacket.dcerpc.v5.dtypes import NULL, RPC_SID
+from impacket.dcerpc.v5.dtypes import NULL, PRPC_UNICODE_STRING, RPC_SID
+from impacket.dcerpc.v5.ndr import NDRULONG, NDRUSHORT
 
-from smb3server.access.descriptor import Sid
+from smb3server.access.descriptor import EVERYONE, LOCAL_SYSTEM, Acl, SecurityDescriptor, Sid, allow
 from smb3server.auth.directory import Directory, Known, Use
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.ndr import NULL_HANDLE, Handles, operation, wire_uuid
 from smb3server.state.objects import Session
+from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus
 
 UUID = wire_uuid("12345778-1234-ABCD-EF00-0123456789AB")
@@ -21,6 +23,10 @@ MAX_LOOKUPS = 1000
 _SOME_NOT_MAPPED = 0x00000107
 _NONE_MAPPED = 0xC0000073
 _NO_DOMAIN = -1
+_ADMINISTRATORS = Sid(5, (32, 544))
+_POLICY_READ = 0x00020801
+"""READ_CONTROL, POLICY_LOOKUP_NAMES and POLICY_VIEW_LOCAL_INFORMATION. [MS-LSAD 2.2.1.1.2]"""
+_POLICY_DACL = Acl((allow(EVERYONE, _POLICY_READ),))
 _PRIMARY, _ACCOUNT, _ROLE, _DNS, _LOCAL_ACCOUNT = 3, 5, 6, 12, 14
 
 
@@ -47,6 +53,11 @@ def string_of(decoded: Any) -> str:
     """Return the text of an RPC_UNICODE_STRING. impacket returns either the text or a structure."""
     value = decoded if isinstance(decoded, str | bytes) else decoded["Data"]
     return str(value) if isinstance(value, str) else ""
+
+
+class _DisplayName(lsad.LsarLookupPrivilegeDisplayNameResponse):  # type: ignore[misc]
+    # impacket's LanguageReturned has one byte. [MS-LSAD 3.1.4.8.6]
+    structure = (("Name", PRPC_UNICODE_STRING), ("LanguageReturned", NDRUSHORT), ("ErrorCode", NDRULONG))
 
 
 class Unread:
@@ -152,6 +163,73 @@ class _Service:
         answer["ErrorCode"] = NtStatus.NO_MORE_ENTRIES
         return answer
 
+    def enumerate_accounts(self, request: Any) -> Any:
+        """Serve LsarEnumerateAccounts: no account has privileges or rights of its own. [MS-LSAD 3.1.4.5.2]"""
+        self.handles.find(request["PolicyHandle"])
+        answer = lsad.LsarEnumerateAccountsResponse()
+        answer["EnumerationContext"] = request["EnumerationContext"]
+        answer["EnumerationBuffer"]["EntriesRead"] = 0
+        answer["EnumerationBuffer"]["Information"] = NULL
+        answer["ErrorCode"] = NtStatus.NO_MORE_ENTRIES
+        return answer
+
+    def accounts_with_right(self, request: Any) -> Any:
+        """Serve LsarEnumerateAccountsWithUserRight. [MS-LSAD 3.1.4.5.5]"""
+        self.handles.find(request["PolicyHandle"])
+        answer = lsad.LsarEnumerateAccountsWithUserRightResponse()
+        answer["EnumerationBuffer"]["EntriesRead"] = 0
+        answer["EnumerationBuffer"]["Information"] = NULL
+        answer["ErrorCode"] = NtStatus.NO_MORE_ENTRIES
+        return answer
+
+    def account_rights(self, request: Any) -> Any:
+        """Serve LsarEnumerateAccountRights: there is no account object. [MS-LSAD 3.1.4.5.10]"""
+        self.handles.find(request["PolicyHandle"])
+        answer = lsad.LsarEnumerateAccountRightsResponse()
+        answer["UserRights"]["EntriesRead"] = 0
+        answer["UserRights"]["UserRights"] = NULL
+        answer["ErrorCode"] = NtStatus.OBJECT_NAME_NOT_FOUND
+        return answer
+
+    def privilege_value(self, request: Any) -> Any:
+        """Serve LsarLookupPrivilegeValue. [MS-LSAD 3.1.4.8.4]"""
+        self.handles.find(request["PolicyHandle"])
+        answer = lsad.LsarLookupPrivilegeValueResponse()
+        answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE
+        return answer
+
+    def privilege_name(self, request: Any) -> Any:
+        """Serve LsarLookupPrivilegeName. [MS-LSAD 3.1.4.8.5]"""
+        self.handles.find(request["PolicyHandle"])
+        answer = lsad.LsarLookupPrivilegeNameResponse()
+        answer["Name"] = NULL
+        answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE
+        return answer
+
+    def privilege_display_name(self, request: Any) -> Any:
+        """Serve LsarLookupPrivilegeDisplayName. [MS-LSAD 3.1.4.8.6]"""
+        self.handles.find(request["PolicyHandle"])
+        answer = _DisplayName()
+        answer["Name"] = NULL
+        answer["LanguageReturned"] = request["ClientLanguage"]
+        answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE
+        return answer
+
+    def query_security(self, request: Any) -> Any:
+        """Serve LsarQuerySecurityObject: all may look at the policy, nobody changes it. [MS-LSAD 3.1.4.9.1]"""
+        self.handles.find(request["PolicyHandle"])
+        wanted = int(request["SecurityInformation"])
+        descriptor = SecurityDescriptor(
+            _ADMINISTRATORS if wanted & SecurityInformation.OWNER else None,
+            LOCAL_SYSTEM if wanted & SecurityInformation.GROUP else None,
+            _POLICY_DACL if wanted & SecurityInformation.DACL else None,
+        )
+        answer = lsad.LsarQuerySecurityObjectResponse()
+        packed = descriptor.pack()
+        answer["SecurityDescriptor"]["Length"] = len(packed)
+        answer["SecurityDescriptor"]["SecurityDescriptor"] = list(packed)
+        return answer
+
     # SIDs to names
 
     def _names(self, request: Any, answer: Any, entry_type: Any, extended: bool) -> Any:
@@ -219,11 +297,13 @@ class _Service:
 
     def _by_name(self, name: str, relative: bool) -> Known | None:
         """Look up a name. If the answer can only have a RID, return an account's SID in the account domain, whatever
-        uid it has."""
+        uid it has. Other names of that domain have their SID in it."""
         known = self.accounts.by_name(name)
-        if relative and known is not None and known.domain == self.accounts.domain and known.name:
-            return known._replace(sid=self.accounts.account_sid(known.name))
-        return known
+        if not relative or known is None or known.use is not Use.USER or known.domain != self.accounts.domain:
+            return known
+        if known.sid.sub_authorities[:-1] == self.accounts.domain_sid.sub_authorities:
+            return known
+        return known._replace(sid=self.accounts.account_sid(known.name))
 
     def lookup_sids3(self, request: Any) -> Any:
         """Serve LsarLookupSids3, which has no handle. [MS-LSAT 3.1.4.9]"""
@@ -272,11 +352,13 @@ def interface(accounts: Directory, session: Session) -> Interface:
                     request, lsad.LsarEnumeratePrivilegesResponse(), "Privileges"
                 ),
             ),
+            3: operation(lsad.LsarQuerySecurityObject, service.query_security),
             6: operation(Unread, lambda request: service.open_policy(lsad.LsarOpenPolicyResponse())),
             7: operation(
                 lsad.LsarQueryInformationPolicy,
                 lambda request: service.query_policy(request, lsad.LsarQueryInformationPolicyResponse()),
             ),
+            11: operation(lsad.LsarEnumerateAccounts, service.enumerate_accounts),
             13: operation(
                 lsad.LsarEnumerateTrustedDomains,
                 lambda request: service.enumerate_nothing(
@@ -285,6 +367,11 @@ def interface(accounts: Directory, session: Session) -> Interface:
             ),
             14: operation(lsat.LsarLookupNames, service.lookup_names),
             15: operation(lsat.LsarLookupSids, service.lookup_sids),
+            31: operation(lsad.LsarLookupPrivilegeValue, service.privilege_value),
+            32: operation(lsad.LsarLookupPrivilegeName, service.privilege_name),
+            33: operation(lsad.LsarLookupPrivilegeDisplayName, service.privilege_display_name),
+            35: operation(lsad.LsarEnumerateAccountsWithUserRight, service.accounts_with_right),
+            36: operation(lsad.LsarEnumerateAccountRights, service.account_rights),
             44: operation(Unread, lambda request: service.open_policy(lsad.LsarOpenPolicy2Response())),
             45: operation(Unread, service.get_user_name),
             46: operation(

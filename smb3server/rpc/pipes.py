@@ -29,9 +29,9 @@ def _wkssvc(server: ServerState, session: Session) -> list[Interface]:
 
 
 def _lsarpc(server: ServerState, session: Session) -> list[Interface]:
-    from smb3server.rpc import lsarpc, samr
+    from smb3server.rpc import dssetup, lsarpc, samr
 
-    return [lsarpc.interface(server.accounts, session), samr.interface(server, session)]
+    return [lsarpc.interface(server.accounts, session), samr.interface(server, session), dssetup.interface()]
 
 
 PIPES: dict[str, InterfaceFactory] = {

@@ -160,8 +160,10 @@ class Lists:
         found = self._with_id(int(request["FileId"])) if self._is_administrator else []
         kind = _FILE_INFO.get(level)
         if kind is None or len(found) != 1:
-            answer["InfoStruct"]["tag"] = 3
-            answer["InfoStruct"]["FileInfo3"] = NULL
+            # Clients decode the union by the level that they have asked for.
+            tag = 3 if kind is None else level
+            answer["InfoStruct"]["tag"] = tag
+            answer["InfoStruct"][f"FileInfo{tag}"] = NULL
             denied = ERROR_FILE_NOT_FOUND if self._is_administrator else ERROR_ACCESS_DENIED
             answer["ErrorCode"] = ERROR_INVALID_LEVEL if kind is None else denied
             return answer

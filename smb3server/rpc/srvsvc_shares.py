@@ -211,8 +211,10 @@ class Shares:
         if share is not None and share.hidden and not self._admitted(share):
             share = None
         if level not in _SHARE_INFO or share is None:
-            answer["InfoStruct"]["tag"] = 1
-            answer["InfoStruct"]["ShareInfo1"] = NULL
+            # Clients decode the union by the level that they have asked for.
+            tag = level if level in _SHARE_INFO else 1
+            answer["InfoStruct"]["tag"] = tag
+            answer["InfoStruct"][f"ShareInfo{tag}"] = NULL
             answer["ErrorCode"] = NERR_NET_NAME_NOT_FOUND if share is None else ERROR_INVALID_LEVEL
             return answer
         answer["InfoStruct"]["tag"] = level

@@ -221,6 +221,7 @@ class ServerState:
             guesses=self.guesses,
             address=address,
             keytab=settings.keytab,
+            answers_refusals=True,
         )
 
     def new_rpc_acceptor(self) -> Acceptor:

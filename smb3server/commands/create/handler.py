@@ -123,7 +123,10 @@ def _refuse_name(opener: Opener, error: checks.BadNameError) -> Response:
 
 
 def _create_on_pipe(request: TreeRequest, body: CreateRequest, name: str) -> Response:
-    """Open a named pipe. Raises OBJECT_NAME_NOT_FOUND if there is no such pipe."""
+    """Open a named pipe. Raises OBJECT_NAME_NOT_FOUND if there is no such pipe, and CONNECTION_REFUSED for the folder
+    of the pipes, as Samba does: programs know from it that pipes cannot be listed."""
+    if not name:
+        raise StatusError(NtStatus.CONNECTION_REFUSED)
     opens = request.server.opens
     granted = masks.map_generic(body.desired_access) & ~int(Access.MAXIMUM_ALLOWED)
     if body.desired_access & Access.MAXIMUM_ALLOWED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hmac
 import importlib.metadata
 import inspect
 import re
@@ -15,6 +16,7 @@ import pytest
 from spnego._context import ContextProxy, GSSMech
 from spnego._ntlm import NTLMProxy
 from spnego._ntlm_raw import crypto, security
+from spnego._ntlm_raw.messages import NegotiateFlags
 from spnego._spnego import NegTokenInit, unpack_token
 
 import smb3server.auth.pyspnego
@@ -111,3 +113,17 @@ def test_the_hint_offers_what_is_allowed() -> None:
     for kerberos, ntlm, expected in ((True, True, list(oids.values())), (False, True, [GSSMech.ntlm.value])):
         read = unpack_token(pack_hint(kerberos, ntlm))
         assert isinstance(read, NegTokenInit) and read.mech_types == expected
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_with_always_sign_alone_a_mech_list_mic_is_true(exchanged: bool) -> None:
+    """MS-NLMP 3.4.4.2, MS-SPNG 3.3.5.1: not the signature 01 00...00 of messages that nobody signs."""
+    flags = int(NegotiateFlags.always_sign | NegotiateFlags.extended_session_security | NegotiateFlags.key_128)
+    if exchanged:
+        flags |= int(NegotiateFlags.key_exch)
+    key = bytes(range(16))
+    found = first_signature(flags, key, "initiate", b"mechanisms")
+    checksum = hmac.digest(crypto.signkey(flags, key, "initiate"), bytes(4) + b"mechanisms", "md5")[:8]
+    if exchanged:
+        checksum = crypto.rc4init(crypto.sealkey(flags, key, "initiate")).update(checksum)
+    assert found == b"\1\0\0\0" + checksum + bytes(4)

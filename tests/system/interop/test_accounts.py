@@ -26,7 +26,8 @@ pytestmark = [
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from impacket.dcerpc.v5 import samr, transport
+    from impacket.dcerpc.v5 import lsad, lsat, samr, transport
+    from impacket.dcerpc.v5.dtypes import MAXIMUM_ALLOWED
     from impacket.dcerpc.v5.rpcrt import DCERPCException
     from impacket.smbconnection import SessionError, SMBConnection
 
@@ -248,6 +249,18 @@ def test_groups_and_their_members(running: Served) -> None:
         everybody = samr.hSamrOpenGroup(endpoint, domain, groupId=rids[1])["GroupHandle"]
         answer = samr.hSamrGetMembersInGroup(endpoint, everybody)
         assert len(answer["Members"]["Members"]) == 4
+    assert lsa_rids(running, ["alice", "staff", "None"]) == [members[0], *rids]
+
+
+def lsa_rids(running: Served, names: list[str]) -> list[int]:
+    """The RIDs that LSA gives to names. [MS-LSAT 3.1.4.7]"""
+    endpoint = transport.SMBTransport("127.0.0.1", running.port, "lsarpc", "bob", "password-bob").get_dce_rpc()
+    endpoint.connect()
+    endpoint.bind(lsat.MSRPC_UUID_LSAT)
+    policy = lsad.hLsarOpenPolicy2(endpoint, MAXIMUM_ALLOWED)["PolicyHandle"]
+    answer = lsat.hLsarLookupNames2(endpoint, policy, names)
+    endpoint.disconnect()
+    return [entry["RelativeId"] for entry in answer["TranslatedSids"]["Sids"]]
 
 
 @needs_rpcclient

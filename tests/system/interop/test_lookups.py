@@ -69,6 +69,10 @@ def test_impacket_lookups(served: Served, pipe: str) -> None:
         for look_up in (lsat.hLsarLookupNames, lsat.hLsarLookupNames2, lsat.hLsarLookupNames3):
             answer = look_up(endpoint, policy, ["u", "Everyone"])
             assert answer["MappedCount"] == 2
+        # Names with a fixed RID have it, whatever the account's of the same name would be. [MS-LSAT 3.1.4.7, 3.1.4.8]
+        for look_up in (lsat.hLsarLookupNames, lsat.hLsarLookupNames2):
+            answer = look_up(endpoint, policy, ["Guest", "Administrators"])
+            assert [entry["RelativeId"] for entry in answer["TranslatedSids"]["Sids"]] == [501, 544]
         answer = lsat.hLsarLookupSids2(endpoint, policy, ["S-1-5-18", "S-1-1-0"])
         names = [entry["Name"] for entry in answer["TranslatedNames"]["Names"]]
         assert names == ["SYSTEM", "Everyone"]
