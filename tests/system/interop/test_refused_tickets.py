@@ -6,6 +6,9 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
+import shutil
+import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -21,7 +24,8 @@ from smb3server.auth.tickets import unknown_restriction
 from smb3server.auth.users import Principals, UserDatabase
 from smb3server.backends.base import User
 from smb3server.wire.status import NtStatus, StatusError
-from tests.lab.kdc import REALM, USER, Kdc, missing_programs
+from tests.lab.command import serve, stop
+from tests.lab.kdc import HOST, REALM, USER, Kdc, missing_programs
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -205,3 +209,30 @@ def test_no_ticket_at_all(kdc: Kdc, tmp_path: Path, place: int) -> None:
         acceptor(kdc).step(bytes(given))
     with pytest.raises(ValueError):
         unknown_restriction(bytes(given[:60]), str(kdc.keytab))
+
+
+@pytest.mark.skipif(shutil.which("smbclient") is None, reason="smbclient is not installed")
+def test_smbclient_with_a_ticket_for_an_older_key(tmp_path: Path) -> None:
+    """The service has a new key that the keytab lacks: smbclient ends with an error, the log says which."""
+    (tmp_path / "realm").mkdir()
+    realm = Kdc(tmp_path / "realm")
+    server = None
+    try:
+        realm.administer(f"cpw -randkey cifs/{HOST}@{REALM}")
+        realm.log_on()
+        file = tmp_path / "kerberos.toml"
+        file.touch(0o600)
+        file.write_text(f'[server]\nkeytab = "{realm.keytab}"\n[[user]]\nname = "{USER}"\npassword = "of NTLM"\n')
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in realm.environment.items():
+                patch.setenv(name, value)
+            server = serve(tmp_path, "--config", str(file))
+            options = ("--use-kerberos=required", f"--use-krb5-ccache={realm.cache}", "-c", "ls")
+            command = ("smbclient", f"//{HOST}/share", "-I", "127.0.0.1", "-p", str(server.port), *options)
+            result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert result.returncode == 1 and "session setup failed" in result.stdout + result.stderr
+        assert re.search(r"logon refused: .*Kerberos: .*(key|Key|kvno)", (tmp_path / "log").read_text())
+    finally:
+        realm.stop()
+        if server is not None:
+            assert stop(server) == 0
