@@ -4,6 +4,7 @@ Reading order: ``errors`` -> ``codec`` (how a wire layout is declared) -> ``life
 ``native`` (which modules in C are in use) -> ``tcp_info`` (what the kernel reports about a TCP connection) ->
 ``unauthenticated`` (limits of peers without a logon) -> ``message_transport`` (the interface that the SMB server above
 uses, the same for TCP and SMB Direct) -> ``tapping`` (shows messages to a trace) -> ``core`` (the state machine,
-without I/O, clock and randomness) -> ``providers`` (RDMA; ``providers.base`` is the contract) -> ``transport`` (the
-asyncio code that joins them: memory, chains of work requests, listening and connecting).
+without I/O, clock and randomness) -> ``providers`` (RDMA; ``providers.base`` is the contract) -> ``rdma`` (memory,
+chains of work requests, transfers, and the API for programs) -> ``transport`` (SMB Direct on asyncio: messages,
+listening and connecting).
 """

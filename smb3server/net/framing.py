@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from smb3server.net.arrived import PAYLOAD_FROM, PAYLOAD_TO, Payloads, Small
 from smbdirect.message_transport import InboundMessage, PooledBuffer
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 from smbdirect.unauthenticated import Allowance
 
 MAX_MESSAGE = 0xFFFFFF

@@ -14,7 +14,7 @@ from smb3server.net.arrived import Pipe
 from smb3server.net.door import Door
 from smb3server.net.tcp import TcpTransport, tune
 from smbdirect.message_transport import OnTransport
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers
 
 log = logging.getLogger(__name__)

@@ -31,8 +31,8 @@ from smbdirect.message_transport import (
     Traffic,
     TransportKind,
 )
+from smbdirect.rdma.pool import BufferPool
 from smbdirect.tapping import showing
-from smbdirect.transport.pool import BufferPool
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from smbdirect.message_transport import OnTransport
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 from smbdirect.unauthenticated import UnauthenticatedPeers
 
 

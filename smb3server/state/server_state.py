@@ -28,7 +28,7 @@ from smb3server.state.opens import OpenTable
 from smb3server.state.ports import AccountKeeper, Fence, Homes, ShareAdministration
 from smb3server.state.sessions import Sessions
 from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 
 _MAX_LOST_RDMA = 256
 

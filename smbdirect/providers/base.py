@@ -178,6 +178,17 @@ class ProtectionDomain(Protocol):
         """Notify ``user`` before the domain is closed. It is held weakly."""
 
 
+class SharedRegions(Protocol):
+    """Regions that the peers of several endpoints may name. Those peers are one trust domain. They are registered once,
+    and live until they are deregistered or this is closed, whatever becomes of the endpoints."""
+
+    def register(self, memory: memoryview, access: Access) -> MemoryRegion:
+        """Register ``memory``. Raise ``ProviderError`` if that is impossible."""
+
+    def close(self) -> None:
+        """Deregister every region. Idempotent."""
+
+
 @dataclass(slots=True, eq=False)
 class Send:
     """A work request that sends the concatenated ``segments``.
@@ -241,6 +252,11 @@ class Endpoint(Protocol):
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
         """Register writable, contiguous ``memory`` for ``access``. Raise ``ProviderError`` if that is impossible."""
 
+    def share(self, regions: SharedRegions) -> None:
+        """Let the peer name ``regions``, which come from this endpoint's provider. To be called before the connection
+        is established. Its Send with Invalidate may not name them. Raise ``ProviderError`` if the fabric shares none:
+        see ``Provider.shared_regions``."""
+
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
         """Queue one receive. Raise ``ProviderError`` if the queue is full."""
 
@@ -283,6 +299,10 @@ class BaseEndpoint:
     def is_stalled(self) -> bool:
         """Return False: the provider's retries end within seconds, or it has none."""
         return False
+
+    def share(self, regions: SharedRegions) -> None:
+        """Raise ``ProviderError``: this fabric registers memory for each connection."""
+        raise ProviderError(f"{self.capabilities.name} registers memory for each connection")
 
 
 Prepare = Callable[[Endpoint], None]
@@ -352,6 +372,11 @@ class Provider(Protocol):
         """Take over a connected TCP socket from which nothing has been read yet, and set up a connection on it as the
         responder. Raise ``ProviderError`` unless ``adopts_sockets``."""
         raise ProviderError(f"{self.capabilities.name} takes over no sockets")
+
+    def shared_regions(self) -> SharedRegions:
+        """Return an empty set of regions for several endpoints. Raise ``ProviderError`` if this fabric registers memory
+        for each connection anew."""
+        raise ProviderError(f"{self.capabilities.name} registers memory for each connection")
 
     async def listen(self, host: str, port: int, on_request: OnRequest) -> Listener:
         """Listen, and call ``on_request`` for each connection request."""

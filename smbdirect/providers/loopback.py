@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from smbdirect.codec import Buffer
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.life import Life, change
+from smbdirect.providers import memory
 from smbdirect.providers.base import (
     Access,
     BaseEndpoint,
@@ -31,12 +32,13 @@ from smbdirect.providers.base import (
     Provider,
     Read,
     Send,
+    SharedRegions,
     Status,
     WorkRequest,
     Write,
     ignore,
 )
-from smbdirect.providers.memory import AccessRefused, LocalDomain, Region, RegionTable
+from smbdirect.providers.memory import AccessRefused, LocalDomain, Region, RegionTable, share
 
 CAPABILITIES = Capabilities(
     name="loopback",
@@ -111,6 +113,9 @@ class LoopbackEndpoint(BaseEndpoint):
             raise ProviderError("endpoint is closed")
         self.counters["registrations"] += 1
         return self.regions.register(memory, access)
+
+    def share(self, regions: SharedRegions) -> None:
+        share(self.regions, regions)
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
         if self.life >= Life.DEAD:
@@ -475,6 +480,9 @@ class LoopbackProvider(Provider):
             self._next_port += 1
         self._next_port += 1
         return self._next_port - 1
+
+    def shared_regions(self) -> memory.SharedRegions:
+        return memory.SharedRegions()
 
     async def listen(self, host: str, port: int, on_request: OnRequest) -> LoopbackListener:
         port = port or self._ephemeral_port()

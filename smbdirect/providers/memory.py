@@ -4,6 +4,7 @@ itself, and a protection domain without a device."""
 from __future__ import annotations
 
 import enum
+import itertools
 import secrets
 import weakref
 from collections import Counter
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
+from smbdirect.providers import base
 from smbdirect.providers.base import Access, DomainUser, ignore
 
 
@@ -69,11 +71,12 @@ class Region:
 
 
 class RegionTable:
-    """The regions of one endpoint."""
+    """The regions that the peer of one endpoint may name: its own, and those that it shares with other endpoints."""
 
     def __init__(self) -> None:
         self._regions: dict[int, Region] = {}
-        """By token. Invariant: contains the valid regions and no others."""
+        """The endpoint's own, by token. Invariant: contains the valid regions and no others."""
+        self._shared: SharedRegions | None = None
         self.on_invalidated: Callable[[Region], None] = ignore
         """Called with each region that becomes invalid while the connection exists: a transfer may be using it."""
 
@@ -81,7 +84,12 @@ class RegionTable:
         return len(self._regions)
 
     def __iter__(self) -> Iterator[Region]:
-        return iter(self._regions.values())
+        return itertools.chain(self._regions.values(), self._shared or ())
+
+    def share(self, shared: SharedRegions) -> None:
+        """Let the peer name the regions of ``shared``, too."""
+        self._shared = shared
+        shared.tables.add(self)
 
     def register(self, memory: memoryview, access: Access) -> Region:
         """Register ``memory`` under a new token. Raise ``ProviderError`` if it is not contiguous, or read-only although
@@ -99,7 +107,7 @@ class RegionTable:
         """Return an unpredictable token that no region of this endpoint has."""
         while True:
             token = secrets.randbits(32)
-            if token and token not in self._regions:
+            if token and self.get(token) is None:
                 return token
 
     def forget(self, region: Region) -> None:
@@ -109,19 +117,23 @@ class RegionTable:
         self.on_invalidated(region)
 
     def invalidate_all(self) -> None:
-        """Make every token invalid: the connection has ended."""
+        """Make every token of the endpoint's own regions invalid: the connection has ended."""
         regions, self._regions = self._regions, {}
         for region in regions.values():
             region.valid = False
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.tables.discard(self)
 
     def get(self, token: int) -> Region | None:
         """Return the valid region that ``token`` names, or None."""
-        return self._regions.get(token)
+        region = self._regions.get(token)
+        return region if region is not None or self._shared is None else self._shared.get(token)
 
     def find(self, token: int, address: int, length: int, right: Access) -> tuple[Region, int]:
         """Return the region with ``length`` bytes at ``address`` and where they start in it. Raise ``AccessRefused``
         for a bad token, range or right."""
-        region = self._regions.get(token)
+        region = self.get(token)
         if region is None:
             raise AccessRefused(Fault.TOKEN)
         start = address - region.address
@@ -133,11 +145,42 @@ class RegionTable:
 
     def remote_invalidate(self, token: int) -> None:
         """Invalidate the region that the peer's Send with Invalidate names. Raise ``AccessRefused`` if the token is not
-        valid."""
+        that of a valid region of this endpoint alone: no peer takes away what others use."""
         region = self._regions.get(token)
         if region is None:
             raise AccessRefused(Fault.TOKEN)
         region.invalidate()
+
+
+class SharedRegions(RegionTable):
+    """Regions that the peers of several endpoints may name. Implements ``base.SharedRegions``.
+
+    The peers are one trust domain: each of them may access what any of them is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: weakref.WeakSet[RegionTable] = weakref.WeakSet()
+        """Those of the endpoints whose peers may name these regions."""
+
+    def get(self, token: int) -> Region | None:
+        return self._regions.get(token)
+
+    def new_token(self) -> int:
+        """Return an unpredictable token that no region of the endpoints has."""
+        while True:
+            token = super().new_token()
+            if all(table.get(token) is None for table in self.tables):
+                return token
+
+    def forget(self, region: Region) -> None:
+        super().forget(region)
+        for table in tuple(self.tables):
+            table.on_invalidated(region)
+
+    def close(self) -> None:
+        """Deregister every region."""
+        for region in tuple(self._regions.values()):
+            region.deregister()
 
 
 class LocalDomain:
@@ -185,3 +228,10 @@ class LocalDomain:
             user.domain_closed()
         for registration in list(self.live):
             registration.deregister()
+
+
+def share(table: RegionTable, regions: base.SharedRegions) -> None:
+    """Let the peer of the endpoint with ``table`` name ``regions``. Raise ``ProviderError`` if they are a device's."""
+    if not isinstance(regions, SharedRegions):
+        raise ProviderError("the regions belong to another fabric")
+    table.share(regions)

@@ -11,7 +11,7 @@ from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.message_transport import InboundMessage, OnTransport
 from smbdirect.providers.base import ConnectionRequest, Endpoint, Listener, Provider, ignore
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers
 

@@ -1,79 +1,19 @@
-"""RDMA Read and Write by buffer descriptors, cut into requests that a provider can carry out.
-[MS-SMBD 3.1.4.3-3.1.4.6]"""
+"""RDMA Read and Write by buffer descriptors. [MS-SMBD 3.1.4.3-3.1.4.6]"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Callable
 
-from smbdirect.codec import Buffer
 from smbdirect.core.connection import Connection
-from smbdirect.errors import ProviderError
-from smbdirect.message_transport import PooledBuffer, RemoteBuffer
-from smbdirect.providers.base import Access, Endpoint, MemoryRegion, Read, RemoteSegment, WorkRequest, Write
-from smbdirect.transport.pool import BufferPool
-from smbdirect.transport.registrations import Counters, RegistrationCache
-from smbdirect.transport.work_queue import OnDone, WorkQueue
-
-B = TypeVar("B", bound=Buffer)
+from smbdirect.providers.base import Endpoint
+from smbdirect.rdma.pool import BufferPool
+from smbdirect.rdma.registrations import Counters
+from smbdirect.rdma.transfers import Transfers
 
 
-def segmented(
-    remote: Sequence[RemoteBuffer], local: Sequence[B], max_transfer: int, max_segments: int
-) -> Iterator[tuple[RemoteSegment, list[Any]]]:
-    """Yield the remote segment and the local pieces of each work request, in order. Each stays within one descriptor,
-    ``max_transfer`` bytes and ``max_segments`` local pieces. The descriptors must cover the local bytes."""
-    pieces = iter([memoryview(segment) for segment in local if len(segment)])
-    piece = next(pieces, None)
-    for descriptor in remote:
-        position = 0
-        while position < descriptor.length and piece is not None:
-            room = min(descriptor.length - position, max_transfer)
-            taken: list[Any] = []
-            count = 0
-            while piece is not None and count < room and len(taken) < max_segments:
-                part = piece[: room - count]
-                taken.append(part)
-                count += len(part)
-                piece = piece[len(part) :] if len(part) < len(piece) else next(pieces, None)
-            yield RemoteSegment(descriptor.token, descriptor.offset + position, count), taken
-            position += count
-
-
-class RegisteredBuffer:
-    """Memory exposed to the peer, and the descriptors to send to it. [MS-SMBD 3.1.4.3, 3.1.4.4]"""
-
-    __slots__ = ("_regions", "descriptors", "view")
-
-    def __init__(self, endpoint: Endpoint, view: memoryview, access: Access, max_region: int) -> None:
-        """Register ``view`` in pieces of up to ``max_region`` bytes. If that raises ``ProviderError``, nothing stays
-        exposed."""
-        self.view = view
-        self._regions: list[MemoryRegion] = []
-        try:
-            for start in range(0, len(view), max_region):
-                self._regions.append(endpoint.register(view[start : start + max_region], access))
-        except ProviderError:
-            self.deregister()
-            raise
-        self.descriptors = tuple(RemoteBuffer(region.address, region.token, region.length) for region in self._regions)
-
-    @property
-    def invalidated(self) -> bool:
-        """Whether no piece is exposed any longer (the peer invalidated the last one)."""
-        return not any(region.valid for region in self._regions)
-
-    def deregister(self) -> None:
-        """End all remote access; the memory does not change after the return. Idempotent."""
-        for region in self._regions:
-            region.deregister()
-        self._regions.clear()
-
-
-class Rdma:
-    """The RDMA operations of one connection. Implements ``message_transport.RdmaOperations``."""
+class Rdma(Transfers):
+    """The RDMA operations of one SMB Direct connection. Implements ``message_transport.RdmaOperations``."""
 
     def __init__(
         self,
@@ -84,129 +24,10 @@ class Rdma:
         loop: asyncio.AbstractEventLoop,
         wake: Callable[[], None],
     ) -> None:
-        """``counters`` counts transferred bytes, requests and registrations. ``wake``: see ``WorkQueue``."""
-        self.cache = RegistrationCache(endpoint, counters, pool)
-        if self.cache.needed:
-            pool.caches.add(self.cache)
-        self.work = WorkQueue(endpoint, wake)
-        """Transfers and messages in the order in which they go out."""
-        self.fabric = endpoint.capabilities.name
-        self.takes_any_memory = not self.cache.needed
-        self._endpoint = endpoint
-        self._loop = loop
+        """See ``Transfers``. ``connection`` knows the size of transfers that was negotiated."""
+        super().__init__(endpoint, pool, counters, loop, wake)
         self._connection = connection
-        self._counters = counters
-
-    @property
-    def regions_invalidatable(self) -> bool:
-        return self._endpoint.capabilities.regions_invalidatable
 
     @property
     def max_read_write_size(self) -> int:
         return self._connection.max_read_write_size
-
-    def write_to_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: OnDone | None) -> None:
-        """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
-        total = sum(map(len, local))
-        if not self._begin(remote, total, on_done):
-            return
-        if self.cache.needed:
-            try:
-                local, on_done = self._registered_sources(local, on_done)
-            except ProviderError as error:
-                self._end_soon(on_done, error)
-                return
-        capabilities = self._endpoint.capabilities
-        requests: list[WorkRequest]
-        if total <= remote[0].length and total <= capabilities.max_transfer and len(local) <= capabilities.max_send_sge:
-            requests = [Write(local, RemoteSegment(remote[0].token, remote[0].offset, total), signalled=False)]
-        else:
-            pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_send_sge)
-            requests = [Write(segments, segment, signalled=False) for segment, segments in pieces]
-        self._counters["bytes_rdma_written"] += total
-        self._counters["rdma_writes"] += len(requests)
-        self.work.add(requests, on_done)
-
-    def read_from_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[memoryview], on_done: OnDone) -> None:
-        """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
-        total = sum(map(len, local))
-        if not self._begin(remote, total, on_done):
-            return
-        try:
-            for view in local:
-                self.cache.add(view)
-        except ProviderError as error:
-            self._loop.call_soon(on_done, error)
-            return
-        capabilities = self._endpoint.capabilities
-        requests: list[WorkRequest]
-        if total <= remote[0].length and total <= capabilities.max_transfer and len(local) <= capabilities.max_read_sge:
-            requests = [Read(local, RemoteSegment(remote[0].token, remote[0].offset, total))]
-        else:
-            pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_read_sge)
-            requests = [Read(segments, segment) for segment, segments in pieces]
-        self._counters["bytes_rdma_read"] += total
-        self._counters["rdma_reads"] += len(requests)
-        self.work.add(requests, on_done)
-
-    def _end_soon(self, on_done: OnDone | None, error: BaseException | None) -> None:
-        if on_done is not None:
-            self._loop.call_soon(on_done, error)
-
-    def _begin(self, remote: Sequence[RemoteBuffer], total: int, on_done: OnDone | None) -> bool:
-        """Check a transfer. Return whether there is anything to post; if not, ``on_done`` is called soon. Raise
-        ``ValueError`` if the descriptors are too short."""
-        covered = 0
-        for offset, _, length in remote:
-            if offset + length > 1 << 64:
-                raise ValueError("buffer descriptor leaves the address space")
-            covered += length
-        if covered < total:
-            raise ValueError(f"buffer descriptors cover {covered} bytes, {total} are needed")
-        work = self.work
-        if total and work.stopped is None:
-            return True
-        self._end_soon(on_done, work.lost() if total else None)
-        return False
-
-    def _registered_sources(
-        self, local: Sequence[Buffer], on_done: OnDone | None
-    ) -> tuple[Sequence[Buffer], OnDone | None]:
-        """Replace unregistered segments by registered copies. Return the segments, and what to call at the end, which
-        releases the copies. Raise ``ProviderError`` if the device refuses to register memory."""
-        sources: list[Buffer] = []
-        copies: list[PooledBuffer] = []
-        try:
-            for segment in local:
-                if self.cache.covers(segment):
-                    sources.append(segment)
-                    continue
-                copies.append(self.cache.gathered((segment,), len(segment)))
-                sources.append(copies[-1].view)
-        except ProviderError:
-            _release(copies)
-            raise
-        return sources, partial(_end_with, copies, on_done) if copies else on_done
-
-    def register(self, view: memoryview, *, readable: bool = False, writable: bool = False) -> RegisteredBuffer:
-        """See ``RdmaOperations``. [MS-SMBD 3.1.4.3]"""
-        access = Access.LOCAL_WRITE
-        if readable:
-            access |= Access.REMOTE_READ
-        if writable:
-            access |= Access.REMOTE_WRITE
-        buffer = RegisteredBuffer(self._endpoint, view, access, self._endpoint.capabilities.max_transfer)
-        self._counters["registrations"] += len(buffer.descriptors)
-        return buffer
-
-
-def _release(buffers: Sequence[PooledBuffer]) -> None:
-    for buffer in buffers:
-        buffer.release()
-
-
-def _end_with(copies: Sequence[PooledBuffer], on_done: OnDone | None, error: BaseException | None) -> None:
-    """End a transfer that had copies of its own."""
-    _release(copies)
-    if on_done is not None:
-        on_done(error)

@@ -41,12 +41,12 @@ from smbdirect.providers.base import (
     Send,
     Status,
 )
+from smbdirect.rdma.pool import BufferPool, PoolBuffer
+from smbdirect.rdma.receives import ReceiveBuffer, ReceivePool
+from smbdirect.rdma.registrations import Counters
+from smbdirect.rdma.work_queue import OnDone
 from smbdirect.tapping import showing
-from smbdirect.transport.pool import BufferPool, PoolBuffer
 from smbdirect.transport.rdma import Rdma
-from smbdirect.transport.receives import ReceiveBuffer, ReceivePool
-from smbdirect.transport.registrations import Counters
-from smbdirect.transport.work_queue import OnDone
 from smbdirect.unauthenticated import Allowance
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from smbdirect.core.messages import (
 )
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ProtocolError
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 
 START = 1000.0
 

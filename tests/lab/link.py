@@ -17,7 +17,7 @@ from smbdirect.core.connection import Connection, Role
 from smbdirect.core.messages import DATA_TRANSFER, NEGOTIATE_RESPONSE, Established, MessageReceived, OutgoingSend
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ProtocolError
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 
 
 class Peer:

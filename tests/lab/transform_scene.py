@@ -14,8 +14,8 @@ from smb3server.client.protocol import Client, RemoteFile, Tree, open_rdma, open
 from smb3server.client.protocol.negotiation import Offer as ClientOffer
 from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.net.listener import TcpListener
+from smbdirect.rdma.pool import BufferPool
 from smbdirect.transport.listen import listen
-from smbdirect.transport.pool import BufferPool
 from tests.lab.transform_lab import FABRICS, PATIENCE
 from tests.lab.transform_server import TransformServer
 

@@ -98,6 +98,14 @@ def test_the_page_has_the_program() -> None:
     assert program in (ROOT / "docs" / "api-smbdirect.md").read_text()
 
 
+def test_rdma_in_thirty_lines() -> None:
+    assert run("rdma_in_thirty_lines.py") == (
+        "the client read: what the server has\nthe server has: what the client has.....................\n"
+    )
+    page = (ROOT / "docs" / "rdma-api.md").read_text()
+    assert (ROOT / "examples" / "rdma_in_thirty_lines.py").read_text().split('"""\n\n', 1)[1] in page
+
+
 def test_serve_memory() -> None:
     port = free_port()
     command = [sys.executable, str(ROOT / "examples" / "serve_memory.py"), str(port), f"u:{PASSWORD}"]

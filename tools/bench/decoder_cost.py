@@ -44,7 +44,7 @@ from smbdirect.message_transport import (
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.roce.cm import SERVICE_PREFIX, ConnectionManager
 from smbdirect.providers.roce.cm_messages import CMA, REQ, Attribute, CmaHeader, Req, mad_bytes
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 from tools.failover import logon
 
 Work = Callable[[], object]

@@ -14,7 +14,7 @@ def _rooms(package: str, *names: str) -> tuple[str, ...]:
 ROOMS = (
     *_rooms("smbdirect", "errors", "codec", "life", "native", "tcp_info", "unauthenticated"),
     *_rooms("smbdirect", "message_transport", "tapping"),
-    *_rooms("smbdirect", "core", "providers", "transport"),
+    *_rooms("smbdirect", "core", "providers", "rdma", "transport"),
     *_rooms("smb3server", "process", "wire", "backends", "crypto", "access", "auth", "net", "admin", "settings"),
     *_rooms("smb3server", "files", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),
     *_rooms("smb3server", "observing", "discovery", "web"),

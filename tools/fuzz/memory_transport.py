@@ -18,7 +18,7 @@ from smbdirect.message_transport import (
     Traffic,
     TransportKind,
 )
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 
 _LONGEST = 16 << 20
 

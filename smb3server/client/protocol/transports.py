@@ -14,8 +14,8 @@ from smb3server.net.tcp import TcpTransport
 from smbdirect.core.settings import Settings
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.base import Provider
+from smbdirect.rdma.pool import BufferPool
 from smbdirect.transport.listen import connect
-from smbdirect.transport.pool import BufferPool
 
 MAX_MESSAGE_SIZE = (8 << 20) + (1 << 16)
 """Largest response accepted, in bytes."""

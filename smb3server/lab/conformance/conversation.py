@@ -14,7 +14,7 @@ from smbdirect.core.constants import DATA_OFFSET, DataFlags
 from smbdirect.errors import ConnectionLost, DecodeError
 from smbdirect.message_transport import FileRange, InboundMessage, Limits, PayloadTaker, Traffic, TransportKind
 from smbdirect.providers.base import CloseReason
-from smbdirect.transport.pool import BufferPool, PoolBuffer
+from smbdirect.rdma.pool import BufferPool, PoolBuffer
 
 LONGEST_MESSAGE = 16 << 20
 """Bytes of an SMB2 message that this side takes."""

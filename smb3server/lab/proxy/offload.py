@@ -24,7 +24,7 @@ from smb3server.wire.read_write import (
 from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
 from smbdirect.message_transport import InboundMessage, PooledBuffer
-from smbdirect.transport.rdma import RegisteredBuffer
+from smbdirect.rdma.transfers import RegisteredBuffer
 from smbdirect.transport.smb_direct import SmbDirectTransport
 
 THRESHOLD = 4096

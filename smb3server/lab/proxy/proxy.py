@@ -37,8 +37,8 @@ from smbdirect.message_transport import InboundMessage, MessageTransport
 from smbdirect.providers.base import Provider
 from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.providers.make import make_provider
+from smbdirect.rdma.pool import BufferPool
 from smbdirect.transport.listen import connect, listen
-from smbdirect.transport.pool import BufferPool
 from smbdirect.transport.smb_direct import SmbDirectTransport
 
 log = logging.getLogger(__name__)

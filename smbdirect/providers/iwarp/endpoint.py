@@ -27,6 +27,7 @@ from smbdirect.providers.base import (
     Operation,
     Read,
     Send,
+    SharedRegions,
     Status,
     WorkRequest,
     Write,
@@ -38,7 +39,7 @@ from smbdirect.providers.iwarp.operations import Operations, PendingRead
 from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, describe_terminate
 from smbdirect.providers.iwarp.receiver import Receiver, RingPool
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
-from smbdirect.providers.memory import Region, RegionTable, as_bytes_view
+from smbdirect.providers.memory import Region, RegionTable, as_bytes_view, share
 from smbdirect.tcp_info import is_stalled, raise_error, retransmissions
 
 _log = logging.getLogger(__name__)
@@ -202,6 +203,9 @@ class IwarpEndpoint(BaseEndpoint):
         region = self._regions.register(memory, access)
         self._registrations += 1
         return region
+
+    def share(self, regions: SharedRegions) -> None:
+        share(self._regions, regions)
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
         receives = self._operations.receives

@@ -25,6 +25,7 @@ from smbdirect.providers.iwarp.endpoint import CAPABILITIES, IwarpEndpoint
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.mpa import FRAME_HEADER, Frame, FrameFlag, Parameters, Rtr
 from smbdirect.providers.iwarp.receiver import RingPool
+from smbdirect.providers.memory import SharedRegions
 from smbdirect.tcp_info import raise_error
 from smbdirect.unauthenticated import UnauthenticatedPeers
 
@@ -273,6 +274,9 @@ class IwarpProvider(Provider):
     def endpoint(self, sock: socket.socket, private_data: bytes = b"") -> IwarpEndpoint:
         """Return a new endpoint on a connected socket."""
         return IwarpEndpoint(sock, self._rings, private_data, self._large_fpdus)
+
+    def shared_regions(self) -> SharedRegions:
+        return SharedRegions()
 
     async def listen(self, host: str, port: int, on_request: OnRequest) -> IwarpListener:
         """See ``base.Provider.listen``. Raise ``OSError`` if the address is not available."""

@@ -17,11 +17,12 @@ from smbdirect.providers.base import (
     Completion,
     Operation,
     Send,
+    SharedRegions,
     Status,
     WorkRequest,
     Write,
 )
-from smbdirect.providers.memory import Region, as_bytes_view
+from smbdirect.providers.memory import Region, as_bytes_view, share
 from smbdirect.providers.roce.cm import Connection
 from smbdirect.providers.roce.path import PacketPath
 from smbdirect.providers.roce.queue_pair import QueuePair
@@ -75,6 +76,9 @@ class RoceEndpoint(BaseEndpoint):
         region = self.queue_pair.regions.register(memory, access)
         self.counters["registrations"] += 1
         return region
+
+    def share(self, regions: SharedRegions) -> None:
+        share(self.queue_pair.regions, regions)
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
         if self.life >= Life.DEAD:

@@ -21,6 +21,7 @@ from smbdirect.providers.base import (
     Provider,
     ignore,
 )
+from smbdirect.providers.memory import SharedRegions
 from smbdirect.providers.roce.arrival import Run
 from smbdirect.providers.roce.cm import (
     MAX_PRIVATE_DATA,
@@ -180,6 +181,9 @@ class RoceProvider(Provider):
         return None
 
     # -- listening and connecting ----------------------------------------------------------------------------------
+
+    def shared_regions(self) -> SharedRegions:
+        return SharedRegions()
 
     async def listen(self, host: str, port: int, on_request: OnRequest) -> RoceListener:
         """Serve service ID 0x01060000 | ``port`` on ``host`` (an address; ``0.0.0.0`` or ``::`` for all). Raise

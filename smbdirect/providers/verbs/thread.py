@@ -55,7 +55,7 @@ class VerbsThread:
     """The access of one event loop to the thread, which runs the loop's jobs in the order in which they were submitted.
 
     The first instance of a process starts the thread. The garbage collector may finalize objects of a loop
-    (``smbdirect.transport.pool``) on any thread, so ``call`` may be called on any thread, including the verbs thread.
+    (``smbdirect.rdma.pool``) on any thread, so ``call`` may be called on any thread, including the verbs thread.
     Only the loop's own thread may use the other methods, except ``tell``.
     """
 

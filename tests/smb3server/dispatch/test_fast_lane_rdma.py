@@ -27,7 +27,7 @@ from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.providers.loopback import CAPABILITIES, LoopbackProvider
-from smbdirect.transport.pool import PoolBuffer
+from smbdirect.rdma.pool import PoolBuffer
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tests.lab import harness
 from tests.lab.harness import WITHOUT_TRANSFORMS, Lab, lab

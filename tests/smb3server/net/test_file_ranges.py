@@ -14,7 +14,7 @@ import pytest
 from smb3server.backends.local.mappings import MappedFile
 from smb3server.net.tcp import MAX_FILES, TcpTransport
 from smbdirect.message_transport import FileRange
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 
 SIZE = 3 << 20
 """More than the sockets' buffers take, as they are set here."""

@@ -8,7 +8,7 @@ import pytest
 
 from smb3server.net.framing import LARGE_MESSAGE, MESSAGES_PER_TURN, Receiver
 from smbdirect.message_transport import InboundMessage
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 
 LIMIT = 1 << 20
 

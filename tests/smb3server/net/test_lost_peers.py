@@ -12,7 +12,7 @@ import pytest
 from smb3server.net.arrived import PAYLOAD_FROM, Pipe
 from smb3server.net.tcp import TcpTransport
 from smbdirect.message_transport import InboundMessage, Payload
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 from tests.lab.witness import new_event_loop
 
 RESET = struct.pack("ii", 1, 0)

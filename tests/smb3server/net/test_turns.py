@@ -12,7 +12,7 @@ import pytest
 from smb3server.net.framing import MESSAGES_PER_TURN
 from smb3server.net.tcp import TcpTransport
 from smbdirect.message_transport import InboundMessage
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 
 MANY = 5 * MESSAGES_PER_TURN + 7
 

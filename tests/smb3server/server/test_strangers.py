@@ -21,7 +21,7 @@ from smb3server.settings.server import Settings
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus
 from smbdirect.providers.iwarp.provider import IwarpProvider
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers, source_of
 from tests.lab.wire_client import Harness, drive, setup_body
 

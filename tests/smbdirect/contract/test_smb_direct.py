@@ -11,8 +11,8 @@ import pytest
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost
 from smbdirect.message_transport import RemoteBuffer
+from smbdirect.rdma.pool import BufferPool
 from smbdirect.transport.listen import connect, listen
-from smbdirect.transport.pool import BufferPool
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tests.lab.providers import PATIENCE, Entry
 

@@ -11,8 +11,8 @@ import pytest
 from smbdirect.errors import ProviderError
 from smbdirect.providers.base import Access
 from smbdirect.providers.memory import LocalDomain
-from smbdirect.transport.pool import BufferPool
-from smbdirect.transport.registrations import RegistrationCache
+from smbdirect.rdma.pool import BufferPool
+from smbdirect.rdma.registrations import RegistrationCache
 
 
 class Needs:

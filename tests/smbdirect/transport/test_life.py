@@ -13,8 +13,8 @@ from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.life import IllegalChange, Life, change
 from smbdirect.providers.base import Completion, Operation, Read, RemoteSegment, Send, Status, WorkRequest, Write
 from smbdirect.providers.loopback import CAPABILITIES, LoopbackProvider
-from smbdirect.transport.pool import BufferPool
-from smbdirect.transport.work_queue import WorkQueue
+from smbdirect.rdma.pool import BufferPool
+from smbdirect.rdma.work_queue import WorkQueue
 from smbdirect.unauthenticated import MEMORY_LIMIT, SMALL_MESSAGE, Allowance
 
 FORWARD = {

@@ -15,8 +15,8 @@ from smbdirect.life import Life
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.providers.base import Access, Send
 from smbdirect.providers.loopback import CAPABILITIES, Faults, LoopbackProvider
+from smbdirect.rdma.pool import BufferPool
 from smbdirect.transport.listen import connect, listen
-from smbdirect.transport.pool import BufferPool
 from smbdirect.transport.smb_direct import SmbDirectTransport
 
 PATIENCE = 10.0

@@ -12,7 +12,7 @@ from smbdirect.core.connection import Connection, Role
 from smbdirect.core.messages import MessageReceived
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ProtocolError
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 from tools.fuzz import framed, seeds
 from tools.fuzz.target import Target, Wrong
 

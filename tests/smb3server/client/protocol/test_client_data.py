@@ -24,7 +24,7 @@ from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import RemoteBuffer
-from smbdirect.transport.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tests.lab.harness import WITHOUT_TRANSFORMS, Lab, lab
 

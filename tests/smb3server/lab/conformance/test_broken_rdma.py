@@ -22,9 +22,9 @@ from smb3server.wire.status import StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 from smbdirect.message_transport import RemoteBuffer
+from smbdirect.rdma.work_queue import OnDone
 from smbdirect.transport.rdma import Rdma
 from smbdirect.transport.smb_direct import SmbDirectTransport
-from smbdirect.transport.work_queue import OnDone
 from tests.lab.conformance import results, told
 
 Break = Callable[[pytest.MonkeyPatch], None]

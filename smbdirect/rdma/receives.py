@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smbdirect.transport.registrations import Counters, RegistrationCache
+from smbdirect.rdma.registrations import Counters, RegistrationCache
 
 
 class ReceiveBuffer:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from smbdirect.codec import Buffer
 from smbdirect.providers.base import Access, Endpoint, MemoryRegion
-from smbdirect.transport.pool import BufferPool, PoolBuffer
+from smbdirect.rdma.pool import BufferPool, PoolBuffer
 
 Counters = dict[str, int]
 

@@ -1,0 +1,44 @@
+"""RDMA for programs: memory of another process, read and written without its help, on any fabric.
+
+    async with rdma.listen("iwarp", "127.0.0.1", 4000) as listener:
+        async for connection in listener: ...
+
+    async with rdma.connect("iwarp", "127.0.0.1", 4000) as connection:
+        await connection.read(handle, into)
+
+What programs and SMB Direct both need of a connection lies here as well: memory, registrations, chains of work
+requests, and transfers of any length. The rules of MS-SMBD (``core``, ``transport``) and the individual fabrics
+(``providers``) do not.
+
+Reading order: ``pool`` (buffers) -> ``registrations`` and ``receives`` -> ``work_queue`` -> ``transfers`` -> ``errors``
+-> ``regions`` (handles, domains) -> ``messages`` (credits) -> ``connection`` -> ``endpoints`` (listening and
+connecting).
+"""
+
+from smbdirect.errors import ConnectionLost, DecodeError, ProviderError
+from smbdirect.rdma.connection import Batch, Connection
+from smbdirect.rdma.endpoints import Listener, connect, domain, listen, open_connection
+from smbdirect.rdma.errors import AccessRefused, MessageTooLong, NotSupported, OutOfRange, RdmaError
+from smbdirect.rdma.regions import Domain, Handle, Region, Rights
+
+__all__ = [
+    "AccessRefused",
+    "Batch",
+    "Connection",
+    "ConnectionLost",
+    "DecodeError",
+    "Domain",
+    "Handle",
+    "Listener",
+    "MessageTooLong",
+    "NotSupported",
+    "OutOfRange",
+    "ProviderError",
+    "RdmaError",
+    "Region",
+    "Rights",
+    "connect",
+    "domain",
+    "listen",
+    "open_connection",
+]
