@@ -133,15 +133,20 @@ class DataFile:
     @property
     def peer(self) -> Peer:
         """The RDMA connection. Raises ``Inconclusive`` over TCP."""
-        if self._conversation is None:
-            raise Inconclusive("the connection has no RDMA")
-        return self._conversation.peer
+        return self.conversation.peer
 
     @property
     def session(self) -> ClientSession:
         """The session, whose keys protect payloads."""
         assert isinstance(self.tree.session, ClientSession)
         return self.tree.session
+
+    @property
+    def conversation(self) -> Conversation:
+        """The connection over SMB Direct. Raises ``Inconclusive`` over TCP."""
+        if self._conversation is None:
+            raise Inconclusive("the connection has no RDMA")
+        return self._conversation
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:

@@ -17,8 +17,6 @@ from smbdirect.core.messages import DataTransfer
 SUITE = "SmbdDataTransfer"
 SMALL, MODERATE = 500, 65536
 """Bytes of a WRITE request, as in Microsoft's suite."""
-MANY = 4096
-"""Bytes that are sent one by one."""
 READ_HEADER = 64 + 16
 """Bytes of a READ response before its data. [MS-SMB2 2.2.1, 2.2.20]"""
 MAX = 0xFFFFFFFF
@@ -90,8 +88,11 @@ async def variable(trial: Trial) -> None:
 
 @case(SUITE, "SmbdDataTransfer_SmallLengthSegment", "MS-SMBD 3.1.5.8")
 async def single_bytes(trial: Trial) -> None:
-    """A WRITE in fragments of one byte is put together. Each message is filled up to the server's MaxReceiveSize."""
-    await write_and_check(trial, await trial.log_on(), MANY, lambda: itertools.repeat(1), fill=True)
+    """A WRITE of 64 KiB in fragments of one byte is put together. Each message is filled up to the server's
+    MaxReceiveSize."""
+    session = await trial.log_on()
+    session.peer.quiet = True
+    await write_and_check(trial, session, MODERATE, lambda: itertools.repeat(1), fill=True)
 
 
 @case(SUITE, "SmbdDataTransfer_Redundancy", "MS-SMBD 3.1.5.8")

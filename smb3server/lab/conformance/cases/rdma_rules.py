@@ -379,6 +379,44 @@ async def write_without_right(trial: Trial) -> None:
     await _wrong_right(trial, file, Write(SIZE, exposed.info))
 
 
+BEYOND = (1 << 64) - SIZE // 2
+"""An Offset from which half of the data lies behind the last address."""
+
+
+async def _beyond(trial: Trial, make: Callable[[bytes], Read | Write], content: bytes | None) -> None:
+    """Send a request with a descriptor that passes 2^64, alone and behind a good one. The server answers
+    INVALID_PARAMETER, or passes it on to the fabric, which ends the connection. It goes on in either case."""
+    for before in (0, SIZE // 2):
+        file = await open_file(trial, os.urandom(SIZE))
+        exposed = file.expose(SIZE, content)
+        parts = [exposed.part(0, before)] if before else []
+        made = make(pack_descriptors([*parts, exposed.buffer._replace(offset=BEYOND)]))
+        try:
+            answer = await (file.read(made) if isinstance(made, Read) else file.write(made))
+        except Ended as error:
+            trial.note(f"no answer: {error}")
+        else:
+            trial.require(answer.status == INVALID, f"the answer is {status_name(answer.status)}")
+            trial.require(content is not None or exposed.untouched(before), "the READ has written elsewhere")
+        again = await open_file(trial, b"available")
+        sink = again.expose(9)
+        check_read(trial, await again.read(Read(9, sink.info)), 9)
+
+
+@case(SUITE, "Smb2RdmaRules_Read_DescriptorBeyondAddressSpace", "MS-SMBD 2.2.3.1, 3.1.4.5")
+async def read_beyond_address_space(trial: Trial) -> None:
+    """A READ to a descriptor whose Offset and Length pass 2^64 fails with STATUS_INVALID_PARAMETER, or the fabric ends
+    the connection. The server goes on."""
+    await _beyond(trial, lambda info: Read(SIZE, info), None)
+
+
+@case(SUITE, "Smb2RdmaRules_Write_DescriptorBeyondAddressSpace", "MS-SMBD 2.2.3.1, 3.1.4.6")
+async def write_beyond_address_space(trial: Trial) -> None:
+    """A WRITE from a descriptor whose Offset and Length pass 2^64 fails with STATUS_INVALID_PARAMETER, or the fabric
+    ends the connection. The server goes on."""
+    await _beyond(trial, lambda info: Write(SIZE, info), b"\1" * SIZE)
+
+
 @case(SUITE, "Smb2RdmaRules_Write_LastTokenInvalid", WRITE)
 async def bad_last_token(trial: Trial) -> None:
     """A WRITE obtains all of its data before it writes any: if the last token is invalid, the file stays as it was."""
