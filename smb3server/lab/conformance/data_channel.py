@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,9 @@ FILLING = b"\xa5"
 """What exposed memory is full of before the server writes to it."""
 INLINE = 65536
 """Bytes that one READ or WRITE carries in its message."""
+_NEXT_COMMAND = struct.Struct("<I")
+NEXT_COMMAND_OFFSET = 20
+"""Where NextCommand is in the header. [MS-SMB2 2.2.1.2]"""
 MOST_CREDITS = 128
 """A request never pays more than the client holds, whatever length it claims."""
 
@@ -252,6 +256,27 @@ class DataFile:
         body = parse_write_response(reply.message)
         self.trial.note(f"<- WRITE Count {body.byte_count}, Remaining {body.remaining}")
         return self._answer(reply, write=body)
+
+    async def compounded(self, requests: Sequence[Read | Write]) -> list[Answer]:
+        """Send requests in one message and return their answers. Raises as ``read`` does. [MS-SMB2 3.2.4.1.4]"""
+        messages: list[bytes] = []
+        self.conversation.captured = messages
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.read(r) if isinstance(r, Read) else self.write(r)) for r in requests]
+                while len(messages) < len(requests):
+                    await asyncio.sleep(0)
+                self.conversation.captured = None
+                compound = bytearray()
+                for message in messages[:-1]:
+                    padded = bytearray(message.ljust(len(message) + 7 & -8, b"\0"))
+                    _NEXT_COMMAND.pack_into(padded, NEXT_COMMAND_OFFSET, len(padded))
+                    compound += padded
+                self.trial.note(f"-> {len(requests)} requests in one message")
+                self.conversation.send_fragments(self.conversation.cut(bytes(compound) + messages[-1]))
+        finally:
+            self.conversation.captured = None
+        return [task.result() for task in tasks]
 
     async def _call(self, command: int, fixed: bytes, tail: bytes, length: int) -> Reply:
         tree = self.tree

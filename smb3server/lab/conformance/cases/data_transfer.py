@@ -271,7 +271,7 @@ async def answer(trial: Trial, session: Session) -> None:
     """Request a response and require one without data, promptly."""
     since = len(trial.received)
     session.peer.send_data(credits_requested=32, grant=1, flags=RESPONSE_REQUESTED)
-    header = await trial.message(session.peer, since, lambda header: True, trial.timing.patience, "the answer")
+    header = await trial.message(session.peer, since, lambda header: True, trial.timing.prompt, "the answer")
     trial.require(is_empty(header), "the answer has data")
     trial.require(header.credits_requested > 0, "CreditsRequested is 0")
     # 3.1.5.8 has KeepaliveRequested set to PENDING, so that the answer requests a response. Microsoft's suite wants

@@ -148,7 +148,7 @@ async def nothing_before_first(trial: Trial) -> None:
     await trial.settled()
     trial.require(len(trial.received) == since, "the server sent a message before it had a credit")
     peer.send_data(grant=2)
-    await trial.message(peer, since, lambda header: True, trial.timing.patience, "the answer, after a grant,")
+    await trial.message(peer, since, lambda header: True, trial.timing.prompt, "the answer, after a grant,")
 
 
 @case(SUITE, "Credits_GrantRestartsQueue", "MS-SMBD 3.1.5.1, 3.1.5.8")
@@ -163,7 +163,7 @@ async def grant_restarts(trial: Trial) -> None:
             starved.peer,
             # The last credit may stay: it needs a grant to go with (3.1.5.1).
             lambda: starved.peer.receive_credits <= 1,
-            trial.timing.patience,
+            trial.timing.prompt,
             f"messages for {held + count} credits",
         )
         await trial.settled()
@@ -197,7 +197,7 @@ async def lowered_request(trial: Trial) -> None:
     since = len(trial.received)
     for left in reversed(range(held)):
         peer.send_data(credits_requested=FEW, grant=int(not left))
-    await trial.message(peer, since, lambda header: header.credits_granted > 0, trial.timing.patience, "a new credit")
+    await trial.message(peer, since, lambda header: header.credits_granted > 0, trial.timing.prompt, "a new credit")
     await trial.settled()
     # One that holds fewer may get as many again as it requests.
     most = 2 * FEW - 1

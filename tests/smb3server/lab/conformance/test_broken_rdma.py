@@ -298,6 +298,7 @@ BROKEN: tuple[tuple[Break, tuple[str, ...]], ...] = (
             "*MultipleChannel_*",
             "Smb2Multichannel_*",
             f"{RULES}Read_EndOfFile",
+            f"{RULES}Compounded",
             f"{RULES}Read_NoRightToWrite",
             f"{RULES}TokenOfAnotherConnection",
             f"{RULES}OverlappingDescriptors",
@@ -355,6 +356,7 @@ BROKEN: tuple[tuple[Break, tuple[str, ...]], ...] = (
         checks_no_sizes,
         (
             f"{RULES}Read_LengthAboveMaxReadSize",
+            f"{RULES}*_OneByteAboveMax*",
             f"{RULES}Write_LengthNotZero",
             f"{RULES}Write_DataOffsetNotZero",
             f"{RULES}Write_RemainingAboveMaxWriteSize",
