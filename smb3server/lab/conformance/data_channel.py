@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from smb3server.client.protocol import ClientSession, RemoteFile, ServerError, Tree
@@ -256,6 +256,25 @@ class DataFile:
         body = parse_write_response(reply.message)
         self.trial.note(f"<- WRITE Count {body.byte_count}, Remaining {body.remaining}")
         return self._answer(reply, write=body)
+
+    @contextlib.asynccontextmanager
+    async def awake(self) -> AsyncIterator[None]:
+        """Restart the server's Idle Connection Timer now and then with an empty message. [MS-SMBD 3.1.5.5]
+
+        Its keepalive would wait behind the RDMA Reads of a long WRITE, and a short timer would end the connection."""
+        conversation, peer = self.conversation, self.peer
+
+        async def speak() -> None:
+            while True:
+                await asyncio.sleep(self.trial.timing.keepalive / 4)
+                if peer.alive and peer.send_credits > 1:
+                    peer.send_data(credits_requested=conversation.credits_requested, grant=1)
+
+        speaking = asyncio.get_running_loop().create_task(speak())
+        try:
+            yield
+        finally:
+            speaking.cancel()
 
     async def compounded(self, requests: Sequence[Read | Write]) -> list[Answer]:
         """Send requests in one message and return their answers. Raises as ``read`` does. [MS-SMB2 3.2.4.1.4]"""

@@ -84,7 +84,9 @@ async def descriptor_list(trial: Trial) -> None:
     each = size // DESCRIPTORS + 1
     sources = [file.expose(each, content[at : at + each]) for at in range(0, DESCRIPTORS * each, each)]
     info = pack_descriptors([source.buffer for source in sources])
-    check_write(trial, await file.write(Write(size, info)), size)
+    # Each costs a round trip.
+    async with file.awake():
+        check_write(trial, await file.write(Write(size, info)), size)
     sinks = [file.expose(each) for _ in range(DESCRIPTORS)]
     info = pack_descriptors([sink.buffer for sink in sinks])
     check_read(trial, await file.read(Read(size, info)), size)
