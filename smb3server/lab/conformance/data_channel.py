@@ -280,22 +280,21 @@ class DataFile:
         """Send requests in one message and return their answers. Raises as ``read`` does. [MS-SMB2 3.2.4.1.4]"""
         messages: list[bytes] = []
         self.conversation.captured = messages
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.read(r) if isinstance(r, Read) else self.write(r)) for r in requests]
-                while len(messages) < len(requests):
-                    await asyncio.sleep(0)
-                self.conversation.captured = None
-                compound = bytearray()
-                for message in messages[:-1]:
-                    padded = bytearray(message.ljust(len(message) + 7 & -8, b"\0"))
-                    _NEXT_COMMAND.pack_into(padded, NEXT_COMMAND_OFFSET, len(padded))
-                    compound += padded
-                self.trial.note(f"-> {len(requests)} requests in one message")
-                self.conversation.send_fragments(self.conversation.cut(bytes(compound) + messages[-1]))
-        finally:
-            self.conversation.captured = None
-        return [task.result() for task in tasks]
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self.read(each) if isinstance(each, Read) else self.write(each)) for each in requests]
+        while len(messages) < len(tasks) and not any(task.done() for task in tasks):
+            await asyncio.sleep(0)
+        self.conversation.captured = None
+        if len(messages) < len(tasks):
+            raise Inconclusive("the client did not make all requests")
+        compound = bytearray()
+        for message in messages[:-1]:
+            begin = len(compound)
+            compound += message.ljust(len(message) + 7 & -8, b"\0")
+            _NEXT_COMMAND.pack_into(compound, begin + NEXT_COMMAND_OFFSET, len(compound) - begin)
+        self.trial.note(f"-> {len(messages)} requests in one message")
+        self.conversation.send_fragments(self.conversation.cut(bytes(compound) + messages[-1]))
+        return list(await asyncio.gather(*tasks))
 
     async def _call(self, command: int, fixed: bytes, tail: bytes, length: int) -> Reply:
         tree = self.tree
