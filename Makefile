@@ -11,7 +11,7 @@ TESTS_AT_ONCE := $(shell n=$$(nproc); [ $$n -le 7 ] || n=7; echo $$((n + 1)))
 # Tests of a module stay together (they share servers) until a worker has nothing left to do.
 WORKERS = $(if $(filter -s --capture=no --pdb --trace,$(PYTEST_ARGS)),0,$(TESTS_AT_ONCE) --dist worksteal)
 
-.PHONY: serve test lint format docs conformance kernel-test bench bench-quick torture torture-newest torture-variants wpts fuzz deb clean
+.PHONY: serve test lint format docs conformance kernel-test bench bench-quick torture torture-newest torture-variants wpts fuzz mutants deb clean
 
 serve: .venv/.installed
 	tools/serve_demo.sh $(SERVE_ARGS)
@@ -93,6 +93,13 @@ FUZZ_SECONDS ?= 60
 # Guided by coverage, on every decoder and on whole connections; needs atheris. build/fuzz keeps the corpora.
 fuzz: .venv/.installed-dev
 	$(VENV_PYTHON) -m tools.fuzz.campaign --seconds $(FUZZ_SECONDS) --targets "$(FUZZ_TARGETS)"
+
+# Damages that the judges of servers and of captures must find; docs/judges.md. Some minutes. MUTANTS_ARGS=--update writes
+# the tables.
+mutants: .venv/.installed-dev
+	@failed=0; for judge in server captures; do \
+	  $(VENV_PYTHON) -m tools.mutants.$$judge $(MUTANTS_ARGS) || failed=1; \
+	done; exit $$failed
 
 # The Debian package, in build/deb; about a minute. Needs Debian's python3-venv and python3-pip.
 deb:

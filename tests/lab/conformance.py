@@ -12,7 +12,7 @@ from smb3server.lab.conformance.target import Timing
 from smb3server.lab.conformance.verdict import Result, Verdict
 
 BROKEN = Timing(
-    negotiation=0.6, keepalive=0.8, keepalive_answer=0.4, credit=0.4, setup=2.0, patience=0.5, quiet=0.2, slack=0.3
+    negotiation=0.6, keepalive=0.8, keepalive_answer=0.4, credit=0.8, setup=2.0, patience=0.5, quiet=0.2, slack=0.3
 )
 """For servers of which a case waits in vain for what they should do."""
 

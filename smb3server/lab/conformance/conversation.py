@@ -5,10 +5,13 @@ It keeps the rules of credits and fragments unless a case sets something else.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from smb3server.crypto.encryption import TRANSFORM, TRANSFORM_PROTOCOL_ID
 from smb3server.lab.conformance.peer import Peer, Received, parse
+from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, HeaderFlags
 from smbdirect.codec import Buffer
 from smbdirect.core.constants import DATA_OFFSET, DataFlags
 from smbdirect.errors import ConnectionLost, DecodeError
@@ -18,7 +21,7 @@ from smbdirect.rdma.pool import BufferPool, PoolBuffer
 
 LONGEST_MESSAGE = 16 << 20
 """Bytes of an SMB2 message that this side takes."""
-
+_GMAC_NONCE = struct.Struct("<QI")
 
 Sizes = Callable[[], Iterator[int]]
 """Returns the DataLength of each fragment of a message."""
@@ -27,6 +30,17 @@ Sizes = Callable[[], Iterator[int]]
 def whole() -> Iterator[int]:
     """Yield no sizes: fragments are as large as the server takes."""
     return iter(())
+
+
+def gmac_nonce(message: Buffer) -> bytes | None:
+    """Return the nonce with which AES-GMAC signs a message; None if the message is not signed. [MS-SMB2 3.1.4.1]"""
+    if len(message) < HEADER_SIZE or message[:4] != PROTOCOL_ID:
+        return None
+    header = HEADER.unpack(message)
+    if not header.flags & HeaderFlags.SIGNED:
+        return None
+    from_server = bool(header.flags & HeaderFlags.SERVER_TO_REDIR)
+    return _GMAC_NONCE.pack(header.message_id, from_server | (header.command == Command.CANCEL) << 1)
 
 
 class _Inbound:
@@ -66,6 +80,10 @@ class Conversation:
         """Whether messages with SMB_DIRECT_RESPONSE_REQUESTED are answered."""
         self.invalidated: list[int | None] = []
         """The token that came with each whole message, or None."""
+        self.encrypted_with: list[bytes] = []
+        """The field Nonce of each encrypted message of the server."""
+        self.signed_with: list[bytes] = []
+        """The nonce of each signed message, of both sides: they have one key."""
         self.local_address = peer.endpoint.local_address
         self.peer_address = peer.endpoint.peer_address
         self.max_outbound_message_size = peer.response.max_fragmented_size
@@ -116,6 +134,7 @@ class Conversation:
         if self.captured is not None:
             self.captured.append(message)
             return
+        self._note_signature(message)
         self.send_fragments(self.cut(message))
 
     def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
@@ -224,8 +243,16 @@ class Conversation:
             message, self._assembly = self._assembly, bytearray()
             token, self._token = self._token, None
             self.invalidated.append(token)
+            self._note_signature(message)
+            if message[:4] == TRANSFORM_PROTOCOL_ID and len(message) >= TRANSFORM.size:
+                self.encrypted_with.append(TRANSFORM.unpack(message).nonce)
             self._on_message(_Inbound(memoryview(message), token))
         self._pump()
+
+    def _note_signature(self, message: Buffer) -> None:
+        nonce = gmac_nonce(message)
+        if nonce is not None:
+            self.signed_with.append(nonce)
 
     def _ended(self, reason: CloseReason) -> None:
         self._on_closed(ConnectionLost(reason))

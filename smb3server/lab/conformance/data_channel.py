@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from smb3server.client.protocol import ClientSession, RemoteFile, ServerError, Tree
@@ -43,6 +44,9 @@ FILLING = b"\xa5"
 """What exposed memory is full of before the server writes to it."""
 INLINE = 65536
 """Bytes that one READ or WRITE carries in its message."""
+_NEXT_COMMAND = struct.Struct("<I")
+NEXT_COMMAND_OFFSET = 20
+"""Where NextCommand is in the header. [MS-SMB2 2.2.1.2]"""
 MOST_CREDITS = 128
 """A request never pays more than the client holds, whatever length it claims."""
 
@@ -133,15 +137,20 @@ class DataFile:
     @property
     def peer(self) -> Peer:
         """The RDMA connection. Raises ``Inconclusive`` over TCP."""
-        if self._conversation is None:
-            raise Inconclusive("the connection has no RDMA")
-        return self._conversation.peer
+        return self.conversation.peer
 
     @property
     def session(self) -> ClientSession:
         """The session, whose keys protect payloads."""
         assert isinstance(self.tree.session, ClientSession)
         return self.tree.session
+
+    @property
+    def conversation(self) -> Conversation:
+        """The connection over SMB Direct. Raises ``Inconclusive`` over TCP."""
+        if self._conversation is None:
+            raise Inconclusive("the connection has no RDMA")
+        return self._conversation
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
@@ -247,6 +256,45 @@ class DataFile:
         body = parse_write_response(reply.message)
         self.trial.note(f"<- WRITE Count {body.byte_count}, Remaining {body.remaining}")
         return self._answer(reply, write=body)
+
+    @contextlib.asynccontextmanager
+    async def awake(self) -> AsyncIterator[None]:
+        """Restart the server's Idle Connection Timer now and then with an empty message. [MS-SMBD 3.1.5.5]
+
+        Its keepalive would wait behind the RDMA Reads of a long WRITE, and a short timer would end the connection."""
+        conversation, peer = self.conversation, self.peer
+
+        async def speak() -> None:
+            while True:
+                await asyncio.sleep(self.trial.timing.keepalive / 4)
+                if peer.alive and peer.send_credits > 1:
+                    peer.send_data(credits_requested=conversation.credits_requested, grant=1)
+
+        speaking = asyncio.get_running_loop().create_task(speak())
+        try:
+            yield
+        finally:
+            speaking.cancel()
+
+    async def compounded(self, requests: Sequence[Read | Write]) -> list[Answer]:
+        """Send requests in one message and return their answers. Raises as ``read`` does. [MS-SMB2 3.2.4.1.4]"""
+        messages: list[bytes] = []
+        self.conversation.captured = messages
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self.read(each) if isinstance(each, Read) else self.write(each)) for each in requests]
+        while len(messages) < len(tasks) and not any(task.done() for task in tasks):
+            await asyncio.sleep(0)
+        self.conversation.captured = None
+        if len(messages) < len(tasks):
+            raise Inconclusive("the client did not make all requests")
+        compound = bytearray()
+        for message in messages[:-1]:
+            begin = len(compound)
+            compound += message.ljust(len(message) + 7 & -8, b"\0")
+            _NEXT_COMMAND.pack_into(compound, begin + NEXT_COMMAND_OFFSET, len(compound) - begin)
+        self.trial.note(f"-> {len(messages)} requests in one message")
+        self.conversation.send_fragments(self.conversation.cut(bytes(compound) + messages[-1]))
+        return list(await asyncio.gather(*tasks))
 
     async def _call(self, command: int, fixed: bytes, tail: bytes, length: int) -> Reply:
         tree = self.tree

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import socket
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
-from smb3server.backends.memory.backend import MemoryBackend
+from smb3server.backends.local.backend import LocalBackend
 from smb3server.commands import load
 from smb3server.lab.conformance.target import Target, Timing
 from smb3server.net.interfaces import DEFAULT_SPEED, Interface
@@ -57,14 +58,24 @@ def make_provider(fabric: str) -> Provider:
 
 @asynccontextmanager
 async def own_server(fabric: str, timing: Timing = SHORT) -> AsyncIterator[Target]:
-    """Serve a share in memory on ``fabric``, with the timers in ``timing``. Raises ``ProviderError``."""
+    """Serve a new folder on ``fabric``, with the timers in ``timing``, and remove it afterwards. Raises
+    ``ProviderError`` and ``OSError``.
+
+    Shares are folders: files in memory have no descriptors, and READ and WRITE of those take other paths."""
+    with tempfile.TemporaryDirectory(prefix="smb3server-conformance-") as folder:
+        async with _serve(folder, fabric, timing) as target:
+            yield target
+
+
+@asynccontextmanager
+async def _serve(folder: str, fabric: str, timing: Timing) -> AsyncIterator[Target]:
     load()
     password = secrets.token_hex(16)
     users = UserDatabase()
     users.add(Account(USER, nt_hash(password)))
     settings = Settings(max_io_size=1 << 20, max_message_size=_MESSAGE)
     server = Server(settings, users)
-    server.add_share(Share(SHARE, backend=MemoryBackend()))
+    server.add_share(Share(SHARE, backend=LocalBackend(folder)))
     provider = make_provider(fabric)
     limit = settings.max_message_before_authentication
     tcp = TcpListener(HOST, 0, server.buffers, server.accept, limit)

@@ -17,7 +17,16 @@ from collections.abc import Callable, Sequence
 from smb3server.client.protocol.negotiation import Offer
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.lab.conformance.data_channel import Answer, DataFile, Read, Write, check_write, open_on, status_name
-from smb3server.lab.conformance.transforms import ENCRYPTION, SIGNING, Crypto, pack_chain, protect, unprotect
+from smb3server.lab.conformance.transforms import (
+    ENCRYPTION,
+    SIGNING,
+    Crypto,
+    nonce_size,
+    pack_chain,
+    payload_nonce,
+    protect,
+    unprotect,
+)
 from smb3server.lab.conformance.trial import Trial
 from smb3server.lab.conformance.verdict import NotApplicable
 from smb3server.wire.negotiate import Dialect
@@ -90,6 +99,7 @@ async def reads(trial: Trial, file: DataFile, kind: int, operations: int = 1) ->
     size = file.largest // operations
     content = os.urandom(size * operations)
     await file.fill(content)
+    nonces: list[bytes] = []
     for at in range(0, len(content), size):
         exposed = file.expose(size)
         answer = await file.read(Read(size, exposed.info, at))
@@ -98,6 +108,22 @@ async def reads(trial: Trial, file: DataFile, kind: int, operations: int = 1) ->
         expected = content[at : at + size]
         trial.require(kind != ENCRYPTION or received != expected, "the data went by RDMA in the clear")
         trial.require(unprotect(file.session, kind, answer.data, received) == expected, f"the data at {at} is wrong")
+        nonces.append(payload_nonce(answer.data))
+    check_nonces(trial, file, kind, nonces)
+
+
+def check_nonces(trial: Trial, file: DataFile, kind: int, payloads: Sequence[bytes]) -> None:
+    """Require that no nonce was used twice under the session's key, by payloads or by messages. [MS-SMB2 2.2.43.1]"""
+    size = nonce_size(file.session, kind)
+    if not size:
+        return  # AES-CMAC and HMAC-SHA256 have none
+    conversation = file.conversation
+    messages = conversation.encrypted_with if kind == ENCRYPTION else conversation.signed_with
+    seen: set[bytes] = set()
+    for nonce in (*(nonce[:size] for nonce in messages), *payloads):
+        trial.require(nonce not in seen, f"the nonce {nonce.hex()} was used twice")
+        seen.add(nonce)
+    trial.note(f"{len(messages)} messages and {len(payloads)} payloads have {len(seen)} nonces")
 
 
 async def writes(trial: Trial, file: DataFile, kind: int, operations: int = 1) -> None:

@@ -32,6 +32,11 @@ class Timing:
     slack: float = 1.0
     """How far a timer may be off, and this machine be late."""
 
+    @property
+    def prompt(self) -> float:
+        """How long the server may take for what one of its timers would do, too, a little later."""
+        return min(self.patience, min(self.negotiation, self.keepalive, self.credit) - self.slack)
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

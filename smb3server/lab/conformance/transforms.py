@@ -99,6 +99,13 @@ def protect(session: ClientSession, kind: int, payload: bytes) -> tuple[bytes, C
     return payload, Crypto(kind, session.signer.sign_payload(memoryview(payload), nonce), nonce)
 
 
+def payload_nonce(chain: bytes) -> bytes:
+    """Return the nonce in the chain of a READ response, which ``unprotect`` has checked. [MS-SMB2 2.2.43.1]"""
+    crypto = RDMA_CRYPTO_TRANSFORM.unpack(chain, RDMA_TRANSFORM.size)
+    begin = RDMA_TRANSFORM.size + RDMA_CRYPTO_TRANSFORM.size + crypto.signature_length
+    return chain[begin : begin + crypto.nonce_length]
+
+
 def unprotect(session: ClientSession, kind: int, chain: bytes, received: bytes) -> bytes:
     """Check the chain of a READ response and return the data that it protects. [MS-SMB2 2.2.20, 3.2.5.11, 3.3.5.12]
 

@@ -189,6 +189,7 @@ class Trial:
     async def until(self, peer: Peer, condition: Callable[[], object], seconds: float, what: str) -> None:
         """Return when ``condition`` holds, which messages of the server change. It is a violation if it does not within
         ``seconds``: ``what`` did not happen."""
+        end = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout(seconds):
                 while not condition():
@@ -197,6 +198,7 @@ class Trial:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
+            self._came_back(end, seconds)
             raise Violation(f"{what} did not come within {seconds:g} s") from None
 
     async def message(
@@ -236,9 +238,12 @@ class Trial:
             raise Violation(f"{what}: {error}") from error
 
     async def terminated(self, peer: Peer, why: str) -> None:
-        """Require that the server terminates the connection. ``why`` says what it was sent."""
-        if not await peer.ended(self.timing.patience):
-            raise Violation(f"the connection still stands {self.timing.patience:g} s after {why}")
+        """Require that the server terminates the connection, and no timer does. ``why`` says what it was sent."""
+        limit = self.timing.prompt
+        end = asyncio.get_running_loop().time() + limit
+        if not await peer.ended(limit):
+            self._came_back(end, limit)
+            raise Violation(f"the connection still stands {limit:g} s after {why}")
 
     async def still_serves(self) -> None:
         """Require that the server accepts a new connection, after whatever the case did."""
@@ -249,12 +254,16 @@ class Trial:
 
     async def pause(self, seconds: float) -> None:
         """Let time pass. Raise ``Busy`` if this machine came back much later."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
+        end = asyncio.get_running_loop().time() + seconds
         await asyncio.sleep(seconds)
         self.note(f"waited {seconds:g} s")
-        if loop.time() - end > self.timing.slack / 2:
-            raise Busy(f"this machine came back {loop.time() - end:.1f} s late from a wait of {seconds:g} s")
+        self._came_back(end, seconds)
+
+    def _came_back(self, end: float, seconds: float) -> None:
+        """Raise ``Busy`` if a wait of ``seconds`` that had to end at ``end`` took much longer."""
+        late = asyncio.get_running_loop().time() - end
+        if late > self.timing.slack / 2:
+            raise Busy(f"this machine came back {late:.1f} s late from a wait of {seconds:g} s")
 
     async def finish(self) -> None:
         """End all connections of the case."""

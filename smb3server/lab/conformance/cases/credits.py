@@ -90,7 +90,7 @@ async def all_send_credits(trial: Trial) -> None:
     for _ in range(peer.send_credits):
         peer.send_data(credits_requested=LIMITED, grant=1)
     header = await trial.message(
-        peer, since, lambda header: header.credits_granted > 0, trial.timing.patience, "a grant of credits"
+        peer, since, lambda header: header.credits_granted > 0, trial.timing.prompt, "a grant of credits"
     )
     trial.require(header.credits_requested > 0, "CreditsRequested is 0")
     fields = (header.data_length, header.data_offset, header.remaining_data_length)

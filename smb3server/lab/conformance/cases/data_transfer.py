@@ -17,8 +17,6 @@ from smbdirect.core.messages import DataTransfer
 SUITE = "SmbdDataTransfer"
 SMALL, MODERATE = 500, 65536
 """Bytes of a WRITE request, as in Microsoft's suite."""
-MANY = 4096
-"""Bytes that are sent one by one."""
 READ_HEADER = 64 + 16
 """Bytes of a READ response before its data. [MS-SMB2 2.2.1, 2.2.20]"""
 MAX = 0xFFFFFFFF
@@ -90,8 +88,11 @@ async def variable(trial: Trial) -> None:
 
 @case(SUITE, "SmbdDataTransfer_SmallLengthSegment", "MS-SMBD 3.1.5.8")
 async def single_bytes(trial: Trial) -> None:
-    """A WRITE in fragments of one byte is put together. Each message is filled up to the server's MaxReceiveSize."""
-    await write_and_check(trial, await trial.log_on(), MANY, lambda: itertools.repeat(1), fill=True)
+    """A WRITE of 64 KiB in fragments of one byte is put together. Each message is filled up to the server's
+    MaxReceiveSize."""
+    session = await trial.log_on()
+    session.peer.quiet = True
+    await write_and_check(trial, session, MODERATE, lambda: itertools.repeat(1), fill=True)
 
 
 @case(SUITE, "SmbdDataTransfer_Redundancy", "MS-SMBD 3.1.5.8")
@@ -270,7 +271,7 @@ async def answer(trial: Trial, session: Session) -> None:
     """Request a response and require one without data, promptly."""
     since = len(trial.received)
     session.peer.send_data(credits_requested=32, grant=1, flags=RESPONSE_REQUESTED)
-    header = await trial.message(session.peer, since, lambda header: True, trial.timing.patience, "the answer")
+    header = await trial.message(session.peer, since, lambda header: True, trial.timing.prompt, "the answer")
     trial.require(is_empty(header), "the answer has data")
     trial.require(header.credits_requested > 0, "CreditsRequested is 0")
     # 3.1.5.8 has KeepaliveRequested set to PENDING, so that the answer requests a response. Microsoft's suite wants

@@ -85,7 +85,7 @@ async def posted(trial: Trial) -> None:
     for _ in range(peer.response.credits_granted):
         peer.send_data(credits_requested=255, grant=1, size=peer.response.max_receive_size)
     await trial.message(
-        peer, since, lambda header: header.credits_granted > 0, trial.timing.patience, "a grant of new credits"
+        peer, since, lambda header: header.credits_granted > 0, trial.timing.prompt, "a grant of new credits"
     )
 
 

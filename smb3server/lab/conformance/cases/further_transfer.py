@@ -21,12 +21,14 @@ from smb3server.lab.conformance.cases.data_transfer import (
 )
 from smb3server.lab.conformance.registry import case
 from smb3server.lab.conformance.trial import WRITE_HEADER, Session, Trial, write_and_check
-from smb3server.lab.conformance.verdict import Inconclusive, Violation
+from smb3server.lab.conformance.verdict import Inconclusive, NotApplicable, Violation
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.status import NtStatus
 from smbdirect.core.constants import DATA_OFFSET, MIN_FRAGMENTED_SIZE
 
 SUITE = "SmbdFurtherRules"
+FEW = 4
+"""CreditsRequested of a client that requested more before."""
 
 
 # -- what the server receives --------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ async def nothing_before_first(trial: Trial) -> None:
     await trial.settled()
     trial.require(len(trial.received) == since, "the server sent a message before it had a credit")
     peer.send_data(grant=2)
-    await trial.message(peer, since, lambda header: True, trial.timing.patience, "the answer, after a grant,")
+    await trial.message(peer, since, lambda header: True, trial.timing.prompt, "the answer, after a grant,")
 
 
 @case(SUITE, "Credits_GrantRestartsQueue", "MS-SMBD 3.1.5.1, 3.1.5.8")
@@ -161,7 +163,7 @@ async def grant_restarts(trial: Trial) -> None:
             starved.peer,
             # The last credit may stay: it needs a grant to go with (3.1.5.1).
             lambda: starved.peer.receive_credits <= 1,
-            trial.timing.patience,
+            trial.timing.prompt,
             f"messages for {held + count} credits",
         )
         await trial.settled()
@@ -178,6 +180,28 @@ async def grant_restarts(trial: Trial) -> None:
 async def one_suffices(trial: Trial) -> None:
     """A server that gets one credit at a time never ends at none on both sides: 64 KiB are read."""
     await write_and_check(trial, await log_on_with(trial, 1, 32), MODERATE)
+
+
+@case(SUITE, "Credits_LoweredRequestIsFollowed", "MS-SMBD 3.1.5.8, 3.1.5.9")
+async def lowered_request(trial: Trial) -> None:
+    """A client that requests fewer credits than before gets new ones only when it holds fewer than it requests."""
+    session = await trial.log_on()
+    peer = session.peer
+    session.conversation.credits_requested = FEW
+    # The credits that this message gives back may follow the request before it.
+    await session.client.echo()
+    await trial.settled()
+    held = peer.send_credits
+    if held < 2 * FEW:
+        raise NotApplicable(f"the server grants no more than {held} credits")
+    since = len(trial.received)
+    for left in reversed(range(held)):
+        peer.send_data(credits_requested=FEW, grant=int(not left))
+    await trial.message(peer, since, lambda header: header.credits_granted > 0, trial.timing.prompt, "a new credit")
+    await trial.settled()
+    # One that holds fewer may get as many again as it requests.
+    most = 2 * FEW - 1
+    trial.require(peer.send_credits <= most, f"the client holds {peer.send_credits} credits, and requested {FEW}")
 
 
 # -- sizes ---------------------------------------------------------------------------------------------------------

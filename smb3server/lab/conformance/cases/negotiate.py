@@ -16,6 +16,9 @@ VERSION = 0x0100
 MAX_16, MAX_32 = 0xFFFF, 0xFFFFFFFF
 WINDOWS_LIMIT = 8136
 """Windows refuses a larger PreferredSendSize. [MS-SMBD 3.1.5.6, appendix B <6>]"""
+SMALLEST_READ_WRITE = 1048576
+"""Microsoft's suite takes no smaller MaxReadWriteSize. It is the smallest of Windows. [MS-SMBD 3.1.7.2, appendix B]
+"""
 
 
 def check_response(trial: Trial, request: NegotiateRequest, response: NegotiateResponse) -> None:
@@ -30,12 +33,15 @@ def check_response(trial: Trial, request: NegotiateRequest, response: NegotiateR
         f"CreditsGranted is {response.credits_granted}, and {request.credits_requested} were requested",
     )
     trial.require(
+        response.max_read_write_size >= SMALLEST_READ_WRITE, f"MaxReadWriteSize is {response.max_read_write_size}"
+    )
+    trial.require(
         128 <= response.max_receive_size <= max(request.preferred_send_size, 128),
         f"MaxReceiveSize is {response.max_receive_size}, and PreferredSendSize was {request.preferred_send_size}",
     )
     trial.require(
-        response.preferred_send_size <= request.max_receive_size,
-        f"PreferredSendSize {response.preferred_send_size} exceeds MaxReceiveSize {request.max_receive_size}",
+        128 <= response.preferred_send_size <= request.max_receive_size,
+        f"PreferredSendSize is {response.preferred_send_size}, and MaxReceiveSize was {request.max_receive_size}",
     )
     trial.require(response.max_fragmented_size >= 131072, f"MaxFragmentedSize is {response.max_fragmented_size}")
 

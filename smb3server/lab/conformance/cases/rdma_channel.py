@@ -26,8 +26,6 @@ READ, WRITE = "MS-SMB2 3.3.5.12", "MS-SMB2 3.3.5.13"
 OPERATIONS = 64
 DESCRIPTORS = 0xFFFF // 16
 """As many as the 16-bit length of the channel information allows."""
-SOURCES = 512
-"""Descriptors of the WRITE."""
 
 
 async def read_by_rdma(trial: Trial, operations: int) -> None:
@@ -79,16 +77,16 @@ async def write_multiple(trial: Trial) -> None:
 
 @case(SUITE, "Smb2OverRdmaChannel_ReadWriteMultipleBufferDescriptorList", "MS-SMBD 3.1.4.5, 3.1.4.6")
 async def descriptor_list(trial: Trial) -> None:
-    """A READ uses as many descriptors as fit into the channel information, and a WRITE hundreds, in their order."""
+    """A WRITE and a READ use as many descriptors as fit into the channel information, in their order."""
     file = await open_file(trial)
     size = file.largest
     content = os.urandom(size)
-    # Each descriptor of a WRITE costs a round trip, behind which the server's keepalive waits. Timers may be short.
-    each = size // SOURCES + 1
-    sources = [file.expose(each, content[at : at + each]) for at in range(0, SOURCES * each, each)]
-    info = pack_descriptors([source.buffer for source in sources])
-    check_write(trial, await file.write(Write(size, info)), size)
     each = size // DESCRIPTORS + 1
+    sources = [file.expose(each, content[at : at + each]) for at in range(0, DESCRIPTORS * each, each)]
+    info = pack_descriptors([source.buffer for source in sources])
+    # Each costs a round trip.
+    async with file.awake():
+        check_write(trial, await file.write(Write(size, info)), size)
     sinks = [file.expose(each) for _ in range(DESCRIPTORS)]
     info = pack_descriptors([sink.buffer for sink in sinks])
     check_read(trial, await file.read(Read(size, info)), size)

@@ -7,10 +7,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from smb3server.client.protocol.messages import CREDIT_SIZE
+from smb3server.client.protocol.negotiation import Negotiated
 from smb3server.lab.conformance.cases.rdma_channel import READ, WRITE
 from smb3server.lab.conformance.cases.rdma_multichannel import Main
 from smb3server.lab.conformance.data_channel import (
     FILLING,
+    INLINE,
+    MOST_CREDITS,
     DataFile,
     Read,
     Write,
@@ -23,6 +27,7 @@ from smb3server.lab.conformance.data_channel import (
 from smb3server.lab.conformance.peer import Ended, Silence
 from smb3server.lab.conformance.registry import case
 from smb3server.lab.conformance.trial import Trial
+from smb3server.lab.conformance.verdict import NotApplicable
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.read_write import TAIL, Channel, pack_descriptors
 from smb3server.wire.status import NtStatus
@@ -231,11 +236,58 @@ async def short_read(trial: Trial) -> None:
 
 @case(SUITE, "Smb2RdmaRules_Read_MinimumCount", READ)
 async def minimum_count(trial: Trial) -> None:
-    """A READ that finds less than MinimumCount fails with STATUS_END_OF_FILE."""
+    """A READ that finds less than MinimumCount fails with STATUS_END_OF_FILE, a short one and a long one."""
     file = await open_file(trial, bytes(1001))
-    exposed = file.expose(SIZE)
-    answer = await file.read(Read(SIZE, exposed.info, minimum=1002))
-    trial.require(answer.status == NtStatus.END_OF_FILE, f"the answer is {status_name(answer.status)}")
+    for size in (SIZE, 2 * INLINE):
+        exposed = file.expose(size)
+        answer = await file.read(Read(size, exposed.info, minimum=1002))
+        trial.require(answer.status == NtStatus.END_OF_FILE, f"the answer is {status_name(answer.status)}")
+
+
+async def _largest(trial: Trial, negotiated: Callable[[Negotiated], int]) -> tuple[DataFile, int]:
+    """Open a file. Return it and a size that the server has negotiated. Raises ``NotApplicable`` if the client has not
+    the credits for one byte more."""
+    file = await open_file(trial)
+    size = negotiated(file.tree.client.negotiated)
+    if size >= MOST_CREDITS * CREDIT_SIZE:
+        raise NotApplicable(f"the client has no credits for more than {size} bytes")
+    return file, size
+
+
+@case(SUITE, "Smb2RdmaRules_Read_OneByteAboveMaxReadSize", READ)
+async def read_above(trial: Trial) -> None:
+    """A READ of one byte more than MaxReadSize into memory that holds it fails with STATUS_INVALID_PARAMETER, and moves
+    nothing."""
+    file, size = await _largest(trial, lambda negotiated: negotiated.max_read_size)
+    await file.fill(os.urandom(SIZE))
+    exposed = file.expose(size + 1)
+    answer = await file.read(Read(size + 1, exposed.info))
+    trial.require(answer.status == INVALID, f"the answer is {status_name(answer.status)}, not STATUS_INVALID_PARAMETER")
+    trial.require(exposed.untouched(), "the refused READ has written into the client's memory")
+
+
+@case(SUITE, "Smb2RdmaRules_Write_OneByteAboveMaxWriteSize", WRITE)
+async def write_above(trial: Trial) -> None:
+    """A WRITE of one byte more than MaxWriteSize out of memory that holds it fails with STATUS_INVALID_PARAMETER, and
+    writes nothing."""
+    file, size = await _largest(trial, lambda negotiated: negotiated.max_write_size)
+    exposed = file.expose(size + 1, b"\1" * SIZE)
+    answer = await file.write(Write(size + 1, exposed.info))
+    trial.require(answer.status == INVALID, f"the answer is {status_name(answer.status)}, not STATUS_INVALID_PARAMETER")
+    trial.require(await file.content(1) == b"", "the refused WRITE has written")
+
+
+@case(SUITE, "Smb2RdmaRules_Compounded", "MS-SMB2 3.3.5.2.7, 3.3.5.12, 3.3.5.13")
+async def compounded(trial: Trial) -> None:
+    """A READ and a WRITE by RDMA that come in one message move their data as two messages do."""
+    first, second = os.urandom(SIZE), os.urandom(SIZE)
+    file = await open_file(trial, first)
+    sink, source = file.expose(SIZE), file.expose(SIZE, second)
+    read, written = await file.compounded([Read(SIZE, sink.info), Write(SIZE, source.info, offset=SIZE)])
+    check_read(trial, read, SIZE)
+    trial.require(sink.view == first, "the data is wrong")
+    check_write(trial, written, SIZE)
+    trial.require(await file.content(2 * SIZE + 1) == first + second, "the file has other content than was written")
 
 
 @case(SUITE, "Smb2RdmaRules_DescriptorsInOrder", "MS-SMBD 3.1.4.5, 3.1.4.6")
@@ -377,6 +429,44 @@ async def write_without_right(trial: Trial) -> None:
     file = await open_file(trial)
     exposed = file.expose(SIZE)
     await _wrong_right(trial, file, Write(SIZE, exposed.info))
+
+
+BEYOND = (1 << 64) - SIZE // 2
+"""An Offset from which half of the data lies behind the last address."""
+
+
+async def _beyond(trial: Trial, make: Callable[[bytes], Read | Write], content: bytes | None) -> None:
+    """Send a request with a descriptor that passes 2^64, alone and behind a good one. The server answers
+    INVALID_PARAMETER, or passes it on to the fabric, which ends the connection. It goes on in either case."""
+    for before in (0, SIZE // 2):
+        file = await open_file(trial, os.urandom(SIZE))
+        exposed = file.expose(SIZE, content)
+        parts = [exposed.part(0, before)] if before else []
+        made = make(pack_descriptors([*parts, exposed.buffer._replace(offset=BEYOND)]))
+        try:
+            answer = await (file.read(made) if isinstance(made, Read) else file.write(made))
+        except Ended as error:
+            trial.note(f"no answer: {error}")
+        else:
+            trial.require(answer.status == INVALID, f"the answer is {status_name(answer.status)}")
+            trial.require(content is not None or exposed.untouched(before), "the READ has written elsewhere")
+        again = await open_file(trial, b"available")
+        sink = again.expose(9)
+        check_read(trial, await again.read(Read(9, sink.info)), 9)
+
+
+@case(SUITE, "Smb2RdmaRules_Read_DescriptorBeyondAddressSpace", "MS-SMBD 2.2.3.1, 3.1.4.5")
+async def read_beyond_address_space(trial: Trial) -> None:
+    """A READ to a descriptor whose Offset and Length pass 2^64 fails with STATUS_INVALID_PARAMETER, or the fabric ends
+    the connection. The server goes on."""
+    await _beyond(trial, lambda info: Read(SIZE, info), None)
+
+
+@case(SUITE, "Smb2RdmaRules_Write_DescriptorBeyondAddressSpace", "MS-SMBD 2.2.3.1, 3.1.4.6")
+async def write_beyond_address_space(trial: Trial) -> None:
+    """A WRITE from a descriptor whose Offset and Length pass 2^64 fails with STATUS_INVALID_PARAMETER, or the fabric
+    ends the connection. The server goes on."""
+    await _beyond(trial, lambda info: Write(SIZE, info), b"\1" * SIZE)
 
 
 @case(SUITE, "Smb2RdmaRules_Write_LastTokenInvalid", WRITE)

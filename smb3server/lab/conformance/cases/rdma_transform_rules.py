@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from smb3server.crypto.algorithms import SigningAlgorithm
+from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.lab.conformance.cases.rdma_invalidation import check_invalidated, open_for_invalidation
 from smb3server.lab.conformance.cases.rdma_signing import enter_signed
 from smb3server.lab.conformance.data_channel import Read, Write, check_write
@@ -21,6 +21,7 @@ from smb3server.lab.conformance.protected import (
     check_protected_read,
     one_chain,
     open_protected,
+    reads,
     refuses,
     write_one,
 )
@@ -248,19 +249,19 @@ async def invalidate(trial: Trial) -> None:
     trial.require(data == payload, "the data is wrong")
 
 
-@case(SUITE, f"{SUITE}_NewNonces", "MS-SMB2 2.2.43.1, 3.3.5.12")
+@case(SUITE, f"{SUITE}_NewNonces", "MS-SMB2 2.2.43.1, 3.3.5.12, 3.1.4.3")
 async def new_nonces(trial: Trial) -> None:
-    """No two READs of a session have the same nonce."""
-    file = await open_protected(trial, ENCRYPTION)
-    await file.fill(bytes(SIZE))
-    seen: set[bytes] = set()
-    exposed = file.expose(SIZE)
-    for _ in range(16):
-        answer = await file.read(Read(SIZE, exposed.info))
-        check_protected_read(trial, answer, SIZE)
-        nonce = answer.data[HEADER + 24 : HEADER + 36]
-        trial.require(nonce not in seen, f"the nonce {nonce.hex()} was used twice")
-        seen.add(nonce)
+    """No nonce is used twice under the key that encrypts for the client, whether for messages or for data of READs."""
+    for cipher in (Cipher.AES_128_GCM, Cipher.AES_128_CCM):
+        await reads(trial, await open_protected(trial, ENCRYPTION, cipher=cipher), ENCRYPTION, 16)
+
+
+@case(SUITE, f"{SUITE}_NewNonces_{SigningAlgorithm.AES_GMAC.name}", "MS-SMB2 2.2.43.1, 3.3.5.12, 3.1.4.1")
+async def new_signing_nonces(trial: Trial) -> None:
+    """No nonce of AES-GMAC is used twice under the key that signs, whether for messages of either side or for data of
+    READs."""
+    file = await open_protected(trial, SIGNING, signing=SigningAlgorithm.AES_GMAC)
+    await reads(trial, file, SIGNING, 16)
 
 
 @case(SUITE, f"{SUITE}_ShortRead", "MS-SMB2 3.3.5.12")

@@ -22,7 +22,7 @@ async def traffic(trial: Trial) -> None:
         for _ in range(3):
             since = len(trial.received)
             peer.send_data(grant=2, flags=RESPONSE_REQUESTED)
-            await trial.message(peer, since, lambda header: True, trial.timing.patience, "an answer")
+            await trial.message(peer, since, lambda header: True, trial.timing.prompt, "an answer")
         return
     for window in (1, 4):
         session = await trial.log_on(window=window)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
@@ -10,6 +11,7 @@ import pytest
 from smb3server.commands import negotiate, read, write
 from smb3server.commands.fsctl import network
 from smb3server.crypto.encryption import SessionCipher
+from smb3server.crypto.signing import GmacSigner
 from smb3server.dispatch import checks, data_channel, fast_lane, rdma_transforms
 from smb3server.dispatch.data_channel import RemoteMemory
 from smb3server.dispatch.request import Request
@@ -18,7 +20,7 @@ from smb3server.lab.conformance.verdict import Verdict
 from smb3server.wire.negotiate import ContextType
 from smb3server.wire.rdma_transform import pack_capabilities
 from smb3server.wire.read_write import Channel, ReadRequest, WriteRequest, parse_read_request
-from smb3server.wire.status import StatusError
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 from smbdirect.message_transport import RemoteBuffer
@@ -100,6 +102,40 @@ def protects_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rdma_transforms, "for_read", lambda request: None)
 
 
+def signs_data_as_messages(patch: pytest.MonkeyPatch) -> None:
+    """Use the nonce of a message for its data, too."""
+
+    def payload_nonce(self: GmacSigner, message_id: int, from_server: bool) -> bytes:
+        return struct.pack("<QI", message_id, from_server)
+
+    patch.setattr(GmacSigner, "payload_nonce", payload_nonce)
+
+
+def gives_nonces_out_twice(patch: pytest.MonkeyPatch) -> None:
+    """Encrypt the response to a READ with the nonce of its data."""
+    good = SessionCipher.new_nonce
+
+    def new_nonce(self: SessionCipher) -> bytes:
+        nonce = good(self)
+        self._nonce -= 1
+        return nonce
+
+    patch.setattr(SessionCipher, "new_nonce", new_nonce)
+
+
+def takes_other_statuses_for_addresses(patch: pytest.MonkeyPatch) -> None:
+    """Refuse descriptors that leave the address space, as a server that noticed it too late."""
+    good = data_channel._check_covered
+
+    def check_covered(buffers: Sequence[RemoteBuffer], length: int) -> None:
+        try:
+            good(buffers, length)
+        except StatusError:
+            raise StatusError(NtStatus.INSUFFICIENT_RESOURCES) from None
+
+    patch.setattr(data_channel, "_check_covered", check_covered)
+
+
 def uses_nonces_again(patch: pytest.MonkeyPatch) -> None:
     good = SessionCipher.new_nonce
     patch.setattr(SessionCipher, "new_nonce", lambda self: bytes(len(good(self))))
@@ -132,12 +168,19 @@ def invalidates_the_last(patch: pytest.MonkeyPatch) -> None:
     _with_token(patch, lambda found: None if found.invalidate is None else found.buffers[-1].token)
 
 
+def _on_the_general_path(patch: pytest.MonkeyPatch) -> None:
+    """Have no request take the fast lane, which parses for itself."""
+    patch.setattr(fast_lane, "SHORT_FORMS", {})
+
+
 def knows_no_minimum(patch: pytest.MonkeyPatch) -> None:
+    _on_the_general_path(patch)
     patch.setattr(read, "parse_read_request", lambda message: parse_read_request(message)._replace(minimum_count=0))
 
 
 def takes_what_must_be_ignored(patch: pytest.MonkeyPatch) -> None:
     """Use channel information without a channel."""
+    _on_the_general_path(patch)
     good_read, good_write = read.parse_read_request, write.parse_write_request
 
     def parse_read(message: memoryview) -> ReadRequest:
@@ -255,6 +298,7 @@ BROKEN: tuple[tuple[Break, tuple[str, ...]], ...] = (
             "*MultipleChannel_*",
             "Smb2Multichannel_*",
             f"{RULES}Read_EndOfFile",
+            f"{RULES}Compounded",
             f"{RULES}Read_NoRightToWrite",
             f"{RULES}TokenOfAnotherConnection",
             f"{RULES}OverlappingDescriptors",
@@ -312,6 +356,7 @@ BROKEN: tuple[tuple[Break, tuple[str, ...]], ...] = (
         checks_no_sizes,
         (
             f"{RULES}Read_LengthAboveMaxReadSize",
+            f"{RULES}*_OneByteAboveMax*",
             f"{RULES}Write_LengthNotZero",
             f"{RULES}Write_DataOffsetNotZero",
             f"{RULES}Write_RemainingAboveMaxWriteSize",
@@ -339,6 +384,9 @@ BROKEN: tuple[tuple[Break, tuple[str, ...]], ...] = (
     ),
     (protects_nothing, (f"*{TRANSFORM}*_Read*", f"{TRANSFORMS}Read*", f"{TRANSFORMS}ShortRead")),
     (uses_nonces_again, (f"{TRANSFORMS}NewNonces",)),
+    (gives_nonces_out_twice, (f"{TRANSFORMS}NewNonces", f"{TRANSFORM}Encryption_Read*")),
+    (signs_data_as_messages, (f"{TRANSFORMS}NewNonces_AES_GMAC", f"{TRANSFORM}Signing_ReadLargeFile_AES_GMAC")),
+    (takes_other_statuses_for_addresses, (f"{RULES}*_DescriptorBeyondAddressSpace",)),
     (invalidates_nothing, ("*_Smb302_*", f"{RULES}InvalidateFirstToken", f"{TRANSFORMS}Invalidate")),
     (invalidates_always, ("Smb2OverRdma_*_SMB2_CHANNEL_RDMA_V1",)),
     (invalidates_the_last, (f"{RULES}InvalidateFirstToken",)),

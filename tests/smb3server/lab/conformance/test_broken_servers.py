@@ -12,7 +12,7 @@ from smb3server.lab.conformance.registry import load
 from smb3server.lab.conformance.verdict import Verdict
 from smbdirect.core.connection import Connection, Keepalive
 from smbdirect.core.credits import Credits
-from smbdirect.core.messages import NegotiateRequest
+from smbdirect.core.messages import NegotiateRequest, NegotiateResponse
 from smbdirect.core.reassembly import Reassembler
 from smbdirect.message_transport import PooledBuffer
 from smbdirect.providers.base import ConnectionRequest, Send
@@ -181,6 +181,12 @@ def _no_receive_for_last(original: Callable[[bool], int], self: Credits, waiting
     return original(False)
 
 
+def _never_lowers(original: Callable[..., None], self: Credits, **changed: int | None) -> None:
+    """Keeps the largest CreditsRequested."""
+    target = changed.get("target")
+    original(**changed | ({} if target is None else {"target": max(target, self.receive_credit_target)}))
+
+
 def _deaf_to_grants(connection: Connection, data: bytes) -> bytes:
     header, payload = parts(data)
     return message(header._replace(credits_granted=0), payload) if connection.send_queue and not payload else data
@@ -202,6 +208,7 @@ CREDITS: dict[str, Breaker] = {
     ),
     "Credits_NothingBeforeTheFirst": OVERDRAWS,
     "Credits_GrantRestartsQueue": reads(_deaf_to_grants),
+    "Credits_LoweredRequestIsFollowed": around(Credits, "resize", _never_lowers),
     "Credits_OneSuffices": around(Credits, "receives_wanted", _no_receive_for_last),
 }
 
@@ -367,6 +374,21 @@ SENT: dict[str, Breaker] = {
 }
 
 BREAKERS = NEGOTIATE | CREDITS | DATA | SENT
+
+
+@pytest.mark.parametrize(
+    "fix",
+    [
+        pytest.param(lambda r: r._replace(max_read_write_size=1048575), id="MaxReadWriteSize"),
+        pytest.param(lambda r: r._replace(preferred_send_size=127), id="PreferredSendSize"),
+    ],
+)
+def test_sizes_of_a_response_that_are_too_small(
+    fix: Callable[[NegotiateResponse], NegotiateResponse], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    responds(fix)(monkeypatch)
+    found = result("BVT_SmbdNegotiate_Basic", timing=BROKEN)
+    assert found.verdict is Verdict.FAIL, told(found)
 
 
 def test_every_case_is_tried() -> None:

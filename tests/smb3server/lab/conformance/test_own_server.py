@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +30,16 @@ def test_rule(name: str, fabric: str) -> None:
 def test_rules_about_time(fabric: str) -> None:
     found = results(fabric, [case for case in CASES.values() if case.waits])
     assert not [told(each) for each in found if each.verdict is not expected(CASES[each.name], fabric)]
+
+
+def test_the_shared_folder_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    roots: list[str] = []
+    backend = own.LocalBackend
+    monkeypatch.setattr(own, "LocalBackend", lambda folder: roots.append(folder) or backend(folder))
+    found = result("BVT_Smb2OverRdmaChannel_WriteLargeFile")
+    assert found.verdict is Verdict.PASS, told(found)
+    assert [Path(root).parent for root in roots] == [tmp_path] and not list(tmp_path.iterdir())
 
 
 def test_fabric_that_needs_registered_memory(monkeypatch: pytest.MonkeyPatch) -> None:
