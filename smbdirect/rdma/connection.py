@@ -55,6 +55,10 @@ def _flat(piece: Buffer) -> memoryview:
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
+_NOWHERE = Handle(0, 0, 0, Rights.READ)
+"""Stands for a fence in a batch."""
+
+
 class Batch:
     """Transfers that are posted together, in order, with one completion for all. ``await batch.done()`` posts them; an
     ``async with`` block does so at its end."""
@@ -77,6 +81,10 @@ class Batch:
     def _add(self, reads: bool, handle: Handle, pieces: list[memoryview], offset: int) -> None:
         handle.remote(offset, sum(map(len, pieces)), Rights.READ if reads else Rights.WRITE)
         self._transfers.append((reads, handle, pieces, offset))
+
+    def fence(self) -> None:
+        """End the batch only when everything written before is in the peer's memory. See ``Connection.fence``."""
+        self._transfers.append((True, _NOWHERE, [], 0))
 
     async def done(self) -> None:
         """Post everything, and return when all of it is done. Raise as ``Connection.read`` and ``write`` do."""
@@ -184,10 +192,7 @@ class Connection:
         """Return when everything written before is in the peer's memory. Raise ``ConnectionLost``.
 
         A Read of no bytes follows the Writes: the peer answers it when it has placed them (RFC 5040 5.5, IBTA 9.5)."""
-        future = self._begin()
-        self._work.add([Read([], RemoteSegment(0, 0, 0))], lambda error: self._end(future, error))
-        self._post()
-        await self._finish(future)
+        await self._transfer([(True, _NOWHERE, [], 0)])
 
     async def _transfer(self, transfers: Sequence[tuple[bool, Handle, list[memoryview], int]]) -> None:
         self._check_open()
@@ -198,7 +203,9 @@ class Connection:
                 length = sum(map(len, pieces))
                 remote = handle.remote(offset, length, Rights.READ if reads else Rights.WRITE)
                 on_done = (lambda error: self._end(future, error)) if number == last else self._ignore
-                if reads:
+                if handle is _NOWHERE:
+                    self._work.add([Read([], RemoteSegment(0, 0, 0))], on_done)
+                elif reads:
                     self._transfers.read_from_peer([remote], pieces, on_done)
                 else:
                     self._transfers.write_to_peer([remote], pieces, on_done if number == last else None)

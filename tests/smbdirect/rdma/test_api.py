@@ -108,6 +108,10 @@ def test_a_batch_has_one_end(fabric: tuple[Provider, str]) -> None:
                 batch.read(region.handle, into, number * 10)
             assert len(batch) == 200
         assert found == [bytes([number]) * 10 for number in range(100)]
+        async with pair.client.batch() as batch:
+            batch.write(region.handle, b"\xff" * 1000)
+            batch.fence()
+        assert memory == b"\xff" * 1000
         await pair.client.batch().done()
 
     run(fabric, scene)
