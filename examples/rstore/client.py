@@ -1,0 +1,201 @@
+"""The client: regions by name, and one-sided reads and writes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from rstore.calls import MESSAGE_SIZE, RECEIVES, Calls, StoreRefused
+from rstore.layout import UNIT, Extent, Layout, Piece, pieces
+from smbdirect import rdma
+
+log = logging.getLogger(__name__)
+
+TRIES = 8
+"""Attempts of a transfer whose servers do not answer as its layout says."""
+
+
+class RegionGone(KeyError):
+    """No region has this name (any more)."""
+
+
+class RegionLost(Exception):
+    """A server died that had the only copy of a part of the region."""
+
+
+def _named(error: StoreRefused) -> Exception:
+    kinds: dict[str, Callable[[str], Exception]] = {"gone": RegionGone, "lost": RegionLost, "exists": FileExistsError}
+    return kinds[error.kind](str(error)) if error.kind in kinds else error
+
+
+class Region:
+    """A mapped region. Its bytes are read and written by RDMA, without any server's program."""
+
+    def __init__(self, client: Client, layout: Layout) -> None:
+        self.layout = layout
+        self._client = client
+
+    @property
+    def name(self) -> str:
+        return self.layout.name
+
+    def __len__(self) -> int:
+        return self.layout.size
+
+    async def read_into(self, into: Any, offset: int = 0) -> None:
+        """Fill ``into`` with the bytes at ``offset``. Raise ``IndexError``, ``RegionGone`` or ``RegionLost``."""
+        view = memoryview(into).cast("B")
+        await self._transfer(lambda: self._columns(offset, view, self._read))
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """Return ``length`` bytes at ``offset``."""
+        into = bytearray(length)
+        await self.read_into(into, offset)
+        return bytes(into)
+
+    async def write(self, data: Any, offset: int = 0) -> None:
+        """Write ``data`` at ``offset``, to all copies. It is in their memory when this returns."""
+        view = memoryview(data).cast("B")
+        await self._transfer(lambda: self._columns(offset, view, self._write))
+
+    async def _columns(self, offset: int, view: memoryview, act: Callable[[Layout, Piece], Awaitable[None]]) -> None:
+        layout = self.layout
+        found = list(pieces(layout, offset, view))
+        if len(found) == 1:
+            await act(layout, found[0])
+        else:
+            # All have ended before one failure is reported: the memory is quiet then.
+            results = await asyncio.gather(*(act(layout, piece) for piece in found), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+
+    async def _read(self, layout: Layout, piece: Piece) -> None:
+        extent = layout.columns[piece.column][0]
+        connection = await self._client.connection(layout, extent)
+        await connection.read(_handle(extent), piece.views, piece.offset)
+
+    async def _write(self, layout: Layout, piece: Piece) -> None:
+        for extent in layout.columns[piece.column]:
+            connection = await self._client.connection(layout, extent)
+            async with connection.batch() as batch:
+                batch.write(_handle(extent), piece.views, piece.offset)
+                batch.fence()
+
+    async def _transfer(self, act: Callable[[], Awaitable[None]]) -> None:
+        """Do a transfer, again if the region has moved meanwhile: a handle of an old layout is refused."""
+        for attempt in range(TRIES):
+            try:
+                await act()
+                return
+            except rdma.ConnectionLost as error:
+                log.info("region %s: %s; looking where it is", self.name, error)
+                # The first time, a connection may have ended for another reason: the present layout will do.
+                newer = self.layout.generation if attempt else 0
+                self.layout = await self._client.layout(self.name, newer)
+        raise RegionLost(f"region {self.name}: its servers do not answer")
+
+
+def _handle(extent: Extent) -> rdma.Handle:
+    return rdma.Handle.unpack(bytes.fromhex(extent.handle))
+
+
+class Client:
+    """A client of a store. Made by ``connect``."""
+
+    def __init__(self, fabric: rdma.endpoints.Fabric, master: tuple[str, int]) -> None:
+        self._fabric = fabric
+        self._master = master
+        self._calls: Calls | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._data: dict[str, rdma.Connection] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def _call(self, what: str, **fields: Any) -> Any:
+        """Ask the master; reconnect to it, or to the one that took its place, for some seconds."""
+        for attempt in range(40):
+            try:
+                if self._calls is None or not self._calls.connection.is_open:
+                    await self._connect()
+                assert self._calls is not None
+                return await self._calls.call(what, **fields)
+            except StoreRefused as error:
+                raise _named(error) from None
+            except rdma.ConnectionLost:
+                if attempt == 39:
+                    raise
+                await asyncio.sleep(0.25)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _connect(self) -> None:
+        connection = await rdma.open_connection(
+            self._fabric, *self._master, message_size=MESSAGE_SIZE, receives=RECEIVES
+        )
+        self._calls = Calls(connection, {})
+        self._running = asyncio.create_task(self._calls.run())
+
+    async def connection(self, layout: Layout, extent: Extent) -> rdma.Connection:
+        """Return a connection to the server of an extent. Raise ``rdma.ConnectionLost``."""
+        found = self._data.get(extent.server)
+        if found is not None and found.is_open:
+            return found
+        async with self._locks.setdefault(extent.server, asyncio.Lock()):
+            found = self._data.get(extent.server)
+            if found is None or not found.is_open:
+                if extent.server not in layout.addresses:
+                    raise rdma.ConnectionLost(f"server {extent.server} is gone")
+                found = await rdma.open_connection(self._fabric, *layout.addresses[extent.server])
+                self._data[extent.server] = found
+            return found
+
+    async def layout(self, name: str, newer: int = 0) -> Layout:
+        answer = await self._call("look", name=name, newer=newer)
+        return Layout.unpack(answer["layout"].encode())
+
+    async def create(
+        self, name: str, size: int, *, copies: int = 1, unit: int = UNIT, columns: int = 0, keep: bool = True
+    ) -> Region:
+        """Make a region of ``size`` zeros, striped by ``unit`` bytes over ``columns`` servers (0: all), with ``copies``
+        copies. Without ``keep`` it is freed when this client is gone. Raise ``FileExistsError``."""
+        answer = await self._call("create", name=name, size=size, copies=copies, unit=unit, columns=columns, keep=keep)
+        return Region(self, Layout.unpack(answer["layout"].encode()))
+
+    async def map(self, name: str) -> Region:
+        """Return a region. Raise ``RegionGone`` or ``RegionLost``."""
+        return Region(self, await self.layout(name))
+
+    async def free(self, name: str) -> None:
+        """Remove a region: its memory is given to others. Raise ``RegionGone``."""
+        await self._call("free", name=name)
+
+    async def regions(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = await self._call("regions")
+        return found
+
+    async def servers(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = await self._call("servers")
+        return found
+
+    async def close(self) -> None:
+        for connection in self._data.values():
+            await connection.close()
+        if self._running is not None:
+            self._running.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._running
+        if self._calls is not None:
+            await self._calls.connection.close()
+
+
+@asynccontextmanager
+async def connect(fabric: rdma.endpoints.Fabric, host: str, port: int) -> AsyncIterator[Client]:
+    """Connect to the store whose master is at ``host`` and ``port``."""
+    client = Client(fabric, (host, port))
+    try:
+        await client.servers()
+        yield client
+    finally:
+        await client.close()
