@@ -37,6 +37,10 @@ class BlockingRegion:
             raise ValueError("a part of a region has no step")
         return start, max(start, stop)
 
+    def write(self, data: Any, offset: int = 0) -> None:
+        """Write a buffer, such as a numpy array."""
+        self._store.wait(self._region.write(data, offset))
+
     def read_into(self, into: Any, offset: int = 0) -> None:
         """Fill a buffer, such as a numpy array."""
         self._store.wait(self._region.read_into(into, offset))
@@ -55,10 +59,17 @@ class Store:
         """Run ``work`` on the store's event loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def create(self, name: str, size: int, *, copies: int = 1, unit: int = UNIT, keep: bool = True) -> BlockingRegion:
+    def create(
+        self, name: str, size: int, *, copies: int = 1, unit: int = UNIT, columns: int = 0, keep: bool = True
+    ) -> BlockingRegion:
         """See ``client.Client.create``."""
-        made = self.wait(self._client.create(name, size, copies=copies, unit=unit, keep=keep))
+        made = self.wait(self._client.create(name, size, copies=copies, unit=unit, columns=columns, keep=keep))
         return BlockingRegion(self, made)
+
+    def servers(self) -> list[dict[str, Any]]:
+        """Return the memory servers: identity, address, capacity and used bytes."""
+        found: list[dict[str, Any]] = self.wait(self._client.servers())
+        return found
 
     def __getitem__(self, name: str) -> BlockingRegion:
         return BlockingRegion(self, self.wait(self._client.map(name)))

@@ -1,0 +1,42 @@
+"""A store on this machine, for as long as a ``with`` block lasts: a master and memory servers, each a process."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rstore.blocking import open_store
+
+
+@contextmanager
+def local_store(servers: int, memory: int, fabric: str = "iwarp") -> Iterator[tuple[str, int]]:
+    """Start a store of ``servers`` with ``memory`` bytes each, and yield the address of its master."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    program = [sys.executable, str(Path(__file__).parent), "--fabric", fabric, "--master", f"127.0.0.1:{port}"]
+    processes: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for words in [["master", "--state", f"{folder}/state"], *[["serve", "--memory", str(memory)]] * servers]:
+                processes.append(
+                    subprocess.Popen([*program, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                )
+            with open_store("127.0.0.1", port, fabric) as store:
+                deadline = time.monotonic() + 20
+                while len(store.servers()) < servers:
+                    if time.monotonic() > deadline or any(process.poll() is not None for process in processes):
+                        raise OSError("the store did not start")
+                    time.sleep(0.05)
+            yield "127.0.0.1", port
+        finally:
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.wait()
