@@ -23,9 +23,8 @@ ROOMS = (
         "smb3server", "cluster", "client.protocol", "client", "remote", "config", "service", "testing", "lab", "doctor"
     ),
     *_rooms("smb3server", "cli", "__main__"),
-    *_rooms(
-        "tools", "support", "flaky", "failover", "cluster", "fuzz", "access_differential", "attacks", "load", "soak"
-    ),
+    *_rooms("tools", "support", "flaky", "failover", "cluster", "fuzz", "access_differential", "attacks", "load"),
+    *_rooms("tools", "soak", "mutants"),
     *_rooms(
         "tools", "bench", "configuration", "torture", "wpts", "kernel_lab", "web_pictures", "pictures", "check_layers"
     ),

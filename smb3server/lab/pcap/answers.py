@@ -44,5 +44,5 @@ def judge_header(part: Smb2Message, pending: Pending, number: int, verdicts: Ver
         check(rules.SMB2_RESPONSE_IDS, kept, number, way, text, part.name, part.tree_id, asked.tree_id)
     if asked.command != NEGOTIATE:
         text = "{} response with CreditCharge {} to a request with {}"
-        kept = max(part.charge, 1) == max(asked.charge, 1)
+        kept = not part.charge or part.charge == max(asked.charge, 1)
         check(rules.SMB2_RESPONSE_CHARGE, kept, number, way, text, part.name, part.charge, asked.charge)

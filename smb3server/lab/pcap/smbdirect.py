@@ -230,7 +230,7 @@ class SmbDirectReader:
             payload = raw[offset : offset + length] if length and usable else b""
             self.transfers.append((message, DataTransfer._make((*fields, padding, payload))))
         if not usable:
-            self.lose(way, number)
+            self.wire.lost(way, number)
         elif length:
             self._reassemble(message, sender, receiver, remaining, offset, length)
         else:

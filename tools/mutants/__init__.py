@@ -1,0 +1,1 @@
+"""Mutants: damages that a judge must find. docs/judges.md says how many it finds."""
