@@ -9,8 +9,9 @@ Reading order:
 - streams: ``tcp`` (reassembly, with holes where the capture has any) -> ``byte_stream``;
 - fabrics: ``rdma`` (whole RDMA messages) -> ``iwarp``; ``ib_transport`` -> ``infiniband`` (CM, queue pairs, RoCE);
 - MS-SMBD: ``smbdirect``, and ``memory`` (what requests offer to RDMA); for TCP ``direct_tcp``;
-- MS-SMB2: ``smb2`` (headers) -> ``credits``, ``dialect``, ``sessions``, ``given_secrets``, ``logons`` (keys),
-  ``protection``, ``transforms``, ``effects`` -> ``exchange`` (requests and responses) -> ``records`` (a line each);
+- MS-SMB2: ``smb2`` (headers) -> ``fields``, ``entries`` -> ``form`` (a message by itself) -> ``credits``, ``dialect``,
+  ``sessions``, ``given_secrets``, ``logons`` (keys), ``protection``, ``transforms``, ``effects``, ``answers`` ->
+  ``exchange`` (requests and responses) -> ``records`` (a line each);
 - all together: ``connection`` -> ``judge`` -> ``filters``, ``summary`` -> ``text_report``, ``json_report`` ->
   ``command``;
 - beside it: ``replay`` (drives this project's own codecs and state machines by a capture), ``rewrite`` (writes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from smb3server.lab.pcap import rules
+from smb3server.lab.pcap.entries import Layout
 from smb3server.lab.pcap.memory import Offer
 from smb3server.lab.pcap.records import CommandRecord
 from smb3server.lab.pcap.sessions import Session, TreeConnect
@@ -12,7 +13,9 @@ from smb3server.lab.pcap.smb2 import (
     CHANGE_NOTIFY,
     CLOSE,
     CREATE,
+    FLAG_RELATED,
     FLUSH,
+    HEADER_SIZE,
     IOCTL,
     LOCK,
     LOGOFF,
@@ -47,6 +50,10 @@ FILE_ID_AT = {
     OPLOCK_BREAK: 8,
 }
 """Place of the FileId in the body of requests. [MS-SMB2 2.2.15 to 2.2.39]"""
+_WITHOUT_FILE = (0x00060194, 0x000601B0, 0x00110018, 0x001401FC, 0x00140204)
+"""CtlCodes of IOCTLs that are about no file. [MS-SMB2 3.3.5.15]"""
+_OPLOCK_SIZE = 24
+"""StructureSize of the acknowledgment that names a file; that of a lease names a LeaseKey. [MS-SMB2 2.2.24]"""
 _FILE_ID_IN_CREATE = 64
 _SHARE_ENCRYPTED = 0x8000
 
@@ -70,6 +77,8 @@ class Pending:
     crypto: CryptoTransform | None = None
     """What protects the data of a WRITE that moves by RDMA."""
     async_id: int = 0
+    listed: Layout | None = None
+    """What the response is a list of."""
 
 
 def name_in(part: Smb2Message) -> str:
@@ -80,8 +89,30 @@ def name_in(part: Smb2Message) -> str:
 def file_id_of(part: Smb2Message) -> bytes:
     """Return the FileId of a request; ``NO_FILE`` if it has none."""
     at = FILE_ID_AT.get(part.command)
+    if part.command == OPLOCK_BREAK and part.body_size != _OPLOCK_SIZE:
+        at = None
     found = b"" if at is None else part.bytes_at(at, 16)
     return found if len(found) == 16 else NO_FILE
+
+
+def judge_file(part: Smb2Message, session: Session, number: int, verdicts: Verdicts) -> None:
+    """Judge that a request by itself names an open of its session: one that a response to CREATE gave.
+
+    It may be closed by now. Sessions are judged that have one channel and of which nothing is missing: a loss shows
+    itself late, and on its own connection only. [MS-SMB2 3.3.5.10 to 3.3.5.21]
+    """
+    if not session.known or not session.complete or part.flags & FLAG_RELATED:
+        return
+    at = FILE_ID_AT.get(part.command)
+    if at is None or part.known < HEADER_SIZE + at + 16:
+        return
+    if part.command == IOCTL and (part.fields("<I", 4) or (0,))[0] in _WITHOUT_FILE:
+        return
+    if part.command == OPLOCK_BREAK and part.body_size != _OPLOCK_SIZE:
+        return
+    file_id = part.bytes_at(at, 16)
+    kept, text = file_id in session.given, "{} names FileId {}"
+    verdicts.check(rules.SMB2_FILE, kept, number, Direction.TO_SERVER, text, part.name, file_id.hex())
 
 
 def judge_answer(pending: Pending, part: Smb2Message, number: int, verdicts: Verdicts, blind: bool) -> None:
@@ -98,6 +129,9 @@ def judge_answer(pending: Pending, part: Smb2Message, number: int, verdicts: Ver
     if part.command == READ and pending.length:
         text = "{} bytes for a READ of {}"
         check(rules.SMB2_READ_LENGTH, size <= pending.length, number, way, text, size, pending.length)
+    if part.command == WRITE:
+        text = "{} bytes written of a WRITE of {}"
+        check(rules.SMB2_WRITE_COUNT, size <= pending.length, number, way, text, size, pending.length)
     if offer is None:
         record.bytes, record.way = size, "inline" if size else ""
         return
@@ -124,5 +158,7 @@ def apply(pending: Pending, part: Smb2Message, established: set[int]) -> None:
         file_id = part.bytes_at(_FILE_ID_IN_CREATE, 16)
         if len(file_id) == 16:
             session.opened(file_id, pending.name)
+        else:
+            session.complete = False
     elif part.command == CLOSE:
         session.files.pop(pending.file_id, None)

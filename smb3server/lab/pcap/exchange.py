@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from smb3server.lab.pcap import effects, rules
+from smb3server.lab.pcap import effects, entries, rules
+from smb3server.lab.pcap.answers import Grants, judge_header
 from smb3server.lab.pcap.credits import MessageWindow, Use
 from smb3server.lab.pcap.dialect import SMB_2_0_2, Negotiated
 from smb3server.lab.pcap.direct_tcp import UpperMessage
 from smb3server.lab.pcap.effects import Pending
+from smb3server.lab.pcap.form import judge_form
 from smb3server.lab.pcap.given_secrets import Secrets
 from smb3server.lab.pcap.logons import Logons
 from smb3server.lab.pcap.memory import ClientMemory, Offer
@@ -28,11 +30,8 @@ from smb3server.lab.pcap.smb2 import (
     FLAG_SIGNED,
     HEADER_SIZE,
     IOCTL,
-    LOGOFF,
     NEGOTIATE,
     NO_FILE,
-    NOTIFICATION,
-    OPLOCK_BREAK,
     QUERY_DIRECTORY,
     QUERY_INFO,
     READ,
@@ -40,11 +39,12 @@ from smb3server.lab.pcap.smb2 import (
     SET_INFO,
     STATUS_PENDING,
     TREE_CONNECT,
+    UNSOLICITED,
+    WITHOUT_TREE,
     WRITE,
     Smb2Error,
     Smb2Message,
     descriptors,
-    expected_sizes,
     is_compressed,
     is_encrypted,
     is_smb1,
@@ -55,9 +55,6 @@ from smb3server.lab.pcap.tcp import Direction
 from smb3server.lab.pcap.transforms import Transforms
 from smb3server.lab.pcap.verdicts import Verdicts
 
-_UNSOLICITED = (1 << 64) - 1
-"""MessageId of what the server sends without a request. [MS-SMB2 2.2.1.2]"""
-_WITHOUT_TREE = (NEGOTIATE, SESSION_SETUP, LOGOFF, TREE_CONNECT, ECHO, CANCEL, OPLOCK_BREAK)
 _PENDING_KEPT = 8192
 """Requests without a response that are remembered if credits do not bound them."""
 _PAYLOAD_PER_CREDIT = 65536
@@ -106,6 +103,8 @@ class Exchange:
         if self._window is not None:
             self._verdicts.unjudged(number, "SMB2 credits, MessageIds and identifiers: messages are missing", secret)
         self._window = None
+        for session_id in self._logons.established:
+            self._table.get(self.negotiated.server, session_id).complete = False
         self.memory.blind = True
         self._logons.complete = False
 
@@ -165,35 +164,17 @@ class Exchange:
             self._protection.inside(message, parts[0], encrypted_by)
         origin: _Origin | None = None
         offers: list[Offer] = []
+        grants = Grants()
         for part in parts:
-            self._judge_form(message, part)
+            judge_form(message, part, self._verdicts)
             if way is Direction.TO_SERVER:
                 origin = self._request(message, part, origin, encrypted_by is not None)
             else:
                 last = part is parts[-1]
-                offer = self._response(message, part, last, encrypted_by is not None)
+                offer = self._response(message, part, grants, last, encrypted_by is not None)
                 offers += [offer] if offer is not None else []
         if message.invalidated is not None:
             self.memory.invalidated(message.invalidated, offers, number)
-
-    def _judge_form(self, message: UpperMessage, part: Smb2Message) -> None:
-        """Judge what one message shows by itself."""
-        check, number, way = self._verdicts.check, message.number, message.direction
-        if part.next_command:
-            check(rules.SMB2_NEXT, True, number, way, "")
-        kept = part.is_response == (way is Direction.TO_CLIENT) or part.command == NOTIFICATION
-        check(rules.SMB2_DIRECTION, kept, number, way, "{} with flags {:#x}", part.name, part.flags)
-        if part.known < HEADER_SIZE + 2:
-            return
-        sizes = expected_sizes(part)
-        check(
-            rules.SMB2_BODY, part.body_size in sizes, number, way, "StructureSize {} of {}", part.body_size, part.name
-        )
-        place = part.buffer_place()
-        if place is not None and place[1]:
-            kept = place[0] >= HEADER_SIZE and sum(place) <= len(part.data)
-            text = "{} with {} bytes at {} in {}"
-            check(rules.SMB2_BUFFER, kept, number, way, text, part.name, place[1], place[0], len(part.data))
 
     # -- Requests -------------------------------------------------------------------------------------------------
 
@@ -208,7 +189,9 @@ class Exchange:
             session, tree_id, file_name = before
         else:
             session = self._table.get(self.negotiated.server, session_id)
+        session.complete &= self._window is not None
         self._take_credits(message, part)
+        effects.judge_file(part, session, number, self._verdicts)
         self._judge_identifiers(number, part, session, tree_id)
         if part.command == NEGOTIATE:
             self.negotiated.request(message, part)
@@ -261,6 +244,7 @@ class Exchange:
                 record.share = pending.name
         elif part.command in (READ, WRITE):
             self._transfer(message.number, part, pending)
+        pending.listed = entries.layout_of_answer(part)
         return pending
 
     def _transfer(self, number: int, part: Smb2Message, pending: Pending) -> None:
@@ -321,17 +305,19 @@ class Exchange:
             kept = session.session_id in self._logons.established
             if not check(rules.SMB2_SESSION, kept, number, way, text, part.name, session.session_id):
                 return
-        if part.command not in _WITHOUT_TREE and session.known:
+        if part.command not in WITHOUT_TREE and session.known:
             text = "{} names tree connect {:#x} of session {:#x}"
             kept = tree_id in session.trees
             check(rules.SMB2_TREE, kept, number, way, text, part.name, tree_id, session.session_id)
 
     # -- Responses ------------------------------------------------------------------------------------------------
 
-    def _response(self, message: UpperMessage, part: Smb2Message, last: bool, encrypted: bool) -> Offer | None:
+    def _response(
+        self, message: UpperMessage, part: Smb2Message, grants: Grants, last: bool, encrypted: bool
+    ) -> Offer | None:
         """Take a response, and return what its request offers to RDMA."""
         check, number, way = self._verdicts.check, message.number, message.direction
-        if part.message_id == _UNSOLICITED:
+        if part.message_id == UNSOLICITED:
             record = CommandRecord(self._number, 0, message.time, part.command, part.message_id, number)
             record.status, record.session_id, record.encrypted = part.status, part.session_id, encrypted
             self._emit(record)
@@ -341,10 +327,15 @@ class Exchange:
             if self._window is not None:
                 text = "{} response to MessageId {}, which waits for none"
                 check(rules.SMB2_ANSWER, False, number, way, text, part.name, part.message_id)
+            self._table.get(self.negotiated.server, part.session_id).complete = False
             return None
         asked = pending.record.command
         text = "{} response to a request of command {}"
-        check(rules.SMB2_ANSWER, part.command == asked, number, way, text, part.name, asked)
+        if check(rules.SMB2_ANSWER, part.command == asked, number, way, text, part.name, asked):
+            judge_header(part, pending, number, self._verdicts)
+        grants.add(part, pending)
+        if last:
+            grants.judge(number, self._verdicts)
         self._judge_async(number, part, pending)
         if self._window is not None:
             self._window.grant(part.credits)
@@ -394,6 +385,7 @@ class Exchange:
         record.reply, record.status = number, part.status
         record.latency = message.time - record.time
         effects.judge_answer(pending, part, number, self._verdicts, self.memory.blind)
+        entries.judge_answer(pending.listed, part, number, message.direction, self._verdicts)
         if pending.offer is not None:
             self._judge_transform(number, part, pending)
             self.memory.answered(pending.offer, number, message.invalidated)

@@ -278,6 +278,9 @@ class IwarpReader:
         invalidated, queue, msn, message_offset = struct.unpack_from("!IIII", segment, 2)
         if not check(rules.DDP_QUEUE, queue == _QUEUE[opcode], number, way, "opcode {} on queue {}", opcode, queue):
             return
+        if opcode not in _INVALIDATING:
+            text = "opcode {} with STag {:#x}"
+            check(rules.RDMAP_STAG, not invalidated, number, way, text, opcode, invalidated)
         expected = half.next_msn.get(queue, 1)
         if half.broken and expected is None and message_offset:
             return  # A part of a message that began before the capture, or in a gap of it.

@@ -118,7 +118,9 @@ class Logons:
             return  # Authenticated again: the keys stay. [MS-SMB2 3.3.5.5.3]
         table = self._table
         session = table.get(server, session_id) if logon.binding else table.replace(server, session_id)
-        if not logon.binding:
+        if logon.binding:
+            session.complete = False
+        else:
             (flags,) = part.fields("<H", 2) or (0,)
             session.dialect = self._negotiated.dialect
             session.unproven = bool(flags & (_GUEST | _NULL))

@@ -20,10 +20,12 @@ class Rule(NamedTuple):
 
 _ALONE = frozenset(
     (
-        *("mpa.enhanced", "mpa.crc", "ddp.header", "ddp.queue", "ib.packet", "ib.icrc", "ib.size"),
+        *("mpa.enhanced", "mpa.crc", "ddp.header", "ddp.queue", "rdmap.invalidate-stag"),
+        *("ib.packet", "ib.icrc", "ib.size", "smbd.reserved", "smbd.padding"),
         *("smbd.length", "smbd.offset", "smbd.bounds", "smbd.credits-requested", "smbd.empty", "smbd.flags"),
         *("smb2.frame", "smb2.header", "smb2.next-command", "smb2.body", "smb2.buffer", "smb2.direction"),
         *("smb2.related", "smb2.credit-charge", "smb2.signature", "smb2.decryption", "smb2.transform"),
+        *("smb2.value", "smb2.reserved", "smb2.negotiate-contexts"),
     )
 )
 """Rules that one message keeps or breaks by itself."""
@@ -48,6 +50,9 @@ DDP_QUEUE = _rule("ddp.queue", "RFC 5040 4.3", "an untagged message uses the que
 DDP_MSN = _rule("ddp.msn", "RFC 5041 5.3", "message sequence numbers of a queue follow each other")
 DDP_OFFSET = _rule("ddp.offset", "RFC 5041 5.1", "the segments of a message follow each other without gap or overlap")
 RDMAP_READ = _rule("rdmap.read-request", "RFC 5040 4.4", "an RDMA Read Request has 28 bytes")
+RDMAP_STAG = _rule(
+    "rdmap.invalidate-stag", "RFC 5040 4.1", "only a Send with Invalidate names an STag; others have 0 there"
+)
 
 # -- RoCE and InfiniBand --------------------------------------------------------------------------------------------
 
@@ -111,6 +116,11 @@ SMBD_FRAGMENTED = _rule(
     "smbd.fragmented-size", "MS-SMBD 3.1.5.8", "no reassembled message is longer than the peer's MaxFragmentedSize"
 )
 SMBD_FLAGS = _rule("smbd.flags", "MS-SMBD 2.2.3", "Flags has no bit but SMB_DIRECT_RESPONSE_REQUESTED")
+SMBD_GRANTED = _rule(
+    "smbd.credits-granted", "MS-SMBD 3.1.5.9", "no end is granted more credits than its CreditsRequested, twice at most"
+)
+SMBD_RESERVED = _rule("smbd.reserved", "MS-SMBD 2.2.1, 2.2.2, 2.2.3", "Reserved is 0")
+SMBD_PADDING = _rule("smbd.padding", "MS-SMBD 3.1.5.4", "the bytes between header and data are 0")
 SMBD_KEEPALIVE = _rule("smbd.keepalive", "MS-SMBD 3.1.5.8", "SMB_DIRECT_RESPONSE_REQUESTED is answered promptly")
 
 # -- SMB2 -----------------------------------------------------------------------------------------------------------
@@ -120,6 +130,16 @@ SMB2_HEADER = _rule("smb2.header", "MS-SMB2 2.2.1", "a message begins with a hea
 SMB2_NEXT = _rule("smb2.next-command", "MS-SMB2 2.2.1.2", "NextCommand is aligned to 8 bytes and inside the message")
 SMB2_BODY = _rule("smb2.body", "MS-SMB2 2.2", "StructureSize is that of the command")
 SMB2_BUFFER = _rule("smb2.buffer", "MS-SMB2 2.2", "the buffer of a message lies inside it")
+SMB2_VALUE = _rule("smb2.value", "MS-SMB2 2.2", "a field with a closed set of values has one of them")
+SMB2_RESERVED = _rule("smb2.reserved", "MS-SMB2 2.2", "fields that the sender must set to 0 are 0")
+SMB2_ENTRIES = _rule(
+    "smb2.entries",
+    "MS-FSCC 2.4, MS-SMB2 2.2.13.2",
+    "the entries of a list are whole, and each names an aligned place for the next one",
+)
+SMB2_CONTEXTS = _rule(
+    "smb2.negotiate-contexts", "MS-SMB2 2.2.3.1, 2.2.4.1", "negotiate contexts lie inside the message"
+)
 SMB2_DIRECTION = _rule("smb2.direction", "MS-SMB2 2.2.1.2", "SERVER_TO_REDIR is set in responses and not in requests")
 SMB2_RELATED = _rule("smb2.related", "MS-SMB2 3.3.5.2.7", "the first request of a message is not related to another")
 SMB2_ID = _rule("smb2.message-id", "MS-SMB2 3.3.5.2.3", "no MessageId is used twice")
@@ -128,11 +148,22 @@ SMB2_CHARGE = _rule("smb2.credit-charge", "MS-SMB2 3.3.5.2.5", "CreditCharge pay
 SMB2_STARVED = _rule("smb2.credits-starved", "MS-SMB2 3.3.1.2", "the client is never left without credits")
 SMB2_ANSWER = _rule("smb2.response", "MS-SMB2 3.3.4.1", "every response answers a request, once and with its command")
 SMB2_ASYNC = _rule("smb2.async", "MS-SMB2 3.3.4.2, 3.3.4.4", "interim and final response have the same unique AsyncId")
+SMB2_RESPONSE_IDS = _rule(
+    "smb2.response-ids", "MS-SMB2 3.3.4.3, 3.3.4.4", "a response has the SessionId and the TreeId of its request"
+)
+SMB2_RESPONSE_CHARGE = _rule(
+    "smb2.response-charge", "MS-SMB2 3.3.4.3, 3.3.4.4", "a response has the CreditCharge of its request"
+)
+SMB2_GRANTED = _rule(
+    "smb2.credits-granted", "MS-SMB2 3.3.1.2", "a response grants about what its request asks for and takes"
+)
 SMB2_DIALECT = _rule("smb2.dialect", "MS-SMB2 3.3.5.4", "the server chooses a dialect that the client offers")
 SMB2_SESSION = _rule("smb2.session-id", "MS-SMB2 3.3.5.2.9", "requests name sessions that exist on their connection")
 SMB2_TREE = _rule("smb2.tree-id", "MS-SMB2 3.3.5.2.11", "requests name tree connects that exist in their session")
+SMB2_FILE = _rule("smb2.file-id", "MS-SMB2 3.3.5.10 to 3.3.5.21", "requests name opens that a CREATE response gave")
 SMB2_MAX_SIZE = _rule("smb2.max-size", "MS-SMB2 3.3.5.12, 3.3.5.13", "no READ or WRITE is larger than was negotiated")
 SMB2_READ_LENGTH = _rule("smb2.read-length", "MS-SMB2 3.3.5.12", "a READ returns no more than was asked for")
+SMB2_WRITE_COUNT = _rule("smb2.write-count", "MS-SMB2 3.3.5.13", "no more is written than a WRITE has")
 SIGNED = _rule("smb2.signed", "MS-SMB2 3.2.4.1.1, 3.3.4.1.1", "what a session must sign is signed")
 SIGNATURE = _rule("smb2.signature", "MS-SMB2 3.1.5.1", "signatures are right")
 ENCRYPTED = _rule(

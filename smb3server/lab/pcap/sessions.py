@@ -11,6 +11,8 @@ from smb3server.lab.pcap.tcp import Direction
 
 _FILES_KEPT = 65536
 """Names of open files that are remembered per session: files that are never closed must not fill the memory."""
+_FILES_GIVEN = 1 << 20
+"""FileIds after which requests of a session are not compared with them any more."""
 _NONCES_KEPT = 65536
 """Nonces per session and direction that are compared."""
 
@@ -31,6 +33,8 @@ class Session:
     session_id: int
     known: bool = False
     """Whether the capture has its beginning, and every message since could be read."""
+    complete: bool = True
+    """Whether it has one channel, none of whose messages is missing so far."""
     user: str = ""
     dialect: int = 0
     signing_required: bool = False
@@ -46,6 +50,8 @@ class Session:
     trees: dict[int, TreeConnect] = field(default_factory=dict)
     files: OrderedDict[bytes, str] = field(default_factory=OrderedDict)
     """Names by FileId."""
+    given: set[bytes] = field(default_factory=set)
+    """FileIds that responses to CREATE gave, also those that are closed by now."""
     _nonces: dict[Direction, tuple[set[bytes], deque[bytes]]] = field(
         default_factory=lambda: {direction: (set(), deque()) for direction in Direction}
     )
@@ -53,6 +59,10 @@ class Session:
     def opened(self, file_id: bytes, name: str) -> None:
         """Remember the name of an open."""
         self.files[file_id] = name
+        self.given.add(file_id)
+        if len(self.given) > _FILES_GIVEN:
+            self.given.clear()
+            self.complete = False
         if len(self.files) > _FILES_KEPT:
             self.files.popitem(last=False)
 

@@ -37,6 +37,10 @@ FLAG_RESPONSE, FLAG_ASYNC, FLAG_RELATED, FLAG_SIGNED = 1, 2, 4, 8
 STATUS_SUCCESS, STATUS_PENDING, STATUS_BUFFER_OVERFLOW, STATUS_END_OF_FILE = 0, 0x103, 0x80000005, 0xC0000011
 STATUS_MORE_PROCESSING = 0xC0000016
 HEADER_SIZE = 64
+UNSOLICITED = (1 << 64) - 1
+"""MessageId of what the server sends without a request. [MS-SMB2 2.2.1.2]"""
+WITHOUT_TREE = (NEGOTIATE, SESSION_SETUP, LOGOFF, TREE_CONNECT, ECHO, CANCEL, OPLOCK_BREAK)
+"""Commands whose TreeId means nothing. [MS-SMB2 2.2.1.2]"""
 NO_FILE = b"\xff" * 16
 _HEADER = struct.Struct("<4sHHIHHIIQIIQ16s")
 
@@ -72,6 +76,9 @@ _RESPONSE_BUFFERS = {
     CHANGE_NOTIFY: ("<HI", 2),
     QUERY_INFO: ("<HI", 2),
 }
+_SECOND_REQUEST_BUFFERS = {CREATE: ("<II", 48), IOCTL: ("<II", 36), QUERY_INFO: ("<HxxI", 8)}
+_SECOND_RESPONSE_BUFFERS = {CREATE: ("<II", 80), IOCTL: ("<II", 24)}
+"""The same of messages with two buffers: contexts, and the other side's data."""
 
 
 class Descriptor(NamedTuple):
@@ -145,6 +152,15 @@ class Smb2Message(NamedTuple):
         place = (_RESPONSE_BUFFERS if self.is_response else _REQUEST_BUFFERS).get(self.command)
         found = self.fields(*place) if place else None
         return None if found is None else (found[0], found[1])
+
+    def buffer_places(self) -> list[tuple[int, int]]:
+        """Return offset and length of all buffers."""
+        if self.is_response and (self.status not in _NO_ERROR or self.failed):
+            return []
+        second = (_SECOND_RESPONSE_BUFFERS if self.is_response else _SECOND_REQUEST_BUFFERS).get(self.command)
+        found = self.fields(*second) if second else None
+        places = [self.buffer_place(), None if found is None else (found[0], found[1])]
+        return [place for place in places if place is not None]
 
     def buffer(self) -> bytes:
         """Return the captured part of the buffer; empty if it lies outside the message."""

@@ -85,6 +85,8 @@ class Peer:
     max_receive_size: int = 0
     """Bytes of its receive buffers; they limit the messages of the other end. 0: not known."""
     max_fragmented_size: int = 0
+    wanted: int = 0
+    """The largest CreditsRequested that it has sent. 0: not known."""
     asked: tuple[int, float] | None = None
     """Frame and time of its keepalive that has no answer yet."""
     sends: int = 0
@@ -154,6 +156,8 @@ class SmbDirectReader:
         request = self.request = NegotiateRequest._make(_REQUEST.unpack_from(message.payload))
         client = self.peers[Direction.TO_SERVER]
         client.max_receive_size, client.max_fragmented_size = request.max_receive_size, request.max_fragmented_size
+        client.wanted = request.credits_requested
+        check(rules.SMBD_RESERVED, not request.reserved, number, way, "Reserved {:#x}", request.reserved)
         for kept, what in (
             (request.min_version <= VERSION <= request.max_version, "versions without 1.0"),
             (request.credits_requested > 0, "CreditsRequested 0"),
@@ -173,7 +177,10 @@ class SmbDirectReader:
         check(rules.SMBD_ORDER, asked, number, way, "a Negotiate Response before the request")
         server = self.peers[Direction.TO_CLIENT]
         server.max_receive_size, server.max_fragmented_size = response.max_receive_size, response.max_fragmented_size
-        self.peers[Direction.TO_SERVER].credits = response.credits_granted
+        check(rules.SMBD_RESERVED, not response.reserved, number, way, "Reserved {:#x}", response.reserved)
+        client = self.peers[Direction.TO_SERVER]
+        client.credits = 0
+        self._grant(message, client, response.credits_granted)
         if response.status:
             return
         for kept, what in (
@@ -203,9 +210,10 @@ class SmbDirectReader:
         if not check(rules.SMBD_LENGTH, len(raw) >= _HEADER, number, way, "data transfer of {} bytes", len(raw)):
             return
         fields = _DATA.unpack(raw[:_HEADER].ljust(_DATA.size, b"\0"))[:7]
-        requested, granted, flags, _, remaining, offset, length = fields
+        requested, granted, flags, reserved, remaining, offset, length = fields
         self._credits(message, sender, receiver, requested, granted)
         check(rules.SMBD_FLAGS, not flags & ~RESPONSE_REQUESTED, number, way, "Flags {:#06x}", flags)
+        check(rules.SMBD_RESERVED, not reserved, number, way, "Reserved {:#x}", reserved)
         if flags & RESPONSE_REQUESTED and sender.asked is None:
             sender.asked = number, message.time
         # Without data, only the alignment of DataOffset matters.
@@ -214,12 +222,15 @@ class SmbDirectReader:
         usable = check(rules.SMBD_OFFSET, aligned, number, way, "DataOffset {}", offset)
         text = "DataOffset {} and DataLength {} in {} bytes"
         usable &= check(rules.SMBD_BOUNDS, inside, number, way, text, offset, length, len(raw))
+        if length and usable:
+            filler = raw[_HEADER : min(offset, message.known) if message.known >= 0 else offset]
+            check(rules.SMBD_PADDING, not any(filler), number, way, "padding {}", filler.hex())
         if self.wire.record:
             padding = int.from_bytes(raw[_HEADER:24], "little")
             payload = raw[offset : offset + length] if length and usable else b""
             self.transfers.append((message, DataTransfer._make((*fields, padding, payload))))
         if not usable:
-            self.lose(way, number)
+            self.wire.lost(way, number)
         elif length:
             self._reassemble(message, sender, receiver, remaining, offset, length)
         else:
@@ -233,8 +244,21 @@ class SmbDirectReader:
             sender.credits = held - 1
             kept = held > 1 or granted > 0
             check(rules.SMBD_LAST, kept, number, way, "the last credit is used without granting any")
+        sender.wanted = max(sender.wanted, requested)
+        self._grant(message, receiver, granted)
+
+    def _grant(self, message: RdmaMessage, receiver: Peer, granted: int) -> None:
+        """Grant credits. Of receives, as many are posted at once as the peer asks for, while it has fewer.
+
+        [MS-SMBD 3.1.5.9]
+        """
+        held = (receiver.credits or 0) + granted
         if receiver.credits is not None:
-            receiver.credits += granted
+            receiver.credits = held
+        if granted and receiver.wanted:
+            kept, text = held <= 2 * receiver.wanted, "{} credits granted: {} are held, {} were asked for"
+            number, way = message.number, message.direction
+            self._verdicts.check(rules.SMBD_GRANTED, kept, number, way, text, granted, held, receiver.wanted)
 
     def _judge_keepalive(self, direction: Direction, number: int, time: float) -> None:
         """Judge the keepalive that was sent in ``direction``, now that the other end sends, or the connection ends."""

@@ -74,6 +74,14 @@ def message_begins_at_4(session: IwarpSession) -> None:
     _last(session, session.send(DOWN, 5)).tweak = tweak
 
 
+@over_iwarp("rdmap.invalidate-stag", "client")
+def stag_in_a_plain_send(session: IwarpSession) -> None:
+    def tweak(ulpdu: bytearray) -> None:
+        ulpdu[7] = 1
+
+    _last(session, session.send(UP, 5)).tweak = tweak
+
+
 @over_iwarp("rdmap.read-request", "server")
 def short_read_request(session: IwarpSession) -> None:
     del _last(session, session.first(Kind.READ_REQUEST)).payload[24:]

@@ -13,6 +13,7 @@ from smb3server.lab.pcap.smb2 import (
     STATUS_PENDING,
     TREE_CONNECT,
     TREE_DISCONNECT,
+    WRITE,
 )
 from smb3server.lab.pcap.tcp import Direction
 from tests.lab.hostile_captures.over_tcp import (
@@ -28,6 +29,7 @@ from tests.lab.hostile_captures.over_tcp import (
 )
 from tests.lab.hostile_captures.table import SEALED, SIGNED, over_tcp
 
+CHARGE_AT, CREDITS_AT = 6, 14
 RESPONSE, ASYNC, RELATED, SIGNED_FLAG = 1, 2, 4, 8
 LARGE = 65536
 
@@ -65,6 +67,29 @@ def another_structure_size(session: TcpSession) -> None:
 def name_behind_the_end(session: TcpSession) -> None:
     request = _last(session, session.request(TREE_CONNECT))
     request.put("<H", BODY + 6, len(request.data))
+
+
+@over_tcp("smb2.value", "server")
+def create_action_9(session: TcpSession) -> None:
+    _last(session, session.response_to(session.request(CREATE))).put("<I", BODY + 4, 9)
+
+
+@over_tcp("smb2.reserved", "client")
+def reserved_bytes_in_use(session: TcpSession) -> None:
+    _last(session, session.request(TREE_DISCONNECT)).put("<H", BODY + 2, 1)
+
+
+@over_tcp("smb2.entries", "client")
+def context_behind_the_end(session: TcpSession) -> None:
+    request = session.request(CREATE)
+    contexts = request.get("<I", BODY + 48)
+    assert contexts
+    _last(session, request).put("<I", contexts, 1 << 20)
+
+
+@over_tcp("smb2.negotiate-contexts", "client")
+def more_contexts_than_there_are(session: TcpSession) -> None:
+    _last(session, session.request(NEGOTIATE)).put("<H", BODY + 32, 200)
 
 
 @over_tcp("smb2.direction", "client")
@@ -120,7 +145,24 @@ def another_async_id(session: TcpSession) -> None:
     for message, identifier in ((interim, 7), (final, 8)):
         message.put("<I", FLAGS_AT, RESPONSE | ASYNC)
         message.put("<Q", MESSAGE_ID_AT + 8, identifier)
+    final.put("<H", CREDITS_AT, 0)
     session.messages.insert(session.place(final), interim)
+
+
+@over_tcp("smb2.response-ids", "server")
+def response_of_another_session(session: TcpSession) -> None:
+    response = _last(session, session.response_to(session.request(TREE_DISCONNECT)))
+    response.put("<I", TREE_ID_AT, response.get("<I", TREE_ID_AT) + 99)
+
+
+@over_tcp("smb2.response-charge", "server")
+def another_charge(session: TcpSession) -> None:
+    _last(session, session.response_to(session.request(TREE_DISCONNECT))).put("<H", CHARGE_AT, 77)
+
+
+@over_tcp("smb2.credits-granted", "server")
+def generous_grant(session: TcpSession) -> None:
+    _last(session, session.response_to(session.request(TREE_DISCONNECT))).put("<H", CREDITS_AT, 9000)
 
 
 @over_tcp("smb2.dialect", "server")
@@ -140,6 +182,12 @@ def unknown_tree(session: TcpSession) -> None:
     request.put("<I", TREE_ID_AT, request.get("<I", TREE_ID_AT) + 99)
 
 
+@over_tcp("smb2.file-id", "client")
+def file_that_nobody_opened(session: TcpSession) -> None:
+    request = _last(session, session.request(READ, LARGE))
+    request.put("<Q", BODY + 16, request.get("<Q", BODY + 16) + 99)
+
+
 @over_tcp("smb2.max-size", "client")
 def larger_than_negotiated(session: TcpSession) -> None:
     session.response_to(session.request(NEGOTIATE)).put("<I", BODY + 32, LARGE)
@@ -151,6 +199,12 @@ def more_than_asked_for(session: TcpSession) -> None:
     request = session.request(READ, LARGE)
     session.end_after(session.response_to(request))
     request.put("<I", BODY + 4, 512)
+
+
+@over_tcp("smb2.write-count", "server")
+def more_than_was_sent(session: TcpSession) -> None:
+    response = _last(session, session.response_to(session.request(WRITE)))
+    response.put("<I", BODY + 4, response.get("<I", BODY + 4) + 1)
 
 
 # -- Protection -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from smb3server.lab.pcap.rdma import Kind
 from tests.lab.hostile_captures.over_iwarp import DOWN, UP, IwarpSession, Step, empty
 from tests.lab.hostile_captures.table import over_iwarp
 
-CREDITS_REQUESTED_AT, FLAGS_AT, REMAINING_AT, OFFSET_AT, LENGTH_AT = 0, 4, 8, 12, 16
+CREDITS_REQUESTED_AT, CREDITS_GRANTED_AT, FLAGS_AT, RESERVED_AT = 0, 2, 4, 6
+REMAINING_AT, OFFSET_AT, LENGTH_AT, PADDING_AT = 8, 12, 16, 20
 """Places in a data transfer message. [MS-SMBD 2.2.3]"""
 
 
@@ -102,6 +103,21 @@ def endless_message(session: IwarpSession) -> None:
 @over_iwarp("smbd.flags", "server")
 def unknown_flag(session: IwarpSession) -> None:
     session.send(DOWN, 4).put("<H", FLAGS_AT, 2)
+
+
+@over_iwarp("smbd.credits-granted", "server")
+def generous_grant(session: IwarpSession) -> None:
+    _last(session, session.send(DOWN, 4)).put("<H", CREDITS_GRANTED_AT, 60000)
+
+
+@over_iwarp("smbd.reserved", "client")
+def reserved_bytes_in_use(session: IwarpSession) -> None:
+    session.send(UP, 4).put("<H", RESERVED_AT, 1)
+
+
+@over_iwarp("smbd.padding", "server")
+def padding_with_something_in_it(session: IwarpSession) -> None:
+    session.send(DOWN, 4).put("<I", PADDING_AT, 1)
 
 
 @over_iwarp("smbd.keepalive", "server")
