@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--copies", type=int, default=1, help="of each bucket: 2 survive a memory server that dies")
     one.add_argument("--buckets", type=int, default=0)
     one.add_argument("--piece", type=int, default=PIECE, help="bytes of input for a task")
+    one.add_argument("--mark", help=argparse.SUPPRESS)
     return parser
 
 
