@@ -10,10 +10,13 @@ from typing import Any
 
 from rstore.calls import MESSAGE_SIZE, RECEIVES, Calls, StoreRefused
 from rstore.layout import UNIT, Extent, Layout, Piece, pieces
+from rstore.memory_server import PAGE, MemoryServer
 from smbdirect import rdma
 
 log = logging.getLogger(__name__)
 
+JOINING = 20.0
+"""Seconds that the memory of this process has to join the store."""
 TRIES = 8
 """Attempts of a transfer whose servers do not answer as its layout says."""
 
@@ -113,6 +116,7 @@ class Client:
         self._running: asyncio.Task[None] | None = None
         self._data: dict[str, rdma.Connection] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._lending: list[asyncio.Task[None]] = []
 
     async def _call(self, what: str, **fields: Any) -> Any:
         """Ask the master; reconnect to it, or to the one that took its place, for some seconds."""
@@ -163,6 +167,22 @@ class Client:
         answer = await self._call("create", name=name, size=size, copies=copies, unit=unit, columns=columns, keep=keep)
         return Region(self, Layout.unpack(answer["layout"].encode()))
 
+    async def lend(self, name: str, size: int, host: str = "127.0.0.1") -> memoryview:
+        """Make a region in the memory of this process, and return this memory. Others map the region by its name, and
+        reach it at ``host`` (0.0.0.0: the address that the master sees). It is freed when this client is gone. Raise
+        ``FileExistsError``, and ``OSError`` if nobody can be served at ``host``."""
+        own = MemoryServer(self._fabric, max(-(-size // PAGE), 1) * PAGE, private=True)
+        serving = asyncio.create_task(own.serve(host, 0, self._master))
+        self._lending.append(serving)
+        async with asyncio.timeout(JOINING):
+            while all(entry["server"] != own.identity for entry in await self.servers()):
+                if serving.done():
+                    await serving
+                await asyncio.sleep(0.02)
+        answer = await self._call("create", name=name, size=size, unit=size, server=own.identity, keep=False)
+        layout = Layout.unpack(answer["layout"].encode())
+        return own.lent[layout.columns[0][0].name].region.memory
+
     async def map(self, name: str) -> Region:
         """Return a region. Raise ``RegionGone`` or ``RegionLost``."""
         return Region(self, await self.layout(name))
@@ -188,6 +208,9 @@ class Client:
                 await self._running
         if self._calls is not None:
             await self._calls.connection.close()
+        for task in self._lending:
+            task.cancel()
+        await asyncio.gather(*self._lending, return_exceptions=True)
 
 
 @asynccontextmanager
