@@ -28,7 +28,7 @@ cluster: Any = distributed
 
 Address = tuple[str, int]
 AGAIN = "nothing is left of this run; start it again"
-LEAVING = 15.0
+LEAVING = 5.0
 """Seconds that workers have to notice that one of them is gone."""
 
 
@@ -210,11 +210,16 @@ def _let_go(futures: Sequence[Any]) -> None:
 @contextmanager
 def local_cluster(workers: int) -> Iterator[Any]:
     """Start a cluster of dask with ``workers`` processes on this machine."""
+    private = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
     # A task that lost its worker cannot go on by itself: the others have gone on, too.
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         cluster.LocalCluster(
-            n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL
+            n_workers=workers,
+            threads_per_worker=1,
+            silence_logs=logging.CRITICAL,
+            worker_dashboard_address="127.0.0.1:0",
+            scheduler_kwargs=private,
         ) as processes,
         cluster.Client(processes) as client,
     ):

@@ -39,4 +39,4 @@ def local_store(servers: int, memory: int, fabric: str = "iwarp") -> Iterator[tu
             for process in processes:
                 process.kill()
             for process in processes:
-                process.wait()
+                process.communicate()
