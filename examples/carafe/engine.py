@@ -153,8 +153,9 @@ def run(
             found: Values = np.empty((len(program.results), graph.vertices), program.kind)
             here[f"{name}-results"].read_into(found)
     except rstore.RegionLost as error:
-        hint = "start it again, with copies=2 to survive a memory server that dies"
-        raise CarafeError(f"a memory server died: {error}; {hint}") from error
+        lost = str(error).partition(":")[0]
+        hint = f"{AGAIN}, with two copies to survive a memory server that dies"
+        raise CarafeError(f"a memory server died: {lost}; {hint}") from error
     slowest = np.max([report.supersteps for report in reports], axis=0)
     return Outcome(
         dict(zip(program.results, found, strict=True)), max(report.preparing for report in reports), slowest.tolist()
@@ -181,8 +182,7 @@ def _run_workers(client: Any, plan: Plan, addresses: Sequence[str], store: rstor
             gone = [index for index, address in enumerate(addresses) if address not in client.ncores()]
             if gone and pending:
                 raise WorkerLost(f"worker {gone[0]} at {addresses[gone[0]]} is gone")
-            for what in ("edges", "results"):
-                store[f"{plan.run}-{what}"]  # it raises RegionLost: a late answer would be lost work
+            store[f"{plan.run}-results"]  # it raises RegionLost: what is computed now could not be kept
         reports: list[Report] = client.gather(futures)
         return reports
     except (WorkerLost, cluster.scheduler.KilledWorker) as error:
