@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import dask
@@ -23,6 +23,7 @@ from rstore.local import local_store
 from carafe.graph import Graph, Numbers, bounds
 from carafe.mailbox import WORD, Mailbox, WorkerLost
 from carafe.programs import Part, Program, Values
+from smbdirect.errors import SmbDirectError
 
 cluster: Any = distributed
 
@@ -152,6 +153,8 @@ def run(
             reports = _run_workers(client, plan, addresses, here)
             found: Values = np.empty((len(program.results), graph.vertices), program.kind)
             here[f"{name}-results"].read_into(found)
+    except SmbDirectError as error:
+        raise CarafeError(f"the store does not answer: {error}; {AGAIN} with a store that has a master") from error
     except rstore.RegionLost as error:
         lost = str(error).partition(":")[0]
         hint = f"{AGAIN}, with two copies to survive a memory server that dies"
@@ -188,7 +191,7 @@ def _run_workers(client: Any, plan: Plan, addresses: Sequence[str], store: rstor
     except (WorkerLost, cluster.scheduler.KilledWorker) as error:
         raise CarafeError(f"{_cause(error, addresses)}; {AGAIN}") from error
     finally:
-        _let_go(futures)
+        _let_go(store, plan, futures)
 
 
 def _cause(error: Any, addresses: Sequence[str]) -> str:
@@ -198,9 +201,16 @@ def _cause(error: Any, addresses: Sequence[str]) -> str:
     return f"worker {died[0] if died else '?'} was killed"
 
 
-def _let_go(futures: Sequence[Any]) -> None:
-    """Wait until no task runs. Those of a lost worker cannot end: they are cancelled."""
-    deadline = time.monotonic() + LEAVING
+def _let_go(store: rstore.Store, plan: Plan, futures: Sequence[Any]) -> None:
+    """End what still runs: who finds no mailbox to write to gives up. A lost worker's task cannot end: it is
+    cancelled."""
+    deadline = 0.0
+    with suppress(SmbDirectError):  # nobody can be told, if the store has no master any more
+        for index, future in enumerate(futures):
+            if future.status == "pending":
+                with suppress(rstore.RegionGone, rstore.StoreRefused):
+                    del store[f"{plan.run}-mailbox-{index}"]
+        deadline = time.monotonic() + LEAVING
     for future in futures:
         while future.status == "pending" and time.monotonic() < deadline:
             time.sleep(0.05)

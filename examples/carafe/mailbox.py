@@ -132,6 +132,8 @@ class Mailbox:
         self._superstep += 1
         mark = bytes([self._superstep % 256])
         others = [worker for worker in range(self._workers) if worker != self._index]
+        if not others:
+            return
         try:
             self._store.write_all(
                 [(self._regions[worker], *part) for part in [*what(worker), (mark, self._places[worker][2])]]

@@ -49,10 +49,10 @@ class Cluster:
     def workers(self) -> list[int]:
         return list(self.client.run(os.getpid).values())
 
-    def memory_servers(self) -> list[int]:
+    def store_processes(self, kind: str) -> list[int]:
         children = psutil.Process().children()
         return [child.pid for child in children if str(ROOT / "examples" / "rstore") in child.cmdline()
-                and f"{self.store[0]}:{self.store[1]}" in child.cmdline() and "serve" in child.cmdline()]  # fmt: skip
+                and f"{self.store[0]}:{self.store[1]}" in child.cmdline() and kind in child.cmdline()]  # fmt: skip
 
 
 def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
@@ -236,7 +236,7 @@ def test_a_worker_dies_or_hangs(importable: None, how: signal.Signals) -> None:
         finally:
             if how == signal.SIGSTOP:
                 os.kill(victim, signal.SIGKILL)
-    assert cluster.memory_servers() == [] and not any(map(psutil.pid_exists, workers))
+    assert cluster.store_processes("serve") == [] and not any(map(psutil.pid_exists, workers))
 
 
 @pytest.mark.parametrize("copies", [1, 2])
@@ -245,7 +245,7 @@ def test_a_memory_server_dies(importable: None, copies: int) -> None:
         cluster = Cluster(client, store)
         graph = kronecker(10)
         thread, ended = start(cluster, graph, most=5000 if copies == 1 else 300, copies=copies)
-        os.kill(cluster.memory_servers()[0], signal.SIGKILL)
+        os.kill(cluster.store_processes("serve")[0], signal.SIGKILL)
         thread.join(60)
         assert not thread.is_alive()
         if copies == 1:
@@ -255,6 +255,17 @@ def test_a_memory_server_dies(importable: None, copies: int) -> None:
             assert isinstance(ended[0], Outcome), ended
             assert faults(graph, PageRank(tolerance=0), ended[0]) == []
         until(lambda: cluster.regions() == [])
+
+
+@pytest.mark.long
+def test_the_master_of_the_store_dies(importable: None) -> None:
+    with local_store(1, 32 * MIB) as store, local_cluster(3) as client:
+        cluster = Cluster(client, store)
+        thread, ended = start(cluster, kronecker(10), most=100_000)
+        os.kill(cluster.store_processes("master")[0], signal.SIGKILL)
+        thread.join(80)
+        assert not thread.is_alive()
+        assert isinstance(ended[0], CarafeError) and "the store does not answer" in str(ended[0]), ended
 
 
 def test_vertices_are_divided_by_weight() -> None:
