@@ -21,12 +21,19 @@ def local_store(servers: int, memory: int, fabric: str = "iwarp") -> Iterator[tu
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     program = [sys.executable, str(Path(__file__).parent), "--fabric", fabric, "--master", f"127.0.0.1:{port}"]
+    # They end with this process, even if it is killed.
+    program.append("--attached")
     processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
             for words in [["master", "--state", f"{folder}/state"], *[["serve", "--memory", str(memory)]] * servers]:
                 processes.append(
-                    subprocess.Popen([*program, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                    subprocess.Popen(
+                        [*program, *words],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.PIPE,
+                    )
                 )
             with open_store("127.0.0.1", port, fabric) as store:
                 deadline = time.monotonic() + 20

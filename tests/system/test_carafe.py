@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +28,7 @@ from carafe.bench import BEGIN, END, replaced  # noqa: E402
 from carafe.engine import local_cluster  # noqa: E402
 from carafe.graph import bounds, load  # noqa: E402
 from carafe.programs import NotConverged  # noqa: E402
-from carafe.reference import faults  # noqa: E402
+from carafe.reference import faults, ranks  # noqa: E402
 from rstore.local import local_store  # noqa: E402
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -181,6 +183,24 @@ def test_a_user_program(cluster: Cluster) -> None:
     assert outcome.results["largest"].tolist() == right.tolist() and len(outcome.supersteps) == 1
 
 
+def test_the_programs_of_the_page(cluster: Cluster, tmp_path: Path) -> None:
+    first, second = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "carafe.md").read_text(), re.M | re.S)
+    named: dict[str, Any] = {"__name__": "__main__"}
+    exec(first, named)
+    graph = kronecker(8, directed=True)
+    found = cluster.run(graph, named["Rank"]()).results["rank"]
+    assert np.allclose(found, next(itertools.islice(ranks(graph), 29, None)), rtol=1e-9)
+
+    (tmp_path / "program.py").write_text(second.replace("kronecker(16)", "kronecker(8)"))
+    environment = ENVIRONMENT | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'examples'}"}
+    command = [sys.executable, str(tmp_path / "program.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    graph = kronecker(8)
+    outcome = cluster.run(graph, PageRank())
+    assert float(done.stdout) == pytest.approx(outcome.results["rank"].max())
+
+
 def test_errors_of_programs_are_told(cluster: Cluster) -> None:
     graph = kronecker(6, 4)
     with pytest.raises(NotConverged, match="after 2 iterations"):
@@ -219,7 +239,7 @@ def start(cluster: Cluster, graph: Graph, most: int = 5000, **options: Any) -> t
     return thread, ended
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])
 def test_a_worker_dies_or_hangs(importable: None, how: signal.Signals) -> None:
     with local_store(1, 32 * MIB) as store, local_cluster(3) as client:
         cluster = Cluster(client, store)
@@ -255,6 +275,23 @@ def test_a_memory_server_dies(importable: None, copies: int) -> None:
             assert isinstance(ended[0], Outcome), ended
             assert faults(graph, PageRank(tolerance=0), ended[0]) == []
         until(lambda: cluster.regions() == [])
+
+
+@pytest.mark.long
+def test_the_program_that_started_the_run_dies(tmp_path: Path) -> None:
+    """Its workers, and the store that it started, end as well."""
+    kronecker(10).save(tmp_path / "g")
+    words = ["pagerank", str(tmp_path / "g"), "--tolerance", "0", "--iterations", "1000000", "--workers", "2"]
+    command = [sys.executable, str(ROOT / "examples" / "carafe"), *words]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+
+        def busy() -> list[psutil.Process]:
+            found = psutil.Process(process.pid).children(recursive=True)
+            return found if len(found) >= 5 and sum(child.cpu_times().user > 1.0 for child in found) >= 2 else []
+
+        children = until(busy, 60)
+        process.kill()
+    until(lambda: not any(child.is_running() for child in children))
 
 
 @pytest.mark.long
