@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -35,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fabric", default="iwarp", help="iwarp, roce or verbs")
     parser.add_argument("--master", type=_address, default=("127.0.0.1", 4100), help="HOST:PORT, 127.0.0.1:4100")
     parser.add_argument("--verbose", "-v", action="store_true")
-    parser.add_argument("--attached", action="store_true", help="master, serve: end when the standard input ends")
+    parser.add_argument("--until-eof", action="store_true", help="a server ends with its standard input")
     commands = parser.add_subparsers(dest="command", required=True)
     master = commands.add_parser("master", help="names and allocation")
     master.add_argument("--state", default="rstore.sqlite", help="an SQLite file, or etcd://HOST:PORT")
@@ -66,12 +67,11 @@ def _show(address: tuple[str, int]) -> None:
     print(f"master at {address[0]}:{address[1]}", flush=True)
 
 
-async def _until_stopped(work: "asyncio.Task[None]", attached: bool) -> None:
+async def _until_stopped(work: "asyncio.Task[None]", until_eof: bool) -> None:
+    if until_eof:
+        asyncio.get_running_loop().add_reader(0, lambda: os.read(0, 1 << 16) or work.cancel())
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)
-    if attached:
-        # Nothing is ever written there: it is readable when whoever has the other end is gone.
-        asyncio.get_running_loop().add_reader(sys.stdin, work.cancel)
     with suppress(asyncio.CancelledError):
         await work
 
@@ -82,7 +82,7 @@ async def _run(options: argparse.Namespace) -> None:
         try:
             master = Master(store)
             work = master.serve(options.fabric, options.master[0], options.master[1], _show)
-            await _until_stopped(asyncio.create_task(work), options.attached)
+            await _until_stopped(asyncio.create_task(work), options.until_eof)
         finally:
             await store.close()
         return
@@ -90,7 +90,7 @@ async def _run(options: argparse.Namespace) -> None:
         server = MemoryServer(options.fabric, options.memory)
         print(f"lending {server.capacity >> 20} MiB", flush=True)
         work = server.serve(options.address[0], options.address[1], options.master)
-        await _until_stopped(asyncio.create_task(work), options.attached)
+        await _until_stopped(asyncio.create_task(work), options.until_eof)
         return
     async with connect(options.fabric, *options.master) as client:
         if options.command == "ls":

@@ -194,12 +194,16 @@ class Client:
         own = MemoryServer(self._fabric, max(-(-size // PAGE), 1) * PAGE, private=True)
         serving = asyncio.create_task(own.serve(host, 0, self._master))
         self._lending.append(serving)
-        async with asyncio.timeout(JOINING):
-            while all(entry["server"] != own.identity for entry in await self.servers()):
-                if serving.done():
-                    await serving
-                await asyncio.sleep(0.02)
-        answer = await self._call("create", name=name, size=size, unit=size, server=own.identity, keep=False)
+        try:
+            async with asyncio.timeout(JOINING):
+                while all(entry["server"] != own.identity for entry in await self.servers()):
+                    if serving.done():
+                        await serving
+                    await asyncio.sleep(0.02)
+            answer = await self._call("create", name=name, size=size, unit=size, server=own.identity, keep=False)
+        except BaseException:
+            serving.cancel()
+            raise
         layout = Layout.unpack(answer["layout"].encode())
         return own.lent[layout.columns[0][0].name].region.memory
 

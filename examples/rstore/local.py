@@ -21,18 +21,17 @@ def local_store(servers: int, memory: int, fabric: str = "iwarp") -> Iterator[tu
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     program = [sys.executable, str(Path(__file__).parent), "--fabric", fabric, "--master", f"127.0.0.1:{port}"]
-    # They end with this process, even if it is killed.
-    program.append("--attached")
     processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
             for words in [["master", "--state", f"{folder}/state"], *[["serve", "--memory", str(memory)]] * servers]:
                 processes.append(
+                    # Ctrl-C is for the program that uses the store. If that is killed, the pipe's end ends these.
                     subprocess.Popen(
-                        [*program, *words],
+                        [*program, "--until-eof", *words],
                         stdin=subprocess.PIPE,
                         stdout=subprocess.DEVNULL,
-                        stderr=subprocess.PIPE,
+                        process_group=0,
                     )
                 )
             with open_store("127.0.0.1", port, fabric) as store:
@@ -43,7 +42,9 @@ def local_store(servers: int, memory: int, fabric: str = "iwarp") -> Iterator[tu
                     time.sleep(0.05)
             yield "127.0.0.1", port
         finally:
-            for process in processes:
+            for process in reversed(processes):
                 process.kill()
             for process in processes:
-                process.communicate()
+                process.wait()
+                assert process.stdin is not None
+                process.stdin.close()
