@@ -404,6 +404,10 @@ class Handle(ABC):
         """Remove the name by which this handle was opened (as it is now), or the stream. Raises ENOTEMPTY for a
         directory with entries. The handle stays usable until it is closed."""
 
+    def note_deletion(self) -> None:  # noqa: B027
+        """Store that the file is deleted now: from this time on it is kept in a recycle folder. Raises ``OSError``. A
+        store without recycle folders does nothing."""
+
     @abstractmethod
     def reparse_point(self) -> bytes | None:
         """Return the REPARSE_DATA_BUFFER; None if the file is no reparse point. [MS-FSCC 2.1.2]"""
@@ -487,6 +491,19 @@ class KeptFolder(NamedTuple):
     """Returns whether the stored descriptor of a present folder shows that it was made for this purpose."""
     user: User | None = None
     """To whom it belongs on the host. None means the server."""
+
+
+class Kept(NamedTuple):
+    """A file in a folder of the server, or a folder there that is empty. (``Backend.list_kept``)"""
+
+    path: Path
+    key: FileKey
+    is_folder: bool
+    size: int
+    """Bytes of its data, without holes and streams."""
+    since: int
+    """When it was deleted (``Handle.note_deletion``), in nanoseconds since 1970. If that is not known, or for a folder,
+    when it was changed last."""
 
 
 class Storage(Protocol):
@@ -622,6 +639,22 @@ class Backend(ABC):
         A folder that is there gets mode and descriptor anew. No symlink is followed, and the last component is not
         looked up in another case. Raises ``OSError``: PermissionError for a folder that somebody else has made."""
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    def list_kept(self, folder: Path, found: Callable[[Kept], None]) -> Iterator[None]:
+        """Return steps, to be taken on another thread, that call ``found`` for each file and each empty folder below a
+        folder that the server has made (``keep_folder``).
+
+        No symlink is followed, no other file system is entered. What vanishes is left out. Raises ``OSError``:
+        PermissionError if others may write to the folder itself."""
+        return iter(())
+
+    def remove_kept(self, path: Path, is_spared: Callable[[FileKey], bool], key: FileKey | None = None) -> bool:
+        """Remove what ``list_kept`` has found, in the name of the server. Return whether it was removed.
+
+        It stays if ``is_spared`` returns True for its key, if it is not the file with ``key`` any more, or if it is a
+        folder that is not empty. ``key`` None means an empty folder. No symlink is followed, no other file system is
+        entered. Raises ``OSError``."""
+        return False
 
     @abstractmethod
     def volume(self) -> VolumeInfo:

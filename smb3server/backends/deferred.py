@@ -176,6 +176,9 @@ class DeferredHandle(Handle):
     def unlink(self) -> None:
         self.open().unlink()
 
+    def note_deletion(self) -> None:
+        self.open().note_deletion()
+
     def reparse_point(self) -> bytes | None:
         return self.open().reparse_point()
 

@@ -85,6 +85,9 @@ class _Advice:
             for other, above in real:
                 if other is not share and path.is_relative_to(above) and (path != above or other.name < share.name):
                     yield owner, "path", f"lies inside share {other.name}: its users reach these files by their rules"
+            for key in ("recycle_keep_days", "recycle_max_total"):
+                if getattr(share, key) and not share.recycle:
+                    yield owner, key, "has no effect: recycle is false"
             if share.users is not None and not share.users:
                 yield owner, "users", "is empty: nobody can use the share"
             if share.hosts.allow is not None and not share.hosts.allow:

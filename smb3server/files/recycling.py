@@ -7,8 +7,10 @@ deletion is promised: what cannot be kept is not deleted.
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from smb3server.access.caller import Caller
 from smb3server.access.descriptor import EVERYONE, LOCAL_SYSTEM, Acl, Control, SecurityDescriptor, Sid, allow, unpack
@@ -18,11 +20,14 @@ from smb3server.backends.base import Backend, Disposition, Handle, KeptFolder, K
 from smb3server.backends.name_rules import NameRules
 from smb3server.wire import attributes as attr
 
+log = logging.getLogger(__name__)
+
 USER = "{user}"
 """Stands for the name of the user who deletes, in the path of the folder."""
 _TRIES = 1000
 """Names that are tried for a file that was deleted before."""
 _SHARED_MODE, _PRIVATE_MODE = 0o755, 0o700
+_NS_OF_A_DAY = 86400 * 10**9
 _INHERITED = 3
 """OBJECT_INHERIT and CONTAINER_INHERIT."""
 
@@ -58,6 +63,16 @@ def _private_folder(caller: Caller) -> KeptFolder:
 _SERVERS = KeptFolder(_FOR_ALL, _SHARED_MODE, _owned_by(LOCAL_SYSTEM))
 
 
+@dataclass(slots=True)
+class Emptied:
+    """What a share's recycle folder had when it was looked at last, and what was removed from it since the start."""
+
+    files: int = 0
+    bytes: int = 0
+    removed_files: int = 0
+    removed_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Recycling:
     """Which files are kept, and where."""
@@ -68,6 +83,10 @@ class Recycling:
     """Returns whether files of this name are removed at once. None means that none are."""
     max_size: int = 0
     """Bytes. Larger files are removed at once. 0 means that size does not matter."""
+    keep_days: int = 0
+    """Days after which a file is removed from the folder. 0 means never."""
+    max_total: int = 0
+    """Bytes of all files in the folder. 0 means that they do not matter."""
 
     def make(self, backend: Backend) -> None:
         """Make the folder that has those of the users. Raises ``OSError``."""
@@ -114,6 +133,11 @@ class Recycling:
             request = OpenRequest((*top, *path[:length]), disposition=Disposition.OPEN_IF, directory=True, user=user)
             request.security_descriptor = private or None
             backend.open(request).close()
+        try:
+            handle.note_deletion()
+        except OSError as error:
+            # The disk may be full. Moving the file sets its change time, which counts then.
+            log.info("the time of a deletion is not stored: %s", error)
         return _move(handle, (*top, *path), user)
 
     def _concerns(self, backend: Backend, handle: Handle) -> bool:
@@ -126,18 +150,41 @@ class Recycling:
         )
 
     @property
-    def _fixed(self) -> Path:
+    def is_emptied(self) -> bool:
+        """Whether files are removed from the folder by age or for room."""
+        return bool(self.keep_days or self.max_total)
+
+    @property
+    def fixed(self) -> Path:
         """The part of the folder's path that is the same for all users."""
-        return tuple(entry for entry in self.folder if USER not in entry)
+        return tuple(takewhile(lambda entry: USER not in entry, self.folder))
+
+    def is_old(self, since: int, now: int) -> bool:
+        """Return whether a file that was deleted at ``since`` is to be removed at ``now``. Both in nanoseconds since
+        1970."""
+        return bool(self.keep_days) and now - since >= self.keep_days * _NS_OF_A_DAY
+
+    def user_of(self, path: Path) -> Path | None:
+        """Return the folder of the user whose recycle folder a path leads into; None if it leads into none."""
+        depth = len(self.folder)
+        if len(path) <= depth:
+            return None
+        for entry, pattern in zip(path, self.folder, strict=False):
+            before, there, after = pattern.partition(USER)
+            if there and (len(entry) <= len(before + after) or entry[: len(before)] != before):
+                return None
+            if entry != pattern if not there else not entry.endswith(after):
+                return None
+        return path[:depth]
 
     def holds(self, path: Path, rules: NameRules) -> bool:
         """Return whether a folder is one of those that the server makes for all: clients may not move it away, and put
         their own in its place. ``rules``: those of its store."""
-        return bool(path) and rules.same(path, self._fixed[: len(path)])
+        return bool(path) and rules.same(path, self.fixed[: len(path)])
 
     def _is_inside(self, path: Path, rules: NameRules) -> bool:
         """Return whether a path leads into the recycle folder: what is deleted there is gone."""
-        fixed = self._fixed
+        fixed = self.fixed
         return len(path) > len(fixed) and rules.same(path[: len(fixed)], fixed)
 
 

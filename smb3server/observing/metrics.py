@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import UNSET
 from prometheus_client import GCCollector, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -189,6 +190,26 @@ class ServerCollector(Collector):
             yield _gauges(prefix + name, "Tree connects to the share", "share", trees)
         yield _counters(prefix + "received_bytes", "Bytes that clients wrote to the share", "share", received)
         yield _counters(prefix + "sent_bytes", "Bytes that clients read from the share", "share", sent)
+        recycled = {share.share: share.recycle for share in shares if share.recycle is not UNSET}
+        if recycled:
+            yield _gauges(
+                "smb3server_recycle_folder_bytes",
+                "Bytes in the share's recycle folder when it was looked at last",
+                "share",
+                {name: found.bytes for name, found in recycled.items()},
+            )
+            yield _counters(
+                "smb3server_recycle_folder_removed_files",
+                "Files removed from the share's recycle folder by age or for room",
+                "share",
+                {name: found.removed_files for name, found in recycled.items()},
+            )
+            yield _counters(
+                "smb3server_recycle_folder_removed_bytes",
+                "Bytes of these files",
+                "share",
+                {name: found.removed_bytes for name, found in recycled.items()},
+            )
         timings = server.measuring.timings
         if timings is None:
             return

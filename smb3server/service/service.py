@@ -38,6 +38,7 @@ from smb3server.service.listeners import Fabrics
 from smb3server.service.observing import Observing
 from smb3server.service.privileges import Privileges, in_force
 from smb3server.service.reception import Reception
+from smb3server.service.recycle_folders import RecycleFolders
 from smb3server.service.reload import Outcome, Reload
 from smb3server.service.running import Running
 from smb3server.service.running_shares import RunningShares, folders_down
@@ -134,8 +135,8 @@ class Service(Running):
         self._commands: dict[str, Command] = {}
         """Those of the admin socket."""
         self._state: StateDirectory | None = None
-        self._looking: asyncio.Task[None] | None = None
-        """Looks for folders of shares that are down."""
+        self._tasks: list[asyncio.Task[None]] = []
+        """Those that look for folders of shares that are down, and empty recycle folders."""
         self.users = LiveUsers(server, config)
         self._reload = Reload(config, server, self.shares, self.users, self._tcp.listeners)
         self._reload.limits_changed = self._limit_opens
@@ -200,7 +201,10 @@ class Service(Running):
             self._privileges.drop_start_privileges()
         await self.observing.start()
         await self._open_admin()
-        self._looking = asyncio.create_task(self._look_for_folders())
+        self._tasks = [
+            asyncio.create_task(self._look_for_folders()),
+            asyncio.create_task(RecycleFolders(self.server).run()),
+        ]
         if self.config.discovery is not None:
             self._announce(self.config.discovery)
 
@@ -390,9 +394,10 @@ class Service(Running):
 
     async def stop(self) -> None:
         """Stop listening, finish requests in flight, close opens and connections."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         if self.admin is not None:
             await self.admin.close()
         if self.web is not None:

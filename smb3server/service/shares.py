@@ -34,7 +34,7 @@ def warn_of_roots(accounts: Iterable[Account]) -> list[str]:
     ]
 
 
-_OWN = frozenset(["backend", "notify", "permissions", "stores_opens", "placement", "lost"])
+_OWN = frozenset(["backend", "notify", "permissions", "stores_opens", "placement", "lost", "emptied"])
 """Fields of a share that belong to the object: ``adopt`` leaves them as they are."""
 
 
@@ -136,7 +136,13 @@ def _recycling(share: ShareConfig) -> Recycling | None:
     if not any(RECYCLING_USER in entry for entry in folder):
         # What one user has deleted is not for the others.
         folder = (*folder, RECYCLING_USER)
-    return Recycling(folder, name_test(share.recycle_exclude), share.recycle_max_size)
+    return Recycling(
+        folder,
+        name_test(share.recycle_exclude),
+        share.recycle_max_size,
+        share.recycle_keep_days,
+        share.recycle_max_total,
+    )
 
 
 def _make_recycle_folder(share: Share, notes: list[str]) -> None:

@@ -32,6 +32,7 @@ class NotMounted:
     """The ``Placement`` of a share whose file system is not there."""
 
     arriving: asyncio.Future[None] | None = None
+    owned = False
 
     def check(self, share: Share, address: str, dialect: int, flags: int) -> None:
         """Refuse every tree connect."""

@@ -71,6 +71,23 @@ class ShareRules(Section, kw_only=True):
     recycle_max_size: Annotated[
         NotNegative, about("bytes; larger files are deleted at once; 0: none is", Effect.AT_ONCE, example=1073741824)
     ] = 0
+    recycle_keep_days: Annotated[
+        NotNegative,
+        about(
+            "days after which a deleted file is removed from the recycle folder ([keeping.md](keeping.md)); 0: never",
+            Effect.AT_ONCE,
+            example=30,
+        ),
+    ] = 0
+    recycle_max_total: Annotated[
+        NotNegative,
+        about(
+            "bytes that the recycle folder holds: of more, the oldest files are removed, of the user who has most; 0: "
+            "any number",
+            Effect.AT_ONCE,
+            example=107374182400,
+        ),
+    ] = 0
     continuous_availability: Annotated[
         bool,
         about(

@@ -9,6 +9,7 @@ from smb3server.backends.base import Path
 from smb3server.process.log_lines import printable
 from smb3server.state import audit, events
 from smb3server.state.objects import Connection, Open, TreeConnect
+from smb3server.state.share import Share
 from smb3server.wire.create import Access, CreateAction
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus
@@ -71,6 +72,13 @@ def deleted(opened: Open, path: Path, error: OSError | None = None) -> None:
     """A file or folder was deleted with the close of ``opened``. ``error``: it could not be."""
     result = "success" if error is None else error.strerror or str(error)
     _record(opened, audit.DELETE, path, result, folder=opened.is_directory)
+
+
+def emptied(share: Share, path: Path, reason: str, size: int) -> None:
+    """The server itself has removed a file from the recycle folder. ``reason``: "age" or "room". ``size``: bytes."""
+    if share.audit is not None:
+        fields: events.Fields = {"share": share.name, "path": _shown(path), "recycled": reason, "size": size}
+        audit.record(share.audit, audit.DELETE, {**fields, "folder": False}, "success")
 
 
 def renamed(opened: Open, old: Path, new: Path, link: bool = False) -> None:

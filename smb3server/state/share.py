@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from smb3server.access.descriptor import SecurityDescriptor
     from smb3server.access.identity import Identity
     from smb3server.backends.base import Backend, User
-    from smb3server.files.recycling import Recycling
+    from smb3server.files.recycling import Emptied, Recycling
 
 IPC_SHARE_NAME = "IPC$"
 
@@ -80,6 +80,8 @@ class Share:
     """Addresses that it may be used from."""
     recycling: Recycling | None = None
     """Where deleted files go. None means that they are removed."""
+    emptied: Emptied | None = None
+    """What is in the recycle folder, and was removed from it. None until it was looked at."""
     hidden: bool = False
     flags: int = 0
     """Flags in addition to those that follow from other fields."""
@@ -157,6 +159,11 @@ class Share:
 
 class Placement(Protocol):
     """Decides whether the shares of a cluster's service are served here."""
+
+    @property
+    def owned(self) -> bool:
+        """Whether this node serves them now."""
+        ...
 
     @property
     def arriving(self) -> asyncio.Future[None] | None:

@@ -211,6 +211,17 @@ class ChannelRecord(Record):
     rates: Rates | UnsetType = UNSET
 
 
+class RecycleRecord(Record):
+    """The recycle folder of a share that empties it by age or size."""
+
+    files: int
+    """When the server looked at it last."""
+    bytes: int
+    removed_files: int
+    """Since the server's start."""
+    removed_bytes: int
+
+
 class ShareRecord(Record):
     """A share."""
 
@@ -224,6 +235,7 @@ class ShareRecord(Record):
     open_count: int
     bytes_read: int
     bytes_written: int
+    recycle: RecycleRecord | UnsetType = UNSET
     rates: Rates | UnsetType = UNSET
 
 

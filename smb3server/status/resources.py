@@ -6,9 +6,11 @@ import ipaddress
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET, UnsetType
+
 from smb3server.net.interfaces import serves
 from smb3server.state.ceilings import GUESTS
-from smb3server.status.model import InterfaceRecord, ShareRecord, UserRecord
+from smb3server.status.model import InterfaceRecord, RecycleRecord, ShareRecord, UserRecord
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server
@@ -40,9 +42,22 @@ def shares(server: Server) -> list[ShareRecord]:
             open_count=opens[share],
             bytes_read=share.bytes_read + read[share],
             bytes_written=share.bytes_written + written[share],
+            recycle=_recycle(share),
         )
         for share in server.share_list.values()
     ]
+
+
+def _recycle(share: Share) -> RecycleRecord | UnsetType:
+    found = share.emptied
+    if found is None:
+        return UNSET
+    return RecycleRecord(
+        files=found.files,
+        bytes=found.bytes,
+        removed_files=found.removed_files,
+        removed_bytes=found.removed_bytes,
+    )
 
 
 def users(server: Server) -> list[UserRecord]:

@@ -4,7 +4,7 @@ Reading order: ``syscalls`` (system calls that Python lacks) -> ``impersonate`` 
 ``folder_names``, ``case_cache`` and ``resolve`` (finding a path below the root, ignoring case) -> ``sidecar``,
 ``metadata``, ``streams`` and ``kept_attributes`` (data that the host's file system cannot store) -> ``file_io``,
 ``file_calls``, ``page_cache``, ``mappings`` and ``release`` (data, and closing large files) -> ``reparse``, ``scan``
-and ``namespace`` (links, listings, renames) -> ``kept_folders`` (those that the server makes in its own name) ->
-``own_changes`` and ``watch`` (changes by other programs) -> ``file_ids``, ``storage_mark`` and ``share_root`` (which
-file, and which file system, it is) -> ``handle`` -> ``backend``, which opens them.
+and ``namespace`` (links, listings, renames) -> ``kept_folders`` and ``kept_files`` (what the server makes and removes
+in its own name) -> ``own_changes`` and ``watch`` (changes by other programs) -> ``file_ids``, ``storage_mark`` and
+``share_root`` (which file, and which file system, it is) -> ``handle`` -> ``backend``, which opens them.
 """

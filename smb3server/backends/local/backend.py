@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from smb3server.backends import names
@@ -18,6 +18,7 @@ from smb3server.backends.base import (
     FileInfo,
     FileKey,
     Handle,
+    Kept,
     KeptFolder,
     Kind,
     OpenedFile,
@@ -28,7 +29,7 @@ from smb3server.backends.base import (
     User,
     VolumeInfo,
 )
-from smb3server.backends.local import impersonate, kept_folders, syscalls
+from smb3server.backends.local import impersonate, kept_files, kept_folders, syscalls
 from smb3server.backends.local.file_ids import FileIds
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.local.impersonate import ActAs, LookAs
@@ -603,6 +604,13 @@ class LocalBackend(Backend):
     def keep_folder(self, path: Path, wanted: KeptFolder) -> bytes:
         self.check_writable()
         return kept_folders.keep(self.resolver, self.store, path, wanted)
+
+    def list_kept(self, folder: Path, found: Callable[[Kept], None]) -> Iterator[None]:
+        yield from kept_files.walk(self.resolver, self.store, folder, found)
+
+    def remove_kept(self, path: Path, is_spared: Callable[[FileKey], bool], key: FileKey | None = None) -> bool:
+        self.check_writable()
+        return kept_files.remove(self.resolver, self.store, path, is_spared, key)
 
     def volume(self) -> VolumeInfo:
         found = os.fstatvfs(self._root)

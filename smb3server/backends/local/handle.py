@@ -553,6 +553,10 @@ class LocalHandle(Handle):
         if not self._backend.streams.has_any(key):
             self._change(_clear_streams)
 
+    def note_deletion(self) -> None:
+        self._changing()
+        self._backend.store.note_deletion(self._ref, syscalls.statx(self._descriptor()), time.time_ns())
+
     def search(self, matches: Callable[[str], bool], only: str | None = None) -> Search:
         directory, here, above = self._for_scan()
         folder = scan.Folder(directory, self._backend.store, self._backend.resolver)

@@ -44,6 +44,8 @@ _CHANGE = struct.Struct("<qq")
 of ext4's usual size. A larger attribute would take a block for each file, which counts as allocated."""
 _VERSION = 3
 _HAS_ATTRIBUTES, _HAS_KEY, _HAS_CHANGE = 1, 2, 4
+_TIME = struct.Struct("<q")
+"""Nanoseconds since 1970."""
 _NO_KEY = bytes(16)
 _MAX_BLOB = 1 << 17
 _UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.ENOSYS))
@@ -58,9 +60,11 @@ class Blob(enum.IntEnum):
     REPARSE = 4
     STREAMS = 8
     """The file has alternate data streams. They are never in an extended attribute."""
+    DELETED = 16
+    """When the file was deleted, and so moved to the recycle folder."""
 
 
-_ITEM = {Blob.DESCRIPTOR: "sd", Blob.EA: "ea", Blob.REPARSE: "reparse"}
+_ITEM = {Blob.DESCRIPTOR: "sd", Blob.EA: "ea", Blob.REPARSE: "reparse", Blob.DELETED: "deleted"}
 _IN_ATTRIBUTES = int(Blob.DESCRIPTOR | Blob.EA | Blob.REPARSE)
 
 Reference = int | str
@@ -324,6 +328,22 @@ class MetadataStore:
         if metadata.beside & kind:
             return self._sidecar.read(self.key(stat, metadata), _ITEM[kind], _MAX_BLOB)
         return self._attribute(reference, stat, self._names[kind])
+
+    def note_deletion(self, reference: Reference, stat: Statx, now: int) -> None:
+        """Store when a file was deleted. ``now``: nanoseconds since 1970. Raises ``OSError``."""
+        self.set_blob(reference, stat, Blob.DELETED, _TIME.pack(now))
+
+    def deletion(self, directory: int, name: bytes, stat: Statx) -> int:
+        """Return when a directory's entry was deleted. If that is not stored, it is when it was changed last.
+
+        Raises ``OSError``."""
+        metadata = self.load_entry(directory, name, stat)
+        raw = None
+        if metadata.beside & Blob.DELETED:
+            raw = self._sidecar.read(self.key(stat, metadata), _ITEM[Blob.DELETED], _TIME.size)
+        elif metadata.present & Blob.DELETED:
+            raw = syscalls.getxattr_at(directory, name, self._names[Blob.DELETED])
+        return _TIME.unpack(raw)[0] if raw is not None and len(raw) == _TIME.size else stat.ctime
 
     def set_blob(
         self,

@@ -66,6 +66,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 _SYS_SETGROUPS = {"x86_64": 116, "aarch64": 159}.get(platform.machine())
 
+RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08

@@ -17,6 +17,7 @@ from smb3server.status.model import (
     Moving,
     OpenRecord,
     ProcessRecord,
+    RecycleRecord,
     Report,
     ServerRecord,
     SessionRecord,
@@ -352,7 +353,22 @@ def _shares(report: Report) -> list[Table]:
             ", ".join(options).replace("_", " ") or "-",
             entry.path or "-",
         )
-    return [table]
+    recycled = [(entry.share, entry.recycle) for entry in report.shares if isinstance(entry.recycle, RecycleRecord)]
+    if not recycled:
+        return [table]
+    folders = Table(
+        "Recycle folders",
+        (
+            Column("share", fixed=True, wraps=True),
+            Column("files", right=True, fixed=True),
+            Column("bytes", right=True, fixed=True),
+            Column("files removed", right=True),
+            Column("bytes removed", right=True),
+        ),
+    )
+    for share, found in recycled:
+        folders.add(share, str(found.files), amount(found.bytes), str(found.removed_files), amount(found.removed_bytes))
+    return [table, folders]
 
 
 def _users(report: Report) -> list[Table]:

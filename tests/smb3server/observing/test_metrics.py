@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from smb3server.client.protocol.messages import ServerError
 from smb3server.dispatch.measuring import CLASSES
+from smb3server.files.recycling import Emptied
 from smb3server.observing import metrics, metrics_port
 from smb3server.observing.loop_lag import LoopLag
 from smb3server.observing.metrics_port import MetricsPort
@@ -265,6 +266,8 @@ def exported(tmp_path: Path) -> set[str]:
             with pytest.raises(ServerError):
                 await tree.session.tree_connect("none")  # type: ignore[attr-defined]
             scene.server.events.counts.refused_logons["wrong_password"] += 1
+            for share in scene.server.share_list.values():
+                share.emptied = Emptied()
             names.update(name for name, _ in read(scene, LoopLag(), Audit(), Node()))
 
     play(tmp_path, body)

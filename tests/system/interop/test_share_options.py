@@ -8,6 +8,7 @@ import pwd
 import re
 import shutil
 import stat
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -167,6 +168,51 @@ def test_recycle_without_the_rights_of_root(tmp_path: Path) -> None:
         assert kept.read_bytes() == Path("/etc/hostname").read_bytes()
         assert kept.parent.owner() == "games"
         assert kept.parent.parent.owner() == "nobody"
+
+
+@pytest.mark.parametrize(
+    "rights",
+    [
+        "",
+        pytest.param(
+            'run_as = "nobody"', marks=pytest.mark.skipif(os.geteuid() != 0, reason="becoming others needs root")
+        ),
+        pytest.param(
+            'drop_privileges = "nobody"',
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="becoming others needs root"),
+        ),
+    ],
+)
+def test_a_recycle_folder_empties_itself(tmp_path: Path, rights: str) -> None:
+    """At each start, and every 15 minutes: as root, as the packaged unit's user, and without any privileges."""
+    (tmp_path / "state").mkdir()
+    more = f"[server]\n{rights}\n"
+    if rights:
+        (tmp_path / "share").mkdir()
+        for name in ("share", "state"):
+            shutil.chown(tmp_path / name, "nobody")
+        open_up(tmp_path)
+    options = ("recycle = true", "recycle_keep_days = 30", "recycle_max_total = 1000000")
+    namespace = "user" if os.geteuid() or "drop" in rights else "trusted"
+    if "drop" in rights:
+        (tmp_path / "share").chmod(0o777)
+    with sharing(tmp_path, *options, more=more) as (server, folder):
+        (tmp_path / "large").write_bytes(bytes(600_000))
+        for name in ("old", "first", "second"):
+            source = "/etc/hostname" if name == "old" else f"{tmp_path}/large"
+            assert "NT_STATUS" not in smbclient(server, f"put {source} {name}; rm {name}")
+        place = folder / ".recycle/alice"
+        for name, days in (("old", 31), ("first", 2)):
+            stamp = struct.pack("<q", time.time_ns() - days * 86400 * 10**9)
+            assert f"{namespace}.smb3.deleted" in os.listxattr(place / name), os.listxattr(place / name)
+            os.setxattr(place / name, f"{namespace}.smb3.deleted", stamp)
+    with sharing(tmp_path, *options, more=more) as (server, folder):
+        deadline = time.monotonic() + 20
+        while "recycle folder: removed" not in server.log() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "share data: recycle folder: removed 1 files (" in server.log()
+        assert ") by age, 1 files (585.9 KiB) for room" in server.log()
+        assert listed(smbclient(server, "ls .recycle\\alice\\*")) == {"second"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the owner of the folder is not the server")
