@@ -404,6 +404,10 @@ class Handle(ABC):
         """Remove the name by which this handle was opened (as it is now), or the stream. Raises ENOTEMPTY for a
         directory with entries. The handle stays usable until it is closed."""
 
+    def refused_access(self) -> int:
+        """Return the rights that nobody is granted on this file now: see ``Backend.retains``. Raises ``OSError``."""
+        return 0
+
     def note_deletion(self) -> None:  # noqa: B027
         """Store that the file is deleted now: from this time on it is kept in a recycle folder. Raises ``OSError``. A
         store without recycle folders does nothing."""
@@ -537,6 +541,9 @@ class Backend(ABC):
 
     read_only: bool
     """Every change raises EROFS."""
+    retains: bool = False
+    """Whether there are files that may not be changed any more. All changes of these raise EACCES, also by handles that
+    were opened before."""
     file_system_name: str
     """The name reported to clients. Some of them disable features for names other than 'NTFS'."""
     case_sensitive: bool

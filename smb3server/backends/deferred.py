@@ -176,6 +176,9 @@ class DeferredHandle(Handle):
     def unlink(self) -> None:
         self.open().unlink()
 
+    def refused_access(self) -> int:
+        return self.open().refused_access()
+
     def note_deletion(self) -> None:
         self.open().note_deletion()
 

@@ -88,6 +88,11 @@ class _Advice:
             for key in ("recycle_keep_days", "recycle_max_total"):
                 if getattr(share, key) and not share.recycle:
                     yield owner, key, "has no effect: recycle is false"
+            if share.worm and (self._config.xattrs == "user" or self._config.drop_privileges):
+                text = "users of this machine who may write the files can free them; remedy: run the server as root"
+                yield owner, "worm", text
+            if share.worm_retention is not None and not share.worm:
+                yield owner, "worm_retention", "has no effect: worm is false"
             if share.users is not None and not share.users:
                 yield owner, "users", "is empty: nobody can use the share"
             if share.hosts.allow is not None and not share.hosts.allow:

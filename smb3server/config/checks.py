@@ -45,6 +45,9 @@ def find(config: Config, problems: Problems) -> None:
                 # Who types a path is there to mend it. A node without a service's folder must not take the service.
                 if share.service or problems.place(owner).option:
                     raise
+        if share.worm and share.recycle:
+            text = "excludes worm: what may be deleted there is gone, and what may not cannot be moved"
+            problems.add(owner, "recycle", text)
     _check_protection(config, problems)
     _check_limits(config, problems)
     _check_logons(config, problems)

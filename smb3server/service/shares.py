@@ -13,6 +13,7 @@ from smb3server.auth.users import Account
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.impersonate import may_act
+from smb3server.backends.local.retention import Retention
 from smb3server.backends.names import PRIVATE_NAME
 from smb3server.commands.info.presentation import hidden_name_test, name_test
 from smb3server.config.checks import FolderDownError
@@ -22,6 +23,7 @@ from smb3server.config.values import split_folder
 from smb3server.files.recycling import USER as RECYCLING_USER
 from smb3server.files.recycling import Recycling, problem
 from smb3server.service import stand_in
+from smb3server.settings.declaring import seconds
 from smb3server.state.share import Share, ShareCapabilities, ShareFlags
 
 
@@ -112,7 +114,18 @@ def _options(config: Config, share: ShareConfig) -> LocalOptions:
         case_sensitive=share.case_sensitive,
         vetoes=name_test(share.veto_files),
         require_mount=share.require_mount,
+        retention=_retention(share),
     )
+
+
+_SECOND = 10**9
+
+
+def _retention(share: ShareConfig) -> Retention | None:
+    if not share.worm:
+        return None
+    keep = share.worm_retention
+    return Retention(seconds(share.worm_grace_period) * _SECOND, None if keep is None else seconds(keep) * _SECOND)
 
 
 def _mode(all_bits: int, mask: int | None, forced: int) -> int:
@@ -160,9 +173,16 @@ def _make_recycle_folder(share: Share, notes: list[str]) -> None:
 
 def _backend(config: Config, share: ShareConfig) -> LocalBackend:
     try:
-        return LocalBackend(share.path, _options(config, share))
+        backend = LocalBackend(share.path, _options(config, share))
     except OSError as error:
         raise FolderDownError(f"share {share.name}: {error}") from error
+    if share.worm and not backend.store.has_attributes(share.path):
+        backend.close()
+        raise ConfigError(
+            f"share {share.name}: worm needs extended attributes, and {share.path} has none for this server "
+            f"(xattrs = {config.xattrs!r})"
+        )
+    return backend
 
 
 def _the_same(share: ShareConfig, folder: tuple[int, int] | None, backend: LocalBackend, new: bool) -> LocalBackend:

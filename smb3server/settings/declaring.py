@@ -16,6 +16,17 @@ NotNegative = Annotated[int, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Seconds = Annotated[float, Meta(ge=0)]
 
+Duration = Annotated[
+    str,
+    Meta(pattern="^[1-9][0-9]{0,8}[smhd]$", title='a duration in seconds, minutes, hours or days, as "90s" or "30d"'),
+]
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(duration: str) -> int:
+    """Return how many seconds a ``Duration`` is."""
+    return int(duration[:-1]) * _SECONDS[duration[-1]]
+
 
 class Effect(enum.Enum):
     """The moment from which a changed setting counts on a running server."""

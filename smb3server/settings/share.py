@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from smb3server.settings.declaring import Effect, NotNegative, Section, about
+from smb3server.settings.declaring import Duration, Effect, NotNegative, Section, about
 
 
 class ShareRules(Section, kw_only=True):
@@ -88,6 +88,26 @@ class ShareRules(Section, kw_only=True):
             example=107374182400,
         ),
     ] = 0
+    worm: Annotated[
+        bool,
+        about(
+            "files that have not changed for `worm_grace_period` can neither be changed nor renamed any more, and be "
+            "deleted only after `worm_retention` ([keeping.md](keeping.md#files-that-nobody-changes-any-more))",
+            Effect.REPLACED,
+        ),
+    ] = False
+    worm_grace_period: Annotated[
+        Duration, about("how long a file stays free after its last change", Effect.REPLACED, example="10m")
+    ] = "1h"
+    worm_retention: Annotated[
+        Duration | None,
+        about(
+            "how long after its last change a file can be deleted again; it still cannot be changed",
+            Effect.REPLACED,
+            example="3650d",
+            unset="never",
+        ),
+    ] = None
     continuous_availability: Annotated[
         bool,
         about(

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import stat as stat_module
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -44,6 +45,8 @@ from smb3server.backends.local.metadata import (
 from smb3server.backends.local.namespace import Namespace
 from smb3server.backends.local.own_changes import OwnChanges
 from smb3server.backends.local.resolve import Resolver
+from smb3server.backends.local.retained_handle import RetainedHandle, refusal
+from smb3server.backends.local.retention import Retention
 from smb3server.backends.local.share_root import Found, ShareRoot
 from smb3server.backends.local.sidecar import SideCar
 from smb3server.backends.local.storage_mark import StorageMark
@@ -87,6 +90,8 @@ class LocalOptions:
     vetoes: Callable[[str], bool] | None = None
     """Returns whether a name on the wire exists for no client, in any folder. None means that all do."""
     file_system_name: str = "NTFS"
+    retention: Retention | None = None
+    """Which files may not be changed any more. None: none. It does not change while the store is in use."""
     require_mount: bool = False
     """Whether the root has to be a mount point: an empty one counts as missing."""
 
@@ -106,6 +111,9 @@ class LocalBackend(Backend):
         if options.symlinks not in ("beneath", "never"):
             raise ValueError(f"symlinks: 'beneath' or 'never', not {options.symlinks!r}")
         self.read_only = options.read_only
+        self.retention = options.retention
+        self.retains = options.retention is not None
+        self.handle_class = LocalHandle if options.retention is None else RetainedHandle
         self.file_system_name = options.file_system_name
         self._share_root = ShareRoot(root, options.require_mount)
         self._root = self._share_root.descriptor
@@ -241,6 +249,7 @@ class LocalBackend(Backend):
             sidecar=self.options.sidecar,
             xattrs=self.options.xattrs,
             openat2=self.options.openat2,
+            retention=self.options.retention,
         )
         self.resolver.follow_symlinks = options.symlinks == "beneath"
         self.name_rules = POSIX if options.case_sensitive else WINDOWS
@@ -303,7 +312,7 @@ class LocalBackend(Backend):
                 kind, data = _DIRECTORY, None
             else:
                 descriptor, kind, data = self._open_data(request, descriptor, stat)
-        handle = LocalHandle(
+        handle = self.handle_class(
             self,
             descriptor,
             stat,
@@ -380,7 +389,7 @@ class LocalBackend(Backend):
                 raise
             data = self._create_stream(request, descriptor, stat, metadata)
             created = True
-        return LocalHandle(
+        return self.handle_class(
             self,
             descriptor,
             stat,
@@ -399,6 +408,9 @@ class LocalBackend(Backend):
         with LookAs(request.user):
             if not os.access(reference, os.W_OK, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/".join(request.path))
+        is_file = stat.mode & KIND_BITS == stat_module.S_IFREG
+        if self.retention is not None and is_file and self.retention.look(self.store, reference, stat).retained:
+            raise refusal("/".join(request.path))
         key = self.store.ensure_key(reference, stat, metadata)
         data = self.streams.create(key, request.stream, (stat.uid, stat.gid))
         if not metadata.present & Blob.STREAMS:
@@ -514,7 +526,7 @@ class LocalBackend(Backend):
             raise
         kind = KINDS.get(stat.mode & KIND_BITS, _OTHER)
         is_path = kind is _DIRECTORY and not request.read
-        handle = LocalHandle(
+        handle = self.handle_class(
             self,
             descriptor,
             stat,
@@ -666,7 +678,7 @@ def _existing(
     backend: LocalBackend, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind, data: int | None
 ) -> LocalHandle:
     """Return the handle of an existing file or directory. It takes over the descriptors."""
-    return LocalHandle(
+    return backend.handle_class(
         backend,
         descriptor,
         stat,

@@ -32,6 +32,7 @@ from smb3server.backends.local.metadata import Blob, Metadata, MetadataStore
 from smb3server.backends.local.namespace import Namespace
 from smb3server.backends.local.own_changes import OwnChanges
 from smb3server.backends.local.resolve import Resolver
+from smb3server.backends.local.retention import Retention
 from smb3server.backends.local.streams import FEW, StreamStore
 from smb3server.backends.local.syscalls import Statx
 from smb3server.backends.name_rules import stream_key
@@ -61,6 +62,8 @@ class HandleHost(Protocol):
     streams: StreamStore
     namespace: Namespace
     own: OwnChanges
+    retention: Retention | None
+    """Which files may not be changed any more. None: none."""
 
     def check_writable(self) -> None:
         """Raise ``OSError`` (EROFS) if the share is read-only."""
@@ -373,6 +376,9 @@ class LocalHandle(Handle):
         self._backend.check_writable()
         self._backend.own.touch(self.key)
 
+    def _deleting(self) -> None:
+        self._changing()
+
     def _change(self, change: _Change) -> None:
         self._changing()
         self._backend.store.change(self._ref, syscalls.statx(self._descriptor()), change)
@@ -542,7 +548,7 @@ class LocalHandle(Handle):
 
     def unlink(self) -> None:
         if not self.stream:
-            self._changing()
+            self._deleting()
             self._backend.namespace.unlink(self._descriptor(), self.kind, self._ref, self._user)
             return
         self._backend.check_writable()

@@ -65,7 +65,7 @@ def _look(
     ``start``: descriptor and path of the topmost folder. ``inside``: on-disk path from there."""
     top, folder = start
     try:
-        place = _enter(resolver, top, inside)
+        place = enter(resolver, top, inside)
         try:
             reading = os.open(".", _READING, dir_fd=place)
         except BaseException:
@@ -120,7 +120,7 @@ def _judge(
     found(Kept((*path, names.to_wire(name)), FileKey(stat.dev, stat.ino), False, size, since))
 
 
-def _enter(resolver: Resolver, top: int, inside: Sequence[str]) -> int:
+def enter(resolver: Resolver, top: int, inside: Sequence[str]) -> int:
     """Return an O_PATH descriptor of a folder below ``top``, on the same file system. Raises ``OSError``."""
     descriptor = os.open(".", _FLAGS, dir_fd=top)
     device = os.fstat(top).st_dev
@@ -154,7 +154,7 @@ def remove(
     try:
         top = resolver.open_exact(disk[:1])
         try:
-            parent = _enter(resolver, top, disk[1:-1])
+            parent = enter(resolver, top, disk[1:-1])
         finally:
             os.close(top)
     except OSError as error:

@@ -177,6 +177,7 @@ class MetadataStore:
         self.namespace = namespace
         self._meta = f"{namespace}.smb3.meta".encode() if namespace else None
         self._names = {kind: f"{namespace}.smb3.{item}".encode() for kind, item in _ITEM.items()}
+        self._retained = f"{namespace}.smb3.retained".encode()
         self.kept = KeptAttributes()
         self.attribute_block = 0
         """Bytes of the block that a file's larger items take, if the file system counts it as the file's, as ext4 does,
@@ -344,6 +345,39 @@ class MetadataStore:
         elif metadata.present & Blob.DELETED:
             raw = syscalls.getxattr_at(directory, name, self._names[Blob.DELETED])
         return _TIME.unpack(raw)[0] if raw is not None and len(raw) == _TIME.size else stat.ctime
+
+    # -- what says that a file is retained
+
+    # It does not go by ``Metadata.present``: one call alone makes it count.
+
+    def has_attributes(self, path: str | os.PathLike[str]) -> bool:
+        """Return whether a file can have extended attributes of this server. Raises ``OSError``."""
+        if self.namespace is None:
+            return False
+        try:
+            syscalls.getxattr(os.fspath(path), self._retained)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            return False
+        return True
+
+    def retention(self, reference: Reference, stat: Statx) -> bytes | None:
+        """Return what ``retain`` has stored. Raises ``OSError``."""
+        return self._attribute(reference, stat, self._retained)
+
+    def retention_of_entry(self, directory: int, name: bytes) -> bytes | None:
+        """Return ``retention`` of a directory's entry."""
+        return syscalls.getxattr_at(directory, name, self._retained)
+
+    def retain(self, reference: Reference, stamp: bytes) -> None:
+        """Store that a file is retained. Raises ``OSError``, also if the file system has no extended attributes."""
+        if not self._set(reference, "retained", stamp):
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    def touch(self, reference: Reference, stat: Statx) -> None:
+        """Set the change time of a file, and nothing else. Raises ``OSError``."""
+        os.utime(reference, ns=(stat.atime, stat.mtime))
 
     def set_blob(
         self,

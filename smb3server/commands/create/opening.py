@@ -489,6 +489,8 @@ class Opening:
             )
         attributes = 0 if is_directory else found.info.attributes
         self._maximal = self.opener.caller.rights_on(self.backend, self.path, found)
+        if self.backend.retains:
+            self._maximal &= ~handle.refused_access()
         granted = decide.grant_existing(wanted, self._maximal, attributes)
         if found.info.ea_size and self.body.create_options & CreateOptions.NO_EA_KNOWLEDGE:
             self._check_needed_eas(handle)
