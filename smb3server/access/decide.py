@@ -14,6 +14,7 @@ from smb3server.access import masks
 from smb3server.access.check import Token
 from smb3server.access.descriptor import Sid
 from smb3server.access.posix import gid_of
+from smb3server.backends.base import Retained
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smb3server.wire.status import NtStatus, StatusError
@@ -78,6 +79,23 @@ def with_parent(own: int, parent: int) -> int:
     if parent & Access.READ_DATA:
         own |= int(Access.READ_ATTRIBUTES)
     return own
+
+
+_CHANGES = int(
+    Access.WRITE_DATA
+    | Access.APPEND_DATA
+    | Access.WRITE_EA
+    | Access.WRITE_ATTRIBUTES
+    | Access.WRITE_DAC
+    | Access.WRITE_OWNER
+)
+
+
+def refused_on(retained: Retained | None) -> int:
+    """Return the rights that nobody is granted on a file that may not be changed any more. None: it may."""
+    if retained is None:
+        return 0
+    return _CHANGES if retained.may_be_deleted else _CHANGES | _DELETE
 
 
 # CREATE

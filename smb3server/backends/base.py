@@ -404,9 +404,10 @@ class Handle(ABC):
         """Remove the name by which this handle was opened (as it is now), or the stream. Raises ENOTEMPTY for a
         directory with entries. The handle stays usable until it is closed."""
 
-    def refused_access(self) -> int:
-        """Return the rights that nobody is granted on this file now: see ``Backend.retains``. Raises ``OSError``."""
-        return 0
+    def retained(self) -> Retained | None:
+        """Return whether the file may not be changed any more: see ``Backend.retains``. None: it may. Raises
+        ``OSError``."""
+        return None
 
     def note_deletion(self) -> None:  # noqa: B027
         """Store that the file is deleted now: from this time on it is kept in a recycle folder. Raises ``OSError``. A
@@ -495,6 +496,12 @@ class KeptFolder(NamedTuple):
     """Returns whether the stored descriptor of a present folder shows that it was made for this purpose."""
     user: User | None = None
     """To whom it belongs on the host. None means the server."""
+
+
+class Retained(NamedTuple):
+    """What is still allowed on a file that may not be changed any more."""
+
+    may_be_deleted: bool
 
 
 class Kept(NamedTuple):

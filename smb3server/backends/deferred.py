@@ -11,6 +11,7 @@ from smb3server.backends.base import (
     Handle,
     Path,
     Remembered,
+    Retained,
     Search,
     StreamInfo,
     User,
@@ -176,8 +177,8 @@ class DeferredHandle(Handle):
     def unlink(self) -> None:
         self.open().unlink()
 
-    def refused_access(self) -> int:
-        return self.open().refused_access()
+    def retained(self) -> Retained | None:
+        return self.open().retained()
 
     def note_deletion(self) -> None:
         self.open().note_deletion()

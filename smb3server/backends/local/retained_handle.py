@@ -13,26 +13,16 @@ import stat as stat_module
 from collections.abc import Sequence
 from typing import Any
 
-from smb3server.backends.base import Handle, Kind, Path, User
+from smb3server.backends.base import Handle, Kind, Path, Retained, User
 from smb3server.backends.local import kept_files, syscalls
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.local.retention import Retention, State
 from smb3server.backends.local.syscalls import Statx
-from smb3server.wire.create import Access
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import Payload
 
 MOST = 1000
 """Entries below a folder that are looked at before it is renamed. If there are more, it cannot be renamed."""
-_CHANGES = int(
-    Access.WRITE_DATA
-    | Access.APPEND_DATA
-    | Access.WRITE_EA
-    | Access.WRITE_ATTRIBUTES
-    | Access.WRITE_DAC
-    | Access.WRITE_OWNER
-)
-_DELETE = int(Access.DELETE)
 
 
 def refusal(name: str = "") -> PermissionError:
@@ -78,13 +68,11 @@ class RetainedHandle(LocalHandle):
             if found.retained and (self.stream or not self._rule.may_delete(found)):
                 raise refusal()
 
-    def refused_access(self) -> int:
+    def retained(self) -> Retained | None:
         if self.kind == Kind.DIRECTORY:
-            return 0
+            return None
         found = self._state()
-        if not found.retained:
-            return 0
-        return _CHANGES if self._rule.may_delete(found) else _CHANGES | _DELETE
+        return Retained(self._rule.may_delete(found)) if found.retained else None
 
     # -- changes
 

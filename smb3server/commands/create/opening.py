@@ -490,7 +490,7 @@ class Opening:
         attributes = 0 if is_directory else found.info.attributes
         self._maximal = self.opener.caller.rights_on(self.backend, self.path, found)
         if self.backend.retains:
-            self._maximal &= ~handle.refused_access()
+            self._maximal &= ~decide.refused_on(handle.retained())
         granted = decide.grant_existing(wanted, self._maximal, attributes)
         if found.info.ea_size and self.body.create_options & CreateOptions.NO_EA_KNOWLEDGE:
             self._check_needed_eas(handle)

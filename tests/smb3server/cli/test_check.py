@@ -125,6 +125,7 @@ def test_a_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ('[[share]]\nname = "r"\npath = "data/in"', "share r: path: data/in is relative"),
         ('[[share]]\nname = "g"\npath = "/mnt"\nguest = true', "share g: guest: has no effect"),
         ('[[share]]\nname = "r"\npath = "/mnt"\nrecycle_keep_days = 3', "share r: recycle_keep_days: has no effect"),
+        ('[[share]]\nname = "w"\npath = "/mnt"\nworm_retention = "3d"', "share w: worm_retention: has no effect"),
         ('[[share]]\nname = "n"\npath = "/mnt"\nusers = []', "share n: users: is empty"),
         ('[cluster]\netcd = "etcd://192.0.2.1:2379"\nnode = "a"', "[cluster] etcd: etcd is reached WITHOUT TLS"),
     ],
