@@ -122,6 +122,8 @@ class Capabilities:
     """Whether Send with Invalidate can be posted."""
     requires_registration: bool = False
     """Whether local buffers of Send, Write and Read need a registration (not in software providers)."""
+    registers_files: bool = True
+    """Whether files can be registered as memory can: the fabric is software, whose NIC makes system calls."""
     regions_invalidatable: bool = True
     """Whether a peer's Send with Invalidate may name regions registered here."""
 
@@ -184,6 +186,9 @@ class SharedRegions(Protocol):
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
         """Register ``memory``. Raise ``ProviderError`` if that is impossible."""
+
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> MemoryRegion:
+        """Register a range of an open file: see ``Endpoint.register_file``."""
 
     def close(self) -> None:
         """Deregister every region. Idempotent."""
@@ -252,6 +257,14 @@ class Endpoint(Protocol):
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
         """Register writable, contiguous ``memory`` for ``access``. Raise ``ProviderError`` if that is impossible."""
 
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> MemoryRegion:
+        """Register ``length`` bytes from ``offset`` of an open file. The peer reads and writes the file itself, by
+        system calls: ``memory`` of the region is empty. The descriptor is duplicated, so the caller may close its own.
+
+        Raise ``ProviderError`` if the descriptor is not that of a regular file which has this range and is open for
+        this access, or if the fabric reaches memory only. A range that is shorter by the time of an access, an error
+        of the disk or a full one is a violation of the region's range: it ends the connection."""
+
     def share(self, regions: SharedRegions) -> None:
         """Let the peer name ``regions``, which come from this endpoint's provider. To be called before the connection
         is established. Its Send with Invalidate may not name them. Raise ``ProviderError`` if the fabric shares none:
@@ -299,6 +312,10 @@ class BaseEndpoint:
     def is_stalled(self) -> bool:
         """Return False: the provider's retries end within seconds, or it has none."""
         return False
+
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> MemoryRegion:
+        """Raise ``ProviderError``: this fabric reaches memory only."""
+        raise ProviderError(f"{self.capabilities.name} reaches memory only, not files")
 
     def share(self, regions: SharedRegions) -> None:
         """Raise ``ProviderError``: this fabric registers memory for each connection."""

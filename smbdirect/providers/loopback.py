@@ -114,6 +114,12 @@ class LoopbackEndpoint(BaseEndpoint):
         self.counters["registrations"] += 1
         return self.regions.register(memory, access)
 
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> Region:
+        if self.life >= Life.DEAD:
+            raise ProviderError("endpoint is closed")
+        self.counters["registrations"] += 1
+        return self.regions.register_file(descriptor, offset, length, access)
+
     def share(self, regions: SharedRegions) -> None:
         share(self.regions, regions)
 
@@ -257,7 +263,8 @@ class LoopbackEndpoint(BaseEndpoint):
         self._finish(request)
 
     def _target(self, request: Write | Read, right: Access) -> memoryview | None:
-        """Return the peer's memory that ``request`` names, or None if the peer did not allow this access."""
+        """Return the peer's memory that ``request`` names, or None if the peer did not allow this access. For a file
+        it is a copy, and a Write has been carried out."""
         assert self.peer is not None
         remote = request.remote
         if remote.length == 0:
@@ -269,6 +276,11 @@ class LoopbackEndpoint(BaseEndpoint):
             token ^= 0xA5A5A5A5
         try:
             region, start = self.peer.regions.find(token, remote.address, remote.length, right)
+            if region.file is not None:
+                if isinstance(request, Read):
+                    return memoryview(region.file.read(start, remote.length))
+                region.file.write(start, [memoryview(segment) for segment in request.segments])
+                return memoryview(bytearray(remote.length))
         except AccessRefused:
             return None
         return region.memory[start : start + remote.length]

@@ -1,14 +1,17 @@
-"""Registered memory in user space: the regions of an endpoint, whose tokens, ranges and rights the provider checks
-itself, and a protection domain without a device."""
+"""Registered memory and files in user space: the regions of an endpoint, whose tokens, ranges and rights the provider
+checks itself, and a protection domain without a device."""
 
 from __future__ import annotations
 
 import enum
+import fcntl
 import itertools
+import os
 import secrets
+import stat
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
@@ -22,13 +25,14 @@ class Fault(enum.Enum):
     TOKEN = "no such valid token"
     RANGE = "outside the region"
     RIGHT = "right not granted"
+    FILE = "not in the file, or the disk failed"
 
 
 class AccessRefused(Exception):
     """The peer named memory that it may not access; each provider reports the fault by its own error on the wire."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.value)
+    def __init__(self, fault: Fault, detail: str = "") -> None:
+        super().__init__(detail or fault.value)
         self.fault = fault
 
 
@@ -41,21 +45,106 @@ def as_bytes_view(buffer: Buffer) -> memoryview:
 
 
 _NOTHING = memoryview(b"")
+_IOV_MAX = 1024
+"""Most buffers per system call (Linux UIO_MAXIOV)."""
+
+
+def _duplicate(descriptor: int, offset: int, length: int, access: Access) -> int:
+    """Return a duplicate of the descriptor of a file that has the range and is open for ``access``. Raise
+    ``ProviderError`` if it is not."""
+    try:
+        status, flags = os.fstat(descriptor), fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        mode = flags & os.O_ACCMODE
+        if not stat.S_ISREG(status.st_mode):
+            raise ProviderError("not a regular file")
+        if offset < 0 or length <= 0 or offset + length > status.st_size:
+            raise ProviderError(f"{length} bytes at {offset} are not all in the file, which has {status.st_size}")
+        if access & Access.REMOTE_READ and mode == os.O_WRONLY:
+            raise ProviderError("the descriptor is not open for reading")
+        # In such a mode Linux ignores the offset of pwrite.
+        if access & Access.REMOTE_WRITE and (mode == os.O_RDONLY or flags & os.O_APPEND):
+            raise ProviderError("the descriptor is not open for writing at any offset")
+        if flags & getattr(os, "O_PATH", 0):
+            raise ProviderError("the descriptor is not open for data")
+        return os.dup(descriptor)
+    except OSError as error:
+        raise ProviderError(f"the file cannot be registered: {error.strerror}") from error
+
+
+class FileRange:
+    """A range of an open file. Every access is a system call on its descriptor, so a file that becomes shorter is an
+    error of that call, and no signal."""
+
+    __slots__ = ("_descriptor", "_start", "length")
+
+    def __init__(self, descriptor: int, start: int, length: int, access: Access) -> None:
+        """Duplicate the descriptor. Raise ``ProviderError`` if its file does not have the range, or is not open for
+        ``access``."""
+        self._descriptor = _duplicate(descriptor, start, length, access)
+        self._start = start
+        self.length = length
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return ``length`` bytes from ``position``. Raise ``AccessRefused`` if the file does not have all of them any
+        longer, or cannot be read."""
+        data = b""
+        try:
+            while len(data) < length:
+                more = os.pread(self._open(), length - len(data), self._start + position + len(data))
+                if not more:
+                    raise AccessRefused(Fault.FILE, "the file is shorter than its region")
+                data = data + more if data else more
+        except OSError as error:
+            raise AccessRefused(Fault.FILE, error.strerror or str(error)) from error
+        return data
+
+    def write(self, position: int, pieces: Sequence[memoryview]) -> None:
+        """Write ``pieces``, one behind the other, at ``position``. Raise ``AccessRefused`` if the file does not take
+        them all."""
+        at = self._start + position
+        try:
+            for first in range(0, len(pieces), _IOV_MAX):
+                some = pieces[first : first + _IOV_MAX]
+                size = sum(map(len, some))
+                if os.pwritev(self._open(), some, at) != size:
+                    raise AccessRefused(Fault.FILE, "the file did not take all data")
+                at += size
+        except OSError as error:
+            raise AccessRefused(Fault.FILE, error.strerror or str(error)) from error
+
+    def _open(self) -> int:
+        if self._descriptor < 0:
+            raise AccessRefused(Fault.TOKEN)
+        return self._descriptor
+
+    def close(self) -> None:
+        """End all access. Idempotent."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class Region:
     """One registered region. Implements ``base.MemoryRegion``."""
 
-    __slots__ = ("_owner", "access", "address", "length", "memory", "token", "valid")
+    __slots__ = ("_owner", "access", "address", "file", "length", "memory", "token", "valid")
 
     def __init__(
-        self, owner: RegionTable | LocalDomain, token: int, address: int, memory: memoryview, access: Access
+        self,
+        owner: RegionTable | LocalDomain,
+        token: int,
+        address: int,
+        memory: memoryview,
+        access: Access,
+        file: FileRange | None = None,
     ) -> None:
         self._owner = owner
         self.token = token
         self.address = address
         self.memory = memory
-        self.length = len(memory)
+        self.file = file
+        """Where the bytes are if they are not in ``memory``, which is empty then. None for memory."""
+        self.length = len(memory) if file is None else file.length
         self.access = access
         self.valid = True
 
@@ -68,6 +157,14 @@ class Region:
         """See ``base.MemoryRegion.deregister``. No view of the memory is kept."""
         self.invalidate()
         self.memory = _NOTHING
+        if self.file is not None:
+            self.file.close()
+
+
+def _new_address() -> int:
+    """Return an address for a region. It is opaque to the peer: a random page of the 47-bit space reveals nothing about
+    this process."""
+    return (secrets.randbits(35) + 1) << 12
 
 
 class RegionTable:
@@ -98,9 +195,15 @@ class RegionTable:
         if view.readonly and access & (Access.REMOTE_WRITE | Access.LOCAL_WRITE):
             raise ProviderError("read-only memory registered for writing")
         token = self.new_token()
-        # The address is opaque to the peer; a random page of the 47-bit space reveals nothing about this process.
-        region = Region(self, token, (secrets.randbits(35) + 1) << 12, view, access)
+        region = Region(self, token, _new_address(), view, access)
         self._regions[token] = region
+        return region
+
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> Region:
+        """Register a range of a file under a new token: see ``base.Endpoint.register_file``."""
+        file = FileRange(descriptor, offset, length, access)
+        token = self.new_token()
+        region = self._regions[token] = Region(self, token, _new_address(), _NOTHING, access, file)
         return region
 
     def new_token(self) -> int:
@@ -121,6 +224,8 @@ class RegionTable:
         regions, self._regions = self._regions, {}
         for region in regions.values():
             region.valid = False
+            if region.file is not None:
+                region.deregister()
         shared, self._shared = self._shared, None
         if shared is not None:
             shared.tables.discard(self)

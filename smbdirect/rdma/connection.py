@@ -22,11 +22,11 @@ from smbdirect.providers.base import (
     Send,
     Status,
 )
-from smbdirect.rdma.errors import AccessRefused, MessageTooLong
+from smbdirect.rdma.errors import AccessRefused, MessageTooLong, NotSupported
 from smbdirect.rdma.messages import DATA, GRANT, HEADER, Credits, Terms
 from smbdirect.rdma.pool import BufferPool
 from smbdirect.rdma.receives import ReceiveBuffer, ReceivePool
-from smbdirect.rdma.regions import Handle, Region, Rights, access_of, rights_of
+from smbdirect.rdma.regions import FileLike, Handle, Region, Rights, access_of, registered_file, rights_of
 from smbdirect.rdma.transfers import Transfers
 
 _log = logging.getLogger(__name__)
@@ -168,6 +168,22 @@ class Connection:
         access = access_of(rights) | (Access(0) if view.readonly else Access.LOCAL_WRITE)
         self.counters["registrations"] += 1
         return Region(self._endpoint.register(view, access), view, rights)
+
+    def register_file(
+        self,
+        file: FileLike,
+        offset: int = 0,
+        length: int | None = None,
+        *,
+        readable: bool = False,
+        writable: bool = False,
+    ) -> Region:
+        """Register a range of an open file for this connection's peer alone. See ``Domain.register_file``. Raise
+        ``NotSupported`` where the fabric is a device, which reaches memory only."""
+        if not self._endpoint.capabilities.registers_files:
+            raise NotSupported(f"{self._endpoint.capabilities.name} reaches memory only, not files")
+        self.counters["registrations"] += 1
+        return registered_file(self._endpoint, file, offset, length, rights_of(readable, writable))
 
     async def read(self, handle: Handle, into: Memory, offset: int = 0) -> None:
         """Read from the peer's region at ``offset`` until ``into`` is full.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import os
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Protocol
 
 from construct import Int8ul, Int16ul, Int32ul, Int64ul
 
@@ -89,10 +90,11 @@ class Handle:
 
 
 class Region:
-    """Registered memory. A context manager, which closes it."""
+    """Registered memory, or a registered range of a file. A context manager, which closes it."""
 
     def __init__(self, registration: MemoryRegion, memory: memoryview, rights: Rights) -> None:
         self.memory = memory
+        """Empty for a file."""
         self.handle = Handle(registration.address, registration.token, registration.length, rights)
         self._registration = registration
 
@@ -102,8 +104,8 @@ class Region:
         return self._registration.valid
 
     def close(self) -> None:
-        """End all access by peers. The memory is theirs no longer when this returns: a transfer under way ends with its
-        connection. Idempotent."""
+        """End all access by peers. The memory or the file is theirs no longer when this returns: a transfer under way
+        ends with its connection. Idempotent."""
         self._registration.deregister()
 
     def __enter__(self) -> Region:
@@ -131,6 +133,31 @@ def rights_of(readable: bool, writable: bool) -> Rights:
     return rights
 
 
+class HasDescriptor(Protocol):
+    """An open file of Python's."""
+
+    def fileno(self) -> int: ...
+
+
+FileLike = int | HasDescriptor
+"""A descriptor, or an object that has one."""
+
+
+class Files(Protocol):
+    """Who registers ranges of files."""
+
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> MemoryRegion: ...
+
+
+def registered_file(where: Files, file: FileLike, offset: int, length: int | None, rights: Rights) -> Region:
+    """Register a range of a file: see ``Domain.register_file``."""
+    descriptor = file if isinstance(file, int) else file.fileno()
+    if length is None:
+        length = max(os.fstat(descriptor).st_size - offset, 0)
+    access = access_of(rights)
+    return Region(where.register_file(descriptor, offset, length, access), memoryview(b""), rights)
+
+
 class Domain:
     """Regions for all connections that are made with it: registered once, not once per connection.
 
@@ -146,6 +173,23 @@ class Domain:
         rights = rights_of(readable, writable)
         view = memoryview(memory)
         return Region(self.regions.register(view, access_of(rights)), view, rights)
+
+    def register_file(
+        self,
+        file: FileLike,
+        offset: int = 0,
+        length: int | None = None,
+        *,
+        readable: bool = False,
+        writable: bool = False,
+    ) -> Region:
+        """Register ``length`` bytes from ``offset`` of an open file, all the rest without a length. Peers read and
+        write the file itself, by system calls of the fabric: no byte of it is mapped. The caller may close the file.
+
+        The range must be in the file already: no write makes it longer. If somebody makes it shorter meanwhile, a read
+        of what is gone is refused, and a write puts it back, as that of any program. Raise ``ProviderError`` if it is
+        no regular file, does not have the range, or is not open for this."""
+        return registered_file(self.regions, file, offset, length, rights_of(readable, writable))
 
     def close(self) -> None:
         """Close every region. Idempotent."""

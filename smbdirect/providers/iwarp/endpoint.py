@@ -39,7 +39,7 @@ from smbdirect.providers.iwarp.operations import Operations, PendingRead
 from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, describe_terminate
 from smbdirect.providers.iwarp.receiver import Receiver, RingPool
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
-from smbdirect.providers.memory import Region, RegionTable, as_bytes_view, share
+from smbdirect.providers.memory import AccessRefused, Region, RegionTable, as_bytes_view, share
 from smbdirect.tcp_info import is_stalled, raise_error, retransmissions
 
 _log = logging.getLogger(__name__)
@@ -201,6 +201,13 @@ class IwarpEndpoint(BaseEndpoint):
         if self.life >= Life.DEAD:
             raise ProviderError("the connection is gone")
         region = self._regions.register(memory, access)
+        self._registrations += 1
+        return region
+
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> MemoryRegion:
+        if self.life >= Life.DEAD:
+            raise ProviderError("the connection is gone")
+        region = self._regions.register_file(descriptor, offset, length, access)
         self._registrations += 1
         return region
 
@@ -423,6 +430,11 @@ class IwarpEndpoint(BaseEndpoint):
         except OSError as error:
             self._socket_failed(error)
             return
+        except AccessRefused as error:
+            # A file no longer has what a Read Response was to send.
+            fault = TerminateError(Fault.BOUNDS, f"RDMA Read: {error}")
+            self._die(CloseReason(fault.fault.cause, str(fault)), graceful=True, terminate=fault)
+            return
         self._watch_writable(True)
 
     def _watch_writable(self, wanted: bool) -> None:
@@ -440,7 +452,9 @@ class IwarpEndpoint(BaseEndpoint):
         if self._sender.responses >= self._ird:
             raise TerminateError(Fault.NO_BUFFER, "more RDMA Reads in flight than agreed")
         self._send_wanted = True
-        self._sender.respond(Response(request.sink_stag, request.sink_offset, region, memory))
+        position = 0 if region is None or region.file is None else request.source_offset - region.address
+        response = Response(request.sink_stag, request.sink_offset, region, memory, position, request.length)
+        self._sender.respond(response)
 
     def _peer_terminated(self, payload: memoryview) -> None:
         self._terminates_received += 1

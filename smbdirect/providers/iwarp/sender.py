@@ -19,7 +19,7 @@ from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS,
 from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, Rtr, trailer
 from smbdirect.providers.iwarp.operations import PendingRead
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
-from smbdirect.providers.memory import Region
+from smbdirect.providers.memory import FileRange, Region
 
 IOV_MAX = 1024
 """Most buffers per ``sendmsg`` (Linux UIO_MAXIOV)."""
@@ -54,22 +54,27 @@ class Work:
 class Response:
     """One Read Response, the answer to a Read Request of the peer."""
 
-    __slots__ = ("memory", "region", "stag", "start", "total")
+    __slots__ = ("memory", "position", "region", "stag", "start", "total")
 
-    def __init__(self, stag: int, start: int, region: Region | None, memory: memoryview) -> None:
+    def __init__(
+        self, stag: int, start: int, region: Region | None, memory: memoryview, position: int = 0, length: int = 0
+    ) -> None:
+        """``memory`` goes to ``start`` of the peer's ``stag``. If the region is one of a file, ``length`` bytes at
+        ``position`` of it do, and ``memory`` is empty."""
         self.stag = stag
         self.start = start
         self.region = region
         self.memory = memory
-        self.total = len(memory)
+        self.position = position
+        self.total = len(memory) or length
 
 
 class _Outgoing:
     """One message of which some FPDUs are still to be cut. All bytes of it come from ``segments``."""
 
     __slots__ = (
-        "control", "index", "kind", "msn", "offset", "owner", "segments", "stag", "start", "tagged_offset", "total",
-        "whole",
+        "control", "file", "index", "kind", "msn", "offset", "owner", "segments", "stag", "start", "tagged_offset",
+        "total", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +87,8 @@ class _Outgoing:
         self.segments = segments
         self.whole = segments[0] if len(segments) == 1 else None
         """All bytes of the message if they lie in one segment: then ``take`` is not needed."""
+        self.file: FileRange | None = None
+        """Where the bytes are if they must be read first: then ``segments`` are those of the next FPDUs."""
         self.stag = stag
         self.tagged_offset = tagged_offset
         self.kind = _MIDDLE << 40 | control << 32 | stag
@@ -93,6 +100,13 @@ class _Outgoing:
         self.index = 0
         self.start = 0
         """What ``take`` returns next begins at ``segments[index][start:]``."""
+
+    def load(self, position: int, size: int) -> None:
+        """Read what ``take`` returns next: ``size`` bytes from ``position`` of the file. Raise ``AccessRefused`` if it
+        does not have them; nothing was changed then."""
+        if self.file is not None:
+            self.segments = (memoryview(self.file.read(position, size)),)
+            self.index = self.start = 0
 
     def take(self, size: int) -> Sequence[memoryview]:
         """Return the next ``size`` bytes from ``segments``."""
@@ -285,9 +299,11 @@ class Sender:
             self._prefer_work = True
             response = self._responses.popleft()
             self.bytes_read_response += response.total
-            self._current = _Outgoing(
+            message = self._current = _Outgoing(
                 rdmap.CONTROL | Opcode.READ_RESPONSE, response, (response.memory,), response.stag, response.start
             )
+            if response.region is not None and response.region.file is not None:
+                message.file, message.whole = response.region.file, None
             return True
         if stalled:
             return False
@@ -358,6 +374,10 @@ class Sender:
         lengths = [self.max_ulpdu] * min(more, 1 + (_BATCH_BYTES - 1 - (self._batch_end - self._batch_start)) // full)
         if len(lengths) == more:
             lengths.append(ddp.TAGGED_HEADER_SIZE + left - more * room)
+        if message.file is not None and type(message.owner) is Response:
+            # Each of these FPDUs is two buffers, so no more of them are cut than there is room for.
+            most = -(-(_BATCH_BUFFERS - len(iov)) // 2)
+            message.load(message.owner.position + offset, min(left, min(len(lengths), most) * room))
         cut = length = 0
         before = b""
         for length in lengths:

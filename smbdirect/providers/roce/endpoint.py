@@ -77,6 +77,13 @@ class RoceEndpoint(BaseEndpoint):
         self.counters["registrations"] += 1
         return region
 
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> Region:
+        if self.life >= Life.DEAD:
+            raise ProviderError("the connection is closed")
+        region = self.queue_pair.regions.register_file(descriptor, offset, length, access)
+        self.counters["registrations"] += 1
+        return region
+
     def share(self, regions: SharedRegions) -> None:
         share(self.queue_pair.regions, regions)
 

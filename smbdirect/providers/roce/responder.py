@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from smbdirect.codec import Buffer
 from smbdirect.providers.base import Access, CloseCause, CloseReason, Completion, Operation, Status, ignore
 from smbdirect.providers.memory import AccessRefused, Region, RegionTable
 from smbdirect.providers.roce.arrival import Run
@@ -153,7 +154,14 @@ class Responder:
             or total >= self._left
         ):
             return False
-        run.place(region.memory, self._position)
+        if region.file is not None:
+            try:
+                region.file.write(self._position, run.payloads())
+            except AccessRefused as error:
+                self._refuse(Syndrome.REMOTE_ACCESS, f"RDMA Write: {error}")
+                return True
+        else:
+            run.place(region.memory, self._position)
         self._position += total
         self._left -= total
         self._counters["bytes_placed"] += total
@@ -291,7 +299,13 @@ class Responder:
             if not region.valid:
                 return self._refuse(Syndrome.REMOTE_ACCESS, "RDMA Write: invalidated under way")
             position = self._position
-            region.memory[position : position + size] = packet[start:end]
+            if region.file is None:
+                region.memory[position : position + size] = packet[start:end]
+            else:
+                try:
+                    region.file.write(position, (packet[start:end],))
+                except AccessRefused as error:
+                    return self._refuse(Syndrome.REMOTE_ACCESS, f"RDMA Write: {error}")
             self._position = position + size
             self._left -= size
             self._counters["bytes_placed"] += size
@@ -337,10 +351,14 @@ class Responder:
         while self._reads and budget > 0 and path.ready:
             answer = self._reads[0]
             count = min(budget, (answer.left - 1) // self.mtu)
-            if count > 1 and not answer.first and answer.region is not None and answer.region.valid:
-                budget -= self._answer_middles(path, answer, answer.region, count)
-                continue
-            if not self._answer(path, answer):
+            try:
+                if count > 1 and not answer.first and answer.region is not None and answer.region.valid:
+                    budget -= self._answer_middles(path, answer, answer.region, count)
+                    continue
+                if not self._answer(path, answer):
+                    return budget
+            except AccessRefused as error:
+                self._break_off(answer, str(error))
                 return budget
             budget -= 1
         if self._reads or not path.ready:
@@ -370,7 +388,10 @@ class Responder:
 
     def _answer_middles(self, path: Path, answer: _ReadAnswer, region: Region, count: int) -> int:
         """Send several packets of a read response, neither the first nor the last one. Return how many were sent."""
-        memory = region.memory[answer.position : answer.position + count * self.mtu]
+        if region.file is None:
+            memory = region.memory[answer.position : answer.position + count * self.mtu]
+        else:
+            memory = memoryview(region.file.read(answer.position, count * self.mtu))
         sent = path.send_middles(Opcode.READ_RESPONSE_MIDDLE, answer.psn, memory, count)
         size = sent * self.mtu
         self._counters["bytes_served"] += size
@@ -379,17 +400,25 @@ class Responder:
         answer.left -= size
         return sent
 
+    def _break_off(self, answer: _ReadAnswer, detail: str) -> bool:
+        """Refuse the rest of a read response, which ends the connection."""
+        self._reads.clear()
+        self._expected = answer.psn
+        return self._refuse(Syndrome.REMOTE_ACCESS, f"RDMA Read: {detail}")
+
     def _answer(self, path: Path, answer: _ReadAnswer) -> bool:
         """Send one packet of a read response. Return False if its region is no longer valid, which ends the
-        connection."""
+        connection. Raise ``AccessRefused`` if it is that of a file which does not have the data any longer."""
         size = min(self.mtu, answer.left)
-        segments: tuple[memoryview, ...] = ()
-        if answer.region is not None:
-            if not answer.region.valid:
-                self._reads.clear()
-                self._expected = answer.psn
-                return self._refuse(Syndrome.REMOTE_ACCESS, "RDMA Read: invalidated under way")
-            segments = (answer.region.memory[answer.position : answer.position + size],)
+        segments: tuple[Buffer, ...] = ()
+        region = answer.region
+        if region is not None:
+            if not region.valid:
+                return self._break_off(answer, "invalidated under way")
+            if region.file is None:
+                segments = (region.memory[answer.position : answer.position + size],)
+            else:
+                segments = (region.file.read(answer.position, size),)
         last = size == answer.left
         extension = b""
         if answer.first:
