@@ -120,6 +120,7 @@ class Service(Running):
             server.buffers,
             server.silent_peers,
             server.unauthenticated,
+            server.one_sided.on_request,
         )
         self._tcp = TcpPorts(config.settings, reception, sockets)
         self.fabrics = Fabrics(config.settings, reception, lambda: server.interfaces.interfaces)

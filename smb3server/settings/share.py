@@ -109,6 +109,15 @@ class ShareRules(Section, kw_only=True):
             Effect.NEW_OPENS,
         ),
     ] = True
+    one_sided: Annotated[
+        bool,
+        about(
+            "clients of this project may read and write files by RDMA without requests; these bytes are neither signed "
+            "nor encrypted ([flashnet.md](flashnet.md))",
+            Effect.NEW_OPENS,
+            example=True,
+        ),
+    ] = False
     change_notify: Annotated[bool, about("notify clients of changes in folders they watch", Effect.AT_ONCE)] = True
     strict_allocate: Annotated[
         bool,

@@ -159,6 +159,18 @@ class Connection:
 
     # -- one-sided ----------------------------------------------------------------------------------------------
 
+    @property
+    def fabric(self) -> str:
+        """The name of the fabric."""
+        return self._endpoint.capabilities.name
+
+    @property
+    def served(self) -> tuple[int, int]:
+        """Bytes of this side's regions that the peer has read and written, as far as the fabric counts them."""
+        counters = self._endpoint.counters
+        read = counters.get("bytes_sent_read_response", counters.get("bytes_served", 0))
+        return read, counters.get("bytes_received_write", counters.get("bytes_placed", 0))
+
     def register(self, memory: Buffer, *, readable: bool = False, writable: bool = False) -> Region:
         """Register ``memory`` for this connection's peer alone. Raise ``ProviderError`` if that is impossible.
 

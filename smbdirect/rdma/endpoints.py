@@ -56,6 +56,23 @@ def _check(receives: int, message_size: int) -> None:
         raise ValueError(f"message_size: 1 byte to 16 MiB, not {message_size}")
 
 
+def answer(
+    request: ConnectionRequest, pool: BufferPool, domain: Domain | None, receives: int, message_size: int
+) -> Connection:
+    """Return the connection that a request asks for; ``ConnectionRequest.accept`` with ``pack_terms`` establishes it.
+
+    Raise ``DecodeError`` if the peer does not speak this API, ``ProviderError`` and ``ConnectionLost``. The request can
+    be rejected then."""
+    terms, private_data = unpack_terms(request.private_data)
+    endpoint = request.prepare()
+    if domain is not None:
+        endpoint.share(domain.regions)
+    connection = Connection(endpoint, pool, receives, message_size, private_data)
+    connection.domain = domain
+    connection.established(terms, initiator=False)
+    return connection
+
+
 class Listener:
     """A listening address. Iterate over it for the connections of peers."""
 
@@ -79,28 +96,17 @@ class Listener:
 
     def on_request(self, request: ConnectionRequest) -> None:
         """Accept a connection request, or reject it if the peer does not speak this API or too many wait."""
-        try:
-            terms, private_data = unpack_terms(request.private_data)
-        except DecodeError as error:
-            _log.info("%s: connection refused: %s", request.peer_address, error)
-            request.reject()
-            return
         if self._ready.qsize() >= _BACKLOG:
             _log.warning("%s: connection refused: %d wait for the program", request.peer_address, _BACKLOG)
             request.reject()
             return
         try:
-            endpoint = request.prepare()
-            if self._domain is not None:
-                endpoint.share(self._domain.regions)
-            connection = Connection(endpoint, self._pool, self._receives, self._message_size, private_data)
-        except (ConnectionLost, ProviderError) as error:
+            connection = answer(request, self._pool, self._domain, self._receives, self._message_size)
+        except (ConnectionLost, DecodeError, ProviderError) as error:
             _log.warning("%s: connection refused: %s", request.peer_address, error)
             request.reject()
             return
-        connection.domain = self._domain
         self._connections.add(connection)
-        connection.established(terms, initiator=False)
         task = asyncio.get_running_loop().create_task(self._accept(request, connection))
         self._accepting.add(task)
         task.add_done_callback(self._accepting.discard)
