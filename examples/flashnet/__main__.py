@@ -11,7 +11,7 @@ from pathlib import Path
 if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from flashnet import Lender, bench, connect
+from flashnet import Lender, connect
 from smbdirect import rdma
 from smbdirect.errors import SmbDirectError
 
@@ -34,7 +34,11 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--read-only", action="store_true")
     commands.add_parser("read", help="write a file of the server to stdout").add_argument("path")
     commands.add_parser("write", help="write stdin to a file of the server, and to its disk").add_argument("path")
-    bench.add_arguments(commands.add_parser("bench", help="compare with sockets, SMB and SMB Direct"))
+    bench = commands.add_parser("bench", help="compare with sockets, SMB and SMB Direct")
+    bench.add_argument("--rounds", type=int, default=5)
+    bench.add_argument("--seconds", type=float, default=0.5, help="for one way, size and round")
+    bench.add_argument("--markdown", action="store_true", help="print the table of docs/flashnet.md")
+    bench.add_argument("--serve", nargs=2, metavar=("ROLE", "FOLDER"), help="be one of the servers")
     return parser
 
 
@@ -67,12 +71,21 @@ async def _write(options: argparse.Namespace) -> None:
         await file.flush()
 
 
+async def _bench(options: argparse.Namespace) -> None:
+    from flashnet import bench  # loads the SMB server and client
+
+    if options.serve:
+        await bench.serve(*options.serve)
+    else:
+        bench.show(await bench.compare(options.rounds, options.seconds), options.markdown)
+
+
 async def _run(options: argparse.Namespace) -> None:
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    await {"serve": _serve, "read": _read, "write": _write, "bench": bench.run}[options.command](options)
+    await {"serve": _serve, "read": _read, "write": _write, "bench": _bench}[options.command](options)
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ latency of one read after the other, the reads per second with several in flight
 for each of these. The file is in the server's page cache.
 """
 
-import argparse
 import asyncio
 import getpass
 import os
@@ -196,28 +195,18 @@ async def compare(rounds: int, seconds: float) -> dict[tuple[int, str], Round]:
     return {key: Round(*map(statistics.median, zip(*rounds, strict=True))) for key, rounds in found.items()}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.5, help="for one way, size and round")
-    parser.add_argument("--markdown", action="store_true", help="print the table of docs/flashnet.md")
-    parser.add_argument("--serve", nargs=2, metavar=("ROLE", "FOLDER"), help="be one of the servers")
+async def serve(role: str, folder: str) -> None:
+    """Be one of the servers."""
+    await ROLES[role](folder)
 
 
-async def run(options: argparse.Namespace) -> None:
-    """Compare, and print the table."""
-    if options.serve:
-        role, folder = options.serve
-        await ROLES[role](folder)
-        return
-    found = await compare(options.rounds, options.seconds)
+def show(found: dict[tuple[int, str], Round], markdown: bool) -> None:
+    """Print the table."""
     line = (
-        "| {:>7} | {:28} | {:>10} | {:>10} | {:>12} | {:>12} |"
-        if options.markdown
-        else "{:>7}  {:28}{:>11}{:>11}{:>13}{:>13}"
+        "| {:>7} | {:28} | {:>10} | {:>10} | {:>12} | {:>12} |" if markdown else "{:>7}  {:28}{:>11}{:>11}{:>13}{:>13}"
     )
     print(line.format("read", "way", "latency µs", f"reads/s, {DEPTH}", "server µs", "reads/s core"))
-    if options.markdown:
+    if markdown:
         print("|---:|---|---:|---:|---:|---:|")
     for (size, name), figures in found.items():
         text = f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"
