@@ -48,6 +48,10 @@ def _check_session(control: Control) -> None:
         raise _refuse(NtStatus.NOT_SUPPORTED, "cluster", "a node of a cluster must look before each answer")
     if session.is_guest or session.is_anonymous:
         raise _refuse(NtStatus.ACCESS_DENIED, "guest", "guests and anonymous users prove nothing")
+    if server.settings.require_signing:
+        raise _refuse(
+            NtStatus.ACCESS_DENIED, "signing", "the server requires signing, and these bytes would not be signed"
+        )
     if session.encrypts:
         raise _refuse(NtStatus.ACCESS_DENIED, "encrypted", "the session encrypts, and these bytes would not be")
 

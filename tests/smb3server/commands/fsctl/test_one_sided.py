@@ -61,7 +61,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def lending(tmp_path: Path, one_sided: bool = True, **keys: Any) -> AsyncIterator[Scene]:
+async def lending(
+    tmp_path: Path, one_sided: bool = True, server: dict[str, Any] | None = None, **keys: Any
+) -> AsyncIterator[Scene]:
     folder = tmp_path / "share"
     folder.mkdir()
     (folder / "file").write_bytes(DATA)
@@ -70,9 +72,10 @@ async def lending(tmp_path: Path, one_sided: bool = True, **keys: Any) -> AsyncI
         Share("secret", str(folder), force_user=own_user.NAME, one_sided=True, encrypt=True),
     ]
     users = [User("u", password="pw")]
+    server = {"listen": ["127.0.0.1"], "port": 0, "rdma": "iwarp", "rdma_port": 0} | (server or {})
     async with (
         asyncio.timeout(30),
-        Service(shares=shares, users=users, listen=["127.0.0.1"], port=0, rdma="iwarp", rdma_port=0) as service,
+        Service(shares=shares, users=users, **server) as service,
     ):
         scene = Scene(service, folder, None, None, None)  # type: ignore[arg-type]
         scene.client, scene.session, scene.tree = await scene.log_on()
@@ -87,8 +90,10 @@ async def ticket_for(tree: Tree) -> bytes:
     return answer.ticket
 
 
-async def opened(tree: Tree, state: int = RWH, name: str = "file", **options: Any) -> RemoteFile:
-    wanted = contexts.LEASE_V2_CODEC.pack(contexts.LeaseV2(os.urandom(16), state))
+async def opened(
+    tree: Tree, state: int = RWH, name: str = "file", key: bytes | None = None, **options: Any
+) -> RemoteFile:
+    wanted = contexts.LEASE_V2_CODEC.pack(contexts.LeaseV2(key or os.urandom(16), state))
     asked = [contexts.RawContext(contexts.REQUEST_LEASE, wanted)] if state else []
     options.setdefault("access", READ_WRITE | Access.DELETE)
     oplock = OplockLevel.LEASE if state else 0
@@ -436,6 +441,47 @@ def test_sessions_that_encrypt_are_not_lent_to(tmp_path: Path) -> None:
             assert raised.value.status == NtStatus.ACCESS_DENIED
             assert await refused(tree, await opened(tree)) is NtStatus.ACCESS_DENIED
             await client.close()
+
+    run(tmp_path, act)
+
+
+def test_a_server_that_requires_signing_lends_nothing(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        with pytest.raises(StatusError) as raised:
+            await ticket_for(scene.tree)
+        assert raised.value.status == NtStatus.ACCESS_DENIED
+        assert await refused(scene.tree, await opened(scene.tree)) is NtStatus.ACCESS_DENIED
+
+    run(tmp_path, act, server={"require_signing": True})
+
+
+def test_the_close_of_one_of_two_opens_with_a_lease(tmp_path: Path) -> None:
+    """The lease stays with the other open: the loan ends all the same."""
+
+    async def act(scene: Scene) -> None:
+        line = await scene.line()
+        key = os.urandom(16)
+        file, other = [await opened(scene.tree, key=key) for _ in range(2)]
+        handle = await lend(scene.tree, file)
+        await line.read(handle, bytearray(10))
+        await scene.tree.close(file)
+        assert scene.loans == 0
+        with pytest.raises(rdma.ConnectionLost):
+            await line.read(handle, bytearray(10))
+        line = await scene.line()
+        await line.read(await lend(scene.tree, other), bytearray(10))
+        await line.close()
+
+    run(tmp_path, act)
+
+
+def test_the_logoff_ends_the_line(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        line = await scene.line()
+        await scene.session.log_off()
+        assert await line.wait_closed() is not None
+        assert not scene.service.server.one_sided.lines
+        await line.close()
 
     run(tmp_path, act)
 
