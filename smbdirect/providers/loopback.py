@@ -278,7 +278,7 @@ class LoopbackEndpoint(BaseEndpoint):
             region, start = self.peer.regions.find(token, remote.address, remote.length, right)
             if region.file is not None:
                 if isinstance(request, Read):
-                    return memoryview(region.file.read(start, remote.length))
+                    return region.file.read(start, remote.length, wait=True)
                 region.file.write(start, [memoryview(segment) for segment in request.segments])
                 return memoryview(bytearray(remote.length))
         except AccessRefused:

@@ -3,7 +3,9 @@ checks itself, and a protection domain without a device."""
 
 from __future__ import annotations
 
+import asyncio
 import enum
+import errno
 import fcntl
 import itertools
 import os
@@ -45,6 +47,7 @@ def as_bytes_view(buffer: Buffer) -> memoryview:
 
 
 _NOTHING = memoryview(b"")
+_NOWHERE = 0, 0
 _IOV_MAX = 1024
 """Most buffers per system call (Linux UIO_MAXIOV)."""
 
@@ -71,11 +74,25 @@ def _duplicate(descriptor: int, offset: int, length: int, access: Access) -> int
         raise ProviderError(f"the file cannot be registered: {error.strerror}") from error
 
 
+class NotCached(Exception):
+    """Data of a file is not in the page cache: to read it may take as long as the disk wants."""
+
+    def __init__(self, file: FileRange, position: int, length: int) -> None:
+        super().__init__("not in the page cache")
+        self._file, self._position, self._length = file, position, length
+
+    def fetch(self, loop: asyncio.AbstractEventLoop, done: Callable[[], None]) -> None:
+        """Have a worker thread read the data, then call ``done`` on ``loop``: it can be read at once then. Raise
+        ``AccessRefused`` if the range was closed."""
+        work = self._file.warm(self._position, self._length)
+        loop.run_in_executor(None, work).add_done_callback(lambda _: done())
+
+
 class FileRange:
     """A range of an open file. Every access is a system call on its descriptor, so a file that becomes shorter is an
     error of that call, and no signal."""
 
-    __slots__ = ("_descriptor", "_start", "length")
+    __slots__ = ("_descriptor", "_no_wait", "_start", "_warm", "length")
 
     def __init__(self, descriptor: int, start: int, length: int, access: Access) -> None:
         """Duplicate the descriptor. Raise ``ProviderError`` if its file does not have the range, or is not open for
@@ -83,20 +100,55 @@ class FileRange:
         self._descriptor = _duplicate(descriptor, start, length, access)
         self._start = start
         self.length = length
+        self._no_wait = True
+        """Whether the file system can tell what is in the page cache."""
+        self._warm = _NOWHERE
+        """Begin and end of what was read from the disk last, for a ``read`` to come."""
 
-    def read(self, position: int, length: int) -> bytes:
+    def read(self, position: int, length: int, wait: bool = False) -> memoryview:
         """Return ``length`` bytes from ``position``. Raise ``AccessRefused`` if the file does not have all of them any
-        longer, or cannot be read."""
-        data = b""
+        longer, or cannot be read, and ``NotCached`` if the disk must be waited for, unless ``wait`` allows that."""
+        data = memoryview(bytearray(length))
+        first, end = self._warm
+        waits = wait or not self._no_wait or (first <= position and position + length <= end)
+        if waits:
+            self._warm = _NOWHERE
+        done = 0
         try:
-            while len(data) < length:
-                more = os.pread(self._open(), length - len(data), self._start + position + len(data))
-                if not more:
+            while done < length:
+                at = self._start + position + done
+                more = os.preadv(self._open(), [data[done:]], at, 0 if waits else os.RWF_NOWAIT)
+                if not more and waits:
                     raise AccessRefused(Fault.FILE, "the file is shorter than its region")
-                data = data + more if data else more
+                done += more
+                if done < length and not waits:
+                    # The end of the file, or of what is in the page cache.
+                    raise NotCached(self, position, length)
+        except BlockingIOError:
+            raise NotCached(self, position, length) from None
         except OSError as error:
-            raise AccessRefused(Fault.FILE, error.strerror or str(error)) from error
+            if error.errno != errno.EOPNOTSUPP or waits:
+                raise AccessRefused(Fault.FILE, error.strerror or str(error)) from error
+            # A file system without RWF_NOWAIT: tmpfs of older kernels, network file systems.
+            self._no_wait = False
+            return self.read(position, length)
         return data
+
+    def warm(self, position: int, length: int) -> Callable[[], None]:
+        """Return what reads a range from the disk, on a worker thread. ``read`` of this range does not raise
+        ``NotCached`` next time. The range may be closed meanwhile."""
+        descriptor, at = os.dup(self._open()), self._start + position
+        self._warm = position, position + length
+
+        def read() -> None:
+            try:
+                os.pread(descriptor, length, at)
+            except OSError:
+                pass  # the next ``read`` meets it, too
+            finally:
+                os.close(descriptor)
+
+        return read
 
     def write(self, position: int, pieces: Sequence[memoryview]) -> None:
         """Write ``pieces``, one behind the other, at ``position``. Raise ``AccessRefused`` if the file does not take

@@ -39,7 +39,7 @@ from smbdirect.providers.iwarp.operations import Operations, PendingRead
 from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, describe_terminate
 from smbdirect.providers.iwarp.receiver import Receiver, RingPool
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
-from smbdirect.providers.memory import AccessRefused, Region, RegionTable, as_bytes_view, share
+from smbdirect.providers.memory import AccessRefused, NotCached, Region, RegionTable, as_bytes_view, share
 from smbdirect.tcp_info import is_stalled, raise_error, retransmissions
 
 _log = logging.getLogger(__name__)
@@ -129,6 +129,8 @@ class IwarpEndpoint(BaseEndpoint):
         """Whether ``_deliver`` is on the stack. Invariant: it alone calls ``on_completions``, so ``post`` never does,
         and no call begins within another. What completes during a call is delivered after it, in the same turn of the
         loop."""
+        self._fetching = False
+        """Whether a worker reads from a disk what the next Read Response needs."""
         self._deferred: TerminateError | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
         self._terminates_sent = 0
@@ -418,6 +420,8 @@ class IwarpEndpoint(BaseEndpoint):
                 if not buffers:
                     if self._writing:
                         self._watch_writable(False)
+                    if sender.cold is not None:
+                        self._fetch(sender.cold)
                     return
                 if len(buffers) == 1:
                     count = sock.send(buffers[0], socket.MSG_EOR)
@@ -436,6 +440,21 @@ class IwarpEndpoint(BaseEndpoint):
             self._die(CloseReason(fault.fault.cause, str(fault)), graceful=True, terminate=fault)
             return
         self._watch_writable(True)
+
+    def _fetch(self, cold: NotCached) -> None:
+        """Have a file's data read from its disk, and go on then. Raise ``AccessRefused`` if it is lent no longer."""
+        if self._fetching:
+            return
+
+        def done() -> None:
+            self._fetching = False
+            self._sender.cold = None
+            if self.life < Life.DEAD and not self._writing:
+                self._pump_out()
+                self._deliver()
+
+        cold.fetch(self._loop, done)
+        self._fetching = True
 
     def _watch_writable(self, wanted: bool) -> None:
         if wanted is self._writing:

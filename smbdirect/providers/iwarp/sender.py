@@ -19,7 +19,7 @@ from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS,
 from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, Rtr, trailer
 from smbdirect.providers.iwarp.operations import PendingRead
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
-from smbdirect.providers.memory import FileRange, Region
+from smbdirect.providers.memory import FileRange, NotCached, Region
 
 IOV_MAX = 1024
 """Most buffers per ``sendmsg`` (Linux UIO_MAXIOV)."""
@@ -102,10 +102,10 @@ class _Outgoing:
         """What ``take`` returns next begins at ``segments[index][start:]``."""
 
     def load(self, position: int, size: int) -> None:
-        """Read what ``take`` returns next: ``size`` bytes from ``position`` of the file. Raise ``AccessRefused`` if it
-        does not have them; nothing was changed then."""
+        """Read what ``take`` returns next: ``size`` bytes from ``position`` of the file. Raise as ``FileRange.read``;
+        nothing was changed then."""
         if self.file is not None:
-            self.segments = (memoryview(self.file.read(position, size)),)
+            self.segments = (self.file.read(position, size),)
             self.index = self.start = 0
 
     def take(self, size: int) -> Sequence[memoryview]:
@@ -149,6 +149,8 @@ class Sender:
         self.max_reads = max_reads
         self.open = False
         """Whether anything may be sent: an acceptor must not send before the initiator."""
+        self.cold: NotCached | None = None
+        """What has to be read from a disk before more is cut. The owner does so, and sets it to None."""
         self.fpdus = 0
         self.bytes_send = 0
         self.bytes_write = 0
@@ -218,7 +220,8 @@ class Sender:
     def buffers(self) -> Sequence[Buffer]:
         """Return what to send next: at most ``IOV_MAX`` buffers, none if nothing can be sent now. After all of a batch
         was taken, the next one begins a new TCP segment (``MSG_EOR``)."""
-        if not self._iov and self.open and (self._held or self._current or self.work or self._responses):
+        wanted = self._held or self._current or self.work or self._responses
+        if not self._iov and self.open and wanted and self.cold is None:
             self._fill()
         return self._iov if len(self._iov) <= IOV_MAX else self._iov[:IOV_MAX]
 
@@ -288,8 +291,14 @@ class Sender:
                     return
             elif message.tagged_offset is None:
                 self._cut_send(message)
-            else:
+            elif message.file is None:
                 self._cut_tagged(message, message.tagged_offset)
+            else:
+                try:
+                    self._cut_tagged(message, message.tagged_offset)
+                except NotCached as error:
+                    self.cold = error
+                    return
 
     def _begin_message(self) -> bool:
         """Cut the next message if it fits one untagged FPDU, else make it the current one. Return False if nothing may

@@ -22,7 +22,7 @@ from smbdirect.providers.base import (
     WorkRequest,
     Write,
 )
-from smbdirect.providers.memory import Region, as_bytes_view, share
+from smbdirect.providers.memory import AccessRefused, NotCached, Region, as_bytes_view, share
 from smbdirect.providers.roce.cm import Connection
 from smbdirect.providers.roce.path import PacketPath
 from smbdirect.providers.roce.queue_pair import QueuePair
@@ -67,6 +67,8 @@ class RoceEndpoint(BaseEndpoint):
         """Invariant: True if and only if ``_continue`` is among the loop's next calls."""
         self._delivering = False
         """Invariant: True if and only if ``_deliver`` is among the loop's next calls."""
+        self._fetching = False
+        """Whether a worker reads from a disk what the next read response needs."""
 
     # -- work requests -------------------------------------------------------------------------------------------
 
@@ -168,6 +170,8 @@ class RoceEndpoint(BaseEndpoint):
             if more and not self._continuing:
                 self._continuing = True
                 self._loop.call_soon(self._continue)
+        if queue_pair.responder.cold is not None:
+            self._fetch(queue_pair.responder.cold)
         if queue_pair.failure is not None:
             self.end(queue_pair.failure)
         elif self.life is Life.CLOSING and queue_pair.requester.idle:
@@ -179,6 +183,22 @@ class RoceEndpoint(BaseEndpoint):
                     self._deliver_now()
                 else:
                     self._deliver_soon()
+
+    def _fetch(self, cold: NotCached) -> None:
+        """Have a file's data read from its disk, and go on then."""
+        if self._fetching:
+            return
+        self._fetching = True
+
+        def done() -> None:
+            self._fetching = False
+            self.queue_pair.responder.cold = None
+            self.pump()
+
+        try:
+            cold.fetch(self._loop, done)
+        except AccessRefused as error:
+            self.end(CloseReason(CloseCause.REMOTE_ACCESS, str(error)))
 
     def _continue(self) -> None:
         self._continuing = False

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from smbdirect.codec import Buffer
 from smbdirect.providers.base import Access, CloseCause, CloseReason, Completion, Operation, Status, ignore
-from smbdirect.providers.memory import AccessRefused, Region, RegionTable
+from smbdirect.providers.memory import AccessRefused, NotCached, Region, RegionTable
 from smbdirect.providers.roce.arrival import Run
 from smbdirect.providers.roce.headers import (
     ACK_REQUEST,
@@ -111,6 +111,8 @@ class Responder:
         Invariant: all numbers are larger than ``_expected``, except while a packet is processed."""
         self.deadline: float | None = None
         """When to call ``handle_timer``, or None."""
+        self.cold: NotCached | None = None
+        """What has to be read from a disk before the next read response. The owner does so, and sets it to None."""
         self._fatal: int | None = None
 
     def start(self, psn: int, mtu: int) -> None:
@@ -348,6 +350,8 @@ class Responder:
 
     def transmit(self, path: Path, budget: int) -> int:
         """Send read responses, at most ``budget`` packets, then the acknowledgement. Return the rest of the budget."""
+        if self.cold is not None:
+            return budget
         while self._reads and budget > 0 and path.ready:
             answer = self._reads[0]
             count = min(budget, (answer.left - 1) // self.mtu)
@@ -359,6 +363,9 @@ class Responder:
                     return budget
             except AccessRefused as error:
                 self._break_off(answer, str(error))
+                return budget
+            except NotCached as error:
+                self.cold = error
                 return budget
             budget -= 1
         if self._reads or not path.ready:
@@ -391,7 +398,7 @@ class Responder:
         if region.file is None:
             memory = region.memory[answer.position : answer.position + count * self.mtu]
         else:
-            memory = memoryview(region.file.read(answer.position, count * self.mtu))
+            memory = region.file.read(answer.position, count * self.mtu)
         sent = path.send_middles(Opcode.READ_RESPONSE_MIDDLE, answer.psn, memory, count)
         size = sent * self.mtu
         self._counters["bytes_served"] += size

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from smbdirect.providers.loopback import CAPABILITIES, LoopbackProvider
 from tests.lab.providers import PROVIDERS
 
 FABRICS = ["loopback", "iwarp", "iwarp-crc-ipv6", "iwarp-mss", "roce", "roce-ipv6-mtu256", "roce-single-packets"]
+NETWORKS = FABRICS[1:]
+"""Those that do not wait for a disk."""
 MIB = 1 << 20
 BEFORE, AFTER = b"before the region", b"after the region"
 
@@ -250,6 +253,80 @@ def test_a_domain_lends_a_file_to_all(fabric: tuple[Provider, str], path: Path) 
                         into = bytearray(9)
                         await client.read(region.handle, into)
                         assert into == b"everybody"
+
+    asyncio.run(main())
+
+
+class Disk:
+    """Lets the page cache lack data: reads that must not wait fail, until a worker has read what they wanted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reads = 0
+        self.before_read: Callable[[], None] = lambda: None
+        self._preadv, self._pread = os.preadv, os.pread
+        monkeypatch.setattr(os, "preadv", self.preadv)
+        monkeypatch.setattr(os, "pread", self.pread)
+
+    def preadv(self, descriptor: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise BlockingIOError
+        return self._preadv(descriptor, buffers, offset, flags)
+
+    def pread(self, descriptor: int, length: int, offset: int) -> bytes:
+        self.reads += 1
+        self.before_read()
+        return self._pread(descriptor, length, offset)
+
+
+@pytest.mark.parametrize("fabric", NETWORKS, indirect=True)
+@pytest.mark.parametrize("size", [1, 4096, MIB, 3 * MIB + 5])
+def test_a_file_that_must_come_from_its_disk(
+    fabric: tuple[Provider, str], path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker reads it, and the event loop goes on meanwhile."""
+    disk = Disk(monkeypatch)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        disk.before_read = lambda: asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+        async with lent(fabric, path, size) as (client, region, data):
+            into = bytearray(size)
+            async with client.batch() as batch:
+                batch.read(region.handle, into)
+                batch.write(region.handle, b"z", size - 1)
+                batch.fence()
+            assert into[:-1] == data[:-1] and inside(path) == data[:-1] + b"z"
+            assert disk.reads
+            os.truncate(path, len(BEFORE) + size // 2)
+            with pytest.raises(rdma.ConnectionLost):
+                await client.read(region.handle, into)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fabric", NETWORKS, indirect=True)
+def test_a_file_is_closed_while_a_worker_reads_it(
+    fabric: tuple[Provider, str], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+
+    async def main() -> None:
+        async with lent(fabric, path, MIB) as (client, region, _):
+            reading, closed = threading.Event(), threading.Event()
+
+            def wait() -> None:
+                reading.set()
+                assert closed.wait(10)
+
+            disk.before_read = wait
+            into = bytearray(MIB)
+            task = asyncio.create_task(client.read(region.handle, into))
+            await asyncio.to_thread(reading.wait, 10)
+            region.close()
+            closed.set()
+            with pytest.raises(rdma.ConnectionLost):
+                await task
+            assert into.count(0) > MIB // 2
 
     asyncio.run(main())
 
