@@ -94,7 +94,7 @@ class Line:
         )
         before = self.loans.get(opened)
         if before is not None:
-            before.end("it is lent anew")
+            before.end("it is lent again")
         return Loan(self, opened, holder, region)
 
     def end(self, why: str) -> None:

@@ -330,6 +330,22 @@ def test_readers_do_not_disturb_a_loan_for_reading(tmp_path: Path) -> None:
     run(tmp_path, act)
 
 
+def test_a_program_of_the_host_changes_what_is_lent_for_reading(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        line = await scene.line()
+        file = await opened(scene.tree, R, access=int(Access.READ_DATA))
+        handle = await lend(scene.tree, file, READ)
+        await line.read(handle, bytearray(100))
+        (scene.folder / "file").write_bytes(b"shorter")
+        while scene.loans:
+            await asyncio.sleep(0.01)
+        with pytest.raises(rdma.ConnectionLost):
+            await line.read(handle, bytearray(5))
+        await line.close()
+
+    run(tmp_path, act)
+
+
 def test_a_handle_is_worth_nothing_on_another_line(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         line = await scene.line()
