@@ -116,24 +116,32 @@ class OneSided:
 
     def __init__(self) -> None:
         self.lines: dict[Session, Line] = {}
-        self._tickets: dict[bytes, Session] = {}
+        self._tickets: dict[bytes, tuple[Session, asyncio.TimerHandle]] = {}
+        """Each with the timer that ends it."""
         self._pool = BufferPool()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ticket(self, session: Session) -> bytes:
         """Return a ticket for one connection within ``TICKET_LIFE``, to be called after ``session_ends``."""
         ticket = secrets.token_bytes(wire.TICKET_LENGTH)
-        self._tickets[ticket] = session
-        asyncio.get_running_loop().call_later(TICKET_LIFE, self._tickets.pop, ticket, None)
+        timer = asyncio.get_running_loop().call_later(TICKET_LIFE, self._take, ticket)
+        self._tickets[ticket] = session, timer
         return ticket
+
+    def _take(self, ticket: bytes) -> Session | None:
+        """Return whose ticket it is, and end it; None if there is no such ticket."""
+        session, timer = self._tickets.pop(ticket, (None, None))
+        if timer is not None:
+            timer.cancel()
+        return session
 
     def session_ends(self, session: Session, why: str = "the session has ended") -> None:
         """End the line of a session, and its ticket."""
         line = self.lines.pop(session, None)
         if line is not None:
             line.end(why)
-        for ticket in [ticket for ticket, owner in self._tickets.items() if owner is session]:
-            del self._tickets[ticket]
+        for ticket in [ticket for ticket, (owner, _) in self._tickets.items() if owner is session]:
+            self._take(ticket)
 
     def on_request(self, request: ConnectionRequest) -> bool:
         """See ``SmbDirectListener.divert``. A request that shows no valid ticket is rejected."""
@@ -142,7 +150,7 @@ class OneSided:
             ticket = wire.ticket_of(private_data)
         except DecodeError:
             return False
-        session = self._tickets.pop(ticket, None)
+        session = self._take(ticket)
         if session is None:
             log.info("%s: connection for one-sided transfers refused: no such ticket", request.peer_address)
             request.reject()
