@@ -132,8 +132,9 @@ class Borrowed:
             self._refused = True
 
     def give_up(self) -> None:
-        """Forget the loan. The next transfer asks for it again."""
+        """Forget the loan, or its refusal. The next transfer asks for it again."""
         self._handle = None
+        self._refused = False
 
     async def read(self, tree: Tree, file: RemoteFile, offset: int, length: int) -> bytes | None:
         """Read from a lent file; None means that the data is to come by READ."""

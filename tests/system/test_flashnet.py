@@ -207,6 +207,42 @@ def test_completed_writes_survive_the_death_of_the_server(tmp_path: Path, kind: 
         asyncio.run(main(server))
 
 
+@pytest.mark.interop
+@pytest.mark.skipif(shutil.which("smbclient") is None, reason="smbclient is not installed")
+def test_smbclient_uses_a_file_that_is_lent(tmp_path: Path) -> None:
+    """It gets what was written without requests, and its own data is seen at once: the loan ends when it comes."""
+    folder, work = tmp_path / "lent", tmp_path / "work"
+    folder.mkdir()
+    work.mkdir()
+    (folder / "file").write_bytes(bytes(SIZE))
+    (work / "new").write_bytes(b"by smbclient")
+
+    async def smbclient(server: Server, commands: str) -> None:
+        program = ["smbclient", "//127.0.0.1/data", "-p", str(server.ports[0]), "-U", "u%pw", "-c", commands]
+        ended = await asyncio.create_subprocess_exec(*program, cwd=work, stdout=asyncio.subprocess.PIPE)
+        output, _ = await ended.communicate()
+        assert ended.returncode == 0, output
+
+    async def main(server: Server) -> None:
+        url = f"smb://u@127.0.0.1:{server.ports[0]}/data"
+        async with (
+            asyncio.timeout(60),
+            smb.connect(url, password="pw", rdma="iwarp", rdma_port=server.ports[-1], one_sided="auto") as share,
+            await share.open("file", "r+b") as file,
+        ):
+            data = os.urandom(SIZE)
+            await file.write_at(0, data)
+            assert share.moved == {"one-sided": (SIZE, 0)}
+            await smbclient(server, "get file")
+            assert (work / "file").read_bytes() == data
+            await smbclient(server, "put new file")
+            assert await file.read_at(0, 100) == b"by smbclient"
+            assert share.moved["one-sided"] == (SIZE, 0)
+
+    with serving("share", folder) as server:
+        asyncio.run(main(server))
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     """A file system of its own: the image that is its disk, and where it is mounted."""

@@ -3,6 +3,8 @@ them, and says why each condition is there."""
 
 from __future__ import annotations
 
+import logging
+
 from smb3server.commands.fsctl.ioctl import NO_FILE, Control, fsctl
 from smb3server.dispatch.long_work import run_steps
 from smb3server.dispatch.lookup import handle_of
@@ -15,14 +17,17 @@ from smb3server.wire import one_sided as wire
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.one_sided import LendRights
-from smb3server.wire.status import NtStatus, Reason, StatusError
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
 from smbdirect.rdma import Handle, RdmaError
 
+log = logging.getLogger(__name__)
 
-def _refuse(status: NtStatus, code: str, text: str) -> StatusError:
-    return StatusError(status, reason=Reason(f"not_lent_{code}", f"not lent: {text}"))
+
+def _refuse(status: NtStatus, why: str) -> StatusError:
+    log.debug("not lent: %s", why)
+    return StatusError(status)
 
 
 @fsctl(Fsctl.ONE_SIDED_TICKET)
@@ -43,17 +48,15 @@ def _check_session(control: Control) -> None:
     """Raise ``StatusError`` unless the session may have a line, and its share lends files."""
     server, session = control.request.server, control.request.session
     if not control.request.tree.share.rules.one_sided:
-        raise _refuse(NtStatus.NOT_SUPPORTED, "share", "the share does not have one_sided")
+        raise _refuse(NtStatus.NOT_SUPPORTED, "the share does not have one_sided")
     if server.fence is not None:
-        raise _refuse(NtStatus.NOT_SUPPORTED, "cluster", "a node of a cluster must look before each answer")
+        raise _refuse(NtStatus.NOT_SUPPORTED, "a node of a cluster must look before each answer")
     if session.is_guest or session.is_anonymous:
-        raise _refuse(NtStatus.ACCESS_DENIED, "guest", "guests and anonymous users prove nothing")
+        raise _refuse(NtStatus.ACCESS_DENIED, "guests and anonymous users prove nothing")
     if server.settings.require_signing:
-        raise _refuse(
-            NtStatus.ACCESS_DENIED, "signing", "the server requires signing, and these bytes would not be signed"
-        )
+        raise _refuse(NtStatus.ACCESS_DENIED, "the server requires signing, and these bytes would not be signed")
     if session.encrypts:
-        raise _refuse(NtStatus.ACCESS_DENIED, "encrypted", "the session encrypts, and these bytes would not be")
+        raise _refuse(NtStatus.ACCESS_DENIED, "the session encrypts, and these bytes would not be")
 
 
 @fsctl(Fsctl.ONE_SIDED_LEND)
@@ -88,10 +91,10 @@ def _check(control: Control, opened: Open, rights: LendRights) -> Oplock[Open] |
     ):
         raise StatusError(NtStatus.ACCESS_DENIED)
     if opened.descriptor is None or opened.tree.share.rules.posix_locks:
-        raise _refuse(NtStatus.NOT_SUPPORTED, "store", "the store has no plain file, or locks of the host count")
+        raise _refuse(NtStatus.NOT_SUPPORTED, "the store has no plain file, or locks of the host count")
     through = opened.write_through or opened.create_options & CreateOptions.WRITE_THROUGH
     if LendRights.WRITE in rights and through:
-        raise _refuse(NtStatus.NOT_SUPPORTED, "through", "writes must be on the disk when they are done")
+        raise _refuse(NtStatus.NOT_SUPPORTED, "writes must be on the disk when they are done")
     if file.locks.locks or file.locks.waiters:
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
     if file.delete_pending or file.link_deletions:
@@ -99,7 +102,7 @@ def _check(control: Control, opened: Open, rights: LendRights) -> Oplock[Open] |
     holder = opened.caching
     needs = READ | WRITE if LendRights.WRITE in rights else READ
     if holder is None or holder.breaking or needs & ~holder.state:
-        raise _refuse(NtStatus.OPLOCK_NOT_GRANTED, "caching", "the open does not have the caching rights for it")
+        raise _refuse(NtStatus.OPLOCK_NOT_GRANTED, "the open does not have the caching rights for it")
     return holder
 
 
@@ -107,7 +110,7 @@ def _lend(control: Control, opened: Open, rights: LendRights) -> bytes:
     holder = _check(control, opened, rights)
     line = control.request.server.one_sided.lines.get(control.request.session)
     if line is None or not line.connection.is_open:
-        raise _refuse(NtStatus.INVALID_DEVICE_STATE, "no_line", "the session has no line")
+        raise _refuse(NtStatus.INVALID_DEVICE_STATE, "the session has no line")
     size = handle_of(opened).info().end_of_file
     if not size:
         raise StatusError(NtStatus.END_OF_FILE)
@@ -119,4 +122,4 @@ def _lend(control: Control, opened: Open, rights: LendRights) -> bytes:
     try:
         return line.lend(opened, holder, opened.descriptor, size, rights).handle.pack()
     except (RdmaError, ProviderError) as error:
-        raise _refuse(NtStatus.NOT_SUPPORTED, "fabric", str(error)) from error
+        raise _refuse(NtStatus.NOT_SUPPORTED, str(error)) from error
