@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -457,6 +457,34 @@ def test_sessions_that_encrypt_are_not_lent_to(tmp_path: Path) -> None:
             assert raised.value.status == NtStatus.ACCESS_DENIED
             assert await refused(tree, await opened(tree)) is NtStatus.ACCESS_DENIED
             await client.close()
+
+    run(tmp_path, act)
+
+
+class Fence:
+    """That of a node of a cluster which has lost nothing."""
+
+    def expired(self) -> bool:
+        return False
+
+    passed = expired
+
+
+@pytest.mark.parametrize("which", ["guest", "cluster"])
+def test_guests_and_nodes_of_a_cluster(tmp_path: Path, which: str) -> None:
+    async def act(scene: Scene) -> None:
+        file = await opened(scene.tree)
+        if which == "cluster":
+            scene.service.server.fence = Fence()
+        else:
+            (session,) = scene.service.server.sessions.by_id.values()
+            assert session.identity is not None
+            session.identity = replace(session.identity, guest=True)
+        expected = NtStatus.NOT_SUPPORTED if which == "cluster" else NtStatus.ACCESS_DENIED
+        with pytest.raises(StatusError) as raised:
+            await ticket_for(scene.tree)
+        assert raised.value.status == expected
+        assert await refused(scene.tree, file) is expected
 
     run(tmp_path, act)
 
