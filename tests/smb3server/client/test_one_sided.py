@@ -219,3 +219,27 @@ def test_a_cancelled_write_does_not_come_later(tmp_path: Path) -> None:
                 assert (scene.folder / "file").read_bytes()[:MIB] == b"\xff" * MIB
 
     run(tmp_path, act)
+
+
+def test_a_write_that_got_stuck_comes_never(tmp_path: Path) -> None:
+    """The server has its bytes, and has not looked at them, when the client goes another way: they are too late."""
+
+    async def act(scene: Scene) -> None:
+        async with await scene.share.open("file", "r+b") as file:
+            await file.write_at(0, b"before")
+            (line,) = scene.service.server.one_sided.lines.values()
+            endpoint: Any = line.connection._endpoint
+            loop, sock = asyncio.get_running_loop(), endpoint._sock
+            loop.remove_reader(sock)
+            stuck = asyncio.create_task(file.write_at(0, b"stuck!"))
+            await asyncio.sleep(0.05)
+            stuck.cancel()
+            await asyncio.gather(stuck, return_exceptions=True)
+            # The client's end of the line is gone. The server asks for what has arrived only after this.
+            await file.write_at(0, b"after!")
+            if sock.fileno() >= 0:
+                endpoint._readable()
+            assert await file.read_at(0, 6) == b"after!"
+            assert (scene.folder / "file").read_bytes()[:6] == b"after!"
+
+    run(tmp_path, act)

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from smb3server.cli.status.tables import render
 from smb3server.client.protocol import Client, ClientSession, open_tcp
 from smb3server.client.protocol.tree import READ_WRITE, RemoteFile, Tree
 from smb3server.service import Service, Share, User
 from smb3server.state import endings
+from smb3server.status import report
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire import one_sided as wire
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
@@ -43,6 +45,7 @@ class Scene:
     client: Client
     session: ClientSession
     tree: Tree
+    lease_key: bytes = b"lease of the one"
 
     async def log_on(self, share: str = "data", **options: Any) -> tuple[Client, ClientSession, Tree]:
         client = await Client.connect(await open_tcp(*self.service.address))
@@ -137,12 +140,13 @@ def test_a_lent_file_is_read_and_written(tmp_path: Path) -> None:
         await scene.tree.write(file, 1000, b"by WRITE!")
         await line.read(handle, memoryview(into)[:9], 1000)
         assert into[:9] == b"by WRITE!"
-        report = collect(scene.service.server)
-        (session,) = report["sessions"]
+        (session,) = collect(scene.service.server)["sessions"]
         moved = {"fabric": "iwarp", "files": 1, "bytes_read": len(DATA) + 9, "bytes_written": 9}
         assert session["one_sided"] == moved
         (entry,) = session["opens"]
         assert (entry["bytes_read"], entry["bytes_written"]) == (9, 9)
+        shown = "\n".join(line.plain for line in render(report.collect(scene.service.server), 400))
+        assert "one-sided by iwarp: 1 files, 128.0 KiB read, 9 B written" in shown
         await line.close()
 
     run(tmp_path, act)
@@ -207,6 +211,10 @@ async def own_truncation(scene: Scene, file: RemoteFile) -> None:
     await scene.tree.set_info(file, FileInfoClass.END_OF_FILE, END_OF_FILE.pack(EndOfFileInformation(10)))
 
 
+async def own_overwrite(scene: Scene, file: RemoteFile) -> None:
+    await opened(scene.tree, RW, key=scene.lease_key, disposition=CreateDisposition.OVERWRITE)
+
+
 async def own_deletion(scene: Scene, file: RemoteFile) -> None:
     await scene.tree.set_info(file, FileInfoClass.DISPOSITION, b"\1")
 
@@ -266,9 +274,9 @@ async def shutdown(scene: Scene, file: RemoteFile) -> None:
 
 
 EVENTS = [
-    other_opens, other_writes, other_overwrites, other_locks, other_truncates, own_lock, own_truncation, own_deletion,
-    close, tree_disconnect, logoff, connection_lost, session_ended, share_ended, user_ended, session_expired, new_line,
-    host_program, shutdown,
+    other_opens, other_writes, other_overwrites, other_locks, other_truncates, own_lock, own_truncation, own_overwrite,
+    own_deletion, close, tree_disconnect, logoff, connection_lost, session_ended, share_ended, user_ended,
+    session_expired, new_line, host_program, shutdown,
 ]  # fmt: skip
 
 
@@ -278,7 +286,7 @@ def test_events_end_a_loan(tmp_path: Path, event: Callable[[Scene, RemoteFile], 
 
     async def act(scene: Scene) -> None:
         line = await scene.line()
-        file = await opened(scene.tree, RW)
+        file = await opened(scene.tree, RW, key=scene.lease_key)
         handle = await lend(scene.tree, file)
         await line.read(handle, bytearray(100))
         assert scene.loans == 1
