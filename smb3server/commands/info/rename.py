@@ -17,6 +17,7 @@ from smb3server.backends.names import split_path
 from smb3server.commands.info import waits
 from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest
+from smb3server.files import write_times
 from smb3server.files.file import File, FileTable, conflicts
 from smb3server.state import change_reports, file_events
 from smb3server.state.caller import caller_of
@@ -239,6 +240,7 @@ class Rename(_NameChange):
                 # A rename onto another name of the same file would do nothing. [rename(2)]
                 self._remove_name(target)
         handle.rename(target, self.replace, self.caller.user)
+        write_times.set_archive(opened)
         self.request.server.opens.store_all(opened, sync=handle.flush)
         if info is not None and self.replace and info.key != handle.key:
             change_reports.notify(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
