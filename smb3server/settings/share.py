@@ -117,6 +117,14 @@ class ShareRules(Section, kw_only=True):
             Effect.NEW_OPENS,
         ),
     ] = False
+    rename_open_folders: Annotated[
+        bool,
+        about(
+            "folders can be renamed while files below them are open, as on Samba; otherwise that is refused, as on "
+            "Windows",
+            Effect.AT_ONCE,
+        ),
+    ] = False
     change_notify: Annotated[bool, about("notify clients of changes in folders they watch", Effect.AT_ONCE)] = True
     strict_allocate: Annotated[
         bool,
