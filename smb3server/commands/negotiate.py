@@ -252,7 +252,7 @@ def smb1_negotiate(request: Request) -> Response:
         connection.enter(ConnectionLife.INVITED)
         connection.dialect = Dialect.WILDCARD
         connection.server_security_mode = _security_mode(settings)
-        connection.server_capabilities = Capability.LARGE_MTU
+        connection.server_capabilities = int(Capability.LARGE_MTU | (Capability.LEASING if settings.leases else 0))
         return _response(request, Dialect.WILDCARD, [])
     if b"SMB 2.002" in names and settings.min_dialect <= Dialect.SMB_2_0_2:
         _apply(request, NegotiateRequest(), (), Dialect.SMB_2_0_2)

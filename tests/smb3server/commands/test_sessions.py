@@ -142,6 +142,8 @@ def test_multi_protocol_negotiate(required: bool) -> None:
         reply = await client.receive()
         mode, dialect = struct.unpack_from("<HH", reply.body, 2)
         assert (mode, dialect) == (1 | required << 1, 0x02FF)
+        leasing, large_mtu = 2, 4
+        assert struct.unpack_from("<I", reply.body, 24)[0] == leasing | large_mtu
         assert reply.header.credits >= 1
         client.message_id = 1
         await client.login()
