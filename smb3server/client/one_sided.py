@@ -16,7 +16,7 @@ from smb3server.wire import one_sided as wire
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.one_sided import LendRights
 from smb3server.wire.oplock_break import LeaseState
-from smb3server.wire.status import StatusError
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect import rdma
 from smbdirect.codec import Buffer
 from smbdirect.errors import ConnectionLost, DecodeError, ProviderError
@@ -141,7 +141,7 @@ class Borrowed:
         if LendRights.READ not in self._rights:
             return None
         found = self._present(tree) or await self._borrow(tree, file)
-        if found is None or not 0 < length <= found[1].length - offset:
+        if found is None or not 0 < length <= found[1].length - offset or rdma.Rights.READ not in found[1].rights:
             return None
         into = bytearray(length)
         try:
@@ -156,7 +156,7 @@ class Borrowed:
         if LendRights.WRITE not in self._rights:
             return False
         found = self._present(tree) or await self._borrow(tree, file)
-        if found is None or not 0 < len(data) <= found[1].length - offset:
+        if found is None or not 0 < len(data) <= found[1].length - offset or rdma.Rights.WRITE not in found[1].rights:
             return False
         line, handle = found
         try:
@@ -191,14 +191,23 @@ class Borrowed:
             self._tree, self._refused = tree, line is None
             if line is None:
                 return None
-            try:
-                request = wire.LEND_REQUEST.pack(wire.LendRequest(wire.VERSION, int(self._rights)))
-                handle = rdma.Handle.unpack(await tree.ioctl(Fsctl.ONE_SIDED_LEND, request, file))
-            except (StatusError, DecodeError) as error:
-                log.debug("not lent: %s", error)
+            handle = await self._ask(tree, file)
+            if handle is None:
                 self._refused = True
                 return None
             if self._refused:
                 return None  # its lease was broken meanwhile
             self._handle, self._over = handle, line
             return line, handle
+
+    async def _ask(self, tree: Tree, file: RemoteFile) -> rdma.Handle | None:
+        """Ask for all rights, then for those that need no write caching: others may have the file open."""
+        for rights in filter(None, dict.fromkeys((self._rights, self._rights & LendRights.READ))):
+            request = wire.LEND_REQUEST.pack(wire.LendRequest(wire.VERSION, int(rights)))
+            try:
+                return rdma.Handle.unpack(await tree.ioctl(Fsctl.ONE_SIDED_LEND, request, file))
+            except (StatusError, DecodeError) as error:
+                log.debug("not lent: %s", error)
+                if not isinstance(error, StatusError) or error.status != NtStatus.OPLOCK_NOT_GRANTED:
+                    break
+        return None

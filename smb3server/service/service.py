@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DESCRIPTORS_PER_OPEN = 2
-"""Descriptors reserved for one open. A directory that is being listed uses one more."""
+"""Descriptors reserved for one open. A directory that is being listed uses one more, as does a file that is lent."""
 LOOK_FOR_FOLDERS = 3.0
 """Seconds between two looks for the folders of the shares."""
 

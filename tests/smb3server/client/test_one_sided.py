@@ -150,6 +150,18 @@ def test_another_client_comes(tmp_path: Path) -> None:
     run(tmp_path, act)
 
 
+def test_a_file_that_others_have_open_is_lent_for_reading(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        async with await scene.another(one_sided="off") as other, await other.open("file", "rb") as seen:
+            async with await scene.share.open("file", "r+b") as file:
+                assert await file.read_at(0, 100) == DATA[:100]
+                await file.write_at(0, b"written")
+                assert await file.read_at(0, 7) == await seen.read_at(0, 7) == b"written"
+            assert scene.share.moved == {"one-sided": (0, 107), "messages": (7, 0)}
+
+    run(tmp_path, act)
+
+
 def test_lines_that_are_cut_under_load(tmp_path: Path) -> None:
     """Data goes on by requests or over another line, and every write that was done is there."""
 
