@@ -46,6 +46,8 @@ class Part(NamedTuple):
     name: str
     seconds: float
     limit: str
+    data: float
+    """Seconds if the control path took no time."""
 
 
 class Needs(NamedTuple):
@@ -69,7 +71,7 @@ def predict(records: int, cluster: Cluster, costs: Costs, piece: int) -> list[Pa
     pieces = -(-size // piece)
     buckets = max(4 * nodes * cores, -(-size // BUCKET))
     transfer = 0.0 if hardware else costs.transfer
-    parts = [Part("allocate", buckets * costs.allocate, "control path")]
+    parts = [Part("allocate", buckets * costs.allocate, "control path", 0.0)]
     for name, processor, crossings, accesses, tasks in (
         Needs("count", costs.counting, 0, 1, pieces),
         Needs("shuffle", costs.partition + transfer, 1, 1, pieces),
@@ -81,8 +83,9 @@ def predict(records: int, cluster: Cluster, costs: Costs, piece: int) -> list[Pa
             "processor": records / nodes * processor / cores,
             "network": crossing * 8 / (network * 1e9) if crossing else 0.0,
             "disk": accesses * size / nodes / (disk * 1e9) if disk else 0.0,
-            "control path": tasks * costs.task,
         }
+        data = max(limits.values())
+        limits["control path"] = tasks * costs.task
         limit = max(limits, key=lambda word: limits[word])
-        parts.append(Part(name, limits[limit], limit))
+        parts.append(Part(name, limits[limit], limit, data))
     return parts

@@ -42,7 +42,7 @@ def local_store(servers: int, memory: int, fabric: str = "iwarp") -> Iterator[tu
                     time.sleep(0.05)
             yield "127.0.0.1", port
         finally:
-            for process in processes:
+            for process in reversed(processes):
                 process.kill()
             for process in processes:
                 process.wait()
