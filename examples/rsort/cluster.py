@@ -17,6 +17,8 @@ import dask
 import distributed
 
 EXAMPLES = Path(__file__).resolve().parents[1]
+ANSWER_WITHIN = 10.0
+"""Seconds in which a scheduler must answer."""
 _dask: Any = distributed
 
 
@@ -51,7 +53,7 @@ def local_cluster(workers: int) -> Iterator[Any]:
 def at_scheduler(address: str) -> Iterator[Any]:
     """Yield a client of a cluster whose scheduler is at ``tcp://HOST:8786``. Its workers need this project and its
     folder ``examples`` in PYTHONPATH. Raise ``OSError`` if nobody answers, ``ImportError`` if a worker lacks them."""
-    with _dask.Client(address, timeout=10) as client:
+    with _dask.Client(address, timeout=ANSWER_WITHIN) as client:
         _quiet()
         lacks = [worker for worker, has in client.run(_has_rsort).items() if not has]
         if lacks:

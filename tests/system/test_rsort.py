@@ -24,6 +24,7 @@ from tools.support.ports import free_port
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 
+from rsort import cluster  # noqa: E402
 from rsort.model import Cluster, Costs, predict  # noqa: E402
 from rsort.records import NOTHING, SIZE, generate, in_order, judge, judge_file, records_of  # noqa: E402
 from rsort.sockets import socket_servers  # noqa: E402
@@ -123,9 +124,13 @@ def test_it_sorts_as_gnu_sort_does(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
     missing = rsort("sort", tmp_path / "missing", tmp_path / "none", check=False)
     assert missing.returncode == 1 and "No such file" in missing.stderr
-    nobody = rsort("sort", source, tmp_path / "none", "--scheduler", f"tcp://127.0.0.1:{free_port()}", check=False)
-    assert nobody.returncode == 1 and "Traceback" not in nobody.stderr
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_nobody_answers_at_the_schedulers_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "ANSWER_WITHIN", 0.3)
+    with pytest.raises(OSError, match="Timed out"), cluster.at_scheduler(f"tcp://127.0.0.1:{free_port()}"):
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -319,7 +324,7 @@ def test_workers_die_in_the_middle(made: Path, tmp_path: Path, temporary: dict[s
     assert is_sorted(target, made) and "Traceback" not in errors
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_interrupted_sort_leaves_nothing(
     made: Path, tmp_path: Path, temporary: dict[str, str], how: signal.Signals
 ) -> None:
@@ -407,6 +412,7 @@ def test_the_master_of_the_store_is_killed_for_good(made: Path, tmp_path: Path, 
     assert [entry.name for entry in tmp_path.iterdir()] == ["temporary"]
 
 
+@pytest.mark.long
 def test_a_cluster_that_somebody_has_started(made: Path, tmp_path: Path, temporary: dict[str, str]) -> None:
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
