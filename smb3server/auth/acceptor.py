@@ -101,14 +101,16 @@ class _Kerberos:
 
     def step(self, token: bytes) -> bytes:
         # GSS-API would pass a token of another mechanism to that mechanism's parser, if the system has one.
-        if not self._begun and not token.startswith(AP_REQ) and gss_mechanism(token) not in (KERBEROS, MS_KERBEROS):
+        has_ticket = not self._begun
+        if has_ticket and not token.startswith(AP_REQ) and gss_mechanism(token) not in (KERBEROS, MS_KERBEROS):
             raise ValueError("not a Kerberos token")
         self._begun = True
         try:
             answer = self.kerberos.step(token)
         except TicketRefused as error:
             return self._refuse(error)
-        if self.complete:
+        # RPC's Kerberos (GSS_C_DCE_STYLE) ends with an AP-REP of the client, which has no ticket.
+        if has_ticket:
             unknown = unknown_restriction(token, self._keytab)
             if unknown is not None:
                 raise LogonError(f"Kerberos: authorization data of unknown type {unknown}", code="kerberos")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from smb3server.auth.spnego_tokens import gss_mechanism
@@ -56,18 +56,18 @@ def _modules() -> tuple[Any, Any]:
         try:
             return decoder.decode(data, asn1Spec=kind)[0]
         except Exception as error:
-            raise ValueError(str(error)) from error
+            # The decoder's own text has the whole schema.
+            raise ValueError(f"not a {type(kind).__name__}") from error
 
     return importlib.import_module("impacket.krb5.asn1"), decode
 
 
-def _keys(keytab: str, etype: int) -> Iterator[bytes]:
+def _keys(keytab: str, etype: int) -> list[bytes]:
     krb5 = importlib.import_module("krb5")
     context = krb5.init_context()
     table = krb5.kt_resolve(context, keytab.encode()) if keytab else krb5.kt_default(context)
-    for entry in table:
-        if entry.key.enctype == etype:
-            yield bytes(entry.key.data)
+    # The library closes the file at the table's end only.
+    return [bytes(entry.key.data) for entry in list(table) if entry.key.enctype == etype]
 
 
 def _open(etype: int, cipher: bytes, keys: Iterable[bytes]) -> bytes:

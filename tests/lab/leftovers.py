@@ -35,7 +35,7 @@ class Leftovers:
     server that starts sets its own, and pytest keeps every record with what it names for as long as a test runs."""
 
     def __init__(self) -> None:
-        self._at_first = len(descriptors())
+        self._before = len(descriptors())
         self._levels = levels()
         self._frozen = 0
 
@@ -54,9 +54,11 @@ class Leftovers:
         self._frozen = gc.get_freeze_count()
 
     def complaint(self) -> str | None:
-        """Return what is wrong with the descriptors of this process, or None."""
-        left = descriptors()
-        if len(left) <= self._at_first + MOST_LEFT:
+        """Return what is wrong with the descriptors of this process, or None. What was complained of once is taken as
+        there from then on: modules that follow leave nothing more."""
+        left, before = descriptors(), self._before
+        if len(left) <= before + MOST_LEFT:
             return None
+        self._before = len(left)
         kinds = Counter(target.split(":")[0] for target in left)
-        return f"this process has {len(left)} descriptors, {self._at_first} at its first test: {dict(kinds)}"
+        return f"this process has {len(left)} descriptors, {before} at its first test: {dict(kinds)}"

@@ -18,6 +18,7 @@ def test_descriptors_that_are_left_are_counted() -> None:
         complaint = watched.complaint()
         assert complaint is not None
         assert "'pipe'" in complaint
+        assert watched.complaint() is None, "a module that follows has left nothing"
     finally:
         for descriptor in left:
             os.close(descriptor)

@@ -49,7 +49,6 @@ hide_dot_files = true
 [witness]
 endpoint_mapper_port = 0
 names = ["FILES"]
-addresses = ["127.0.0.1"]
 [limits]
 failed_logon_delay = 0.01
 """

@@ -20,6 +20,7 @@ from smb3server.lab.pcap.capture import Frame, Frames, opened
 from smb3server.lab.pcap.judge import Judge
 from smb3server.lab.pcap.rules import RULES
 from smb3server.lab.pcap.smb2 import COMMANDS
+from smb3server.process import output
 
 ROOT = Path(__file__).resolve().parents[2]
 DECLARED = Path(__file__).with_name("captures.toml")
@@ -198,4 +199,4 @@ def main(arguments: Sequence[str] | None = None, declared: Path = DECLARED) -> i
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

@@ -26,6 +26,7 @@ from smb3server.backends.base import User
 from smb3server.wire.status import NtStatus, StatusError
 from tests.lab.command import serve, stop
 from tests.lab.kdc import HOST, REALM, USER, Kdc, missing_programs
+from tests.lab.leftovers import descriptors
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -73,7 +74,7 @@ def service_key(kdc: Kdc) -> Any:
     import krb5
 
     context = krb5.init_context()
-    for entry in krb5.kt_resolve(context, str(kdc.keytab).encode()):
+    for entry in list(krb5.kt_resolve(context, str(kdc.keytab).encode())):
         if entry.key.enctype == 18:
             return crypto.Key(18, bytes(entry.key.data))
     raise AssertionError("no key")
@@ -147,6 +148,16 @@ def test_an_altered_ticket_with_nothing_unknown_is_accepted(kdc: Kdc) -> None:
         made.step(given)
         assert made.identity is not None and made.identity.name == USER
         assert unknown_restriction(given, str(kdc.keytab)) is None
+
+
+def test_a_logon_leaves_no_descriptor(kdc: Kdc) -> None:
+    """``krb5`` closes a keytab when its last entry was read, and not before."""
+    given = token(kdc)
+    made = acceptor(kdc)
+    before = descriptors().count(str(kdc.keytab))
+    made.step(given)
+    assert unknown_restriction(given, str(kdc.keytab)) is None
+    assert descriptors().count(str(kdc.keytab)) <= before
 
 
 @pytest.mark.parametrize("kind", [2, 5, 8, 0x7FFF])
