@@ -10,6 +10,7 @@ alone.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import secrets
 import time
@@ -25,6 +26,8 @@ from rstore.layout import UNIT
 
 from rsort.records import KEY, NOTHING, SIZE, Records, Verdict, in_order, judge, keys_of, records_of
 from smbdirect.errors import SmbDirectError
+
+log = logging.getLogger(__name__)
 
 PIECE = 1 << 24
 """Bytes of input that a task reads at a time."""
@@ -210,15 +213,15 @@ def _regions(store: Any, sizes: dict[int, int], copies: int, stripes: int) -> It
     try:
         for bucket, size in sizes.items():
             name = f"rsort-{secrets.token_hex(6)}"
-            # Whatever happens to this program, its regions end with it.
+            # If this program is killed, the master frees them.
             store.create(name, size, copies=copies, columns=stripes, keep=False)
             names[bucket] = name
         yield names
     except BaseException:
         try:
             _free(store, names.values())
-        except (rstore.StoreRefused, SmbDirectError, OSError):
-            pass  # The store ended, which is what is being reported.
+        except (rstore.StoreRefused, rstore.RegionGone, SmbDirectError, OSError) as error:
+            log.warning("buckets are left in the store: %s", error)
         raise
     _free(store, names.values())
 
