@@ -15,6 +15,7 @@ from typing import Any
 
 import dask
 import distributed
+from distributed.client import AllExit
 
 EXAMPLES = Path(__file__).resolve().parents[1]
 ANSWER_WITHIN = 10.0
@@ -68,6 +69,12 @@ def _quiet() -> None:
     for name in tuple(logging.root.manager.loggerDict):
         if name.partition(".")[0] == "distributed":
             logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return False for what dask's loop raises when the program was interrupted while it waited for tasks."""
+    return not (record.exc_info and isinstance(record.exc_info[1], AllExit))
 
 
 def _has_rsort() -> bool:
