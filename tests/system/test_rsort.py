@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import dask
 import distributed
 import numpy as np
 import pytest
@@ -134,9 +135,12 @@ def test_nobody_answers_at_the_schedulers_address(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Workers that are threads of this process."""
-    with distributed.Client(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=":0") as found:
+    with (
+        dask.config.set(temporary_directory=str(tmp_path_factory.mktemp("dask"))),
+        distributed.Client(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=":0") as found,
+    ):
         yield found
 
 
