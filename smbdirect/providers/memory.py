@@ -11,6 +11,7 @@ import itertools
 import os
 import secrets
 import stat
+import struct
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
 from smbdirect.providers import base
-from smbdirect.providers.base import Access, DomainUser, ignore
+from smbdirect.providers.base import ATOMIC_SIZE, Access, DomainUser, ignore
+
+_NUMBER = struct.Struct("=Q")
 
 
 class Fault(enum.Enum):
@@ -28,6 +31,7 @@ class Fault(enum.Enum):
     RANGE = "outside the region"
     RIGHT = "right not granted"
     FILE = "not in the file, or the disk failed"
+    ALIGNMENT = "not on a multiple of 8"
 
 
 class AccessRefused(Exception):
@@ -244,7 +248,7 @@ class RegionTable:
         """Register ``memory`` under a new token. Raise ``ProviderError`` if it is not contiguous, or read-only although
         ``access`` allows writing."""
         view = as_bytes_view(memory)
-        if view.readonly and access & (Access.REMOTE_WRITE | Access.LOCAL_WRITE):
+        if view.readonly and access & (Access.REMOTE_WRITE | Access.LOCAL_WRITE | Access.REMOTE_ATOMIC):
             raise ProviderError("read-only memory registered for writing")
         token = self.new_token()
         region = Region(self, token, _new_address(), view, access)
@@ -299,6 +303,19 @@ class RegionTable:
         if right not in region.access:
             raise AccessRefused(Fault.RIGHT)
         return region, start
+
+    def change(self, token: int, address: int, compare: int | None, operand: int) -> int:
+        """Carry out an ``Atomic`` of the peer, and return the number that was there. Raise ``AccessRefused``; nothing
+        has changed then."""
+        if address % ATOMIC_SIZE:
+            raise AccessRefused(Fault.ALIGNMENT)
+        region, start = self.find(token, address, ATOMIC_SIZE, Access.REMOTE_ATOMIC)
+        found: int = _NUMBER.unpack_from(region.memory, start)[0]
+        if compare is None:
+            _NUMBER.pack_into(region.memory, start, (found + operand) & 0xFFFFFFFFFFFFFFFF)
+        elif found == compare:
+            _NUMBER.pack_into(region.memory, start, operand)
+        return found
 
     def remote_invalidate(self, token: int) -> None:
         """Invalidate the region that the peer's Send with Invalidate names. Raise ``AccessRefused`` if the token is not
@@ -359,7 +376,7 @@ class LocalDomain:
         of one endpoint may give, or if the domain is closed."""
         if self.closed:
             raise ProviderError("the protection domain is closed")
-        if access & (Access.REMOTE_READ | Access.REMOTE_WRITE):
+        if access & (Access.REMOTE_READ | Access.REMOTE_WRITE | Access.REMOTE_ATOMIC):
             raise ProviderError("a remote right in a domain that endpoints share")
         registration = Region(self, 0, 0, memory, access)
         self.live.add(registration)

@@ -43,8 +43,9 @@ def provider_of(fabric: Fabric) -> Provider:
 def domain(fabric: Fabric) -> Domain:
     """Return a new domain, whose regions serve all connections that are made with it. Raise ``NotSupported`` if the
     fabric registers memory for each connection."""
+    provider = provider_of(fabric)
     try:
-        return Domain(provider_of(fabric).shared_regions())
+        return Domain(provider.shared_regions(), provider.capabilities)
     except ProviderError as error:
         raise NotSupported(str(error)) from error
 

@@ -296,6 +296,8 @@ class IwarpEndpoint(BaseEndpoint):
         return self._read_work(request, segments, total)
 
     def _read_work(self, request: Read, segments: list[memoryview], total: int) -> Work:
+        if request.atomic:
+            raise ProviderError("iWARP has no atomic operations (RFC 5040; those of RFC 7306 are not spoken here)")
         if len(segments) > self.capabilities.max_read_sge or not self.capabilities.max_outstanding_reads:
             raise ProviderError("Read exceeds the provider's limits")
         if any(segment.readonly for segment in segments):

@@ -10,12 +10,14 @@ from smbdirect.errors import ProviderError
 from smbdirect.life import Life, change
 from smbdirect.providers.base import (
     Access,
+    Atomic,
     BaseEndpoint,
     Capabilities,
     CloseCause,
     CloseReason,
     Completion,
     Operation,
+    Read,
     Send,
     SharedRegions,
     Status,
@@ -126,12 +128,22 @@ class RoceEndpoint(BaseEndpoint):
             counters["writes"] += 1
             counters["bytes_written"] += length
         else:
-            counters["reads"] += 1
             if any(view.readonly for view in views):
                 raise ProviderError("an RDMA Read needs writable segments")
+            if request.atomic:
+                return self._atomic_work(request, views)
+            counters["reads"] += 1
         signalled = request.signalled or request.operation is Operation.READ
         token, address, _ = request.remote
         return Work(request.operation, views, length, request.context, signalled, token, address)
+
+    def _atomic_work(self, request: Read, views: list[memoryview]) -> Work:
+        assert isinstance(request, Atomic)
+        self.counters["atomics"] += 1
+        token, address, _ = request.remote
+        return Work(
+            Operation.READ, views, 0, request.context, True, token, address, atomic=(request.compare, request.operand)
+        )
 
     def disconnect(self) -> None:
         if self.life >= Life.CLOSING:

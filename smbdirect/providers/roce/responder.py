@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from smbdirect.codec import Buffer
 from smbdirect.providers.base import Access, CloseCause, CloseReason, Completion, Operation, Status, ignore
-from smbdirect.providers.memory import AccessRefused, NotCached, Region, RegionTable
+from smbdirect.providers.memory import AccessRefused, Fault, NotCached, Region, RegionTable
 from smbdirect.providers.roce.arrival import Run
 from smbdirect.providers.roce.headers import (
     ACK_REQUEST,
     AETH,
+    ATOMIC_ACK_ETH,
+    ATOMIC_ETH,
     IETH,
     PSN_MASK,
     RETH,
@@ -27,7 +29,8 @@ from smbdirect.providers.roce.headers import (
 from smbdirect.providers.roce.requester import REORDER_DELAY, Path
 
 MAX_PENDING_READS = 16
-"""Most read requests being answered: the responder resources offered in connection management."""
+"""Most Reads and atomic operations that the peer may have in flight: the responder resources offered in connection
+management."""
 REPEAT_NAK_AFTER = 0.02
 """Seconds after which a gap is reported again if it is still open: the first NAK or the repeated packet was lost."""
 RNR_TIMER = 20
@@ -36,7 +39,7 @@ RNR_TIMER = 20
 MAX_EARLY = 64
 """Most packets that are kept because they arrived before an earlier one."""
 
-_SEND, _WRITE, _READ, _REFUSED = range(4)
+_SEND, _WRITE, _READ, _ATOMIC, _REFUSED = range(5)
 _FIRST, _LAST = 1, 2
 
 _REQUESTS: dict[int, tuple[int, int]] = {
@@ -51,10 +54,10 @@ _REQUESTS: dict[int, tuple[int, int]] = {
     Opcode.WRITE_LAST: (_WRITE, _LAST),
     Opcode.WRITE_ONLY: (_WRITE, _FIRST | _LAST),
     Opcode.READ_REQUEST: (_READ, _FIRST | _LAST),
-    # The users of this package use neither immediate data nor atomics; accepting them would drop information silently.
+    **dict.fromkeys((Opcode.COMPARE_SWAP, Opcode.FETCH_ADD), (_ATOMIC, _FIRST | _LAST)),
+    # The users of this package do not use immediate data; accepting it would drop information silently.
     **dict.fromkeys((Opcode.SEND_LAST_IMMEDIATE, Opcode.SEND_ONLY_IMMEDIATE), (_REFUSED, 0)),
     **dict.fromkeys((Opcode.WRITE_LAST_IMMEDIATE, Opcode.WRITE_ONLY_IMMEDIATE), (_REFUSED, 0)),
-    **dict.fromkeys((Opcode.COMPARE_SWAP, Opcode.FETCH_ADD), (_REFUSED, 0)),
 }
 REQUEST_OPCODES = frozenset(_REQUESTS)
 _NOWHERE: tuple[Region | None, int] = (None, 0)
@@ -71,6 +74,8 @@ class _ReadAnswer:
     psn: int
     msn: int
     first: bool = True
+    found: int | None = None
+    """What the memory had before an atomic operation, whose answer this is; None for a Read."""
 
 
 class Responder:
@@ -103,6 +108,10 @@ class Responder:
         self._position = 0
         self._left = 0
         self._reads: deque[_ReadAnswer] = deque()
+        self._results: dict[int, int] = {}
+        """What the latest atomic operations found, by number, the oldest first: a repeated request gets the same answer
+        and changes nothing. Invariant: at most ``MAX_PENDING_READS``, and a peer that keeps to that many in flight
+        repeats no other. [IBTA 9.4.5, 9.7.5.1.4]"""
         self._acknowledge = False
         self._nak: int | None = None
         self._nak_sent: float | None = None
@@ -183,8 +192,10 @@ class Responder:
             done = self._on_send(opcode, part, packet, end, now)
         elif kind == _WRITE:
             done = self._on_write(part, packet, end)
-        else:
+        elif kind == _READ:
             done = self._on_read(packet, end)
+        else:
+            done = self._on_atomic(opcode, packet, end)
         if done:
             self._nak = self._nak_sent = None
             if ack_request:
@@ -209,6 +220,8 @@ class Responder:
         self._counters["duplicates"] += 1
         if opcode == Opcode.READ_REQUEST:
             self._repeat_read(number, packet, end)
+        elif opcode in (Opcode.COMPARE_SWAP, Opcode.FETCH_ADD):
+            self._repeat_atomic(number)
         else:
             self._acknowledge = True
 
@@ -346,6 +359,37 @@ class Responder:
         if len(kept) < MAX_PENDING_READS:
             self._reads = deque([*kept, _ReadAnswer(region, position, length, number, self._msn)])
 
+    def _on_atomic(self, opcode: int, packet: memoryview, end: int) -> bool:
+        """Carry out an atomic operation. It is done when it arrives, so whatever comes later sees it. [IBTA 9.4.5]"""
+        address, token, operand, compare = ATOMIC_ETH.fields_from(packet, 12)
+        if end != 12 + ATOMIC_ETH.size:
+            return self._wrong_length()
+        if len(self._reads) >= MAX_PENDING_READS:
+            return self._refuse(Syndrome.INVALID_REQUEST, "more RDMA Reads and atomic operations than agreed")
+        try:
+            found = self._regions.change(token, address, compare if opcode == Opcode.COMPARE_SWAP else None, operand)
+        except AccessRefused as error:
+            misplaced = error.fault is Fault.ALIGNMENT
+            return self._refuse(
+                Syndrome.INVALID_REQUEST if misplaced else Syndrome.REMOTE_ACCESS, f"atomic operation: {error}"
+            )
+        self._counters["changes"] += 1
+        self._results[self._expected] = found
+        if len(self._results) > MAX_PENDING_READS:
+            del self._results[next(iter(self._results))]
+        self._msn += 1
+        self._reads.append(_ReadAnswer(None, 0, 0, self._expected, self._msn, found=found))
+        self._expected += 1
+        return True
+
+    def _repeat_atomic(self, number: int) -> None:
+        """Answer a repeated atomic operation as the first time, or drop it if that is not known any longer."""
+        found = self._results.get(number)
+        if found is None or len(self._reads) >= MAX_PENDING_READS:
+            return
+        if all(answer.psn != number for answer in self._reads):
+            self._reads.append(_ReadAnswer(None, 0, 0, number, self._msn, found=found))
+
     # -- out -----------------------------------------------------------------------------------------------------
 
     def transmit(self, path: Path, budget: int) -> int:
@@ -426,6 +470,8 @@ class Responder:
                 segments = (region.memory[answer.position : answer.position + size],)
             else:
                 segments = (region.file.read(answer.position, size),)
+        elif answer.found is not None:
+            return self._answer_atomic(path, answer, answer.found)
         last = size == answer.left
         extension = b""
         if answer.first:
@@ -442,6 +488,13 @@ class Responder:
         answer.left -= size
         if last:
             self._reads.popleft()
+        return True
+
+    def _answer_atomic(self, path: Path, answer: _ReadAnswer, found: int) -> bool:
+        word = Syndrome.ACK << 24 | answer.msn & PSN_MASK
+        extension = AETH.pack_fields(word) + ATOMIC_ACK_ETH.pack_fields(found)
+        path.send(Opcode.ATOMIC_ACKNOWLEDGE, 0, answer.psn & PSN_MASK, False, extension, (), 0)
+        self._reads.popleft()
         return True
 
     # -- the end -------------------------------------------------------------------------------------------------
