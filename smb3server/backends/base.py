@@ -498,6 +498,40 @@ class KeptFolder(NamedTuple):
     """To whom it belongs on the host. None means the server."""
 
 
+class Quota(NamedTuple):
+    """What a user of the host stores on a file system, and may store there. Sizes are in bytes."""
+
+    uid: int
+    used: int
+    soft: int
+    """The size that a user is to stay below. 0 means any."""
+    hard: int
+    """The size that the kernel lets no user exceed. 0 means any."""
+
+
+class Quotas(ABC):
+    """The quotas that a file system keeps for users of the host. All methods raise ``OSError``."""
+
+    enforced: bool
+    """Whether the limits hold. Otherwise it is only known what is used."""
+
+    @abstractmethod
+    def get(self, uid: int) -> Quota:
+        """Return the quota of a user."""
+
+    @abstractmethod
+    def following(self, uid: int) -> Quota | None:
+        """Return the quota of the first user with this or a greater uid who has one. None: there is no such user."""
+
+    @abstractmethod
+    def set(self, uid: int, soft: int, hard: int) -> None:
+        """Set the limits of a user."""
+
+    @abstractmethod
+    def of_user(self, user: User | None) -> Quota | None:
+        """Return the quota that holds for what is written as ``user``. None: no limit holds."""
+
+
 class Retained(NamedTuple):
     """What is still allowed on a file that may not be changed any more."""
 
@@ -557,6 +591,8 @@ class Backend(ABC):
     supports_streams: bool
     supports_reflink: bool
     supports_compression: bool
+    quotas: Quotas | None = None
+    """None: its file system keeps none."""
     name_rules: NameRules = WINDOWS
     """How its names compare. They may change."""
     max_file_size: int = MAX_OFFSET

@@ -483,6 +483,8 @@ class Open:
     """The state of a QUERY_DIRECTORY scan."""
     watcher: Watcher | None = None
     """The state of CHANGE_NOTIFY, from its first request on."""
+    next_quota: int = 0
+    """The uid at which the next listing of quotas goes on."""
     next_ea: int = 0
     """Index of the EA at which a scan of the EAs goes on."""
     usage: Usage | None = None

@@ -49,6 +49,13 @@ class FsAttributes(enum.IntFlag):
     SUPPORTS_SPARSE_VDL = 0x10000000
 
 
+class QuotaFlags(enum.IntFlag):
+    """FileSystemControlFlags, as far as this server knows them. [MS-FSCC 2.5.2]"""
+
+    TRACK = 0x00000001
+    ENFORCE = 0x00000002
+
+
 class SectorFlags(enum.IntFlag):
     """Flags of FileFsSectorSizeInformation. [MS-FSCC 2.5.7]"""
 

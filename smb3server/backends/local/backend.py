@@ -30,7 +30,7 @@ from smb3server.backends.base import (
     User,
     VolumeInfo,
 )
-from smb3server.backends.local import impersonate, kept_files, kept_folders, syscalls
+from smb3server.backends.local import impersonate, kept_files, kept_folders, quotas, syscalls
 from smb3server.backends.local.file_ids import FileIds
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.local.impersonate import ActAs, LookAs
@@ -151,6 +151,7 @@ class LocalBackend(Backend):
         self.volume_serial = zlib.crc32(f"{stat.dev}:{stat.ino}".encode()) or 1
         self.volume_created = filetime.from_ns(stat.btime if stat.btime >= 0 else stat.mtime)
         self.file_ids = FileIds(self._root)
+        self.quotas = quotas.find(self._root)
         self.store.attribute_block = 0 if self.read_only else root.attribute_block(self.store.namespace)
         self.store.kept.device = stat.dev if root.keeps_change_times() else None
         small = not self.read_only and root.has_small_files()

@@ -13,7 +13,7 @@ from smb3server.commands.create import checks, durable, sharing
 from smb3server.commands.create.contexts import NOTHING, CreateContexts, Opener
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.registry import KINDS, Described, decode
-from smb3server.commands.info import presentation
+from smb3server.commands.info import presentation, quotas
 from smb3server.commands.info.waits import one_step
 from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.long_work import on_worker
@@ -83,6 +83,10 @@ def create(request: TreeRequest) -> Response | Pending:
         connection.server_capabilities,
         request.header.status & 0xFFFF,
     )
+    backend = tree.share.backend
+    if name[:1] == "$" and backend is not None and backend.quotas is not None and name.lower() == quotas.FILE_NAME:
+        # What quotas are asked of is a file on NTFS. Here it is the root, with no more rights than the user has there.
+        name, body = "", body._replace(desired_access=int(Access.MAXIMUM_ALLOWED), create_options=0)
     if asked.reconnect is not None:
         return _reconnect(server, opener, body, name, asked)
     if asked.durable_v2 is not None:

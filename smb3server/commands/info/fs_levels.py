@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from smb3server.backends.base import Backend
+from smb3server.backends.base import Backend, User, VolumeInfo
 from smb3server.state.share import Share
 from smb3server.wire import fs_info as wire
 from smb3server.wire.fs_info import FsAttributes, FsInfoClass
@@ -22,29 +22,45 @@ R = TypeVar("R", bound=tuple[Any, ...])
 class FsLevel(NamedTuple):
     """An information level of volumes."""
 
-    encode: Callable[[Share, Backend], bytes]
+    encode: Callable[[Share, Backend, User | None], bytes]
+    """Is called with the user of the host that the caller acts as."""
     minimum_size: int
 
 
-def _volume(share: Share, backend: Backend) -> bytes:
+def _volume(share: Share, backend: Backend, user: User | None) -> bytes:
     return wire.encode_volume(backend.volume_created, backend.volume_serial & 0xFFFFFFFF, share.name)
 
 
 def full_size(backend: Backend) -> wire.FullSizeInformation:
     """Return the sizes of the volume, in allocation units."""
-    volume = backend.volume()
+    return _in_units(backend.volume())
+
+
+def _in_units(volume: VolumeInfo) -> wire.FullSizeInformation:
     sector = max(volume.sector_size, 1)
     unit = max(volume.block_size, sector)
     total, available, free = (size // unit for size in (volume.total_bytes, volume.available_bytes, volume.free_bytes))
     return wire.FullSizeInformation(total, available, free, unit // sector, sector)
 
 
-def _size(share: Share, backend: Backend) -> wire.SizeInformation:
-    total, available, _, sectors, sector = full_size(backend)
+def _available(share: Share, backend: Backend, user: User | None) -> wire.FullSizeInformation:
+    """Return the sizes of the volume, as far as the quota of ``user`` makes them available. [MS-FSCC 2.5.4]"""
+    volume = backend.volume()
+    quota = backend.quotas.of_user(user) if backend.quotas is not None else None
+    if quota is not None and quota.hard:
+        volume = volume._replace(
+            total_bytes=min(volume.total_bytes, quota.hard),
+            available_bytes=min(volume.available_bytes, max(quota.hard - quota.used, 0)),
+        )
+    return _in_units(volume)
+
+
+def _size(share: Share, backend: Backend, user: User | None) -> wire.SizeInformation:
+    total, available, _, sectors, sector = _available(share, backend, user)
     return wire.SizeInformation(total, available, sectors, sector)
 
 
-def _device(share: Share, backend: Backend) -> wire.DeviceInformation:
+def _device(share: Share, backend: Backend, user: User | None) -> wire.DeviceInformation:
     read_only = FILE_READ_ONLY_DEVICE if share.read_only or backend.read_only else 0
     return wire.DeviceInformation(FILE_DEVICE_DISK, FILE_DEVICE_IS_MOUNTED | read_only)
 
@@ -68,12 +84,14 @@ def volume_attributes(share: Share, backend: Backend) -> int:
         attributes |= FsAttributes.SUPPORTS_BLOCK_REFCOUNTING
     if backend.supports_compression:
         attributes |= FsAttributes.FILE_COMPRESSION
+    if backend.quotas is not None:
+        attributes |= FsAttributes.VOLUME_QUOTAS
     if share.read_only or backend.read_only:
         attributes |= FsAttributes.READ_ONLY_VOLUME
     return int(attributes)
 
 
-def _attribute(share: Share, backend: Backend) -> bytes:
+def _attribute(share: Share, backend: Backend, user: User | None) -> bytes:
     return wire.encode_attribute(volume_attributes(share, backend), 255, backend.file_system_name)
 
 
@@ -82,7 +100,7 @@ def volume_object_id(backend: Backend) -> bytes:
     return hashlib.blake2b(backend.volume_serial.to_bytes(16, "little"), digest_size=16, person=b"volume").digest()
 
 
-def _sector_size(share: Share, backend: Backend) -> wire.SectorSizeInformation:
+def _sector_size(share: Share, backend: Backend, user: User | None) -> wire.SectorSizeInformation:
     volume = backend.volume()
     physical = max(volume.block_size, volume.sector_size)
     # FSCTL_FILE_LEVEL_TRIM gives blocks back to the file system.
@@ -92,13 +110,18 @@ def _sector_size(share: Share, backend: Backend) -> wire.SectorSizeInformation:
     return wire.SectorSizeInformation(volume.sector_size, physical, physical, physical, int(flags), 0, 0)
 
 
-def _fixed(layout: Codec[R], record: Callable[[Share, Backend], R]) -> FsLevel:
+def _control(share: Share, backend: Backend, user: User | None) -> wire.ControlInformation:
+    """Return whether quotas are kept, and whether they hold. Users without a quota of their own have no limit."""
+    flags = wire.QuotaFlags(0)
+    if backend.quotas is not None:
+        flags = wire.QuotaFlags.ENFORCE if backend.quotas.enforced else wire.QuotaFlags.TRACK
+    return wire.ControlInformation(default_quota_threshold=NO_LIMIT, default_quota_limit=NO_LIMIT, flags=int(flags))
+
+
+def _fixed(layout: Codec[R], record: Callable[[Share, Backend, User | None], R]) -> FsLevel:
     """Return a level of fixed size."""
-    return FsLevel(lambda share, backend: layout.pack(record(share, backend)), layout.size)
+    return FsLevel(lambda share, backend, user: layout.pack(record(share, backend, user)), layout.size)
 
-
-_NO_LIMITS = wire.ControlInformation(default_quota_threshold=NO_LIMIT, default_quota_limit=NO_LIMIT, flags=0)
-"""Quotas are neither tracked nor enforced."""
 
 FS_LEVELS: dict[int, FsLevel] = {
     # The fixed parts with names are counted with the padding of their C structures.
@@ -106,10 +129,10 @@ FS_LEVELS: dict[int, FsLevel] = {
     FsInfoClass.SIZE: _fixed(wire.SIZE, _size),
     FsInfoClass.DEVICE: _fixed(wire.DEVICE, _device),
     FsInfoClass.ATTRIBUTE: FsLevel(_attribute, 16),
-    FsInfoClass.CONTROL: _fixed(wire.CONTROL, lambda share, backend: _NO_LIMITS),
-    FsInfoClass.FULL_SIZE: _fixed(wire.FULL_SIZE, lambda _, backend: full_size(backend)),
+    FsInfoClass.CONTROL: _fixed(wire.CONTROL, _control),
+    FsInfoClass.FULL_SIZE: _fixed(wire.FULL_SIZE, _available),
     FsInfoClass.OBJECT_ID: _fixed(
-        wire.OBJECT_ID, lambda _, backend: wire.ObjectIdInformation(volume_object_id(backend))
+        wire.OBJECT_ID, lambda _, backend, user: wire.ObjectIdInformation(volume_object_id(backend))
     ),
     FsInfoClass.SECTOR_SIZE: _fixed(wire.SECTOR_SIZE, _sector_size),
 }

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from smb3server.access import required
 from smb3server.access.of_handle import query_security
 from smb3server.backends.base import StreamInfo
+from smb3server.commands.info import quotas
 from smb3server.commands.info.file_levels import FILE_LEVELS, PIPE_LEVELS, encode_stream_list
 from smb3server.commands.info.fs_levels import FS_LEVELS
 from smb3server.dispatch.long_work import run_steps
@@ -158,7 +159,7 @@ def _query_fs(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: 
         raise StatusError(NtStatus.NOT_SUPPORTED)
     if body.output_buffer_length < level.minimum_size:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
-    return _reply(level.encode(opened.tree.share, backend), body.output_buffer_length)
+    return _reply(level.encode(opened.tree.share, backend, opened.tree.user), body.output_buffer_length)
 
 
 def _query_security(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: memoryview) -> Response:
@@ -173,14 +174,9 @@ def _query_security(request: TreeRequest, opened: Open, body: QueryInfoRequest, 
     return _reply(descriptor, body.output_buffer_length)
 
 
-def _query_quota(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: memoryview) -> Response:
-    """Refuse the request, as the stores have no quotas. [MS-SMB2 3.3.5.20.4]"""
-    raise StatusError(NtStatus.NOT_SUPPORTED)
-
-
 _BY_TYPE: dict[int, Query] = {
     InfoType.FILE: _query_file,
     InfoType.FILESYSTEM: _query_fs,
     InfoType.SECURITY: _query_security,
-    InfoType.QUOTA: _query_quota,
+    InfoType.QUOTA: quotas.query,
 }

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from smb3server.access import required
 from smb3server.access.of_handle import set_security
 from smb3server.backends.base import Handle
-from smb3server.commands.info import waits
+from smb3server.commands.info import quotas, waits
 from smb3server.commands.info.rename import Link, Rename
 from smb3server.commands.info.waits import cut
 from smb3server.dispatch.long_work import run_steps
@@ -86,8 +86,8 @@ def set_info(request: TreeRequest) -> Response | Pending:
         known = body.info_class in _SETTABLE_VOLUME
         raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
     if body.info_type == InfoType.QUOTA:
-        # 3.3.5.21.4
-        raise StatusError(NtStatus.NOT_SUPPORTED)
+        quotas.set_quotas(request, opened, data)
+        return done()
     raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
