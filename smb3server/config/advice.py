@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from shlex import quote
 
+from smb3server.backends.local import quotas
 from smb3server.backends.local.impersonate import may_act
 from smb3server.config.checks import FolderDownError, FolderForbiddenError, check_folder
 from smb3server.config.error import ConfigError, Problem, Problems, label
@@ -133,8 +134,11 @@ class _Advice:
                 if error.errno == errno.ELOOP:
                     yield owner, "path", f"{error.filename} is {error.strerror}; the share is not served"
                 continue
+            one_quota = share.force_user is not None and _has_quotas(way.descriptor)
             found, stranger = os.fstat(way.descriptor), way.stranger(os.fstat(way.descriptor).st_uid)
             way.close()
+            if one_quota:
+                yield owner, "force_user", "all users of the share have one quota together, that of this user"
             if share.force_user is not None or not (share.guest or without):
                 continue
             acting = "users without unix_user act as nobody there"
@@ -207,6 +211,17 @@ class _Advice:
 
 def _open_to_guests(share: ShareConfig) -> bool:
     return share.guest and share.users is None
+
+
+def _has_quotas(folder: int) -> bool:
+    try:
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return False
+    try:
+        return quotas.find(descriptor) is not None
+    finally:
+        os.close(descriptor)
 
 
 def _others(path: Path, bit: int) -> bool:

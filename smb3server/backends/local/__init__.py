@@ -6,6 +6,6 @@ Reading order: ``syscalls`` (system calls that Python lacks) -> ``impersonate`` 
 ``file_calls``, ``page_cache``, ``mappings`` and ``release`` (data, and closing large files) -> ``reparse``, ``scan``
 and ``namespace`` (links, listings, renames) -> ``kept_folders`` and ``kept_files`` (what the server makes and removes
 in its own name) -> ``own_changes`` and ``watch`` (changes by other programs) -> ``file_ids``, ``storage_mark`` and
-``share_root`` (which file, and which file system, it is) -> ``handle`` -> ``retention`` and ``retained_handle`` (files
-that may not be changed) -> ``backend``, which opens them.
+``share_root`` (which file, and which file system, it is) -> ``quotas`` (those of the kernel) -> ``handle`` ->
+``retention`` and ``retained_handle`` (files that may not be changed) -> ``backend``, which opens them.
 """
