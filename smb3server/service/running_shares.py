@@ -108,6 +108,8 @@ class RunningShares:
     @staticmethod
     def discard(share: Share) -> None:
         """Undo ``make``."""
+        if share.snapshots is not None:
+            share.snapshots.close()
         if share.backend is not None:
             share.backend.close()
 
@@ -167,6 +169,8 @@ class RunningShares:
         server.remove_share(share)
         ended = endings.end_share(server, share)
         self._forget(share)
+        if share.snapshots is not None:
+            share.snapshots.close()
         if backend is not None:
             server.host_changes.leave(backend)
             # Work that was under way may still use the store on a thread.
