@@ -30,7 +30,8 @@ def asked_for(name: str, timewarp: int) -> tuple[int, str]:
     if not name.startswith("@"):
         return 0, name
     first, _, rest = name.partition("\\")
-    return parse_token(first) or 0, rest
+    seconds = parse_token(first)
+    return (seconds, rest) if seconds is not None else (0, name)
 
 
 @dataclass(slots=True)
