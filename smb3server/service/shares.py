@@ -37,7 +37,7 @@ def warn_of_roots(accounts: Iterable[Account]) -> list[str]:
     ]
 
 
-_OWN = frozenset(["backend", "notify", "permissions", "stores_opens", "placement", "lost"])
+_OWN = frozenset(["backend", "notify", "permissions", "stores_opens", "placement", "lost", "as_of", "original"])
 """Fields of a share that belong to the object: ``adopt`` leaves them as they are."""
 
 
@@ -134,10 +134,13 @@ def _pattern(share: ShareConfig) -> SnapshotPattern | None:
 
 def _snapshots(config: Config, share: ShareConfig) -> Snapshots | None:
     pattern = _pattern(share)
-    if pattern is None:
-        return None
-    options = replace(_options(config, share), read_only=True, is_snapshot=True, sidecar=None, require_mount=False)
-    return Snapshots(SnapshotFolders(pattern), lambda folder: LocalBackend(folder, options))
+    return None if pattern is None else snapshots_below(pattern, _options(config, share))
+
+
+def snapshots_below(pattern: SnapshotPattern, options: LocalOptions) -> Snapshots:
+    """Return the snapshots that a pattern finds. ``options``: those of the share's store."""
+    past = replace(options, read_only=True, is_snapshot=True, sidecar=None, require_mount=False)
+    return Snapshots(SnapshotFolders(pattern), lambda folder: LocalBackend(folder, past))
 
 
 def _mode(all_bits: int, mask: int | None, forced: int) -> int:

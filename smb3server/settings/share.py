@@ -86,6 +86,14 @@ class ShareRules(Section, kw_only=True):
             '`"local"`: the times in the names of snapshots are those of this machine\'s time zone', Effect.NEW_OPENS
         ),
     ] = "utc"
+    shadow_copies: Annotated[
+        bool,
+        about(
+            "backup programs of administrators may make snapshots, which are shares of their own "
+            "([previous-versions.md](previous-versions.md#backup-programs)); needs `snapshots` on btrfs",
+            Effect.AT_ONCE,
+        ),
+    ] = False
     continuous_availability: Annotated[
         bool,
         about(

@@ -35,6 +35,8 @@ def maximal_access_of(session: Session, share: Share, accounts: Directory) -> in
     if share.permissions is not None and session.identity is not None:
         token = token_of(session, share.acting_user(session.identity.user), accounts)
         granted &= granted_access(share.permissions, token)
+    if share.original is not None:
+        granted &= maximal_access_of(session, share.original, accounts)
     return granted
 
 

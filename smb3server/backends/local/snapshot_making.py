@@ -19,6 +19,10 @@ class CannotError(Exception):
     """Snapshots cannot be made, found or removed. The text says why, and what to do."""
 
 
+class TakenError(CannotError):
+    """There is a snapshot of this second already."""
+
+
 class SnapshotMaker:
     """Makes and removes the snapshots that a pattern describes. Its methods block, and raise ``CannotError``."""
 
@@ -27,10 +31,16 @@ class SnapshotMaker:
         self._pattern = pattern
         self._share = share
 
-    def check(self) -> None:
-        """Check that snapshots can be made here, as far as this shows without making one."""
+    def volume(self) -> str:
+        """Return what tells apart the subvolumes that snapshots are made of, if they can be made, as far as this shows
+        without making one."""
         self._name(int(time.time()))
-        os.close(self._source())
+        descriptor = self._source()
+        try:
+            found = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        return f"{found.st_dev}:{found.st_ino}"
 
     def make(self) -> tuple[int, str]:
         """Make a snapshot of now. Return its time in seconds since 1970, and its name."""
@@ -44,7 +54,7 @@ class SnapshotMaker:
             finally:
                 os.close(folder)
         except FileExistsError:
-            raise CannotError(f"{name} is there already; remedy: wait a second") from None
+            raise TakenError(f"{name} is there already; remedy: wait a second") from None
         except OSError as error:
             raise self._cannot("make", name, error) from error
         finally:

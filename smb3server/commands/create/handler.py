@@ -92,10 +92,12 @@ def create(request: TreeRequest) -> Response | Pending:
             return answer
     seconds = 0
     if tree.share.snapshots is not None:
-        seconds, name = previous.asked_for(name, asked.timewarp)
+        seconds, name = (tree.share.as_of, name) if tree.share.as_of else previous.asked_for(name, asked.timewarp)
     try:
         checked = checks.check(body, name, asked, tree.maximal_access, tree.share.rules.streams)
     except checks.BadNameError as error:
+        if seconds:
+            raise
         return retry(request, partial(_refuse_name, opener, error), _AT_ONCE)
     opening = _opening(server, opener, body, asked, checked, seconds)
     for context in asked.others:
