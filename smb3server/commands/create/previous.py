@@ -17,6 +17,9 @@ from smb3server.wire.status import NtStatus, StatusError
 
 _MAY_MISS = frozenset([CreateDisposition.OPEN, CreateDisposition.OPEN_IF])
 _READS = READ_ONLY_ACCESS | int(Access.MAXIMUM_ALLOWED | Access.ACCESS_SYSTEM_SECURITY)
+_WRITES_DATA = int(Access.WRITE_DATA | Access.APPEND_DATA)
+_WRITES = _WRITES_DATA | int(Access.WRITE_EA | Access.WRITE_ATTRIBUTES)
+"""The rights of GENERIC_WRITE that READ_ONLY_ACCESS does not have."""
 
 
 def asked_for(name: str, timewarp: int) -> tuple[int, str]:
@@ -64,20 +67,27 @@ class PreviousOpening(Opening):
         return opened
 
     def _check_reading(self) -> None:
-        """Refuse what would change a file. Windows and Samba answer as for a medium with a switch against writing."""
+        """Refuse what would change a file, as for a medium with a switch against writing.
+
+        Whoever asks for writing the data gets an open for reading, as from Windows and Samba: programs open files for
+        both and only read. A WRITE is refused then."""
         wanted = self.wanted
-        if wanted.access & ~_READS or wanted.deletes or self.body.create_disposition not in _MAY_MISS:
+        access = wanted.access & ~_WRITES if wanted.access & _WRITES_DATA else wanted.access
+        if access & ~_READS or wanted.deletes or self.body.create_disposition not in _MAY_MISS:
             raise StatusError(NtStatus.MEDIA_WRITE_PROTECTED)
 
     def _limit(self, store: Backend) -> None:
         """Limit what may be granted to reading, and to what the user may do now."""
-        caller = self.opener.caller._replace(share=self.share_access_now & READ_ONLY_ACCESS)
+        caller = self.opener.caller._replace(share=self.share_access_now)
         self.present.defer_reading = True
         try:
             now = rights_now(caller, self.present, self._path_in(store))
         finally:
             self.present.defer_reading = False
-        self.opener = self.opener._replace(caller=caller._replace(share=caller.share & now))
+        if self.wanted.access & _WRITES & ~now:
+            raise StatusError(NtStatus.ACCESS_DENIED)
+        self.wanted = self.wanted._replace(access=self.wanted.access & _READS)
+        self.opener = self.opener._replace(caller=caller._replace(share=READ_ONLY_ACCESS & now))
 
     def _path_in(self, store: Backend) -> Path:
         """Return the path of the file in the snapshot, without the links that lead to it: by a link that is not there

@@ -18,8 +18,8 @@ ck trees
 ck same $E/big /mnt2/big; ck same $E/dir/deep/gone /mnt2/dir/deep/gone
 echo 3 > /proc/sys/vm/drop_caches
 ck dd if=/mnt2/big of=/tmp/direct bs=4M iflag=direct status=none; ck same $E/big /tmp/direct
-ck not touch /mnt2/new; ck not rm /mnt2/changed; ck not mkdir /mnt2/made; ck not sh -c 'echo x >> /mnt2/changed'
-ck not mv /mnt2/changed /mnt2/moved; ck not chmod 444 /mnt2/changed
+ck not touch /mnt2/new; ck not rm -f /mnt2/changed; ck not mkdir /mnt2/made; ck not sh -c 'echo x >> /mnt2/changed'
+ck not mv -f /mnt2/changed /mnt2/moved; ck not chmod 400 /mnt2/changed
 ck cp /mnt2/dir/deep/gone /mnt/back; ck grep -q "gone by now" /mnt/back
 ck not ls /mnt/.snapshots; ck not ls /mnt2/.snapshots
 mkdir -p /mnt3; ck not smb_mount $IP share /mnt3 $R,nosharesock,snapshot=133485768010000000   # a second later there is none
