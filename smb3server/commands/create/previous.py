@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from smb3server.access.caller import Caller
 from smb3server.access.past import rights_now
 from smb3server.backends.base import Backend, OpenRequest, Path
 from smb3server.backends.snapshot_names import parse_token, seconds_in, token
@@ -18,8 +19,6 @@ from smb3server.wire.status import NtStatus, StatusError
 _MAY_MISS = frozenset([CreateDisposition.OPEN, CreateDisposition.OPEN_IF])
 _READS = READ_ONLY_ACCESS | int(Access.MAXIMUM_ALLOWED | Access.ACCESS_SYSTEM_SECURITY)
 _WRITES_DATA = int(Access.WRITE_DATA | Access.APPEND_DATA)
-_WRITES = _WRITES_DATA | int(Access.WRITE_EA | Access.WRITE_ATTRIBUTES)
-"""The rights of GENERIC_WRITE that READ_ONLY_ACCESS does not have."""
 
 
 def asked_for(name: str, timewarp: int) -> tuple[int, str]:
@@ -56,12 +55,14 @@ class PreviousOpening(Opening):
         self.backend = store = snapshots.hold(self.seconds)
         try:
             self._check_reading()
-            self._limit(store)
+            allowed = self._limit(store)
             opened = Opening.attempt(self)
         except BaseException:
             snapshots.release(store)
             raise
         opened.on_close.append(partial(snapshots.release, store))
+        # Though nobody gets more than reading: as Samba, and Windows by smbtorture's smb2.twrp.write, answer MxAc.
+        opened.maximal_access = allowed
         # For reports and logs.
         opened.path = (token(self.seconds), *opened.path)
         return opened
@@ -69,36 +70,39 @@ class PreviousOpening(Opening):
     def _check_reading(self) -> None:
         """Refuse what would change a file, as for a medium with a switch against writing.
 
-        Whoever asks for writing the data gets an open for reading, as from Windows and Samba: programs open files for
-        both and only read. A WRITE is refused then."""
+        Whoever asks for writing data gets an open for reading, as from Windows and Samba: programs open files for both
+        and only read. A WRITE is refused then. Opens that only change something are refused at once."""
         wanted = self.wanted
-        access = wanted.access & ~_WRITES if wanted.access & _WRITES_DATA else wanted.access
-        if access & ~_READS or wanted.deletes or self.body.create_disposition not in _MAY_MISS:
+        changes = wanted.access & ~_READS and not wanted.access & _WRITES_DATA
+        if changes or wanted.deletes or self.body.create_disposition not in _MAY_MISS:
             raise StatusError(NtStatus.MEDIA_WRITE_PROTECTED)
 
-    def _limit(self, store: Backend) -> None:
-        """Limit what may be granted to reading, and to what the user may do now."""
+    def _limit(self, store: Backend) -> int:
+        """Limit what may be granted to reading, and to what the user may do now. Return all that the descriptors of
+        then and now allow."""
         caller = self.opener.caller._replace(share=self.share_access_now)
+        path, then = self._look(store, caller)
         self.present.defer_reading = True
         try:
-            now = rights_now(caller, self.present, self._path_in(store))
+            now = rights_now(caller, self.present, path)
         finally:
             self.present.defer_reading = False
-        if self.wanted.access & _WRITES & ~now:
+        if self.wanted.access & ~_READS & ~now:
             raise StatusError(NtStatus.ACCESS_DENIED)
         self.wanted = self.wanted._replace(access=self.wanted.access & _READS)
         self.opener = self.opener._replace(caller=caller._replace(share=READ_ONLY_ACCESS & now))
+        return then & now
 
-    def _path_in(self, store: Backend) -> Path:
-        """Return the path of the file in the snapshot, without the links that lead to it: by a link that is not there
-        any longer, nobody gets around the rights on what it led to."""
+    def _look(self, store: Backend, caller: Caller) -> tuple[Path, int]:
+        """Return the path of the file in the snapshot, without the links that lead to it, and the user's rights then.
+
+        By a link that is not there any longer, nobody gets around the rights on what it led to."""
         store.defer_reading = True
         try:
-            handle = store.open(
-                OpenRequest(self.path, open_reparse_point=not self._follow, user=self.opener.caller.user)
-            )
+            handle = store.open(OpenRequest(self.path, open_reparse_point=not self._follow, user=caller.user))
             try:
-                return handle.path
+                path = handle.path
+                return path, caller.rights_on(store, path, handle.describe())
             finally:
                 handle.close()
         except FileNotFoundError:
