@@ -72,7 +72,8 @@ class Share:
     as_of: int = 0
     """The time of the one snapshot that it shows, in seconds since 1970. 0: it shows its files as they are now."""
     original: Share | None = None
-    """The share whose snapshot it shows. It is open only to those whom both admit, for what both allow."""
+    """The share whose snapshot it shows. That must admit whoever uses this one, and both must allow it
+    (``caller.maximal_access_of``)."""
     rules: ShareRules = field(default_factory=ShareRules)
     """The keys that are obeyed as they are configured. A change of the configuration replaces them as a whole."""
     read_only: bool = False
@@ -143,8 +144,6 @@ class Share:
 
     def admits(self, identity: Identity, host: str) -> bool:
         """Return whether it is open to this user, from this address."""
-        if self.original is not None and not self.original.admits(identity, host):
-            return False
         return self.admits_user(identity) and self.hosts.admits(host)
 
     def admits_user(self, identity: Identity) -> bool:
