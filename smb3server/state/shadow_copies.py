@@ -237,6 +237,13 @@ class ShadowCopyAgent:
             raise ShadowCopyError(Error.BAD_STATE)
         return found
 
+    def _begun(self, number: uuid.UUID, *stages: Stage) -> ShadowCopySet:
+        """Return a set for a call that makes it."""
+        if number not in self.sets:
+            # By the letter ID_MISMATCH. Windows answers this, as smbtorture's rpc.fsrvp.seq_timeout says.
+            raise ShadowCopyError(Error.INVALID_ARGUMENT)
+        return self._set(number, *stages)
+
     def share(self, unc: str) -> Share:
         """Return the share that a path of a client names. The name of the server may be any."""
         parts = unc.replace("/", "\\").strip("\\").split("\\")
@@ -256,7 +263,7 @@ class ShadowCopyAgent:
         async with self._turn:
             share = self.share(unc)
             volume = self._store.volume(share)
-            found = self._set(number, Stage.STARTED, Stage.ADDED)
+            found = self._begun(number, Stage.STARTED, Stage.ADDED)
             if any(copy.volume == volume for copy in found.copies):
                 self._start_timer(SHORT)
                 raise ShadowCopyError(Error.ALREADY_EXISTS)
@@ -269,13 +276,13 @@ class ShadowCopyAgent:
     async def prepare(self, number: uuid.UUID) -> None:
         """Prepare a set. There is nothing to do for it. [MS-FSRVP 3.1.4.13]"""
         async with self._turn:
-            self._set(number, Stage.ADDED)
+            self._begun(number, Stage.ADDED)
             self._start_timer(LONG)
 
     async def commit(self, number: uuid.UUID) -> None:
         """Make the snapshots, all or none. [MS-FSRVP 3.1.4.5]"""
         async with self._turn:
-            found = self._set(number, Stage.ADDED, Stage.CREATION_IN_PROGRESS)
+            found = self._begun(number, Stage.ADDED, Stage.CREATION_IN_PROGRESS)
             self._stop_timer()
             found.stage = Stage.CREATION_IN_PROGRESS
             try:
@@ -300,7 +307,7 @@ class ShadowCopyAgent:
     async def expose(self, number: uuid.UUID) -> None:
         """Serve the snapshots as shares. [MS-FSRVP 3.1.4.6]"""
         async with self._turn:
-            found = self._set(number, Stage.COMMITTED)
+            found = self._begun(number, Stage.COMMITTED)
             self._start_timer(SHORT)
             for copy in found.copies:
                 self._expose(copy)

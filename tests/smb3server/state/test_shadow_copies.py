@@ -117,11 +117,13 @@ def test_each_call_has_its_place() -> None:
         await agent.set_context(ME, 0)
         found = await agent.start()
         await fails(agent.start(), Error.IN_PROGRESS)
-        for call in (agent.prepare, agent.commit, agent.expose, agent.recovered):
+        for call in (agent.prepare, agent.commit, agent.expose):
             await fails(call(found.id), Error.BAD_STATE)
-            await fails(call(uuid.uuid4()), Error.ID_MISMATCH)
+            await fails(call(uuid.uuid4()), Error.INVALID_ARGUMENT)
+        await fails(agent.recovered(found.id), Error.BAD_STATE)
+        await fails(agent.recovered(uuid.uuid4()), Error.ID_MISMATCH)
         await fails(agent.abort(uuid.uuid4()), Error.ID_MISMATCH)
-        await fails(agent.add(uuid.uuid4(), "\\\\server\\one"), Error.ID_MISMATCH)
+        await fails(agent.add(uuid.uuid4(), "\\\\server\\one"), Error.INVALID_ARGUMENT)
         await agent.add(found.id, "\\\\server\\one")
         for call in (agent.expose, agent.recovered):
             await fails(call(found.id), Error.BAD_STATE)

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -48,7 +48,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 @contextmanager
-def serving(place: Place, *lines: str) -> Iterator[server_process.ServerProcess]:
+def serving(place: Place, *lines: str, wrapper: Sequence[str] = ()) -> Iterator[server_process.ServerProcess]:
     text = f'[server]\nlisten = ["127.0.0.1"]\nport = 0\nadmins = ["games"]\n[[share]]\nname = "{SHARE}"\n'
     text += f'path = "{place.share}"\nsnapshots = ".snapshots/@GMT-%Y.%m.%d-%H.%M.%S"\nshadow_copies = true\n'
     text += "\n".join(lines) + "\n"
@@ -56,14 +56,22 @@ def serving(place: Place, *lines: str) -> Iterator[server_process.ServerProcess]
         text += f'[[user]]\nname = "{name}"\npassword = "pw"\nunix_user = "{name}"\n'
     folder = place.folder / "server"
     folder.mkdir(exist_ok=True)
-    with server_process.running(folder, text) as server:
+    with server_process.running(folder, text, wrapper=wrapper) as server:
         yield server
         assert "Traceback" not in server.log_text(), server.log_text()
 
 
-def run(*words: str) -> str:
+def run(*words: str, **environment: str) -> str:
     """What a program says, whether it succeeds or not."""
-    found = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False, stdin=subprocess.DEVNULL)
+    found = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | environment,
+    )
     return found.stdout + found.stderr
 
 
@@ -172,18 +180,60 @@ def test_shares_that_do_not_allow_it(place: Place) -> None:
 
 
 @pytest.mark.skipif(shutil.which("smbtorture") is None, reason="smbtorture is not installed (package samba-testsuite)")
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("enum_created", "get_version", "is_path_supported", "set_ctx", "create_simple", "bad_id"),
-        *("sc_set_abort", "sc_share_io", "share_sd"),
-    ],
-)
-def test_smbtorture(place: Place, name: str) -> None:
-    """All of rpc.fsrvp but seq_timeout, which waits for hours: ``tests/smb3server/state/test_shadow_copies.py``."""
+def test_smbtorture(place: Place) -> None:
+    """All of rpc.fsrvp but seq_timeout."""
+    names = ["enum_created", "get_version", "is_path_supported", "set_ctx", "create_simple", "bad_id"]
+    names += ["sc_set_abort", "sc_share_io", "share_sd"]
     with serving(place) as server:
+        tests = [f"rpc.fsrvp.fsrvp.{name}" for name in names]
+        said = run("smbtorture", "ncacn_np:127.0.0.1[smb2]", "-p", str(server.port), "-U", ADMIN, *tests)
+        assert re.findall(r"^success: fsrvp\.(\S+)", said, re.MULTILINE) == names, said
+
+
+@pytest.mark.skipif(shutil.which("smbtorture") is None, reason="smbtorture is not installed (package samba-testsuite)")
+def test_smbtorture_opens_in_a_snapshot(place: Place) -> None:
+    (place.share / "subdir").mkdir()
+    (place.share / "subdir").chmod(0o777)
+    (place.share / "subdir" / "hardlink").touch(0o666)
+    (place.share / "stream").write_text("12345678")
+    name = "@GMT-2024.01.01-10.00.00"
+    with serving(place) as server:
+        smbclient(server, SHARE, f"put {place.share}/stream file:st")
+        (place.share / ".snapshots").mkdir()
+        btrfs.make_snapshot(place.share, place.share / ".snapshots" / name)
+        options = {"snapshot": name, "file": "file", "stream": "st", "stream_size": "8"}
+        said = run(
+            *("smbtorture", f"//127.0.0.1/{SHARE}", "-p", str(server.port), "-U", USER),
+            *(f"--option=torture:twrp_{key}={value}" for key, value in options.items()),
+            *(f"smb2.twrp.{test}" for test in ("openroot", "listdir", "write", "stream")),
+        )
+        assert re.findall(r"^success: (\S+)", said, re.MULTILINE) == ["openroot", "listdir", "write", "stream"], said
+
+
+HURRIED = """
+import sys
+from smb3server.cli.main import main
+from smb3server.state import shadow_copies
+shadow_copies.SHORT, shadow_copies.LONG = 1.5, 15.0
+sys.argv = ["smb3server", *sys.argv[4:]]
+sys.exit(main())
+"""
+"""The command with a timer that runs 120 times as fast."""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("smbtorture") is None, reason="smbtorture is not installed (package samba-testsuite)")
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_smbtorture_that_makes_no_further_call(place: Place) -> None:
+    """It waits for 3 and for 30 minutes, here a hundred times as fast."""
+    library = place.folder / "hurry.so"
+    source = Path(__file__).parents[2] / "lab" / "hurry.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    with serving(place, wrapper=[sys.executable, "-c", HURRIED]) as server:
         said = run(
             *("smbtorture", "ncacn_np:127.0.0.1[smb2]", "-p", str(server.port), "-U", ADMIN),
-            f"rpc.fsrvp.fsrvp.{name}",
+            "rpc.fsrvp.fsrvp.seq_timeout",
+            LD_PRELOAD=str(library),
         )
-        assert f"success: fsrvp.{name}" in said, said
+        assert "success: fsrvp.seq_timeout" in said, said
+    assert len(snapshots(place)) <= 1
