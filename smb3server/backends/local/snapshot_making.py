@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping
 
@@ -32,14 +33,17 @@ class SnapshotMaker:
         self._share = share
 
     def volume(self) -> str:
-        """Return what tells apart the subvolumes that snapshots are made of, if they can be made, as far as this shows
-        without making one."""
+        """Return what tells apart the subvolumes that snapshots are made of, if they can be made and have all that is
+        in the share, as far as this shows without making one."""
         self._name(int(time.time()))
         descriptor = self._source()
         try:
             found = os.fstat(descriptor)
+            below = _mounted_below(os.readlink(f"/proc/self/fd/{descriptor}"))
         finally:
             os.close(descriptor)
+        if below:
+            raise CannotError(f"another file system is mounted on {below}, which no snapshot would have")
         return f"{found.st_dev}:{found.st_ino}"
 
     def make(self) -> tuple[int, str]:
@@ -140,6 +144,16 @@ class SnapshotMaker:
         elif error.errno == errno.EXDEV:
             text += "; remedy: a folder for the snapshots on the same file system"
         return CannotError(text)
+
+
+def _mounted_below(folder: str) -> str:
+    """Return a mount point below a folder, or "". [proc_pid_mountinfo(5)]"""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+        for line in mounts:
+            point = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
+            if point.startswith(folder.rstrip("/") + "/"):
+                return point
+    return ""
 
 
 PERIODS: Mapping[str, str] = {"hourly": "%Y-%m-%d %H", "daily": "%Y-%m-%d", "weekly": "%G-%V", "monthly": "%Y-%m"}

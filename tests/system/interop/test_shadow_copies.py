@@ -170,6 +170,14 @@ def test_shares_that_do_not_allow_it(place: Place) -> None:
     other = f'[[share]]\nname = "plain"\npath = "{place.folder}/plain"\n'
     with serving(place, other) as server:
         assert "0x8004230c" in rpcclient(server, "fss_is_path_sup plain")
+        # A snapshot would not have what is mounted below.
+        (place.share / "mounted here").mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place.share / "mounted here")], check=True)
+        try:
+            assert "0x8004230c" in rpcclient(server, f"fss_is_path_sup {SHARE}")
+        finally:
+            subprocess.run(["umount", str(place.share / "mounted here")], check=True)
+        assert "supports" in rpcclient(server, f"fss_is_path_sup {SHARE}")
         assert "0x80042308" in rpcclient(server, "fss_is_path_sup nosuch")
     folder = place.folder / "server2"
     folder.mkdir()
