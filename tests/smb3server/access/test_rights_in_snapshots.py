@@ -24,8 +24,8 @@ from smb3server.backends.local.snapshot_folders import SnapshotFolders
 from smb3server.backends.snapshot_names import hiding, parse
 from smb3server.backends.snapshots import Snapshots
 from smb3server.settings.server import Settings
-from smb3server.state.share import Share
-from smb3server.wire import read_write
+from smb3server.state.share import Share, ShareFlags
+from smb3server.wire import query_directory, read_write
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import FileInfoClass, RenameInformation, encode_rename
 from smb3server.wire.header import Command
@@ -46,6 +46,7 @@ class World(NamedTuple):
     """The folder of the snapshot, to be written to by the test."""
     root: Path
     client: Client
+    share: Share
     numbers: Iterator[int]
 
 
@@ -69,12 +70,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         try:
             server = harness.server
             server.users.add(Account("u", nt_hash("pw"), ME))
-            server.add_share(Share("disk", backend=present, snapshots=snapshots))
+            share = Share("disk", backend=present, snapshots=snapshots)
+            server.add_share(share)
             client = runner.run(harness.connect())
             runner.run(client.negotiate())
             assert runner.run(client.session_setup("u", "pw")).status == 0
             assert runner.run(client.tree_connect("disk")).status == 0
-            yield World(runner, present, past, root, client, itertools.count())
+            yield World(runner, present, past, root, client, share, itertools.count())
             for entry in list(server.opens.by_id.values()):
                 server.opens.close(entry)
         finally:
@@ -282,6 +284,59 @@ def test_a_link_leads_nobody_around_the_rights_of_today(world: World) -> None:
     _describe(handle, FILE_ALL_ACCESS)
     handle.close()
     assert _read(world, f"{base}\\way") == 0
+
+
+def _listed(world: World, base: str) -> list[str]:
+    async def names(actor: Actor) -> list[str]:
+        async with actor.opened("folder") as file:
+            record = query_directory.QueryDirectoryRequest(
+                info_class=FileInfoClass.NAMES,
+                persistent=file[0],
+                volatile=file[1],
+                file_name_length=2,
+                output_buffer_length=4096,
+            )
+            body = query_directory.QUERY_DIRECTORY_REQUEST.pack(record) + "*".encode("utf-16-le")
+            answer = (await actor.call(Command.QUERY_DIRECTORY, body)).message
+        return [name for name in ("file", "inner") if name.encode("utf-16-le") in answer]
+
+    return world.runner.run(names(Actor(world.client, f"{TOKEN}\\{base}")))
+
+
+@pytest.mark.parametrize("lacking", ["then", "now", "never"])
+def test_listings_by_access_show_what_was_and_is_allowed(world: World, lacking: str) -> None:
+    base = f"c{next(world.numbers)}"
+    less = {"file": FILE_ALL_ACCESS & ~RIGHTS["READ_DATA"]}
+    build(world, world.past, world.root / ".snapshots" / TOKEN, base, less if lacking == "then" else {})
+    build(world, world.present, world.root, base, less if lacking == "now" else {})
+    world.share.flags |= ShareFlags.ACCESS_BASED_DIRECTORY_ENUM
+    try:
+        assert _listed(world, base) == (["file", "inner"] if lacking == "never" else ["inner"])
+    finally:
+        world.share.flags &= ~ShareFlags.ACCESS_BASED_DIRECTORY_ENUM
+
+
+def test_a_snapshot_that_goes_away_while_its_files_are_open(world: World) -> None:
+    base, folder = f"c{next(world.numbers)}", world.root / ".snapshots" / "@GMT-2023.01.01-00.00.00"
+    for place in (folder / base, world.root / base):
+        place.mkdir(parents=True)
+        (place / "file").write_bytes(CONTENT)
+        (place / "file").chmod(0o666)
+        place.chmod(0o777)
+    actor = Actor(world.client, f"{folder.name}\\{base}")
+
+    async def test() -> None:
+        async with actor.opened("file") as file:
+            folder.rename(world.root / "away")
+            shutil.rmtree(world.root / "away")
+            record = read_write.ReadRequest(length=10, persistent=file[0], volatile=file[1])
+            answer = await actor.call(Command.READ, read_write.READ_REQUEST.pack(record) + b"\0")
+            assert CONTENT[:10] in answer.message
+            with pytest.raises(Refused) as refused:
+                await actor.open("file")
+            assert refused.value.status == NtStatus.OBJECT_NAME_NOT_FOUND
+
+    world.runner.run(test())
 
 
 @pytest.mark.parametrize("target", ["../../..", "/etc", "../" * 12 + "etc"])

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -220,6 +221,26 @@ def test_times_that_btrfs_knows(pair: Pair, tmp_path: Path) -> None:
         assert began <= (parse_token(tokens[0]) or 0) <= time.time()
         smbclient(port, "data", f"get {tokens[0]}\\changed.txt got", folder=tmp_path)
         assert (tmp_path / "got").read_bytes() == (pair.share / "changed.txt").read_bytes()
+
+
+def test_a_reload_changes_where_the_snapshots_are(pair: Pair, tmp_path: Path) -> None:
+    other = pair.share.parent / "others"
+    other.mkdir()
+    btrfs.make_snapshot(pair.share, other / "2024-03-01")
+    with own(tmp_path / "own", pair.share, ".snapshots/@GMT-%Y.%m.%d-%H.%M.%S") as port:
+        assert OLD in smbclient(port, "data", "allinfo changed.txt")
+        config = tmp_path / "own" / "server.toml"
+        for pattern, expected in ((f"{other}/%Y-%m-%d", ["@GMT-2024.03.01-00.00.00"]), ("", [])):
+            config.write_text(own_config(pair.share, pattern))
+            subprocess.run(
+                [sys.executable, "-m", "smb3server", "reload", "--state", str(tmp_path / "own" / "state")],
+                check=True,
+                capture_output=True,
+            )
+            found = re.findall(r"^@GMT-\S+", smbclient(port, "data", "allinfo changed.txt"), re.MULTILINE)
+            assert found == expected
+        # Without the key the folder is one like others.
+        assert OLD in smbclient(port, "data", "ls .snapshots\\*")
 
 
 # Beside Samba
