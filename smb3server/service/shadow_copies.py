@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import uuid
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +16,16 @@ from smb3server.backends.local.snapshot_making import CannotError, SnapshotMaker
 from smb3server.config.error import ConfigError
 from smb3server.config.values import snapshot_pattern
 from smb3server.files.notify import NotifyHub
+from smb3server.persistence import shadow_copies as stored
 from smb3server.process.own_files import replace_file
 from smb3server.server.server import Server
 from smb3server.service.shares import snapshots_below
 from smb3server.state import endings
-from smb3server.state.shadow_copies import Error, ShadowCopy, ShadowCopyError, ShadowCopySet
+from smb3server.state.shadow_copies import Error, ShadowCopyError, ShadowCopySet
 from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
 
-FILE_NAME = "shadow-copies.json"
 _MAX_NAME = 80
 _A_SECOND = 1.05
 """Seconds until a snapshot gets another name than the last one."""
@@ -137,54 +135,19 @@ class ServedShadowCopies:
         """See the port."""
         if self.state is None:
             return
-        content = json.dumps([_as_data(found) for found in sets], indent=1).encode()
+        path, content = self.state / stored.FILE_NAME, stored.encode(sets)
         try:
-            await asyncio.to_thread(replace_file, self.state / FILE_NAME, content)
+            await asyncio.to_thread(replace_file, path, content)
         except OSError as error:
-            log.error("%s: %s; shadow copies are not served after a restart", self.state / FILE_NAME, error.strerror)
+            log.error("%s: %s; shadow copies are not served after a restart", path, error.strerror)
 
     def read(self) -> list[ShadowCopySet]:
         """Return the sets of an earlier run. Raises ``ConfigError``."""
         if self.state is None:
             return []
-        path = self.state / FILE_NAME
         try:
-            return [_from_data(entry) for entry in json.loads(path.read_bytes())]
-        except FileNotFoundError:
-            return []
+            return stored.read(self.state)
         except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path} is damaged ({error!r}); remedy: remove it; the snapshots stay") from error
-
-
-def _as_data(found: ShadowCopySet) -> dict[str, Any]:
-    copies = [
-        {
-            "id": str(copy.id),
-            "share": copy.share,
-            "unc": copy.unc,
-            "volume": copy.volume,
-            "created": copy.created,
-            "seconds": copy.seconds,
-            "snapshot": copy.snapshot,
-        }
-        for copy in found.copies
-    ]
-    return {"id": str(found.id), "context": found.context, "copies": copies}
-
-
-def _from_data(entry: dict[str, Any]) -> ShadowCopySet:
-    copies = [
-        ShadowCopy(
-            uuid.UUID(copy["id"]),
-            str(copy["share"]),
-            str(copy["unc"]),
-            str(copy["volume"]),
-            float(copy["created"]),
-            int(copy["seconds"]),
-            str(copy["snapshot"]),
-        )
-        for copy in entry["copies"]
-    ]
-    return ShadowCopySet(uuid.UUID(entry["id"]), int(entry["context"]), copies=copies)
+            raise ConfigError(f"{error.filename}: {error.strerror}") from error
+        except ValueError as error:
+            raise ConfigError(f"{error}; remedy: remove it; the snapshots stay") from error

@@ -129,7 +129,7 @@ class ShadowCopyStore(Protocol):
         ...
 
     async def keep(self, sets: Iterable[ShadowCopySet]) -> None:
-        """Store finished sets, so that they are there after a restart. Errors are logged."""
+        """Store the sets that have snapshots, so that a restart knows of them. Errors are logged."""
         ...
 
 
@@ -185,6 +185,7 @@ class ShadowCopyAgent:
             del self.sets[found.id]
             for copy in found.copies:
                 await self._discard(copy)
+            await self._keep()
 
     async def _discard(self, copy: ShadowCopy) -> None:
         """Remove a shadow copy. Errors are logged."""
@@ -303,6 +304,7 @@ class ShadowCopyAgent:
                 raise
             found.stage = Stage.COMMITTED
             self._start_timer(SHORT)
+            await self._keep()
 
     async def expose(self, number: uuid.UUID) -> None:
         """Serve the snapshots as shares. [MS-FSRVP 3.1.4.6]"""
@@ -388,18 +390,17 @@ class ShadowCopyAgent:
             await self._keep()
 
     async def _keep(self) -> None:
-        await self._store.keep([found for found in self.sets.values() if found.stage is Stage.RECOVERED])
+        await self._store.keep([found for found in self.sets.values() if found.stage >= Stage.COMMITTED])
 
     async def restore(self, sets: Iterable[ShadowCopySet]) -> None:
-        """Take over the finished sets of an earlier run. Those that are to outlive it are served again, the snapshots
-        of the others are removed."""
+        """Take over the sets of an earlier run. Those that are finished and to outlive it are served again, the
+        snapshots of the others are removed."""
         async with self._turn:
             for found in sets:
-                if not found.context & Attribute.PERSISTENT:
+                if not found.context & Attribute.PERSISTENT or found.stage is not Stage.RECOVERED:
                     for copy in found.copies:
                         await self._discard(copy)
                     continue
-                found.stage = Stage.RECOVERED
                 self.sets[found.id] = found
                 for copy in found.copies:
                     try:

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
+from smb3server.cli.running_server import FILE, FOLDER
 
 if TYPE_CHECKING:
     from smb3server.backends.local.snapshot_making import SnapshotMaker
 
-_CONFIG = click.option(
-    "--config",
-    type=click.Path(readable=False, path_type=Path),
-    metavar="FILE.toml",
-    help="The server's configuration file. Default: /etc/smb3server/smb3server.toml.",
-)
+_Decorated = TypeVar("_Decorated", bound=Callable[..., object])
+
+
+def _server(function: _Decorated) -> _Decorated:
+    """Add the options ``--config`` and ``--state``, which say what server's shares are meant."""
+    for option in (
+        click.option(
+            "--state", type=FOLDER, metavar="DIR", help="The server's state directory, if the file does not name it."
+        ),
+        click.option(
+            "--config",
+            type=FILE,
+            metavar="FILE.toml",
+            help="The server's configuration file. Default: /etc/smb3server/smb3server.toml.",
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 @click.group()
@@ -39,8 +53,13 @@ def command() -> None:
     """
 
 
-def _maker(config: Path | None, name: str) -> SnapshotMaker:
+def _maker(config: Path | None, state: Path | None, name: str) -> SnapshotMaker:
     """Return what makes the snapshots of a share of the configuration, or of one that was added at run time."""
+    return _look(config, state, name)[0]
+
+
+def _look(config: Path | None, state: Path | None, name: str) -> tuple[SnapshotMaker, Path | None]:
+    """Return what makes the snapshots of a share, and the server's state directory."""
     from smb3server.backends.local.snapshot_making import SnapshotMaker
     from smb3server.config.command_line.arguments import read_options
     from smb3server.config.command_line.options import ServerOptions
@@ -50,13 +69,14 @@ def _maker(config: Path | None, name: str) -> SnapshotMaker:
 
     try:
         problems = Problems()
-        document = read_options(ServerOptions(config=config)).document(problems)
+        document = read_options(ServerOptions(config=config, state=state)).document(problems)
         problems.finish()
         found: dict[str, tuple[str, str, str]] = {
             share.name.casefold(): (share.path, share.snapshots, share.snapshot_times) for share in document.share
         }
-        if document.server.state:
-            for key, table in stored_shares.read(Path(document.server.state) / stored_shares.FILE_NAME).tables.items():
+        folder = Path(document.server.state) if document.server.state else None
+        if folder is not None:
+            for key, table in stored_shares.read(folder / stored_shares.FILE_NAME).tables.items():
                 times = str(table.get("snapshot_times", "utc"))
                 found.setdefault(key, (str(table["path"]), str(table.get("snapshots", "")), times))
         if name.casefold() not in found:
@@ -72,17 +92,17 @@ def _maker(config: Path | None, name: str) -> SnapshotMaker:
             "then smb3server reload",
             EXIT_USAGE,
         )
-    return SnapshotMaker(pattern, path)
+    return SnapshotMaker(pattern, path), folder
 
 
 @command.command()
 @click.argument("share")
-@_CONFIG
-def create(share: str, config: Path | None) -> int:
+@_server
+def create(share: str, config: Path | None, state: Path | None) -> int:
     """Make a snapshot of SHARE as it is now."""
     from smb3server.backends.local.snapshot_making import CannotError
 
-    maker = _maker(config, share)
+    maker = _maker(config, state, share)
     try:
         _, name = maker.make()
     except CannotError as error:
@@ -93,9 +113,9 @@ def create(share: str, config: Path | None) -> int:
 
 @command.command("list")
 @click.argument("share")
-@_CONFIG
+@_server
 @click.option("--json", "as_json", is_flag=True, help="JSON: a list of objects.")
-def list_snapshots(share: str, config: Path | None, as_json: bool) -> int:
+def list_snapshots(share: str, config: Path | None, state: Path | None, as_json: bool) -> int:
     """List the snapshots of SHARE, the newest first: as clients name them, and their folders."""
     import json
 
@@ -104,7 +124,7 @@ def list_snapshots(share: str, config: Path | None, as_json: bool) -> int:
     from smb3server.cli.status.short_tables import print_table
 
     try:
-        names = sorted(_maker(config, share).names().items(), reverse=True)
+        names = sorted(_maker(config, state, share).names().items(), reverse=True)
     except CannotError as error:
         raise CommandError(str(error)) from error
     if as_json:
@@ -118,13 +138,13 @@ def list_snapshots(share: str, config: Path | None, as_json: bool) -> int:
 @command.command()
 @click.argument("share")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@_CONFIG
-def remove(share: str, names: tuple[str, ...], config: Path | None) -> int:
+@_server
+def remove(share: str, names: tuple[str, ...], config: Path | None, state: Path | None) -> int:
     """Remove snapshots of SHARE by the names of their folders, or by the names that clients see."""
     from smb3server.backends.local.snapshot_making import CannotError
     from smb3server.backends.snapshot_names import token
 
-    maker = _maker(config, share)
+    maker = _maker(config, state, share)
     try:
         known = {token(seconds): name for seconds, name in maker.names().items()}
         for name in names:
@@ -139,21 +159,27 @@ _COUNT = click.IntRange(min=0)
 
 @command.command()
 @click.argument("share")
-@_CONFIG
+@_server
 @click.option("--hourly", type=_COUNT, default=24, show_default=True, help="Hours whose last snapshot is kept.")
 @click.option("--daily", type=_COUNT, default=7, show_default=True, help="Days whose last snapshot is kept.")
 @click.option("--weekly", type=_COUNT, default=4, show_default=True, help="Weeks whose last snapshot is kept.")
 @click.option("--monthly", type=_COUNT, default=0, show_default=True, help="Months whose last snapshot is kept.")
-def schedule(share: str, config: Path | None, **counts: int) -> int:
+def schedule(share: str, config: Path | None, state: Path | None, **counts: int) -> int:
     """Make a snapshot of SHARE, and remove those that are not to be kept any longer.
 
     A timer runs this each hour (docs/previous-versions.md has one for systemd). Hours, days, weeks and months count if
-    they have a snapshot. Whatever matches the share's pattern is removed, whoever made it. The latest one is kept.
+    they have a snapshot. Whatever matches the share's pattern is removed, whoever made it. The latest one is kept, and
+    those that a backup program has not given back yet.
     """
     from smb3server.backends.local.snapshot_making import CannotError, to_keep
+    from smb3server.persistence.shadow_copies import held
 
-    maker = _maker(config, share)
+    maker, folder = _look(config, state, share)
     failed = False
+    try:
+        spared = held(folder, share) if folder is not None else set()
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{error}; nothing was made or removed") from error
     try:
         _, made = maker.make()
         print(f"made {made}")
@@ -162,7 +188,7 @@ def schedule(share: str, config: Path | None, **counts: int) -> int:
     except CannotError as error:
         raise CommandError(str(error)) from error
     for seconds, name in sorted(names.items()):
-        if seconds in kept:
+        if seconds in kept or name in spared:
             continue
         try:
             maker.remove(name)

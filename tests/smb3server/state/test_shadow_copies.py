@@ -240,7 +240,7 @@ def test_an_aborted_set_leaves_nothing() -> None:
 
 
 def test_what_a_restart_keeps() -> None:
-    """Persistent sets are served again; the others are for the time of the backup alone."""
+    """Persistent sets are served again; the others are for the time of the backup alone, or were not finished."""
 
     async def test(agent: ShadowCopyAgent, store: Store) -> None:
         lasting = await made(agent, "hidden$", context=0x19)
@@ -249,8 +249,10 @@ def test_what_a_restart_keeps() -> None:
         passing = await made(agent, "one", context=0x10)
         await agent.commit(passing.id)
         await agent.expose(passing.id)
+        begun = await made(agent, "two", context=0x19)
+        await agent.commit(begun.id)
         kept = store.kept
-        assert len(kept) == 2
+        assert len(kept) == 3
         for copy in (*lasting.copies, *passing.copies):
             copy.exposed = None
         store.served.clear()

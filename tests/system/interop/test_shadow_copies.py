@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -114,6 +115,32 @@ def test_rpcclient_makes_and_removes_a_shadow_copy(place: Place) -> None:
         rpcclient(server, f"fss_delete {SHARE} {set_id} {copy_id}")
         assert snapshots(place) == []
         assert "BAD_NETWORK_NAME" in smbclient(server, share, "ls")
+
+
+def test_a_schedule_spares_what_a_backup_program_reads(place: Place) -> None:
+    with serving(place) as server:
+        set_id, copy_id, share = expose(server)
+        folder = place.folder / "server"
+        once = [sys.executable, "-m", "smb3server", "snapshot", "schedule", SHARE]
+        once += [
+            "--config",
+            str(folder / "server.toml"),
+            "--state",
+            str(folder / "state"),
+            "--hourly",
+            "0",
+            "--daily",
+            "0",
+            "--weekly",
+            "0",
+        ]
+        for _ in range(2):
+            time.sleep(1.05)
+            run(*once)
+        assert len(snapshots(place)) == 2
+        assert "then" in smbclient(server, share, "get file -")
+        rpcclient(server, f"fss_delete {SHARE} {set_id} {copy_id}")
+        assert len(snapshots(place)) == 1
 
 
 def test_administrators_alone_make_shadow_copies(place: Place) -> None:
