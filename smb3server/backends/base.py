@@ -96,6 +96,18 @@ class StreamInfo(NamedTuple):
     allocation_size: int
 
 
+class FinderData(NamedTuple):
+    """What Macs show of a file besides its metadata."""
+
+    resource_size: int
+    """Bytes of the resource fork. 0: there is none."""
+    finder_info: bytes
+    """32 bytes. All of them are 0 if there is none."""
+
+
+NO_FINDER_DATA = FinderData(0, bytes(32))
+
+
 class VolumeInfo(NamedTuple):
     """Sizes and free space of the volume that has the share, in bytes."""
 
@@ -376,6 +388,10 @@ class Handle(ABC):
         """Return steps that add what ``streams`` returns to ``found``, to be taken on another thread. None if there are
         so few that ``streams`` is quick."""
         return None
+
+    def finder_data(self) -> FinderData:
+        """Return what Macs show of the file."""
+        return NO_FINDER_DATA
 
     @abstractmethod
     def removing_streams(self, spared: Collection[str], removed: list[str]) -> Iterator[None] | None:

@@ -13,6 +13,7 @@ from smb3server.auth.users import Account
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.impersonate import may_act
+from smb3server.backends.local.macos import MacBackend
 from smb3server.backends.names import PRIVATE_NAME
 from smb3server.commands.info.presentation import hidden_name_test, name_test
 from smb3server.config.checks import FolderDownError
@@ -22,6 +23,7 @@ from smb3server.config.values import split_folder
 from smb3server.files.recycling import USER as RECYCLING_USER
 from smb3server.files.recycling import Recycling, problem
 from smb3server.service import stand_in
+from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.state.share import Share, ShareCapabilities, ShareFlags
 
 
@@ -64,6 +66,7 @@ def make_share(config: Config, share: ShareConfig, notes: list[str], backend: Lo
         recycling=_recycling(share),
         hides=hidden_name_test(share.hide_files, share.hide_dot_files),
         flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
+        model=(config.discovery or DiscoveryConfig()).model,
     )
     _make_recycle_folder(made, notes)
     if share.streams and backend.streams.refused:
@@ -154,7 +157,7 @@ def _make_recycle_folder(share: Share, notes: list[str]) -> None:
 
 def _backend(config: Config, share: ShareConfig) -> LocalBackend:
     try:
-        return LocalBackend(share.path, _options(config, share))
+        return (MacBackend if share.for_macs else LocalBackend)(share.path, _options(config, share))
     except OSError as error:
         raise FolderDownError(f"share {share.name}: {error}") from error
 

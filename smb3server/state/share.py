@@ -102,6 +102,8 @@ class Share:
     """Decides whether it is served here. None means that it always is."""
     lost: bool = False
     """Whether this node of a cluster no longer serves it: another one may have taken it over."""
+    model: str = ""
+    """The model of the server that Macs are told."""
     audit: ShareAudit | None = None
     """What is recorded of its use. None means nothing."""
 

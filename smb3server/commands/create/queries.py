@@ -16,8 +16,11 @@ def _maximal_access(found: Described, since: wire.Timewarp | None) -> bytes:
 
 
 def _on_disk_id(found: Described, _: bool) -> bytes:
-    """Return the numbers of file and volume. [MS-SMB2 3.3.5.9.6]"""
-    answer = wire.OnDiskIdResponse(found.info.key.inode & 0xFFFFFFFFFFFFFFFF, found.volume_serial)
+    """Return the numbers of file and volume. [MS-SMB2 3.3.5.9.6]
+
+    A Mac would take a number for one that no later file gets, so it gets none."""
+    number = 0 if found.tree.apple else found.info.key.inode & 0xFFFFFFFFFFFFFFFF
+    answer = wire.OnDiskIdResponse(number, found.volume_serial)
     return wire.ON_DISK_ID_RESPONSE_CODEC.pack(answer)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from smb3server.backends.base import FileInfo
 from smb3server.commands.create.contexts import NOTHING, CreateContexts
 from smb3server.commands.create.opening import Opening
-from smb3server.state.objects import Open
+from smb3server.state.objects import Open, TreeConnect
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
@@ -28,6 +28,7 @@ class Described(NamedTuple):
     """The metadata that the client sees."""
     maximal_access: int
     volume_serial: int
+    tree: TreeConnect
 
 
 class Kind(NamedTuple):
@@ -42,8 +43,8 @@ class Kind(NamedTuple):
     """Called when the file is open, before a durable handle is granted and the open is stored."""
     parse: Callable[[bytes], Any] | None = None
     """Decodes the data of the request. Raises ``DecodeError``. None: ``wire.REQUESTS`` has the decoder."""
-    answer: Callable[[Described, Any], bytes] | None = None
-    """Returns the data of the response's context of the same name. None: the response has none."""
+    answer: Callable[[Described, Any], bytes | None] | None = None
+    """Returns the data of the response's context of the same name. None, or no function: the response has none."""
 
 
 KINDS: dict[bytes, Kind] = {}
