@@ -21,8 +21,8 @@ from smb3server.files.searches import Enumeration
 from smb3server.state.caller import token_of
 from smb3server.state.objects import Open
 from smb3server.state.share import ShareFlags
-from smb3server.wire.create import Access
 from smb3server.wire.apple import ServerCaps
+from smb3server.wire.create import Access
 from smb3server.wire.directory_info import LEVELS, ForMacs, Packer
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command

@@ -204,9 +204,7 @@ class Packer:
 
     __slots__ = ("_encode", "_fixed", "_last", "_short_name", "buffer", "count", "limit")
 
-    def __init__(
-        self, info_class: int, limit: int, short_name: Callable[[str], str], for_macs: bool = False
-    ) -> None:
+    def __init__(self, info_class: int, limit: int, short_name: Callable[[str], str], for_macs: bool = False) -> None:
         """``short_name`` returns the 8.3 name of a name, or ''. It is called for levels with short names only.
 
         ``for_macs``: the entries are ``ForMacs``, and the level is FileIdBothDirectoryInformation."""

@@ -262,6 +262,9 @@ class Rename(_NameChange):
         table = self.request.server.opens.by_id
         prefix = self.handle.path
         below = [other for other in table.values() if other not in self.elsewhere and self._is_below(other, prefix)]
+        if self.opened.tree.apple:
+            # Programs of a Mac expect that a folder can be renamed while they use files in it.
+            below = [other for other in below if other.session is not self.opened.session]
         if below:
             self.break_handles(*{other.file for other in below if other.file is not None})
             raise StatusError(NtStatus.ACCESS_DENIED)
