@@ -643,6 +643,10 @@ class Backend(ABC):
     def volume(self) -> VolumeInfo:
         """Return sizes and free space of the volume."""
 
+    def backups_size(self) -> int:
+        """Return the bytes that backups of Macs take in the store."""
+        return 0
+
     @abstractmethod
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
         """Report changes below ``handle`` that other programs make. Return the function that stops it; None if the

@@ -28,6 +28,7 @@ from smb3server.backends.base import (
 )
 from smb3server.backends.local import foreign_streams, syscalls
 from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.local.backups import Backups
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.local.metadata import Blob
 from smb3server.backends.local.streams import Owner, StreamStore
@@ -122,6 +123,10 @@ class MacBackend(LocalBackend):
         self.handle_type = MacHandle
         self.open_streams: dict[FileKey, int] = {}
         """How many handles a stream's item has. Those without any are left out."""
+        self._backups = Backups()
+
+    def backups_size(self) -> int:
+        return self._backups.size(self._root)
 
     def stream_type(self, name: str) -> type[LocalHandle]:
         key = stream_key(name)
