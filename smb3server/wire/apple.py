@@ -124,7 +124,7 @@ AFP_RESOURCE = "AFP_Resource"
 FINDER_SIZE = 32
 """Bytes of Finder information: FileInfo and ExtendedFileInfo, or those of a folder."""
 _SIGNATURE = b"AFP\0"
-_VERSION = 0x00010000
+_VERSION = 0x00000100
 _NO_TIME = 0x80000000
 _NO_FINDER_INFO = bytes(FINDER_SIZE)
 
@@ -176,7 +176,7 @@ def pack_entry(resource_size: int, finder_info: bytes, is_file: bool, added: int
     ``finder_info``: of AFP_AfpInfo; all zero if there is none. ``added``: when the file was made, in seconds since
     1970."""
     if finder_info == _NO_FINDER_INFO:
-        return _RESOURCE.pack(resource_size) + bytes(16)
+        return _RESOURCE.pack(resource_size) + _ENTRY.pack(b"", b"", b"", _NO_TIME)
     kind = finder_info[:8] if is_file else bytes(8)
     seconds = max(-(1 << 31), min(added - _AFP_EPOCH, (1 << 31) - 1)) & 0xFFFFFFFF
     return _RESOURCE.pack(resource_size) + _ENTRY.pack(kind, finder_info[8:10], finder_info[24:26], seconds)

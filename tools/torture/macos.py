@@ -1,9 +1,8 @@
 """``python -m tools.torture.macos``: run smbtorture's suites about Macs against this server and against Samba.
 
 The suites are those of vfs_fruit. ``macos.toml`` says how they run, and why tests that Samba passes do not pass here.
-The
-exit status is 1 if a test that passed before (tests/conformance/macos-smbtorture.tsv) no longer passes, or if Samba
-passes one without such a reason. ``--update`` writes that file and the table in docs/clients-macos.md.
+The exit status is 1 if a test that passed before (tests/conformance/macos-smbtorture.tsv) no longer passes, or if Samba
+passes one without such a reason. ``--update`` writes that file.
 
 ``--newest`` adds the smbtorture and the smbd of Debian's newest Samba, as for ``python -m tools.torture``. ``--fabric
 iwarp`` runs over SMB Direct, through the proxy, and compares with the plain run.
@@ -37,6 +36,8 @@ COLUMNS = ("release", "test", "here", "samba")
 MODEL = "MacSamba"
 """The test of AAPL counts its letters."""
 _SECONDS = 120
+Served = tuple[str, int, dict[str, Path]]
+"""Host and port of a server, and the folders of its shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _folders(place: Path, shares: Mapping[str, Mapping[str, Any]], owner: str | 
 
 
 @contextlib.contextmanager
-def _here(place: Path, what: Mapping[str, Any], fabric: str | None) -> Iterator[tuple[str, int, dict[str, Path]]]:
+def served_here(place: Path, what: Mapping[str, Any], fabric: str | None) -> Iterator[Served]:
     """Run this server; yield its address and the folders of its shares."""
     options = {
         name: {key: value for key, value in share.items() if key != "folder"} for name, share in what["share"].items()
@@ -107,7 +108,9 @@ def _here(place: Path, what: Mapping[str, Any], fabric: str | None) -> Iterator[
 
 
 @contextlib.contextmanager
-def _samba(place: Path, what: Mapping[str, Any], root: Path | None) -> Iterator[tuple[str, int, dict[str, Path]]]:
+def served_by_samba(
+    place: Path, what: Mapping[str, Any], root: Path | None
+) -> Iterator[tuple[str, int, dict[str, Path]]]:
     """Run smbd; yield its address and the folders of its shares."""
     with _folders(place, what["share"], None) as paths:
         for path in paths.values():
@@ -116,7 +119,7 @@ def _samba(place: Path, what: Mapping[str, Any], root: Path | None) -> Iterator[
             yield host, port, paths
 
 
-def _results(
+def results(
     what: Mapping[str, Any], prefix: list[str], host: str, port: int, paths: Mapping[str, Path], raw: Path
 ) -> dict[str, str]:
     """Run all suites against a server. Return the results by test."""
@@ -146,13 +149,13 @@ def _run(release: Release, root: Path | None, fabric: str | None, out: Path) -> 
         for kind in ("here", "samba"):
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
             place.chmod(0o755)
-            server = _here(place, what, fabric) if kind == "here" else _samba(place, what, root)
+            server = served_here(place, what, fabric) if kind == "here" else served_by_samba(place, what, root)
             raw = out / f"{release.version}-{kind}"
             shutil.rmtree(raw, ignore_errors=True)
             raw.mkdir(parents=True)
             with server as (host, port, paths):
                 prefix = [] if root is None else samba_root.prefix(root, place)
-                tables.append(_results(what, prefix, host, port, paths, raw))
+                tables.append(results(what, prefix, host, port, paths, raw))
     here, samba = tables
     return [Row(release.version, test, here.get(test, "none"), samba.get(test, "none")) for test in here | samba]
 

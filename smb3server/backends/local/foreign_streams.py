@@ -164,14 +164,14 @@ def _look_beside(host: Host, descriptor: int, stat: Statx, found: _Found) -> Non
             return
         raise
     found.parent, found.name = parent, name
-    other = os.fstat(beside)
-    ours = stat_module.S_ISREG(other.st_mode) and other.st_uid == stat.uid and other.st_nlink == 1
-    if not ours or host.own.is_written(FileKey(other.st_dev, other.st_ino)):
+    other = syscalls.statx(beside)
+    ours = stat_module.S_ISREG(other.mode) and other.uid == stat.uid and other.nlink == 1
+    if not ours or host.own.is_written(FileKey(other.dev, other.ino)):
         os.close(beside)
         return
     head = os.pread(beside, apple_double.HEAD_SIZE, 0)
     try:
-        double = apple_double.parse(head, other.st_size)
+        double = apple_double.parse(head, other.size)
     except DecodeError:
         # It is some other file, or is not written yet.
         os.close(beside)
