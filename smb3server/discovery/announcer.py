@@ -110,6 +110,9 @@ class Announcer:
     async def _follow_mdns(self, links: list[Link], backups: list[str]) -> None:
         if not self._config.mdns:
             return
+        for share in backups:
+            if not mdns_fits(share):
+                self._problem(f"share {share} is not announced for Time Machine: its name is too long, or has a comma")
         places = [(link.number, link.addresses) for link in links]
         if places == self._mdns_places and backups == self._mdns_backups:
             return
@@ -120,9 +123,6 @@ class Announcer:
             self._mdns = None
         if not links:
             return
-        for share in backups:
-            if not mdns_fits(share):
-                self._problem(f"share {share} is not announced for Time Machine: its name is too long, or has a comma")
         mdns = Mdns(self._name, self._port, self._config.model, list(filter(mdns_fits, backups)))
         try:
             await mdns.start(links, {str(entry.address) for entry in self._interfaces()})
