@@ -393,6 +393,11 @@ class Handle(ABC):
         """Return what Macs show of the file."""
         return NO_FINDER_DATA
 
+    def lasting_number(self) -> int:
+        """Return a number that no other file ever gets, by which ``Backend.find_number`` finds the file. 0: there is
+        none."""
+        return 0
+
     @abstractmethod
     def removing_streams(self, spared: Collection[str], removed: list[str]) -> Iterator[None] | None:
         """Remove the alternate streams but for those whose ``stream_key`` is ``spared``, and add their names to
@@ -642,6 +647,10 @@ class Backend(ABC):
     @abstractmethod
     def volume(self) -> VolumeInfo:
         """Return sizes and free space of the volume."""
+
+    def find_number(self, number: int) -> Path:
+        """Return the path of the file with a ``Handle.lasting_number``. Raises ``FileNotFoundError``."""
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     def backups_size(self) -> int:
         """Return the bytes that backups of Macs take in the store."""

@@ -162,6 +162,9 @@ class DeferredHandle(Handle):
     def finder_data(self) -> FinderData:
         return self.open().finder_data()
 
+    def lasting_number(self) -> int:
+        return self.open().lasting_number()
+
     def removing_streams(self, spared: Collection[str], removed: list[str]) -> Iterator[None] | None:
         return self.open().removing_streams(spared, removed)
 

@@ -87,6 +87,14 @@ class ShareRules(Section, kw_only=True):
             example=True,
         ),
     ] = False
+    macos_file_ids: Annotated[
+        bool,
+        about(
+            "Macs get numbers of files, and find files by them (aliases); on ext4, XFS and btrfs, for a server that "
+            "runs as root ([time-machine.md](time-machine.md#numbers-of-files))",
+            Effect.REPLACED,
+        ),
+    ] = False
     time_machine: Annotated[
         bool,
         about(

@@ -117,6 +117,12 @@ def pack_server(asked: int, server: int, volume: int, model: str) -> bytes:
     return b"".join(parts)
 
 
+def pack_resolved(status: int, path: str = "") -> bytes:
+    """Return the answer to RESOLVE_ID. ``path``: below the share, with backslashes between its components."""
+    name = path.encode("utf-16-le", "surrogatepass")
+    return RESOLVED_ID.pack(ResolvedId(Command.RESOLVE_ID, 0, status, len(name))) + name
+
+
 AFP_INFO = "AFP_AfpInfo"
 """The stream with the Finder information of a file."""
 AFP_RESOURCE = "AFP_Resource"

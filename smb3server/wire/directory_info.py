@@ -147,12 +147,14 @@ class ForMacs(NamedTuple):
     finder: bytes
     """The result of ``apple.pack_entry``."""
     mode: int
+    file_id: int
+    """0: none."""
 
 
 def _id_both_for_macs(following: int, entry: ForMacs, length: int, short: bytes) -> bytes:
     """Return an entry of FileIdBothDirectoryInformation as Macs want it. (Apple's SMBClient, kernel/netsmb/smb_2.h)
 
-    EaSize is the maximal access, ShortName holds what Finder shows, Reserved2 is the mode. It has no FileId."""
+    EaSize is the maximal access, ShortName holds what Finder shows, Reserved2 is the mode."""
     i = entry.info
     return _ID_BOTH.pack(
         following,
@@ -170,7 +172,7 @@ def _id_both_for_macs(following: int, entry: ForMacs, length: int, short: bytes)
         0,
         entry.finder,
         entry.mode & 0xFFFF,
-        0,
+        entry.file_id,
     )
 
 

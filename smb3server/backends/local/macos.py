@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import cast
 
+from smb3server.backends import names
 from smb3server.backends.base import (
     NO_FINDER_DATA,
     Described,
@@ -138,6 +139,22 @@ class MacBackend(LocalBackend):
             return stat
         return syscalls.statx(descriptor)
 
+    def find_number(self, number: int) -> Path:
+        file_id = self.file_ids.of_number(number)
+        if file_id is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        try:
+            descriptor = self.file_ids.open(file_id)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            # No file system agrees about numbers that it never gave.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
+        try:
+            return tuple(map(names.to_wire, self.resolver.disk_path(descriptor)))
+        finally:
+            os.close(descriptor)
+
     def _open_stream(self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind) -> LocalHandle:
         return super()._open_stream(request, descriptor, self.take_over(descriptor, stat), kind)
 
@@ -174,6 +191,11 @@ class MacHandle(LocalHandle):
     def unlink(self) -> None:
         self._take_over()
         super().unlink()
+
+    def lasting_number(self) -> int:
+        descriptor, ids = self._descriptor(), self._mac.file_ids
+        file_id = ids.of(descriptor, syscalls.statx(descriptor))
+        return ids.number(file_id) if file_id is not None else 0
 
     def finder_data(self) -> FinderData:
         if self.kind not in (Kind.FILE, Kind.DIRECTORY):

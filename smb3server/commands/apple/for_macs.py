@@ -22,27 +22,29 @@ _NOTHING = apple.pack_entry(*NO_FINDER_DATA, False, 0)
 def describing(request: TreeRequest, opened: Open) -> Callable[[DirectoryEntry], tuple[str, ForMacs]]:
     """Return the function that makes an entry of an open folder into what a Mac gets."""
     backend, folder = opened.store, handle_of(opened).path
+    numbered = opened.tree.share.rules.macos_file_ids
     caller = caller_of(request.session, opened.tree, request.server.accounts)
 
     def describe(entry: DirectoryEntry) -> tuple[str, ForMacs]:
         name, info = entry
         if backend is None or info.attributes & attr.REPARSE_POINT:
-            return name, ForMacs(info, 0, _NOTHING, info.mode)
+            return name, ForMacs(info, 0, _NOTHING, info.mode, 0)
         path = folder if name == "." else folder[:-1] if name == ".." else (*folder, name)
         try:
             handle = backend.open(OpenRequest(path, open_reparse_point=True, user=caller.user))
         except OSError:
             # The user may not even look at it, or it is gone.
-            return name, ForMacs(info, 0, _NOTHING, info.mode)
+            return name, ForMacs(info, 0, _NOTHING, info.mode, 0)
         try:
             access = caller.rights_on(backend, path, handle.describe())
             resource_size, finder = handle.finder_data()
+            number = handle.lasting_number() if numbered else 0
         except OSError:
-            return name, ForMacs(info, 0, _NOTHING, info.mode)
+            return name, ForMacs(info, 0, _NOTHING, info.mode, 0)
         finally:
             handle.close()
         made = filetime.to_ns(info.creation_time) // 1_000_000_000
         packed = apple.pack_entry(resource_size, finder, info.kind == Kind.FILE, made)
-        return name, ForMacs(info, access, packed, info.mode)
+        return name, ForMacs(info, access, packed, info.mode, number)
 
     return describe

@@ -5,6 +5,7 @@ Shares that are not for Macs ignore it, as any unknown context.
 
 from __future__ import annotations
 
+from smb3server.commands.apple import numbers
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.registry import Described, Kind, register
 from smb3server.state.objects import Open
@@ -38,18 +39,35 @@ def _enable(opening: Opening, opened: Open, data: bytes) -> None:
 
 
 def _answer(found: Described, data: bytes) -> bytes | None:
-    """Return what the server and the share can do. No file is found by its number: host file systems give the numbers
-    of deleted files to new ones."""
-    share = found.tree.share
+    """Return what the server and the share can do, or the path of a file."""
+    opened, share = found.opened, found.opened.tree.share
     if not share.rules.for_macs:
         return None
     query = apple.parse_query(data)
     if isinstance(query, ServerQuery):
-        sensitive = VolumeCaps.CASE_SENSITIVE if share.rules.case_sensitive else 0
-        return apple.pack_server(query.asked, found.tree.apple, VolumeCaps.FULL_SYNC | sensitive, share.model)
-    if query is None:
-        return None
-    return apple.RESOLVED_ID.pack(apple.ResolvedId(status=NtStatus.NOT_SUPPORTED))
+        return apple.pack_server(query.asked, opened.tree.apple, _volume(opened), share.model)
+    return None if query is None else _resolved(opened, query)
+
+
+def _volume(opened: Open) -> int:
+    """Return the capabilities of the share."""
+    rules, found = opened.tree.share.rules, VolumeCaps.FULL_SYNC
+    if rules.case_sensitive:
+        found |= VolumeCaps.CASE_SENSITIVE
+    if rules.macos_file_ids and numbers.of(opened):
+        found |= VolumeCaps.RESOLVE_ID
+    return int(found)
+
+
+def _resolved(opened: Open, number: int) -> bytes:
+    """Return the path of the file with a number. A user who may not see the file learns that there is none."""
+    caller = opened.tree.caller
+    if not opened.tree.share.rules.macos_file_ids or caller is None:
+        return apple.pack_resolved(NtStatus.NOT_SUPPORTED)
+    path = numbers.path_of(opened, number, caller[1])
+    if path is None:
+        return apple.pack_resolved(NtStatus.OBJECT_NAME_NOT_FOUND)
+    return apple.pack_resolved(NtStatus.SUCCESS, path)
 
 
 register(Kind(apple.AAPL, before=_check, after=_enable, parse=bytes, answer=_answer))

@@ -380,7 +380,7 @@ def describe(
     asked = opening.contexts.others
     if not asked:
         return fields, []
-    found = Described(info, opened.maximal_access, opening.backend.volume_serial, opened.tree)
+    found = Described(info, opened.maximal_access, opening.backend.volume_serial, opened)
     answers: list[wire.RawContext] = []
     for name, data in asked.items():
         answer = KINDS[name].answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from smb3server.commands.apple import numbers
 from smb3server.commands.create.registry import Described, Kind, register
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.status import NtStatus
@@ -18,8 +19,8 @@ def _maximal_access(found: Described, since: wire.Timewarp | None) -> bytes:
 def _on_disk_id(found: Described, _: bool) -> bytes:
     """Return the numbers of file and volume. [MS-SMB2 3.3.5.9.6]
 
-    A Mac would take a number for one that no later file gets, so it gets none."""
-    number = 0 if found.tree.apple else found.info.key.inode & 0xFFFFFFFFFFFFFFFF
+    A Mac takes it for a number that no later file gets."""
+    number = numbers.of(found.opened) if found.opened.tree.apple else found.info.key.inode & 0xFFFFFFFFFFFFFFFF
     answer = wire.OnDiskIdResponse(number, found.volume_serial)
     return wire.ON_DISK_ID_RESPONSE_CODEC.pack(answer)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from smb3server.backends.base import FileInfo
 from smb3server.commands.create.contexts import NOTHING, CreateContexts
 from smb3server.commands.create.opening import Opening
-from smb3server.state.objects import Open, TreeConnect
+from smb3server.state.objects import Open
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
@@ -28,7 +28,7 @@ class Described(NamedTuple):
     """The metadata that the client sees."""
     maximal_access: int
     volume_serial: int
-    tree: TreeConnect
+    opened: Open
 
 
 class Kind(NamedTuple):

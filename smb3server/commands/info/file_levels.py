@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from smb3server.backends.base import FileInfo, StreamInfo
 from smb3server.backends.names import short_name
+from smb3server.commands.apple import numbers
 from smb3server.commands.info import presentation
 from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.lookup import handle_of
@@ -97,7 +98,7 @@ def _all(opened: Open, fresh: Fresh | None) -> bytes:
         pending,
         bool(i.attributes & attr.DIRECTORY),
         0,
-        0 if opened.tree.apple else i.key.inode,
+        numbers.of(opened) if opened.tree.apple else i.key.inode,
         i.ea_size,
         opened.granted_access,
         opened.position,
@@ -137,8 +138,8 @@ def _standard_link(opened: Open, info: FileInfo) -> wire.StandardLinkInformation
 
 
 def _number(opened: Open) -> int:
-    """Return the number of the file. A Mac would take it for one that no later file gets, so it gets none."""
-    return 0 if opened.tree.apple else handle_of(opened).key.inode
+    """Return the number of the file. A Mac takes it for one that no later file gets."""
+    return numbers.of(opened) if opened.tree.apple else handle_of(opened).key.inode
 
 
 def _id(opened: Open) -> wire.IdInformation:

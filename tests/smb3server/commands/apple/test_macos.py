@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.access.descriptor import Acl, SecurityDescriptor, Sid, deny, unpack
+from smb3server.backends.base import OpenRequest, User
+from smb3server.backends.local.syscalls import name_to_handle
 from smb3server.wire import apple, create
 from smb3server.wire.apple import Asked, ServerCaps, VolumeCaps
 from smb3server.wire.create_contexts import QUERY_ON_DISK_ID, RawContext
@@ -124,6 +126,65 @@ def test_no_file_is_found_by_its_number(tmp_path: Path) -> None:
         assert found[apple.AAPL] == struct.pack("<IIII", 2, 0, NtStatus.NOT_SUPPORTED, 0)
 
     act(tmp_path, scene, macos=True)
+
+
+@pytest.mark.root
+def test_a_mac_finds_files_by_numbers_that_are_not_given_again(tmp_path: Path) -> None:
+    async def scene(place: Ground) -> None:
+        peer = await place.peer()
+        found = await ask(peer, query(int(Asked.SERVER_CAPS | Asked.VOLUME_CAPS)))
+        if not struct.unpack_from("<Q", found[apple.AAPL], 24)[0] & VolumeCaps.RESOLVE_ID:
+            pytest.skip("this file system makes no numbers that last")
+        (place.folder / "a:b").mkdir()
+        (place.folder / "a:b/file").write_bytes(b"data")
+        asked = RawContext(QUERY_ON_DISK_ID, b"")
+        (number,) = struct.unpack_from("<Q", (await ask(peer, asked, name="a\uf022b\\file"))[QUERY_ON_DISK_ID])
+        assert number
+        (place.folder / "a:b").rename(place.folder / "moved")
+
+        async def resolved(number: int) -> bytes:
+            return (await ask(peer, RawContext(apple.AAPL, struct.pack("<IIQ", 2, 0, number))))[apple.AAPL]
+
+        path = "moved\\file".encode("utf-16-le")
+        assert await resolved(number) == struct.pack("<IIII", 2, 0, 0, len(path)) + path
+        none = struct.pack("<IIII", 2, 0, NtStatus.OBJECT_NAME_NOT_FOUND, 0)
+        outside = tmp_path / "outside"
+        outside.touch()
+        ids = place.service.server.share_list["share"].backend.file_ids  # type: ignore[union-attr]
+        descriptor = os.open(outside, os.O_PATH)
+        assert await resolved(ids.number(name_to_handle(descriptor))) == none, "nobody leaves the share"
+        os.close(descriptor)
+        (place.folder / "moved/file").unlink()
+        for nothing in (number, 0, 1, 1 << 40, (1 << 64) - 1):
+            assert await resolved(nothing) == none, nothing
+        # The next file may get the inode number, but not this one.
+        await put(peer, "next")
+        (other,) = struct.unpack_from("<Q", (await ask(peer, asked, name="next"))[QUERY_ON_DISK_ID])
+        assert other not in (0, number)
+        assert (await listing(peer))["next"][96:104] == struct.pack("<Q", other)
+
+    act(tmp_path, scene, macos=True, macos_file_ids=True)
+
+
+@pytest.mark.root
+def test_a_number_leads_nobody_to_a_file_that_the_user_may_not_see(tmp_path: Path) -> None:
+    async def scene(place: Ground) -> None:
+        peer = await mac(place)
+        place.folder.chmod(0o755)
+        backend = place.service.server.share_list["share"].backend
+        assert backend is not None
+        for name, mode, status in (("open", 0o755, 0), ("secret", 0o700, NtStatus.OBJECT_NAME_NOT_FOUND)):
+            (place.folder / name).mkdir(mode)
+            (place.folder / name / "file").touch()
+            handle = backend.open(OpenRequest((name, "file")))
+            number = handle.lasting_number()
+            handle.close()
+            if not number:
+                pytest.skip("this file system makes no numbers that last")
+            found = await ask(peer, RawContext(apple.AAPL, struct.pack("<IIQ", 2, 0, number)))
+            assert struct.unpack_from("<II4x", found[apple.AAPL], 4)[1] == status, name
+
+    act(tmp_path, scene, user=User(60, 60), macos=True, macos_file_ids=True)
 
 
 def test_files_have_no_numbers_from_the_query_on(tmp_path: Path) -> None:
