@@ -45,6 +45,8 @@ def find(config: Config, problems: Problems) -> None:
                 # Who types a path is there to mend it. A node without a service's folder must not take the service.
                 if share.service or problems.place(owner).option:
                     raise
+        if share.for_macs and not share.streams:
+            problems.add(owner, "streams", "a share for Macs (macos, time_machine) needs streams")
     _check_protection(config, problems)
     _check_limits(config, problems)
     _check_logons(config, problems)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.access.descriptor import Acl, SecurityDescriptor, Sid, deny, unpack
+from smb3server.access.descriptor import Acl, SecurityDescriptor, Sid, allow, deny, unpack
 from smb3server.backends.base import OpenRequest, User
 from smb3server.backends.local.syscalls import name_to_handle
 from smb3server.wire import apple, create
@@ -465,3 +465,64 @@ def test_what_a_lost_mac_held_is_free_again(tmp_path: Path) -> None:
         assert not (place.folder / "lock").exists()
 
     act(tmp_path, scene, time_machine=True)
+
+
+# Rights
+
+_MAXIMUM_ALLOWED = 0x02000000
+_EVERYONE = Sid(1, (0,))
+
+
+async def give(peer: Peer, file: tuple[int, int], mask: int) -> None:
+    data = SecurityDescriptor(dacl=Acl((allow(_EVERYONE, mask),)), control=4).pack()
+    assert await peer.set_info(file, 0, data, kind=3, additional=4) == 0
+
+
+@pytest.mark.parametrize("mask", [0x1F01FF, 0x120089, 0x120080, 0x10000, 0x40000, 0])
+def test_an_entry_shows_the_rights_that_an_open_would_get(tmp_path: Path, mask: int) -> None:
+    async def scene(place: Ground) -> None:
+        owner = await place.peer()
+        await give(owner, (await owner.make("file", desired_access=ALL)).file, mask)
+        other = await place.peer(user="other")
+        assert apple.AAPL in await ask(other, query())
+        (shown,) = struct.unpack_from("<I", (await listing(other))["file"], 64)
+        made = await other.create("file", desired_access=_MAXIMUM_ALLOWED, create_disposition=1)
+        granted = 0
+        if not made.status:
+            reply = await other.query_info(made.file, FileInfoClass.ACCESS)
+            (granted,) = struct.unpack_from("<I", reply.message, 72)
+        assert shown == granted
+
+    act(tmp_path, scene, macos=True)
+
+
+def test_only_who_may_change_the_dacl_sets_the_mode(tmp_path: Path) -> None:
+    async def scene(place: Ground) -> None:
+        owner = await place.peer()
+        await give(owner, (await owner.make("file", desired_access=ALL)).file, 0x12019F)
+        other = await place.peer(user="other")
+        assert apple.AAPL in await ask(other, query())
+        made = await other.make("file", create_disposition=1)
+        before = os.stat(place.folder / "file").st_mode
+        data = SecurityDescriptor(dacl=Acl((deny(nfs(3, 0o777), 0),)), control=4).pack()
+        assert await other.set_info(made.file, 0, data, kind=3, additional=4) == NtStatus.ACCESS_DENIED
+        assert os.stat(place.folder / "file").st_mode == before
+
+    act(tmp_path, scene, macos=True)
+
+
+@pytest.mark.parametrize(("source", "target"), [(0x100080, 0x12019F), (0x12019F, 0x120089), (0x12019F, 0x120196)])
+def test_a_copy_of_a_file_needs_the_rights_of_one_by_chunks(tmp_path: Path, source: int, target: int) -> None:
+    async def scene(place: Ground) -> None:
+        peer = await mac(place)
+        await put(peer, "file")
+        await put(peer, "copy", b"before")
+        one = await peer.make("file", desired_access=source)
+        two = await peer.make("copy", desired_access=target)
+        key = (await peer.fsctl(one.file, Fsctl.SRV_REQUEST_RESUME_KEY)).message[112:136]
+        for count in (0, 1):
+            data = key + struct.pack("<II", count, 0) + struct.pack("<QQII", 0, 0, 4, 0) * count
+            assert (await peer.fsctl(two.file, Fsctl.SRV_COPYCHUNK, data)).status == NtStatus.ACCESS_DENIED
+        assert (place.folder / "copy").read_bytes() == b"before"
+
+    act(tmp_path, scene, macos=True)
