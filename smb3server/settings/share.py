@@ -106,7 +106,7 @@ class ShareRules(Section, kw_only=True):
     ] = False
     time_machine_max_size: Annotated[
         NotNegative,
-        about("bytes that Macs are told the share has for backups; 0: all of the volume", Effect.AT_ONCE),
+        about("bytes that Macs see as the size of the share; 0: that of the volume", Effect.AT_ONCE),
     ] = 0
     symlinks: Annotated[
         Literal["beneath", "never"],

@@ -2,7 +2,7 @@
 
 The suites are those of vfs_fruit. ``macos.toml`` says how they run, and why tests that Samba passes do not pass here.
 The exit status is 1 if a test that passed before (tests/conformance/macos-smbtorture.tsv) no longer passes, or if Samba
-passes one without such a reason. ``--update`` writes that file.
+passes one without such a reason. ``--update`` writes that file and docs/smbtorture-macos.md.
 
 ``--newest`` adds the smbtorture and the smbd of Debian's newest Samba, as for ``python -m tools.torture``. ``--fabric
 iwarp`` runs over SMB Direct, through the proxy, and compares with the plain run.
@@ -32,6 +32,7 @@ from tools.torture.volumes import volume
 
 SETUP = Path(__file__).resolve().parent / "macos.toml"
 EXPECTED = ROOT / "tests" / "conformance" / "macos-smbtorture.tsv"
+PAGE = ROOT / "docs" / "smbtorture-macos.md"
 COLUMNS = ("release", "test", "here", "samba")
 MODEL = "MacSamba"
 """The test of AAPL counts its letters."""
@@ -80,6 +81,29 @@ def write(path: Path, rows: list[Row]) -> None:
     """Write rows as a table."""
     lines = ["\t".join(COLUMNS), *sorted("\t".join((row.release, row.test, row.here, row.samba)) for row in rows)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def markdown(rows: list[Row]) -> str:
+    """Return the page: what passes, and why the rest does not."""
+    lines = [
+        "# smbtorture about Macs",
+        "",
+        "Written by `make torture-macos`, which runs the suites of vfs_fruit (`vfs.fruit*`) of two releases of Samba's",
+        "smbtorture against shares with `macos` and `time_machine`, and against Samba of the same release, set up as",
+        "its own tests set it up (`tools/torture/macos.toml`). `vfs.unfruit` is about a tool of Samba, and does not run.",
+        "",
+        "| smbtorture | tests | pass here | pass on Samba |",
+        "|---|---|---|---|",
+    ]
+    for release in sorted({row.release for row in rows}):
+        mine = [row for row in rows if row.release == release]
+        here, samba = (sum(getattr(row, name) == "pass" for row in mine) for name in ("here", "samba"))
+        lines.append(f"| {release} | {len(mine)} | {here} | {samba} |")
+    lines += ["", "Over SMB Direct (`python -m tools.torture.macos --fabric iwarp`) the same tests pass."]
+    known, others = reasons(), sorted({row.test for row in rows if row.here != "pass"})
+    lines += ["", "## Do not pass here", "", *(f"- {test}: {known.get(test, 'not explained')}" for test in others)]
+    lines += ["", "## Pass", "", *(f"- {test}" for test in sorted({row.test for row in rows} - set(others)))]
+    return "\n".join(lines) + "\n"
 
 
 @contextlib.contextmanager
@@ -199,6 +223,7 @@ def main() -> int:
     if options.update:
         kept = [row for key, row in before.items() if key[0] not in {release.version for release, _ in releases}]
         write(EXPECTED, kept + rows)
+        PAGE.write_text(markdown(expected()), encoding="utf-8")
         worse = []
     for row in [*worse, *unexplained(rows)]:
         print(f"NOT EXPECTED: {row.release} {row.test}: {row.here}")
