@@ -90,7 +90,7 @@ def markdown(rows: list[Row]) -> str:
         "",
         "Written by `make torture-macos`, which runs the suites of vfs_fruit (`vfs.fruit*`) of two releases of Samba's",
         "smbtorture against shares with `macos` and `time_machine`, and against Samba of the same release, set up as",
-        "its own tests set it up (`tools/torture/macos.toml`). `vfs.unfruit` is about a tool of Samba and does not run.",
+        "its own tests set it up (`tools/torture/macos.toml`). `vfs.unfruit` is about a tool of Samba: left out.",
         "",
         "| smbtorture | tests | pass here | pass on Samba |",
         "|---|---|---|---|",

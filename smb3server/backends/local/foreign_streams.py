@@ -250,6 +250,9 @@ def _remove(host: Host, reference: str, found: _Found) -> None:
     if found.beside is not None and found.parent is not None:
         stat = syscalls.statx(found.beside)
         metadata = host.store.load(found.beside, stat)
+        named = os.stat(found.name, dir_fd=found.parent, follow_symlinks=False)
+        if (named.st_ino, named.st_mtime_ns) != (stat.ino, stat.mtime):
+            raise OSError(errno.EBUSY, "it was written while it was read", found.name)
         # Watchers and the clients that cache the folder hear of it as of a change by another program.
         os.unlink(found.name, dir_fd=found.parent)
         host.store.forget(stat, metadata)

@@ -236,8 +236,8 @@ class _StreamHandle(MacHandle):
             if not opened[self._item]:
                 del opened[self._item]
                 if not self._has_data() and not self._mac.read_only:
-                    # It, or its file, may have been removed.
-                    with contextlib.suppress(FileNotFoundError):
+                    # It, or its file, may have been removed. If it stays it does not count.
+                    with contextlib.suppress(OSError):
                         LocalHandle.unlink(self)
         super().close()
 

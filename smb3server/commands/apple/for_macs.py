@@ -14,6 +14,7 @@ from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
 from smb3server.wire import apple, filetime
 from smb3server.wire import attributes as attr
+from smb3server.wire.create import Access
 from smb3server.wire.directory_info import ForMacs
 
 _NOTHING = apple.pack_entry(*NO_FINDER_DATA, False, 0)
@@ -37,7 +38,8 @@ def describing(request: TreeRequest, opened: Open) -> Callable[[DirectoryEntry],
             return name, ForMacs(info, 0, _NOTHING, info.mode, 0)
         try:
             access = caller.rights_on(backend, path, handle.describe())
-            resource_size, finder = handle.finder_data()
+            # They are in streams, which have the rights of their file.
+            resource_size, finder = handle.finder_data() if access & Access.READ_DATA else NO_FINDER_DATA
             number = handle.lasting_number() if numbered else 0
         except OSError:
             return name, ForMacs(info, 0, _NOTHING, info.mode, 0)

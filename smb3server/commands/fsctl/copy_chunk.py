@@ -140,11 +140,7 @@ class _Copy:
             return False
         chunk = self.chunks[self.index]
         try:
-            if self.control.request.server.has_lost(self.target.tree.share):
-                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-            table = self.control.request.server.opens.by_id
-            if any(table.get(opened.file_id[0]) is not opened for opened in (self.source, self.target)):
-                raise StatusError(NtStatus.FILE_CLOSED)
+            self._check_still_there()
             if self.offset == 0:
                 self._check(chunk)
             self._copy(chunk)
@@ -152,6 +148,14 @@ class _Copy:
             self.status = NtStatus(waiting.failure(self.control.request, error).status)
             return False
         return True
+
+    def _check_still_there(self) -> None:
+        """Check that the share is served here, and that nobody has closed the opens. Raises ``StatusError``."""
+        if self.control.request.server.has_lost(self.target.tree.share):
+            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+        table = self.control.request.server.opens.by_id
+        if any(table.get(opened.file_id[0]) is not opened for opened in (self.source, self.target)):
+            raise StatusError(NtStatus.FILE_CLOSED)
 
     def _check(self, chunk: wire.CopyChunk) -> None:
         """Check ranges, end of file and locks of a chunk before it is copied. Raises ``StatusError``."""
@@ -207,9 +211,7 @@ class _FileCopy(_Copy):
         while self.step():
             await asyncio.sleep(0)
         if self.status == NtStatus.SUCCESS:
-            target = handle_of(self.target)
-            if target.info().end_of_file > size:
-                target.truncate(size)
+            self._cut(size)
             for stream in handle_of(self.source).streams():
                 if stream.name:
                     await self._copy_stream(stream.name)
@@ -218,8 +220,21 @@ class _FileCopy(_Copy):
         # No chunks were written, whatever was copied: the size has no more than 32 bits.
         return _result(self.control, self.status, 0, 0, min(self.total, 0xFFFFFFFF))
 
+    def _cut(self, size: int) -> None:
+        """Cut what the target has beyond the end of the source. Raises ``StatusError`` and ``OSError``."""
+        target, file = handle_of(self.target), self.target.file
+        end = target.info().end_of_file
+        if end <= size or file is None:
+            return
+        if file.locks.locks and file.locks.denies_write(self.target, size, end - size):
+            raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
+        file.data_changes(self.target.caching)
+        write_times.changing(self.target)
+        target.truncate(size)
+
     async def _copy_stream(self, name: str) -> None:
         """Copy one stream. Raises ``OSError``, and SHARING_VIOLATION if somebody has it open in the target."""
+        self._check_still_there()
         target, backend = self.target, self.target.store
         if backend is None or target.file is None:
             raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
@@ -237,6 +252,7 @@ class _FileCopy(_Copy):
             while done < size and (count := copy_range(copy, source, done, done, min(size - done, _STEP), False)):
                 done += count
                 await asyncio.sleep(0)
+                self._check_still_there()
 
 
 def copy_range(target: Handle, source: Handle, source_offset: int, offset: int, length: int, overlapping: bool) -> int:
