@@ -142,7 +142,7 @@ class _Listing:
     single: bool
     visible: Callable[[str], bool] | None
     hides: NameTest | None
-    for_mac: Callable[[DirectoryEntry], tuple[str, ForMacs]] | None
+    for_mac: Callable[[DirectoryEntry], tuple[str, ForMacs]] | None = None
     """Makes what a Mac gets for an entry. None: the client gets it as it is."""
     overflows: bool = False
     """Whether the next entry is larger than the whole buffer."""
