@@ -223,6 +223,8 @@ class OpenRequest:
     look for the name in another case."""
     direct: bool = False
     """FILE_NO_INTERMEDIATE_BUFFERING or a write-through hint. A backend may ignore it."""
+    by_mac: bool = False
+    """Whether the client is a Mac. A store for Macs then has no named streams without data."""
 
 
 class Handle(ABC):

@@ -1,8 +1,9 @@
 """The store of a share for Macs: a local one whose streams follow the rules of Apple's file servers.
 
-- A named stream without data is none: it is not listed, and opening it finds nothing. It is gone with its last handle.
 - AFP_AfpInfo always has 60 bytes. Reads and writes begin at its start, and all-zero Finder information is none.
 - AFP_Resource is removed by cutting it to nothing, not by deletion.
+- For Macs, any named stream without data is none: it is not listed, opening it finds nothing, and it is gone with its
+  last handle. For other clients it is a stream, as on Windows.
 - What Macs, netatalk and Samba keep of a file elsewhere is moved into its streams when these are first looked at.
 """
 
@@ -21,7 +22,9 @@ from smb3server.backends.base import (
     FileInfo,
     FileKey,
     FinderData,
+    Handle,
     Kind,
+    OpenedFile,
     OpenRequest,
     Path,
     StreamInfo,
@@ -47,7 +50,10 @@ _LEAST = 3
 
 
 class MacStreams(StreamStore):
-    """Streams of which those without data do not count."""
+    """Streams of which those without data do not count, or count for some clients only."""
+
+    by_mac = False
+    """Whether a Mac is opening a stream."""
 
     def open(self, key: str, name: str, flags: int, owner: Owner) -> tuple[int, str]:
         """As in ``StreamStore``. What is opened for writing can be read, too."""
@@ -55,7 +61,7 @@ class MacStreams(StreamStore):
             flags = flags & ~os.O_ACCMODE | os.O_RDWR
         descriptor, given = super().open(key, name, flags, owner)
         try:
-            if not _counts(descriptor, name):
+            if not _counts(descriptor, name, self.by_mac):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         except BaseException:
             os.close(descriptor)
@@ -68,7 +74,7 @@ class MacStreams(StreamStore):
             return super().create(key, name, owner)
         except FileExistsError:
             descriptor, _ = super().open(key, name, os.O_RDWR, owner)
-            if _counts(descriptor, name):
+            if _counts(descriptor, name, self.by_mac):
                 os.close(descriptor)
                 raise
             os.ftruncate(descriptor, 0)
@@ -78,9 +84,12 @@ class MacStreams(StreamStore):
         everything: list[StreamInfo] = []
         yield from super().listing(key, everything)
         for stream in everything:
-            if not stream.size or stream.name == foreign_streams.UNFINISHED:
-                continue
-            if stream_key(stream.name) != _INFO_KEY or self.info(key) is not None:
+            name = stream_key(stream.name)
+            if name == _INFO_KEY:
+                counts = self.info(key) is not None
+            else:
+                counts = (stream.size > 0 or name != _RESOURCE_KEY) and stream.name != foreign_streams.UNFINISHED
+            if counts:
                 found.append(stream)
 
     def info(self, key: str) -> apple.AfpInfo | None:
@@ -106,11 +115,12 @@ class MacStreams(StreamStore):
             os.close(descriptor)
 
 
-def _counts(descriptor: int, name: str) -> bool:
-    """Return whether an open stream has data."""
-    if stream_key(name) == _INFO_KEY:
+def _counts(descriptor: int, name: str, by_mac: bool) -> bool:
+    """Return whether an open stream is one for a client."""
+    key = stream_key(name)
+    if key == _INFO_KEY:
         return apple.parse_afp_info(os.pread(descriptor, _SIZE + 1, 0)) is not None
-    return os.fstat(descriptor).st_size > 0
+    return os.fstat(descriptor).st_size > 0 or not (by_mac or key == _RESOURCE_KEY)
 
 
 class MacBackend(LocalBackend):
@@ -155,14 +165,41 @@ class MacBackend(LocalBackend):
         finally:
             os.close(descriptor)
 
+    def open(self, request: OpenRequest) -> Handle:
+        return self._for_client(super().open(request), request)
+
+    def open_described(self, request: OpenRequest) -> OpenedFile:
+        found = super().open_described(request)
+        self._for_client(found.handle, request)
+        return found
+
+    def create_in(self, folder: Handle, request: OpenRequest) -> OpenedFile:
+        found = super().create_in(folder, request)
+        self._for_client(found.handle, request)
+        return found
+
+    @staticmethod
+    def _for_client(handle: Handle, request: OpenRequest) -> Handle:
+        cast(MacHandle, handle).by_mac = request.by_mac
+        return handle
+
     def _open_stream(self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind) -> LocalHandle:
-        return super()._open_stream(request, descriptor, self.take_over(descriptor, stat), kind)
+        stat = self.take_over(descriptor, stat)
+        self.streams.by_mac = request.by_mac
+        try:
+            return super()._open_stream(request, descriptor, stat, kind)
+        finally:
+            self.streams.by_mac = False
 
 
 class MacHandle(LocalHandle):
     """A file or folder of a share for Macs."""
 
-    __slots__ = ()
+    __slots__ = ("by_mac",)
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self.by_mac = False
 
     @property
     def _mac(self) -> MacBackend:
@@ -174,11 +211,20 @@ class MacHandle(LocalHandle):
 
     def streams(self) -> list[StreamInfo]:
         self._take_over()
-        return super().streams()
+        return self._counting(super().streams())
+
+    def _counting(self, streams: list[StreamInfo]) -> list[StreamInfo]:
+        return [stream for stream in streams if stream.size or not stream.name or not self.by_mac]
 
     def listing_streams(self, found: list[StreamInfo]) -> Iterator[None] | None:
         self._take_over()
-        return super().listing_streams(found)
+        everything: list[StreamInfo] = []
+        steps = super().listing_streams(everything)
+        return None if steps is None else self._count(steps, everything, found)
+
+    def _count(self, steps: Iterator[None], everything: list[StreamInfo], found: list[StreamInfo]) -> Iterator[None]:
+        yield from steps
+        found += self._counting(everything)
 
     def removing_streams(self, spared: Collection[str], removed: list[str]) -> Iterator[None] | None:
         self._take_over()
@@ -212,12 +258,12 @@ class MacHandle(LocalHandle):
 
 
 class _StreamHandle(MacHandle):
-    """A named stream. It is removed with its last handle if it has no data."""
+    """A named stream. One without data is removed with its last handle, if that is a Mac's."""
 
     __slots__ = ("_item",)
 
     def __init__(self, backend: MacBackend, *arguments: object, **options: object) -> None:
-        super().__init__(backend, *arguments, **options)  # type: ignore[arg-type]
+        super().__init__(backend, *arguments, **options)
         stat = os.fstat(self._data_descriptor())
         self._item = FileKey(stat.st_dev, stat.st_ino)
         backend.open_streams[self._item] = backend.open_streams.get(self._item, 0) + 1
@@ -226,8 +272,14 @@ class _StreamHandle(MacHandle):
         return os.fstat(self._data_descriptor()).st_size > 0
 
     def unlink(self) -> None:
-        if self._has_data():
+        # Others may have a stream open that is none yet.
+        if self._has_data() or not self._vanishes:
             LocalHandle.unlink(self)
+
+    @property
+    def _vanishes(self) -> bool:
+        """Whether it is none without data."""
+        return self.by_mac
 
     def close(self) -> None:
         if self._data is not None:
@@ -235,7 +287,7 @@ class _StreamHandle(MacHandle):
             opened[self._item] -= 1
             if not opened[self._item]:
                 del opened[self._item]
-                if not self._has_data() and not self._mac.read_only:
+                if self._vanishes and not self._has_data() and not self._mac.read_only:
                     # It, or its file, may have been removed. If it stays it does not count.
                     with contextlib.suppress(OSError):
                         LocalHandle.unlink(self)
@@ -246,6 +298,7 @@ class _ResourceHandle(_StreamHandle):
     """AFP_Resource."""
 
     __slots__ = ()
+    _vanishes = True
 
     def unlink(self) -> None:
         """Do nothing: Apple's servers keep a resource fork that is deleted, until it is cut to nothing."""
@@ -255,6 +308,7 @@ class _AfpInfoHandle(_StreamHandle):
     """AFP_AfpInfo. Its item is empty while there is no Finder information."""
 
     __slots__ = ()
+    _vanishes = True
 
     def fileno(self) -> int | None:
         return None

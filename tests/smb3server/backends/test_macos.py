@@ -42,9 +42,11 @@ def share(tmp_path: Path, store: MacBackend) -> Path:
     return tmp_path / "share"
 
 
-def opened(store: LocalBackend, name: str, stream: str = "", create: bool = True, write: bool = True) -> Handle:
+def opened(
+    store: LocalBackend, name: str, stream: str = "", create: bool = True, write: bool = True, mac: bool = True
+) -> Handle:
     how = Disposition.OPEN_IF if create else Disposition.OPEN
-    return store.open(OpenRequest(tuple(name.split("/")), stream, how, read=True, write=write))
+    return store.open(OpenRequest(tuple(name.split("/")), stream, how, read=True, write=write, by_mac=mac))
 
 
 def put(store: LocalBackend, name: str, stream: str, data: bytes) -> None:
@@ -95,6 +97,31 @@ def test_a_stream_without_data_is_none(store: MacBackend, share: Path) -> None:
     assert streams(store, "file") == []
     cut.close()
     assert not list((share / ".smb3server").rglob("s-*"))
+
+
+def test_for_other_clients_it_is_one(store: MacBackend) -> None:
+    handle = opened(store, "file", "note", mac=False)
+    seen = opened(store, "file", create=False, mac=False)
+    assert [stream.name for stream in seen.streams()] == ["", "note"]
+    assert streams(store, "file") == [] and content(store, "file", "note") is None
+    handle.close()
+    assert not opened_is_new(store)
+    handle = opened(store, "file", "note", mac=False)
+    handle.unlink()
+    handle.close()
+    assert [stream.name for stream in seen.streams()] == [""]
+    for name in ("AFP_AfpInfo", "AFP_Resource"):
+        handle = opened(store, "file", name, mac=False)
+        assert [stream.name for stream in seen.streams()] == [""]
+        handle.close()
+    seen.close()
+
+
+def opened_is_new(store: MacBackend) -> bool:
+    """Return whether another client that is no Mac makes the stream ``note`` by opening it."""
+    handle = opened(store, "file", "note", mac=False)
+    handle.close()
+    return handle.created
 
 
 def test_a_stream_that_is_cut_and_written_again_stays(store: MacBackend) -> None:
