@@ -75,9 +75,9 @@ class RunningShares:
         """Called when a share was added or removed."""
 
     def for_backups(self) -> list[str]:
-        """Return the names of the shares that Macs back up to and that lists of shares have."""
-        shares = self._server.share_list.values()
-        return [share.name for share in shares if share.rules.time_machine and not share.hidden]
+        """Return the names of the shares that Macs back up to and that lists of shares have. Homes would name users."""
+        shares = [share for share in self._server.share_list.values() if share.rules.time_machine]
+        return [share.name for share in shares if not (share.hidden or share.is_home)]
 
     def find(self, name: str) -> Share | None:
         """Return the share of this name; case does not matter."""

@@ -81,6 +81,8 @@ class Share:
     recycling: Recycling | None = None
     """Where deleted files go. None means that they are removed."""
     hidden: bool = False
+    is_home: bool = False
+    """Whether it is the home of the user whose name it has."""
     flags: int = 0
     """Flags in addition to those that follow from other fields."""
     capabilities: int = 0
