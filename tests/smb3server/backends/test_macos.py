@@ -18,6 +18,7 @@ from smb3server.backends.local.backups import Backups
 from smb3server.backends.local.macos import MacBackend
 from smb3server.wire import apple
 from smbdirect.errors import DecodeError
+from tools.fuzz.targets.apple_double import make as double
 
 FINDER = b"TEXTttxt".ljust(32, b"\0")
 INFO = apple.AFP_INFO_LAYOUT.pack(apple.AfpInfo(finder_info=FINDER))
@@ -215,29 +216,6 @@ def test_finder_data(store: MacBackend) -> None:
 
 
 # What other servers have left
-
-
-def double(finder: bytes = FINDER, attributes: dict[str, bytes] | None = None, fork: bytes = b"") -> bytes:
-    """An AppleDouble file as macOS writes it."""
-    extra = b""
-    if attributes is not None:
-        head = 26 + 2 * 12 + 32 + 2 + 36
-        table = [(name.encode() + b"\0", value) for name, value in attributes.items()]
-        size = sum(-(-(11 + len(name)) // 4) * 4 for name, _ in table)
-        at, entries, values = head + size, b"", b""
-        for name, value in table:
-            entry = struct.pack(">IIHB", at + len(values), len(value), 0, len(name)) + name
-            entries += entry.ljust(-(-len(entry) // 4) * 4, b"\0")
-            values += value
-        extra = b"\0\0" + struct.pack(
-            ">4sIIII12sHH", b"ATTR", 0, at + len(values), at, len(values), bytes(12), 0, len(table)
-        )
-        extra += entries + values
-    start = 26 + 2 * 12
-    finder += extra
-    header = struct.pack(">II16sH", 0x00051607, 0x00020000, b"Mac OS X".ljust(16), 2)
-    header += struct.pack(">III", 9, start, len(finder)) + struct.pack(">III", 2, start + len(finder), len(fork))
-    return header + finder + fork
 
 
 def netatalk() -> bytes:
