@@ -32,6 +32,7 @@ def advise(config: Config, problems: Problems) -> list[Problem]:
         advice.files,
         advice.shares,
         advice.macs,
+        advice.lending,
         advice.acting,
         advice.users,
         advice.guests,
@@ -106,6 +107,21 @@ class _Advice:
                 yield owner, "time_machine_max_size", "does nothing without time_machine"
             if share.macos_file_ids and not share.for_macs:
                 yield owner, "macos_file_ids", "does nothing without macos or time_machine"
+
+    def lending(self) -> Iterator[Finding]:
+        """Shares that are to lend files (``one_sided``), and cannot."""
+        for share in self._config.shares:
+            obstacles = (
+                ("encrypt", share.encrypt),
+                ("require_encryption", self._settings.require_encryption),
+                ("require_signing", self._settings.require_signing),
+                ("posix_locks", share.posix_locks),
+                ("a cluster", bool(self._config.cluster.url)),
+                ('rdma = "off"', self._config.rdma == "off"),
+            )
+            found = [name for name, present in obstacles if present]
+            if share.one_sided and found:
+                yield f"share {share.name}", "one_sided", f"no file is ever lent with {' and '.join(found)}"
 
     def acting(self) -> Iterator[Finding]:
         """Shares where users without a user of the host of their own can do less than is meant."""
