@@ -42,13 +42,13 @@ class Backups:
     def size(self, root: int) -> int:
         """Return the bytes that all bundles in a folder take. ``root``: an O_PATH descriptor of the folder.
 
-        Bundles that are not complete count as nothing. Raises ``OSError`` if the folder cannot be read."""
+        Bundles that are not complete, or cannot be read, count as nothing. Raises ``OSError`` for the folder."""
         total = 0
         folder = os.open(".", _FOLDER, dir_fd=root)
         try:
             names = [name for name in os.listdir(folder) if name.lower().endswith(_SUFFIXES)]
             for name in names:
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                with contextlib.suppress(OSError):
                     total += self._bundle(folder, name)
         finally:
             os.close(folder)

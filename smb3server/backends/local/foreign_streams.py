@@ -51,6 +51,8 @@ class Host(Protocol):
     resolver: Resolver
     store: MetadataStore
     own: OwnChanges
+    open_streams: dict[FileKey, int]
+    """How many handles a stream's item has."""
 
     @property
     def streams(self) -> StreamStore:
@@ -192,13 +194,12 @@ def _keep(host: Host, descriptor: int, reference: str, stat: Statx, found: _Foun
     owner = (stat.uid, stat.gid)
     written = os.fstat(found.beside).st_mtime_ns if found.beside is not None else None
     key = host.store.ensure_key(reference, stat, metadata)
-    for name, content in found.streams.items():
-        if _is_kept(host.streams, key, name, written):
-            continue
+    wanted = [name for name in found.streams if not _is_kept(host, key, name, written)]
+    for name in wanted:
         item = _unfinished(host.streams, key, owner)
         try:
             size = 0
-            for piece in _pieces(found, name, content):
+            for piece in _pieces(found, name, found.streams[name]):
                 size += file_io.write_from(item, [piece], size)
             os.fsync(item)
         finally:
@@ -209,16 +210,22 @@ def _keep(host: Host, descriptor: int, reference: str, stat: Statx, found: _Foun
         host.store.save(reference, syscalls.statx(descriptor), metadata)
 
 
-def _is_kept(streams: StreamStore, key: str, name: str, written: int | None) -> bool:
-    """Return whether the stream is there, and not older than ``._NAME`` (in nanoseconds)."""
+def _is_kept(host: Host, key: str, name: str, written: int | None) -> bool:
+    """Return whether the stream is there, and not older than ``._NAME`` (in nanoseconds). Raises ``OSError`` (EBUSY)
+    if it is older, and open: what is written by the handle would be lost."""
     try:
-        present, _ = streams.open(key, name, os.O_RDONLY | os.O_CLOEXEC, (0, 0))
+        present, _ = host.streams.open(key, name, os.O_RDONLY | os.O_CLOEXEC, (0, 0))
     except FileNotFoundError:
         return False
     try:
-        return written is None or os.fstat(present).st_mtime_ns >= written
+        stat = os.fstat(present)
     finally:
         os.close(present)
+    if written is None or stat.st_mtime_ns >= written:
+        return True
+    if FileKey(stat.st_dev, stat.st_ino) in host.open_streams:
+        raise OSError(errno.EBUSY, "somebody has the stream open", name)
+    return False
 
 
 def _unfinished(streams: StreamStore, key: str, owner: tuple[int, int]) -> int:

@@ -30,15 +30,19 @@ def _without(acl: Acl) -> Acl:
 
 
 def added(descriptor: bytes, info: FileInfo) -> bytes:
-    """Return a descriptor with the entries for a file added to its DACL. Without a DACL it stays as it is: it would
-    no longer grant everything to everybody."""
+    """Return a descriptor with the entries for a file added to its DACL.
+
+    It stays as it is without a DACL, since it would no longer grant everything to everybody, and if it is too long."""
     found = unpack(memoryview(descriptor))
     if found.dacl is None:
         return descriptor
     numbers = ((_MODE, info.mode), (_USER, info.uid), (_GROUP, info.gid))
     aces = tuple(deny(Sid(_NT, (_NFS, kind, number & 0xFFFFFFFF)), 0) for kind, number in numbers)
     kept = _without(found.dacl)
-    return found._replace(dacl=kept._replace(aces=kept.aces + aces)).pack()
+    try:
+        return found._replace(dacl=kept._replace(aces=kept.aces + aces)).pack()
+    except ValueError:
+        return descriptor
 
 
 def taken_out(which: int, descriptor: bytes) -> tuple[int, bytes, int | None]:

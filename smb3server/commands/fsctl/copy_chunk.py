@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import errno
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from smb3server.access import required
@@ -242,8 +242,8 @@ class _FileCopy(_Copy):
         if present is not None and present.opens:
             raise StatusError(NtStatus.SHARING_VIOLATION)
         user = self.control.request.tree.user
-        read = OpenRequest(handle_of(self.source).path, name, read=True, user=user)
-        write = OpenRequest(handle_of(target).path, name, Disposition.OPEN_IF, read=True, write=True, user=user)
+        read = OpenRequest(handle_of(self.source).path, name, read=True, user=user, by_mac=True)
+        write = replace(read, path=handle_of(target).path, disposition=Disposition.OPEN_IF, write=True)
         with contextlib.ExitStack() as stack:
             source = stack.enter_context(contextlib.closing(backend.open(read)))
             copy = stack.enter_context(contextlib.closing(backend.open(write)))

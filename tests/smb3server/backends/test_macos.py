@@ -314,6 +314,21 @@ def test_the_younger_one_counts(store: MacBackend, share: Path) -> None:
     assert found is not None and found.finder_info == later
 
 
+def test_a_stream_that_somebody_has_open_is_not_replaced(store: MacBackend, share: Path) -> None:
+    put(store, "file", "AFP_Resource", b"ours")
+    beside = lay(share, data=double(fork=b"theirs"))
+    later = time.time_ns() + 3_600_000_000_000
+    os.utime(beside, ns=(0, later))
+    beside.rename(share / "kept")
+    handle = opened(store, "file", "AFP_Resource")
+    (share / "kept").rename(beside)
+    assert streams(store, "file") == ["AFP_Resource"] and beside.exists()
+    handle.write_from([b"more"], 0)
+    handle.close()
+    os.utime(beside, ns=(0, later))
+    assert content(store, "file", "AFP_Resource") == b"theirs" and not beside.exists()
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"notes of somebody", double()[:40], double(fork=b"fork")[:-1], double(attributes={"a/b": b"x"})]
 )
@@ -397,6 +412,8 @@ def test_backups_are_counted_by_their_bands(tmp_path: Path) -> None:
     (tmp_path / "half.sparsebundle").mkdir()
     (tmp_path / "file.sparsebundle").touch()
     (tmp_path / "link.sparsebundle").symlink_to(tmp_path / "one.sparsebundle")
+    (bundle(tmp_path, "pipe.sparsebundle", 1) / "Info.plist").unlink()
+    os.mkfifo(tmp_path / "pipe.sparsebundle/Info.plist")
     root = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
     backups = Backups()
     assert backups.size(root) == 2 * 8192 + 300
