@@ -75,9 +75,11 @@ class RunningShares:
         """Called when a share was added or removed."""
 
     def for_backups(self) -> list[str]:
-        """Return the names of the shares that Macs back up to and that lists of shares have. Homes would name users."""
+        """Return the names of the shares that Macs back up to and that lists of shares have.
+
+        Homes would name users, and services of a cluster are at addresses of their own."""
         shares = [share for share in self._server.share_list.values() if share.rules.time_machine]
-        return [share.name for share in shares if not (share.hidden or share.is_home)]
+        return [share.name for share in shares if not (share.hidden or share.is_home or share.service)]
 
     def find(self, name: str) -> Share | None:
         """Return the share of this name; case does not matter."""
