@@ -33,7 +33,7 @@ def _enable(opening: Opening, opened: Open, data: bytes) -> None:
         return
     query = apple.parse_query(data)
     if isinstance(query, ServerQuery) and query.asked & Asked.SERVER_CAPS:
-        backend = tree.share.backend
+        backend = opened.store
         lists = backend is not None and backend.supports_streams and tree.share.rules.streams
         tree.apple = int(_SERVER | (query.client & ServerCaps.READ_DIR_ATTR if lists else 0))
 
