@@ -41,6 +41,7 @@ _NETATALK = "user.org.netatalk.Metadata"
 _NETATALK_FORK = "user.org.netatalk.ResourceFork"
 _DOS_STREAM, _DOS_TYPE = "user.DosStream.", ":$DATA"
 _PIECE = 1 << 20
+_MAX_COMPLAINTS = 1024
 _NONE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EACCES)
 """Errors of files that have no such attributes, or whose attributes this server may not read."""
 
@@ -53,6 +54,8 @@ class Host(Protocol):
     own: OwnChanges
     open_streams: dict[FileKey, int]
     """How many handles a stream's item has."""
+    complaints: set[FileKey]
+    """Files of which the log says why nothing was moved."""
 
     @property
     def streams(self) -> StreamStore:
@@ -98,12 +101,21 @@ def take_over(host: Host, descriptor: int, stat: Statx) -> bool:
         _keep(host, descriptor, reference, stat, found)
         _remove(host, reference, found)
     except (OSError, DecodeError) as error:
-        log.warning("%s: what other servers have kept of it stays as it is: %s", _path(descriptor), error)
+        _complain(host, FileKey(stat.dev, stat.ino), _path(descriptor), error)
         return False
     finally:
         found.close()
     log.info("%s: what other servers have kept of it is in its streams now", _path(descriptor))
     return True
+
+
+def _complain(host: Host, key: FileKey, path: str, error: Exception) -> None:
+    """Say why nothing was moved, once for a file: somebody may look at it often."""
+    if key not in host.complaints:
+        if len(host.complaints) >= _MAX_COMPLAINTS:
+            host.complaints.clear()
+        host.complaints.add(key)
+        log.warning("%s: what other servers have kept of it stays as it is: %s", path, error)
 
 
 def _path(descriptor: int) -> str:

@@ -134,6 +134,8 @@ class MacBackend(LocalBackend):
         self.handle_type = MacHandle
         self.open_streams: dict[FileKey, int] = {}
         """How many handles a stream's item has. Those without any are left out."""
+        self.complaints: set[FileKey] = set()
+        """Files whose foreign metadata cannot be moved."""
         self._backups = Backups()
 
     def backups_size(self) -> int:

@@ -338,6 +338,17 @@ def test_what_cannot_be_read_stays(store: MacBackend, share: Path, data: bytes) 
     assert beside.read_bytes() == data
 
 
+def test_the_log_says_once_what_cannot_be_read(
+    store: MacBackend, share: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lay(share)
+    os.setxattr(share / "file", "user.org.netatalk.Metadata", b"no metadata")
+    for _ in range(3):
+        assert streams(store, "file") == []
+    assert caplog.text.count("stays as it is: AppleDouble ends in its header") == 1
+    assert os.getxattr(share / "file", "user.org.netatalk.Metadata") == b"no metadata"
+
+
 def test_what_is_being_written_stays(store: MacBackend, share: Path) -> None:
     beside = lay(share, data=double())
     writer = opened(store, "._file")
