@@ -48,6 +48,16 @@ def find(config: Config, problems: Problems) -> None:
         if share.worm and share.recycle:
             text = "excludes worm: what may be deleted there is gone, and what may not cannot be moved"
             problems.add(owner, "recycle", text)
+        if share.worm and share.for_macs:
+            problems.add(owner, "worm", "excludes shares for Macs (macos, time_machine)")
+        if share.shadow_copies and not share.snapshots:
+            problems.add(owner, "shadow_copies", "needs snapshots, which says where they are made")
+        if share.shadow_copies and share.service:
+            problems.add(
+                owner, "shadow_copies", "the share of a service has none: the next node would not know of them"
+            )
+        if share.for_macs and not share.streams:
+            problems.add(owner, "streams", "a share for Macs (macos, time_machine) needs streams")
     _check_protection(config, problems)
     _check_limits(config, problems)
     _check_logons(config, problems)

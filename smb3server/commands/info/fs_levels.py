@@ -31,9 +31,27 @@ def _volume(share: Share, backend: Backend, user: User | None) -> bytes:
     return wire.encode_volume(backend.volume_created, backend.volume_serial & 0xFFFFFFFF, share.name)
 
 
-def full_size(backend: Backend) -> wire.FullSizeInformation:
+_LIMITED_UNIT = 1024
+"""Bytes of an allocation unit where the administrator limits the size."""
+
+
+def _limited(backend: Backend, volume: VolumeInfo, limit: int) -> VolumeInfo:
+    """Return the sizes of a volume that has ``limit`` bytes for backups of Macs."""
+    left = max(limit - backend.backups_size(), 0)
+    total, free, available = volume.total_bytes, volume.free_bytes, volume.available_bytes
+    return VolumeInfo(min(total, limit), min(free, left), min(available, left), _LIMITED_UNIT, volume.sector_size)
+
+
+def full_size(share: Share, backend: Backend) -> wire.FullSizeInformation:
     """Return the sizes of the volume, in allocation units."""
-    return _in_units(backend.volume())
+    return _in_units(_volume_of(share, backend))
+
+
+def _volume_of(share: Share, backend: Backend) -> VolumeInfo:
+    volume = backend.volume()
+    if share.rules.time_machine_max_size and share.rules.time_machine:
+        volume = _limited(backend, volume, share.rules.time_machine_max_size)
+    return volume
 
 
 def _in_units(volume: VolumeInfo) -> wire.FullSizeInformation:
@@ -45,7 +63,7 @@ def _in_units(volume: VolumeInfo) -> wire.FullSizeInformation:
 
 def _available(share: Share, backend: Backend, user: User | None) -> wire.FullSizeInformation:
     """Return the sizes of the volume, as far as the quota of ``user`` makes them available. [MS-FSCC 2.5.4]"""
-    volume = backend.volume()
+    volume = _volume_of(share, backend)
     quota = backend.quotas.of_user(user) if backend.quotas is not None else None
     if quota is not None and quota.hard:
         volume = volume._replace(

@@ -139,7 +139,7 @@ DELETIONS: dict[str, Operation] = {
 READING = {
     "path", "fileno", "info", "describe", "read_into", "cached", "flush", "allocated_ranges", "eas",
     "security_descriptor", "streams", "listing_streams", "retained", "reparse_point", "search", "scan",
-    "has_vetoed", "close",
+    "has_vetoed", "close", "lasting_number", "finder_data",
 }  # fmt: skip
 """What changes nothing."""
 
