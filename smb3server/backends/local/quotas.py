@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import struct
 
 from smb3server.backends.base import Quota, Quotas, User
 from smb3server.backends.local.impersonate import may_act
+
+log = logging.getLogger(__name__)
 
 _SYS_QUOTACTL_FD = 443
 _USERS = 0
@@ -54,9 +57,9 @@ def find(descriptor: int) -> HostQuotas | None:
     try:
         _, flags = _STATE.unpack_from(quotactl_fd(descriptor, _GET_STATE, 0))
     except OSError as error:
-        if error.errno in _NONE:
-            return None
-        raise
+        if error.errno not in _NONE:
+            log.warning("quotas are not shown: %s", error)
+        return None
     return HostQuotas(descriptor, bool(flags & _ENFORCED)) if flags & _ACCOUNTED else None
 
 
@@ -98,7 +101,11 @@ class HostQuotas(Quotas):
 
     def of_user(self, user: User | None) -> Quota | None:
         uid = user.uid if user is not None and may_act() else os.geteuid()
-        return self.get(uid) if uid and self.enforced else None
+        try:
+            return self.get(uid) if uid and self.enforced else None
+        except PermissionError:
+            # Without CAP_SYS_ADMIN the kernel tells of the server's own user alone. Others see the whole file system.
+            return None
 
 
 def _quota(raw: bytes, uid: int) -> Quota:

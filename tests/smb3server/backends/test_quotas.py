@@ -139,6 +139,17 @@ def test_whose_quota_holds(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> N
     assert counted.of_user(None) is None
 
 
+def test_without_the_right_to_ask_for_others(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = quotas.find(0)
+    assert found is not None
+    monkeypatch.setattr(quotas, "may_act", lambda: True)
+    kernel.error = errno.EPERM
+    assert found.of_user(User(7, 7)) is None
+    with pytest.raises(PermissionError):
+        found.get(7)
+    assert quotas.find(0) is None
+
+
 @pytest.mark.parametrize("error", [errno.ESRCH, errno.ENOSYS, errno.EOPNOTSUPP])
 def test_file_systems_without_quotas(kernel: Kernel, error: int) -> None:
     kernel.error = error
