@@ -1,14 +1,22 @@
 """Compare reads of RStore with those of Redis and memcached, on this machine and in the same run.
 
-    python examples/rstore/bench.py --seconds 0.5 --rounds 5
+    python examples/rstore bench --markdown docs/rstore.md
 
-Every system has one server process and one client process. The rounds take turns, and the medians are shown: the
-latency of one read after the other, the throughput, and the processor time of the server for each read.
+First one read after the other from one server. Then one client process reads from one to eight server processes, with
+the same number of reads in flight, whatever the number of servers. Value ``k`` lies at server ``k`` modulo their number,
+in all three systems. The rounds take turns, and the medians are shown.
 """
+
+from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import itertools
 import os
+import random
+import re
+import selectors
 import shutil
 import socket
 import statistics
@@ -16,26 +24,72 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-HERE = Path(__file__).resolve().parent
-sys.path[0] = str(HERE.parent)
+import benches
 
-from rstore import Client, Region, connect  # noqa: E402
+from rstore.client import Client, Region, connect
+from smb3server.lab.bench import machine, page
+from smb3server.lab.bench.cases import size_name
+from smb3server.lab.bench.errors import interruptible
 
+PART = "rstore"
+"""Of the page: what stands between its markers."""
 SIZES = (8, 64, 4096, 65536, 1 << 20)
-_TICKS = os.sysconf("SC_CLK_TCK")
+SERVERS = (1, 2, 4, 8)
+SHARDED = (8, 4096, 65536)
+"""Sizes of the values that lie at several servers."""
+VALUES = 64
+DEPTH = 16
+"""Reads in flight, at all servers together."""
+ORDER = random.Random(1).sample(range(VALUES), VALUES)
+"""In which the values are read, again and again."""
+BENDS = 1.5
+FULL = 0.9
+"""Share of its processors that somebody uses who has no time left."""
+_SILENT = 10.0
+"""Seconds after which a server that does not answer has failed."""
 
 
-class Round(NamedTuple):
-    microseconds: float
-    """For one read, one after the other."""
-    megabytes: float
-    """Per second."""
+class Alone(NamedTuple):
+    """A round of one read after the other."""
+
+    latency: float
+    """Microseconds."""
     server: float
     """Microseconds of the server's processor for each read."""
+
+
+class Flow(NamedTuple):
+    """A round with ``DEPTH`` reads in flight."""
+
+    rate: float
+    """Reads per second."""
+    servers: float
+    """Processors that all servers used together."""
+    client: float
+    """Processors that the client used."""
+
+
+class System(Protocol):
+    """One of those that are compared, with as many server processes as ``SERVERS`` has at most."""
+
+    name: str
+
+    def processes(self, servers: int) -> list[int]:
+        """Return the processes that hold the values when there are so many servers."""
+
+    async def alone(self, size: int, seconds: float) -> int:
+        """Read one after the other from one server. Return how many."""
+
+    async def flow(self, servers: int, size: int, seconds: float) -> int:
+        """Read with ``DEPTH`` in flight. Return how many."""
+
+
+def value(number: int, size: int) -> bytes:
+    return bytes([number + 1]) * size
 
 
 def free_port() -> int:
@@ -44,43 +98,79 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def processor(process: "subprocess.Popen[bytes]") -> float:
-    """Return the seconds of processor time that a process has used."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+@contextlib.contextmanager
+def running(*words: str) -> Iterator[int]:
+    """Run a server, and yield its process. If this program is killed, the end of its input ends a server of RStore."""
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               process_group=0)  # fmt: skip
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
 
 
-class Server:
-    """A server process. ``get`` is one read of a value of ``size`` bytes."""
-
-    name = ""
-
-    def __init__(self, *command: str) -> None:
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def measure(self, size: int, seconds: float) -> Round:
-        get = self.reader(size)
-        get()
-        count, used, began = 0, processor(self.process), time.perf_counter()
-        while (spent := time.perf_counter() - began) < seconds:
-            for _ in range(10):
-                get()
-            count += 10
-        used = processor(self.process) - used
-        return Round(spent / count * 1e6, count * size / spent / 1e6, used / count * 1e6)
-
-    def reader(self, size: int) -> Callable[[], None]:
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
+# -- Redis and memcached --------------------------------------------------------------------------------------------
 
 
-def connected(port: int) -> socket.socket:
-    for _ in range(100):
+class Words(Protocol):
+    """What is said to a server."""
+
+    name: str
+    program: str
+    version: tuple[str, ...]
+    """What follows the program's name to ask for its version."""
+
+    def command(self, port: int) -> list[str]: ...
+    def put(self, key: bytes, data: bytes) -> bytes: ...
+    def get(self, key: bytes) -> bytes: ...
+    def answer(self, key: bytes, data: bytes) -> bytes:
+        """Return the whole answer of a get."""
+
+    stored: bytes
+    """The answer of a put."""
+
+
+class Redis:
+    name, program, version, stored = "Redis", "redis-server", ("--version",), b"+OK\r\n"
+
+    def command(self, port: int) -> list[str]:
+        return ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
+
+    def put(self, key: bytes, data: bytes) -> bytes:
+        return b"*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n" % (len(key), key, len(data), data)
+
+    def get(self, key: bytes) -> bytes:
+        return b"*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n" % (len(key), key)
+
+    def answer(self, key: bytes, data: bytes) -> bytes:
+        return b"$%d\r\n%s\r\n" % (len(data), data)
+
+
+class Memcached:
+    name, program, version, stored = "memcached", "memcached", ("-V",), b"STORED\r\n"
+
+    def command(self, port: int) -> list[str]:
+        return ["-l", "127.0.0.1", "-p", str(port), "-U", "0", "-t", "1", "-I", "4m", "-u", "root"]
+
+    def put(self, key: bytes, data: bytes) -> bytes:
+        return b"set %s 0 0 %d\r\n%s\r\n" % (key, len(data), data)
+
+    def get(self, key: bytes) -> bytes:
+        return b"get %s\r\n" % key
+
+    def answer(self, key: bytes, data: bytes) -> bytes:
+        return b"VALUE %s 0 %d\r\n%s\r\nEND\r\n" % (key, len(data), data)
+
+
+def _key(number: int, size: int) -> bytes:
+    return b"%02d-%07d" % (number, size)
+
+
+def _connected(port: int) -> socket.socket:
+    for _ in range(200):
         try:
-            sock = socket.create_connection(("127.0.0.1", port))
+            sock = socket.create_connection(("127.0.0.1", port), _SILENT)
         except OSError:
             time.sleep(0.05)
         else:
@@ -89,132 +179,342 @@ def connected(port: int) -> socket.socket:
     raise OSError(f"nothing listens on port {port}")
 
 
-class TextServer(Server):
-    """Redis and memcached: a line asks, a value comes."""
+class TextSystem:
+    """Servers that a line asks, with a socket to each and the client's own sharding."""
 
-    def __init__(self, *command: str, port: int) -> None:
-        super().__init__(*command)
-        self.socket = connected(port)
-        self.into = memoryview(bytearray(SIZES[-1] + 4096))
+    def __init__(self, words: Words, stack: contextlib.ExitStack) -> None:
+        self.name, self.words = words.name, words
+        ports = [free_port() for _ in range(SERVERS[-1])]
+        program = shutil.which(words.program) or words.program
+        self._pids = [stack.enter_context(running(program, *words.command(port))) for port in ports]
+        self._sockets = [stack.enter_context(_connected(port)) for port in ports]
+        self._into = memoryview(bytearray(SIZES[-1] + 4096))
+        for number, size in {(0, size) for size in SIZES} | set(itertools.product(range(VALUES), SHARDED)):
+            key, data = _key(number, size), value(number, size)
+            for sock in self._sockets:
+                self._ask(sock, words.put(key, data), words.stored)
+                self._ask(sock, words.get(key), words.answer(key, data))
 
-    def ask(self, request: bytes, length: int) -> None:
-        self.socket.sendall(request)
-        got = 0
+    def processes(self, servers: int) -> list[int]:
+        return self._pids[:servers]
+
+    def _ask(self, sock: socket.socket, request: bytes, answer: bytes) -> None:
+        sock.sendall(request)
+        if self._receive(sock, len(answer)) != answer:
+            raise OSError(f"{self.name} gave another answer")
+
+    def _receive(self, sock: socket.socket, length: int) -> memoryview:
+        into, got = self._into[:length], 0
         while got < length:
-            count = self.socket.recv_into(self.into[got:])
+            count = sock.recv_into(into[got:])
             if not count:
-                raise OSError("the server has closed the connection")
+                raise OSError(f"{self.name} has closed the connection")
             got += count
+        return into
+
+    async def alone(self, size: int, seconds: float) -> int:
+        sock, key = self._sockets[0], _key(0, size)
+        request, length = self.words.get(key), len(self.words.answer(key, bytes(size)))
+        count, end = 0, time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            for _ in range(10):
+                sock.sendall(request)
+                self._receive(sock, length)
+            count += 10
+        return count
+
+    async def flow(self, servers: int, size: int, seconds: float) -> int:
+        requests = [self.words.get(_key(number, size)) for number in range(VALUES)]
+        length = len(self.words.answer(_key(0, size), bytes(size)))
+        values = itertools.cycle(ORDER)
+        partial = [0] * servers
+        count = flying = 0
+        with selectors.DefaultSelector() as selector:
+            for server in range(servers):
+                selector.register(self._sockets[server], selectors.EVENT_READ, server)
+            end, more = time.perf_counter() + seconds, DEPTH
+            while flying or more:
+                together = [b""] * servers
+                for number in itertools.islice(values, more):
+                    together[number % servers] += requests[number]
+                for server, request in enumerate(together):
+                    if request:
+                        self._sockets[server].sendall(request)
+                flying += more
+                answered = 0
+                ready = selector.select(_SILENT)
+                if not ready:
+                    raise OSError(f"{self.name} does not answer")
+                for key, _ in ready:
+                    got = self._sockets[key.data].recv_into(self._into)
+                    if not got:
+                        raise OSError(f"{self.name} has closed the connection")
+                    whole, partial[key.data] = divmod(partial[key.data] + got, length)
+                    answered += whole
+                count += answered
+                flying -= answered
+                more = answered if time.perf_counter() < end else 0
+        if any(partial):
+            raise OSError(f"{self.name} gave an answer of another length")
+        return count
 
 
-class Redis(TextServer):
-    name = "Redis"
-
-    def __init__(self) -> None:
-        port = free_port()
-        super().__init__("redis-server", "--port", str(port), "--save", "", "--appendonly", "no", port=port)
-
-    def reader(self, size: int) -> Callable[[], None]:
-        self.ask(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n%s\r\n" % (size, bytes(size)), 5)
-        length = len(b"$%d\r\n" % size) + size + 2
-        return lambda: self.ask(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", length)
+# -- RStore ---------------------------------------------------------------------------------------------------------
 
 
-class Memcached(TextServer):
-    name = "memcached"
+class RStore:
+    """Memory servers, and regions that are striped over some of them: unit ``k`` has value ``k``. Reads are one-sided:
+    the servers' programs do nothing, their NICs in user space do."""
 
-    def __init__(self) -> None:
-        port = free_port()
-        options = ("-l", "127.0.0.1", "-p", str(port), "-U", "0", "-t", "1", "-I", "4m", "-u", "root")
-        super().__init__("memcached", *options, port=port)
-
-    def reader(self, size: int) -> Callable[[], None]:
-        self.ask(b"set k 0 0 %d\r\n%s\r\n" % (size, bytes(size)), 8)
-        length = len(b"VALUE k 0 %d\r\n" % size) + size + len(b"\r\nEND\r\n")
-        return lambda: self.ask(b"get k\r\n", length)
-
-
-class RStore(Server):
-    """One memory server. Reads are one-sided: its program does nothing, its NIC in user space does."""
-
-    def __init__(self, fabric: str) -> None:
+    def __init__(self, fabric: str, client: Client, pids: dict[int, int], regions: dict[int, Region]) -> None:
         self.name = f"RStore ({fabric})"
-        self._loop = asyncio.new_event_loop()
-        self._folder = tempfile.mkdtemp()
-        address = f"127.0.0.1:{free_port()}"
-        program = (sys.executable, str(HERE), "--fabric", fabric, "--master", address)
-        self._master = subprocess.Popen(
-            [*program, "master", "--state", f"{self._folder}/state"], stdout=subprocess.DEVNULL
-        )
-        super().__init__(*program, "serve", "--memory", "64M")
-        self._context = connect(fabric, "127.0.0.1", int(address.rpartition(":")[2]))
-        self._client: Client = self._loop.run_until_complete(self._join())
-        self._regions: dict[int, Region] = {}
+        self.client, self.regions = client, regions
+        self._pids = pids
 
-    async def _join(self) -> Client:
-        for _ in range(100):
+    @classmethod
+    async def start(cls, fabric: str, stack: contextlib.AsyncExitStack) -> RStore:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        port = free_port()
+        program = [sys.executable, str(Path(__file__).parent), "--fabric", fabric, "--master", f"127.0.0.1:{port}"]
+        program.append("--until-eof")
+        stack.enter_context(running(*program, "master", "--state", f"{folder}/state"))
+        pids: dict[int, int] = {}
+        for _ in range(SERVERS[-1]):
+            address = f"127.0.0.1:{(own := free_port())}"
+            pids[own] = stack.enter_context(running(*program, "serve", "--memory", "16M", "--address", address))
+        client = await cls._joined(fabric, port, stack)
+        regions = {}
+        for servers in SERVERS:
+            region = await client.create(f"values-{servers}", VALUES * SHARDED[-1], unit=SHARDED[-1], columns=servers)
+            for number in range(VALUES):
+                data = value(number, SHARDED[-1])
+                await region.write(data, number * SHARDED[-1])
+                if await region.read(number * SHARDED[-1], len(data)) != data:
+                    raise OSError("RStore gave another answer")
+            regions[servers] = region
+        return cls(fabric, client, pids, regions)
+
+    @staticmethod
+    async def _joined(fabric: str, port: int, stack: contextlib.AsyncExitStack) -> Client:
+        """Return a client, as soon as all memory servers are there."""
+        deadline = time.monotonic() + 30
+        while True:
             try:
-                client = await self._context.__aenter__()
-                while not await client.servers():
-                    await asyncio.sleep(0.05)
-            except (OSError, AttributeError):
-                await asyncio.sleep(0.05)
-            else:
-                return client
-        raise OSError("the store did not start")
+                client = await stack.enter_async_context(connect(fabric, "127.0.0.1", port))
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+        while len(await client.servers()) < SERVERS[-1]:
+            if time.monotonic() > deadline:
+                raise OSError("the store did not start")
+            await asyncio.sleep(0.1)
+        return client
 
-    def measure(self, size: int, seconds: float) -> Round:
-        return self._loop.run_until_complete(self._measure(size, seconds))
+    def processes(self, servers: int) -> list[int]:
+        return [self._pids[port] for _, port in self.regions[servers].layout.addresses.values()]
 
-    async def _measure(self, size: int, seconds: float) -> Round:
-        if size not in self._regions:
-            self._regions[size] = await self._client.create(f"r{size}", size, unit=1 << 20)
-        region, into = self._regions[size], bytearray(size)
-        await region.read_into(into)
-        count, used, began = 0, processor(self.process), time.perf_counter()
-        while (spent := time.perf_counter() - began) < seconds:
+    async def alone(self, size: int, seconds: float) -> int:
+        region, into = self.regions[1], bytearray(size)
+        count, end = 0, time.perf_counter() + seconds
+        while time.perf_counter() < end:
             for _ in range(10):
                 await region.read_into(into)
             count += 10
-        used = processor(self.process) - used
-        return Round(spent / count * 1e6, count * size / spent / 1e6, used / count * 1e6)
+        return count
 
-    def stop(self) -> None:
-        self._loop.run_until_complete(self._context.__aexit__(None, None, None))
-        super().stop()
-        self._master.kill()
-        self._master.wait()
-        shutil.rmtree(self._folder)
+    async def flow(self, servers: int, size: int, seconds: float) -> int:
+        region, values, count = self.regions[servers], itertools.cycle(ORDER), 0
+        end = time.perf_counter() + seconds
+
+        async def chain() -> None:
+            nonlocal count
+            into = bytearray(size)
+            while time.perf_counter() < end:
+                await region.read_into(into, next(values) * SHARDED[-1])
+                count += 1
+
+        async with asyncio.TaskGroup() as chains:
+            for _ in range(DEPTH):
+                chains.create_task(chain())
+        return count
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--fabric", default="iwarp", help="iwarp or roce")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    servers: list[Server] = []
-    try:
-        servers.append(RStore(options.fabric))
-        for kind, program in ((Redis, "redis-server"), (Memcached, "memcached")):
-            if shutil.which(program):
-                servers.append(kind())
-            else:
-                print(f"not installed, left out: {program} (apt-get install redis-server memcached)", file=sys.stderr)
-        print(f"{'bytes':>8}  {'system':16} {'latency':>10} {'throughput':>12} {'server':>12}")
+# -- the run --------------------------------------------------------------------------------------------------------
+
+Alones = dict[tuple[int, str], list[Alone]]
+"""By size and system."""
+Flows = dict[tuple[int, str], dict[int, list[Flow]]]
+"""By size and system, then by the number of servers."""
+
+
+async def _alone(system: System, size: int, seconds: float) -> Alone:
+    pids = system.processes(1)
+    used, began = benches.processor_time(*pids), time.perf_counter()
+    count = await system.alone(size, seconds)
+    spent = time.perf_counter() - began
+    return Alone(spent / count * 1e6, (benches.processor_time(*pids) - used) / count * 1e6)
+
+
+async def _flow(system: System, servers: int, size: int, seconds: float) -> Flow:
+    pids = system.processes(servers)
+    used, own, began = benches.processor_time(*pids), time.process_time(), time.perf_counter()
+    count = await system.flow(servers, size, seconds)
+    spent = time.perf_counter() - began
+    return Flow(count / spent, (benches.processor_time(*pids) - used) / spent, (time.process_time() - own) / spent)
+
+
+async def measure(systems: Sequence[System], rounds: int, seconds: float) -> tuple[Alones, Flows]:
+    """Measure everything ``rounds`` times, in turns. Each measurement takes ``seconds``."""
+    alones: Alones = {}
+    flows: Flows = {}
+    for number in range(rounds + 1):
+        print(f"round {number} of {rounds}" if number else "warming up", file=sys.stderr, flush=True)
+        length = seconds if number else seconds / 10
         for size in SIZES:
-            rounds: dict[str, list[Round]] = {server.name: [] for server in servers}
-            for _ in range(options.rounds):
-                for server in servers:
-                    rounds[server.name].append(server.measure(size, options.seconds))
-            for name, found in rounds.items():
-                micro, mega, used = (statistics.median(column) for column in zip(*found, strict=True))
-                print(f"{size:8}  {name:16} {micro:7.1f} us {mega:7.1f} MB/s {used:6.1f} us/read")
-    finally:
-        for server in servers:
-            server.stop()
-    return 0
+            for system in systems:
+                alone = await _alone(system, size, length)
+                if number:
+                    alones.setdefault((size, system.name), []).append(alone)
+        for size, servers in itertools.product(SHARDED, SERVERS):
+            for system in systems:
+                flow = await _flow(system, servers, size, length)
+                if number:
+                    flows.setdefault((size, system.name), {}).setdefault(servers, []).append(flow)
+    return alones, flows
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+# -- what it shows --------------------------------------------------------------------------------------------------
+
+
+def bend(flows: dict[int, list[Flow]]) -> int | None:
+    """Return the number of servers from which on twice as many serve less than ``BENDS`` times the reads. None: in what
+    was measured there is none."""
+    for servers, rounds in flows.items():
+        twice = flows.get(2 * servers)
+        if twice and statistics.median(b.rate / a.rate for a, b in zip(rounds, twice, strict=True)) < BENDS:
+            return servers
+    return None
+
+
+def full(servers: int, busy: Flow, processors: int) -> str:
+    """Return who has no processor time left. ``busy``: medians with so many servers."""
+    found = [
+        name
+        for name, share in (
+            ("the client", busy.client),
+            ("the servers", busy.servers / servers),
+            ("the machine", (busy.client + busy.servers) / processors),
+        )
+        if share >= FULL
+    ]
+    return ", ".join(found) or "nobody"
+
+
+def _middle(rounds: Sequence[Flow]) -> Flow:
+    return Flow(*map(statistics.median, zip(*rounds, strict=True)))
+
+
+def _growth(flows: Flows, processors: int) -> tuple[str, str]:
+    """Return the tables of rates, and of rates per processor."""
+    names = [f"{servers} server{'s' * (servers > 1)}" for servers in SERVERS]
+    rates = [["value", "system", *names, "bends at", "busy there: client", "servers", "no time left"]]
+    shares = [["value", "system", *names]]
+    for (size, name), found in flows.items():
+        start = [size_name(size), name]
+        where = bend(found)
+        at = where or max(found)
+        busy = _middle(found[at])
+        rates.append([
+            *start, *(page.number(_middle(rounds).rate) for rounds in found.values()),
+            str(where) if where else f"not up to {max(found)}",
+            f"{busy.client:.2f}", f"{busy.servers:.2f}", full(at, busy, processors),
+        ])  # fmt: skip
+        shares.append([
+            *start,
+            *(f"{_per(rounds, 'servers')} / {_per(rounds, 'client')}" for rounds in found.values()),
+        ])  # fmt: skip
+    count = len(SERVERS)
+    return page.grid(rates, "ll" + "r" * (count + 3)), page.grid(shares, "ll" + "r" * count)
+
+
+def _per(rounds: Sequence[Flow], whose: str) -> str:
+    """Return the reads that one processor of the servers or the client would do in a second."""
+    used = [(flow.rate, getattr(flow, whose)) for flow in rounds]
+    # A very short measurement may end before the kernel has counted anything.
+    return page.number(statistics.median(rate / share for rate, share in used)) if all(s for _, s in used) else "-"
+
+
+def result(alones: Alones, flows: Flows, measured: str, notes: Sequence[str], processors: int) -> benches.Result:
+    """Return tables and picture."""
+    systems = list(dict.fromkeys(name for _, name in alones))
+    head = [f"{what}: {name}" for what in ("latency, µs", "processor of the server, µs") for name in systems]
+    lines = [["bytes", *head]]
+    for size in SIZES:
+        columns = [list(zip(*alones[size, name], strict=True)) for name in systems]
+        values = [statistics.median(column[which]) for which in (0, 1) for column in columns]
+        lines.append([f"{size:,}", *map(page.number, values)])
+    rates, shares = _growth(flows, processors)
+    tables = [
+        *notes,
+        f"One read after the other, from one server:\n\n{page.grid(lines, 'r' * len(lines[0]))}",
+        f"Reads per second of one client with {DEPTH} in flight. The line bends where twice as many servers serve less "
+        f"than {BENDS:g} times the reads; *busy there* are the processors that the client and all servers used then, of "
+        f"{processors}, and whoever used {FULL:.0%} of what it could has no time left:\n\n{rates}",
+        f"Reads per second of one processor: of the servers / of the client:\n\n{shares}",
+    ]
+    latency = {
+        name: [(size, [alone.latency for alone in alones[size, name]]) for size in SIZES] for name in systems
+    }  # fmt: skip
+    plots = [benches.Lines("one read after the other, µs", "bytes", {size: size_name(size) for size in SIZES}, latency)]
+    for size in SHARDED:
+        growth = {
+            name: [(servers, [flow.rate for flow in rounds]) for servers, rounds in flows[size, name].items()]
+            for name in systems
+        }
+        plots.append(
+            benches.Lines(
+                f"{size_name(size)}, reads per second, {DEPTH} in flight",
+                "servers",
+                {servers: str(servers) for servers in SERVERS},
+                growth,
+            )
+        )
+    return benches.Result("Latency by size, and reads per second by the number of servers", measured,
+                          "\n\n".join(tables), plots)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the comparison."""
+    benches.add_arguments(parser, PART)
+    parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement; default: %(default)s")
+
+
+def _version(words: Words) -> str:
+    said = subprocess.run([words.program, *words.version], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\d+\.\d+\.\d+", said)
+    return f"{words.name} {found[0] if found else 'of an unknown version'}"
+
+
+async def _compare(options: argparse.Namespace) -> benches.Result:
+    every: list[Words] = [Redis(), Memcached()]
+    there = [words for words in every if shutil.which(words.program)]
+    missing = [words.program for words in every if words not in there]
+    notes = [f"**Left out, since not installed:** {', '.join(missing)} (apt-get install {' '.join(missing)})."] * bool(
+        missing
+    )
+    print("\n".join(notes), file=sys.stderr)
+    async with contextlib.AsyncExitStack() as stack:
+        systems: list[System] = [await RStore.start(options.fabric, stack)]
+        systems += [TextSystem(words, stack.enter_context(contextlib.ExitStack())) for words in there]
+        alones, flows = await measure(systems, options.rounds, options.seconds)
+    extent = f"{options.rounds} rounds of {options.seconds:g} s for each value"
+    measured = " ".join([machine.briefly(extent), *(f"{_version(words)}." for words in there)])
+    return result(alones, flows, measured, notes, len(os.sched_getaffinity(0)))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure everything, print it, and write it to the page."""
+    with interruptible():
+        benches.publish(options.markdown, PART, asyncio.run(_compare(options)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -69,6 +69,16 @@ def line(axes: Axes, name: str, points: Iterable[tuple[float, Sequence[float]]],
     axes.plot(places, [median(values) for _, values in found], dash, color=colour, marker=".", label=name)
     low, high = [min(values) for _, values in found], [max(values) for _, values in found]
     axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def bars(axes: Axes, title: str, found: Mapping[str, Sequence[float]], colours: Mapping[str, str]) -> None:
+    """Draw a bar for each name, the first one on top: the median, and a mark from the lowest to the highest round."""
+    middles = [median(values) for values in found.values()]
+    low = [middle - min(values) for middle, values in zip(middles, found.values(), strict=True)]
+    high = [max(values) - middle for middle, values in zip(middles, found.values(), strict=True)]
+    axes.barh(list(found), middles, xerr=(low, high), color=[colours[name] for name in found], ecolor=_OTHER)
+    axes.invert_yaxis()
+    axes.set_title(title, fontsize=9)
 
 
 def label(axes: Axes, title: str, below: str, ticks: Sequence[float], names: Sequence[str]) -> None:
