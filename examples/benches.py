@@ -26,7 +26,7 @@ class Lines(NamedTuple):
     title: str
     below: str
     """What the horizontal axis has."""
-    ticks: Mapping[float, str]
+    ticks: Mapping[int, str]
     """Places on it, and their names."""
     lines: Mapping[str, Sequence[tuple[float, Rounds]]]
     """By name: places and what was found there."""
@@ -73,7 +73,9 @@ def _rounds(text: str) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser, part: str) -> None:
-    """Add the options of all comparisons. What cannot be written to is refused before anything is measured."""
+    """Add the options of all comparisons. ``part``: what stands between the page's markers. A page that cannot be
+    written is refused before anything is measured."""
+    parser.set_defaults(part=part)
     parser.add_argument("--rounds", type=_rounds, default=5, help="that take turns; default: %(default)s")
     parser.add_argument(
         "--markdown",
@@ -83,15 +85,16 @@ def add_arguments(parser: argparse.ArgumentParser, part: str) -> None:
     )
 
 
-def publish(path: Path | None, part: str, result: Result) -> None:
-    """Print the tables. With a page, draw the picture beside it, and write both between the page's markers."""
+def publish(options: argparse.Namespace, result: Result) -> None:
+    """Print the tables. With ``--markdown``, draw the picture beside the page, and write both between its markers."""
     print(f"{result.measured}\n\n{result.tables}")
+    path: Path | None = options.markdown
     if path is not None:
-        picture = path.parent / "pictures" / f"bench-{part}.svg"
+        picture = path.parent / "pictures" / f"bench-{options.part}.svg"
         picture.parent.mkdir(exist_ok=True)
         _draw(result.plots, picture)
         embedded = f"![{result.title}](pictures/{picture.name})"
-        page.rewrite(path, f"{result.measured}\n\n{embedded}\n\n{result.tables}", part)
+        page.rewrite(path, f"{result.measured}\n\n{embedded}\n\n{result.tables}", options.part)
         print(f"{path} and {picture} are written", file=sys.stderr)
 
 

@@ -3,8 +3,8 @@
     python examples/rstore bench --markdown docs/rstore.md
 
 First one read after the other from one server. Then one client process reads from one to eight server processes, with
-the same number of reads in flight, whatever the number of servers. Value ``k`` lies at server ``k`` modulo their number,
-in all three systems. The rounds take turns, and the medians are shown.
+the same number of reads in flight, whatever the number of servers. Value ``k`` lies at server ``k`` modulo their
+number, in all three systems. The rounds take turns, and the medians are shown.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ from smb3server.lab.bench import machine, page
 from smb3server.lab.bench.cases import size_name
 from smb3server.lab.bench.errors import interruptible
 
-PART = "rstore"
-"""Of the page: what stands between its markers."""
 SIZES = (8, 64, 4096, 65536, 1 << 20)
 SERVERS = (1, 2, 4, 8)
 SHARDED = (8, 4096, 65536)
@@ -47,6 +45,7 @@ DEPTH = 16
 ORDER = random.Random(1).sample(range(VALUES), VALUES)
 """In which the values are read, again and again."""
 BENDS = 1.5
+"""The line bends where twice as many servers do less than this many times the reads."""
 FULL = 0.9
 """Share of its processors that somebody uses who has no time left."""
 _SILENT = 10.0
@@ -118,8 +117,8 @@ class Words(Protocol):
 
     name: str
     program: str
-    version: tuple[str, ...]
-    """What follows the program's name to ask for its version."""
+    version: str
+    """The option that asks for its version."""
 
     def command(self, port: int) -> list[str]: ...
     def put(self, key: bytes, data: bytes) -> bytes: ...
@@ -132,7 +131,7 @@ class Words(Protocol):
 
 
 class Redis:
-    name, program, version, stored = "Redis", "redis-server", ("--version",), b"+OK\r\n"
+    name, program, version, stored = "Redis", "redis-server", "--version", b"+OK\r\n"
 
     def command(self, port: int) -> list[str]:
         return ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
@@ -148,7 +147,7 @@ class Redis:
 
 
 class Memcached:
-    name, program, version, stored = "memcached", "memcached", ("-V",), b"STORED\r\n"
+    name, program, version, stored = "memcached", "memcached", "-V", b"STORED\r\n"
 
     def command(self, port: int) -> list[str]:
         return ["-l", "127.0.0.1", "-p", str(port), "-U", "0", "-t", "1", "-I", "4m", "-u", "root"]
@@ -460,14 +459,13 @@ def result(alones: Alones, flows: Flows, measured: str, notes: Sequence[str], pr
         *notes,
         f"One read after the other, from one server:\n\n{page.grid(lines, 'r' * len(lines[0]))}",
         f"Reads per second of one client with {DEPTH} in flight. The line bends where twice as many servers serve less "
-        f"than {BENDS:g} times the reads; *busy there* are the processors that the client and all servers used then, of "
-        f"{processors}, and whoever used {FULL:.0%} of what it could has no time left:\n\n{rates}",
+        f"than {BENDS:g} times the reads. *Busy there* are the processors that the client and all servers used then, "
+        f"of {processors}. Whoever used {FULL:.0%} of what it could has no time left:\n\n{rates}",
         f"Reads per second of one processor: of the servers / of the client:\n\n{shares}",
     ]
-    latency = {
-        name: [(size, [alone.latency for alone in alones[size, name]]) for size in SIZES] for name in systems
-    }  # fmt: skip
-    plots = [benches.Lines("one read after the other, µs", "bytes", {size: size_name(size) for size in SIZES}, latency)]
+    latency = {name: [(size, [alone.latency for alone in alones[size, name]]) for size in SIZES] for name in systems}
+    sizes = {size: size_name(size) for size in SIZES}
+    plots = [benches.Lines("one read after the other, µs", "value", sizes, latency)]
     for size in SHARDED:
         growth = {
             name: [(servers, [flow.rate for flow in rounds]) for servers, rounds in flows[size, name].items()]
@@ -487,12 +485,12 @@ def result(alones: Alones, flows: Flows, measured: str, notes: Sequence[str], pr
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the comparison."""
-    benches.add_arguments(parser, PART)
+    benches.add_arguments(parser, "rstore")
     parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement; default: %(default)s")
 
 
 def _version(words: Words) -> str:
-    said = subprocess.run([words.program, *words.version], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run([words.program, words.version], capture_output=True, text=True, check=True).stdout
     found = re.search(r"\d+\.\d+\.\d+", said)
     return f"{words.name} {found[0] if found else 'of an unknown version'}"
 
@@ -501,10 +499,10 @@ async def _compare(options: argparse.Namespace) -> benches.Result:
     every: list[Words] = [Redis(), Memcached()]
     there = [words for words in every if shutil.which(words.program)]
     missing = [words.program for words in every if words not in there]
-    notes = [f"**Left out, since not installed:** {', '.join(missing)} (apt-get install {' '.join(missing)})."] * bool(
-        missing
-    )
-    print("\n".join(notes), file=sys.stderr)
+    notes = []
+    if missing:
+        notes = [f"**Left out, since not installed:** {', '.join(missing)} (apt-get install {' '.join(missing)})."]
+        print(notes[0], file=sys.stderr)
     async with contextlib.AsyncExitStack() as stack:
         systems: list[System] = [await RStore.start(options.fabric, stack)]
         systems += [TextSystem(words, stack.enter_context(contextlib.ExitStack())) for words in there]
@@ -517,4 +515,4 @@ async def _compare(options: argparse.Namespace) -> benches.Result:
 def run(options: argparse.Namespace) -> None:
     """Measure everything, print it, and write it to the page."""
     with interruptible():
-        benches.publish(options.markdown, PART, asyncio.run(_compare(options)))
+        benches.publish(options, asyncio.run(_compare(options)))

@@ -9,7 +9,9 @@ from statistics import median
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
+from smb3server.lab.bench import page
 from smb3server.lab.bench.cases import size_name
 from smb3server.lab.bench.figures import Sample
 from tools.bench.report.plan import DEPTHS, IMPACKET, IWARP, LOOPBACK, ROCE, SAMBA, SIZES, TCP, Point
@@ -78,15 +80,20 @@ def bars(axes: Axes, title: str, found: Mapping[str, Sequence[float]], colours: 
     high = [max(values) - middle for middle, values in zip(middles, found.values(), strict=True)]
     axes.barh(list(found), middles, xerr=(low, high), color=[colours[name] for name in found], ecolor=_OTHER)
     axes.invert_yaxis()
+    axes.set_axisbelow(True)
     axes.set_title(title, fontsize=9)
 
 
 def label(axes: Axes, title: str, below: str, ticks: Sequence[float], names: Sequence[str]) -> None:
-    """Give a plot its title and its axes, both logarithmic."""
+    """Give a plot with lines its title and its axes, both logarithmic."""
     axes.set_title(title, fontsize=9)
     axes.set_xlabel(below)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < 100 * low:  # It may have no power of ten.
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, _: page.number(value))
     axes.set_xticks(ticks, names, rotation=30 if max(map(len, names)) > 3 else 0)
     axes.minorticks_off()
 
