@@ -495,14 +495,19 @@ def _version(words: Words) -> str:
     return f"{words.name} {found[0] if found else 'of an unknown version'}"
 
 
-async def _compare(options: argparse.Namespace) -> benches.Result:
-    every: list[Words] = [Redis(), Memcached()]
+def installed(every: Sequence[Words]) -> tuple[list[Words], list[str]]:
+    """Return those whose programs are there, and a note about the others."""
     there = [words for words in every if shutil.which(words.program)]
     missing = [words.program for words in every if words not in there]
-    notes = []
-    if missing:
-        notes = [f"**Left out, since not installed:** {', '.join(missing)} (apt-get install {' '.join(missing)})."]
-        print(notes[0], file=sys.stderr)
+    if not missing:
+        return there, []
+    return there, [f"**Left out, since not installed:** {', '.join(missing)} (apt-get install {' '.join(missing)})."]
+
+
+async def _compare(options: argparse.Namespace) -> benches.Result:
+    there, notes = installed([Redis(), Memcached()])
+    for note in notes:
+        print(note, file=sys.stderr)
     async with contextlib.AsyncExitStack() as stack:
         systems: list[System] = [await RStore.start(options.fabric, stack)]
         systems += [TextSystem(words, stack.enter_context(contextlib.ExitStack())) for words in there]

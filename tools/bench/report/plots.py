@@ -80,6 +80,7 @@ def bars(axes: Axes, title: str, found: Mapping[str, Sequence[float]], colours: 
     high = [max(values) - middle for middle, values in zip(middles, found.values(), strict=True)]
     axes.barh(list(found), middles, xerr=(low, high), color=[colours[name] for name in found], ecolor=_OTHER)
     axes.invert_yaxis()
+    axes.locator_params(axis="x", nbins=5)
     axes.set_axisbelow(True)
     axes.set_title(title, fontsize=9)
 

@@ -99,7 +99,7 @@ def publish(options: argparse.Namespace, result: Result) -> None:
 
 
 def _draw(plots: Sequence[Lines | Bars], path: Path) -> None:
-    sys.path.append(str(Path(__file__).resolve().parents[1]))  # for tools, which are not installed
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for tools, which are not installed
     import matplotlib
 
     from tools.bench.report import plots as drawing
