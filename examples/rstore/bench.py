@@ -252,6 +252,8 @@ class TextSystem:
                     answered += whole
                 count += answered
                 flying -= answered
+                if flying < 0:
+                    raise OSError(f"{self.name} gave more answers than it was asked for")
                 more = answered if time.perf_counter() < end else 0
         if any(partial):
             raise OSError(f"{self.name} gave an answer of another length")
