@@ -62,8 +62,8 @@ def _load() -> str:
 def briefly(extent: str) -> str:
     """Return when, on what and with what is measured, in a sentence. ``extent`` says how much is."""
     return (
-        f"Measured: {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {extent}, on {_processor()}, {os.cpu_count()} "
-        f"processors, Linux {platform.release()}, Python {platform.python_version()}."
+        f"Measured: {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {extent}, on {_processor()}, "
+        f"{len(os.sched_getaffinity(0))} processors, Linux {platform.release()}, Python {platform.python_version()}."
     )
 
 
