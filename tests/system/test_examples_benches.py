@@ -27,6 +27,7 @@ from flashnet import bench as flashnet  # noqa: E402
 from rsort import bench as rsort  # noqa: E402
 from rsort.sort import Step  # noqa: E402
 from rstore import bench as rstore  # noqa: E402
+from rstore import compared  # noqa: E402
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 SYSTEMS = sorted(path.parent.name for path in (ROOT / "examples").glob("*/bench.py"))
@@ -146,10 +147,10 @@ def test_who_has_no_time_left(servers: int, used: float, client: float, processo
 
 
 def test_the_tables_have_every_system() -> None:
-    alones = {(size, name): [rstore.Alone(7, 2)] * 3 for size in rstore.SIZES for name in ("RStore", "Redis")}
+    alones = {(size, name): [rstore.Alone(7, 2)] * 3 for size in compared.SIZES for name in ("RStore", "Redis")}
     found = {
         (size, name): flows(1000, 1000, 2000, 4000, servers=0.25, client=0.96)
-        for size in rstore.SHARDED
+        for size in compared.SHARDED
         for name in ("RStore", "Redis")
     }
     shown = rstore.result(alones, found, "measured", ["a note"], 2)
@@ -157,26 +158,26 @@ def test_the_tables_have_every_system() -> None:
     assert "| 1,048,576 | 7 | 7 | 2 | 2 |" in shown.tables
     assert "| 4 KiB | Redis | 1,000 | 1,000 | 2,000 | 4,000 | 1 | 0.96 | 0.25 | the client |" in shown.tables
     assert "| 8 B | RStore | 4,000 / 1,042 | 4,000 / 1,042 | 8,000 / 2,083 | 16,000 / 4,167 |" in shown.tables
-    assert len(shown.plots) == 1 + len(rstore.SHARDED)
+    assert len(shown.plots) == 1 + len(compared.SHARDED)
 
 
 def test_what_is_not_installed_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "memcached" else f"/usr/bin/{name}")
-    there, notes = rstore.installed([rstore.Redis(), rstore.Memcached()])
+    there, notes = rstore.installed([compared.Redis(), compared.Memcached()])
     assert [one.name for one in there] == ["Redis"]
     assert len(notes) == 1 and "memcached (apt-get install memcached)" in notes[0]
 
 
 def test_rstore_reads_from_several_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read is checked before it is counted; with Redis and memcached where they are installed."""
-    monkeypatch.setattr(rstore, "SERVERS", (1, 2))
-    monkeypatch.setattr(rstore, "SIZES", (8, 65536))
-    monkeypatch.setattr(rstore, "SHARDED", (8, 65536))
+    monkeypatch.setattr(compared, "SERVERS", (1, 2))
+    monkeypatch.setattr(compared, "SIZES", (8, 65536))
+    monkeypatch.setattr(compared, "SHARDED", (8, 65536))
     file = a_page(tmp_path, "rstore")
     options = argparse.Namespace(fabric="iwarp", rounds=1, seconds=0.02, markdown=file, part="rstore")
     rstore.run(options)
     text = rewritten(file, "rstore")
-    there, notes = rstore.installed([rstore.Redis(), rstore.Memcached()])
+    there, notes = rstore.installed([compared.Redis(), compared.Memcached()])
     assert all(note in text for note in notes)
     for name in ["RStore (iwarp)", *(one.name for one in there)]:
         rows = re.findall(rf"^\| (8 B|64 KiB) \| {re.escape(name)} \| ([\d,.]+) \| ([\d,.]+) \|", text, re.M)
@@ -185,7 +186,7 @@ def test_rstore_reads_from_several_servers(tmp_path: Path, monkeypatch: pytest.M
     assert psutil.Process().children() == []
 
 
-@pytest.mark.parametrize("right", [10, rstore.VALUES])
+@pytest.mark.parametrize("right", [10, compared.VALUES])
 @pytest.mark.parametrize("answer", [b"-ERR out of memory\r\n", b"$-1\r\n", b"$5\r\nshort\r\n"])
 def test_a_wrong_answer_is_no_read(answer: bytes, right: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that gives the right values at first: not until the end of the check, or until reads are counted."""
@@ -196,27 +197,27 @@ def test_a_wrong_answer_is_no_read(answer: bytes, right: int, monkeypatch: pytes
         "    sock = listener.accept()[0]\n"
         "    while data := sock.recv(1 << 20):\n"
         "        if b'SET' in data:\n"
-        f"            sock.sendall({rstore.Redis.stored!r})\n"
+        f"            sock.sendall({compared.Redis.stored!r})\n"
         "        for key in re.findall(rb'GET..\\$10..(..)', data, re.S):\n"
         "            gets += 1\n"
         "            value = b'$8\\r\\n' + bytes([int(key) + 1]) * 8 + b'\\r\\n'\n"
         f"            sock.sendall(value if gets <= {right} else {answer!r})\n"
     )
     for name, changed in (("SERVERS", (1,)), ("SIZES", (8,)), ("SHARDED", (8,)), ("_SILENT", 0.5)):
-        monkeypatch.setattr(rstore, name, changed)
-    monkeypatch.setattr(rstore.Redis, "program", sys.executable)
-    monkeypatch.setattr(rstore.Redis, "command", lambda self, port: ["-c", program, str(port)])
+        monkeypatch.setattr(compared, name, changed)
+    monkeypatch.setattr(compared.Redis, "program", sys.executable)
+    monkeypatch.setattr(compared.Redis, "command", lambda self, port: ["-c", program, str(port)])
     with contextlib.ExitStack() as stack, pytest.raises(OSError):
-        system = rstore.TextSystem(rstore.Redis(), stack)
-        assert right == rstore.VALUES
+        system = compared.TextSystem(compared.Redis(), stack)
+        assert right == compared.VALUES
         asyncio.run(system.flow(1, 8, 0.05))
     assert psutil.Process().children() == []
 
 
 def test_an_interrupted_comparison_leaves_no_server() -> None:
     program = (
-        "import argparse; from rstore import bench\n"
-        "bench.SERVERS = (1,)\n"
+        "import argparse; from rstore import bench, compared\n"
+        "compared.SERVERS = (1,)\n"
         "bench.run(argparse.Namespace(fabric='iwarp', rounds=1, seconds=60, markdown=None, part='rstore'))"
     )
     environment = ENVIRONMENT | {"PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}"}
