@@ -164,30 +164,37 @@ def test_a_host_without_quotas_says_so(tmp_path: Path) -> None:
         assert "Quotas are not supported by the server." in smbcquotas("boss", "-L")
 
 
+KINDS = {
+    "ext4": (64 * MIB, ["mkfs.ext4", "-q", "-O", "quota", "-E", "quotatype=usrquota"], "usrquota"),
+    "xfs": (320 * MIB, ["mkfs.xfs", "-q"], "uquota"),
+}
+"""Size, program and option of mount(8)."""
+
+
 @contextlib.contextmanager
-def ext4(tmp_path: Path) -> Iterator[Path]:
+def mounted(tmp_path: Path, kind: str) -> Iterator[Path]:
     """A file system with quotas of users, in a file. Skips where the kernel has none."""
+    size, command, option = KINDS[kind]
     image, place = tmp_path / "image", tmp_path / "mounted"
     place.mkdir()
-    if shutil.which("mkfs.ext4") is None:
-        pytest.skip("mkfs.ext4 is not installed")
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
     with image.open("wb") as file:
-        file.truncate(64 * MIB)
-    subprocess.run(["mkfs.ext4", "-q", "-O", "quota", "-E", "quotatype=usrquota", image], check=True)
-    mounted = subprocess.run(
-        ["mount", "-o", "loop,usrquota", image, place], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("this kernel mounts no ext4 with quotas (CONFIG_QFMT_V2), or no loop device")
+        file.truncate(size)
+    subprocess.run([*command, image], check=True)
+    found = subprocess.run(["mount", "-o", f"loop,{option}", image, place], capture_output=True, check=False)
+    if found.returncode:
+        pytest.skip(f"this kernel mounts no {kind} with quotas: see python -m tools.kernel_lab.quotas")
     try:
         yield place
     finally:
         subprocess.run(["umount", place], check=True)
 
 
-def test_the_kernel_enforces_what_smbcquotas_sets(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kernel_enforces_what_smbcquotas_sets(tmp_path: Path, kind: str) -> None:
     """Data, streams, and what is shown as free. Root's own writes do not count for the user."""
-    with ext4(tmp_path) as place:
+    with mounted(tmp_path, kind) as place:
         (tmp_path / "large").write_bytes(os.urandom(3 * MIB))
         with serving(tmp_path, place / "share") as service:
             share = service.shares.find("data")

@@ -7,11 +7,26 @@ import contextlib
 import os
 import shutil
 import socket
-from collections.abc import AsyncIterator
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from smbprotocol.connection import Connection, Dialects
+from smbprotocol.exceptions import AccessDenied
+from smbprotocol.open import (
+    CreateDisposition,
+    CreateOptions,
+    FileAttributes,
+    FilePipePrinterAccessMask,
+    ImpersonationLevel,
+    Open,
+)
+from smbprotocol.session import Session
+from smbprotocol.tree import TreeConnect
 
+from smb3server.backends.local import retention
 from smb3server.lab.proxy.proxy import Proxy, server_in_process
 from smbdirect.providers.base import Provider
 from smbdirect.providers.loopback import LoopbackProvider
@@ -27,14 +42,14 @@ SIZE = (9 << 20) + 12345
 
 @contextlib.asynccontextmanager
 async def proxied(
-    folder: Path, fabric: str, *options: str, inline: bool = False, snapshots: str = ""
+    folder: Path, fabric: str, *options: str, inline: bool = False, keys: str = ""
 ) -> AsyncIterator[Proxy]:
-    """A proxy in front of a server on ``folder``/share. ``snapshots``: the share's key."""
+    """A proxy in front of a server on ``folder``/share. ``keys``: lines of the share."""
     (folder / "share").mkdir(exist_ok=True)
     shared = ["--share", own_user.option("share", folder / "share")]
-    if snapshots:
+    if keys:
         config = folder / "server.toml"
-        config.write_text(f'[[share]]\nname = "share"\npath = "share"\nsnapshots = "{snapshots}"\n{own_user.LINE}')
+        config.write_text(f'[[share]]\nname = "share"\npath = "share"\n{keys}\n{own_user.LINE}')
         shared = ["--config", str(config)]
     arguments = [
         *shared,
@@ -117,7 +132,7 @@ def test_a_previous_version_goes_by_rdma(tmp_path: Path) -> None:
     (tmp_path / "share" / "file").write_bytes(b"now")
 
     async def run() -> dict[str, int]:
-        async with proxied(tmp_path, "iwarp", snapshots=".snapshots/@GMT-%Y.%m.%d-%H.%M.%S") as proxy:
+        async with proxied(tmp_path, "iwarp", keys='snapshots = ".snapshots/@GMT-%Y.%m.%d-%H.%M.%S"') as proxy:
             _, counters = await smbclient(proxy, f"get {token}\\file {tmp_path}/back; scopy {token}\\file copied")
             return counters
 
@@ -202,3 +217,54 @@ def test_stopping_ends_connections(tmp_path: Path) -> None:
                 socket.create_connection(proxy.address)
 
     asyncio.run(run())
+
+
+def change_until_retained(port: int, wait: Callable[[], None]) -> bytes:
+    """Write by a handle that was opened in time, and once more when the file is retained. Return what is read."""
+    # What is signed goes in messages.
+    connection = Connection(uuid.uuid4(), "127.0.0.1", port, require_signing=False)
+    connection.connect(Dialects.SMB_3_0_2)
+    try:
+        session = Session(connection, "u", "pw", require_encryption=False)
+        session.connect()
+        tree = TreeConnect(session, r"\\127.0.0.1\share")
+        tree.connect(require_secure_negotiate=False)
+        file = Open(tree, "file")
+        access = FilePipePrinterAccessMask.GENERIC_READ | FilePipePrinterAccessMask.GENERIC_WRITE
+        file.create(
+            ImpersonationLevel.Impersonation,
+            access,
+            FileAttributes.FILE_ATTRIBUTE_NORMAL,
+            0,
+            CreateDisposition.FILE_CREATE,
+            CreateOptions.FILE_NON_DIRECTORY_FILE,
+        )
+        file.write(b"in time" * 100_000, 0)
+        wait()
+        with pytest.raises(AccessDenied):
+            file.write(b"too late" * 80_000, 0)
+        return bytes(file.read(0, 700_000))
+    finally:
+        connection.disconnect()
+
+
+def test_a_retained_file_is_not_written_by_rdma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = [0]
+    monkeypatch.setattr(retention.Clock, "latest", lambda clock: time.time_ns() + ahead[0])
+
+    async def run() -> dict[str, int]:
+        keys = 'worm = true\nworm_grace_period = "1h"'
+        async with proxied(tmp_path, "iwarp", keys=keys) as proxy:
+            counters: dict[str, int] = {}
+
+            def an_hour() -> None:
+                counters.update(proxy.counters)
+                ahead[0] = 3601 * 10**9
+
+            found = await asyncio.to_thread(change_until_retained, proxy.address[1], an_hour)
+            assert found == b"in time" * 100_000
+            return counters
+
+    counters = asyncio.run(run())
+    assert (tmp_path / "share" / "file").read_bytes()[:700_000] == b"in time" * 100_000
+    assert counters["bytes_sent_inline"] < 1 << 16, "the data went by RDMA"
