@@ -45,11 +45,7 @@ def find(config: Config, problems: Problems) -> None:
                 # Who types a path is there to mend it. A node without a service's folder must not take the service.
                 if share.service or problems.place(owner).option:
                     raise
-        if share.worm and share.recycle:
-            text = "excludes worm: what may be deleted there is gone, and what may not cannot be moved"
-            problems.add(owner, "recycle", text)
-        if share.worm and share.for_macs:
-            problems.add(owner, "worm", "excludes shares for Macs (macos, time_machine)")
+        _check_worm(owner, share, problems)
         if share.shadow_copies and not share.snapshots:
             problems.add(owner, "shadow_copies", "needs snapshots, which says where they are made")
         if share.shadow_copies and share.service:
@@ -58,6 +54,8 @@ def find(config: Config, problems: Problems) -> None:
             )
         if share.for_macs and not share.streams:
             problems.add(owner, "streams", "a share for Macs (macos, time_machine) needs streams")
+    if config.homes is not None:
+        _check_worm("[homes]", config.homes, problems)
     _check_protection(config, problems)
     _check_limits(config, problems)
     _check_logons(config, problems)
@@ -116,6 +114,14 @@ def check_folder(path: Path, require_mount: bool = False) -> None:
         raise FolderDownError(f"nothing is mounted on {path}, and require_mount is set")
     if not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
         raise FolderForbiddenError(f"this server, which runs as uid {os.geteuid()}, may not read {path}")
+
+
+def _check_worm(owner: str, share: ShareConfig, problems: Problems) -> None:
+    if share.worm and share.recycle:
+        text = "excludes worm: what may be deleted there is gone, and what may not cannot be moved"
+        problems.add(owner, "recycle", text)
+    if share.worm and share.for_macs:
+        problems.add(owner, "worm", "excludes shares for Macs (macos, time_machine)")
 
 
 def _check_protection(config: Config, problems: Problems) -> None:

@@ -135,6 +135,9 @@ class RecycleFolders:
                         await self.empty(share)
                     except OSError as error:
                         log.warning("share %s: not emptied: %s", share.name, problem(error))
+                    except Exception:
+                        # A defect must not end the job for all shares.
+                        log.exception("share %s: its recycle folder is not emptied", share.name)
             await asyncio.sleep(EVERY)
 
     def _concerns(self, share: Share) -> bool:

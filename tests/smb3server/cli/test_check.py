@@ -185,6 +185,25 @@ def test_users_who_act_as_root(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "user alice: unix_user: alice acts as root" in shown
 
 
+@pytest.mark.parametrize("section", ['[[share]]\nname = "w"\npath = "/mnt"\n', '[homes]\npath = "/mnt/{user}"\n'])
+@pytest.mark.parametrize(
+    ("other", "said"), [("recycle", "recycle: excludes worm"), ("macos", "worm: excludes shares for Macs")]
+)
+def test_what_worm_excludes(
+    tmp_path: Path, section: str, other: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, f"{GOOD}{section}worm = true\n{other} = true\n")
+    assert main(["check", "--config", str(file)]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["", "1", "0d", "30 d", "1w", "-1d"])
+def test_durations(tmp_path: Path, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path, f'{GOOD}[[share]]\nname = "w"\npath = "/mnt"\nworm = true\nworm_retention = "{value}"\n')
+    assert main(["check", "--config", str(file)]) == 2
+    assert "a duration in seconds, minutes, hours or days" in capsys.readouterr().err
+
+
 def test_secrets_that_others_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path, GOOD)
     file.chmod(0o644)
