@@ -28,6 +28,7 @@ SET_FILE: dict[int, int] = {
     FileInfoClass.RENAME: _DELETE,
     FileInfoClass.RENAME_EX: _DELETE,
     FileInfoClass.LINK: NOTHING,
+    FileInfoClass.LINK_EX: NOTHING,
     FileInfoClass.DISPOSITION: _DELETE,
     FileInfoClass.DISPOSITION_EX: _DELETE,
     FileInfoClass.POSITION: NOTHING,

@@ -213,6 +213,7 @@ _name("rename a folder", FileInfoClass.RENAME, "folder\\inner", "there\\new")
 _name("rename over a file", FileInfoClass.RENAME, "folder\\file", "there\\target", 1)
 _name("rename a stream", FileInfoClass.RENAME, "folder\\file:s", ":new")
 _name("link", FileInfoClass.LINK, "folder\\file", "there\\new")
+_name("link, extended", FileInfoClass.LINK_EX, "folder\\file", "there\\new")
 _name("link over a file", FileInfoClass.LINK, "folder\\file", "there\\target", 1)
 
 

@@ -132,6 +132,7 @@ TABLE: tuple[Row, ...] = (
     _row("rename over a file", f"{DELETE_FILE}, there.ADD_FILE, {DELETE_TARGET}", _RENAME),
     _row("rename a stream", DELETE_FILE, _RENAME),
     _row("link", "file.WRITE_ATTRIBUTES, there.ADD_FILE", _LINK),
+    _row("link, extended", "file.WRITE_ATTRIBUTES, there.ADD_FILE", _LINK),
     _row("link over a file", f"file.WRITE_ATTRIBUTES, there.ADD_FILE, {DELETE_TARGET}", _LINK),
     _row("set the owner", "file.WRITE_OWNER", "MS-SMB2 3.3.5.21.3"),
     _row("set the group", "file.WRITE_OWNER", "MS-SMB2 3.3.5.21.3"),

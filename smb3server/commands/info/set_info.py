@@ -374,6 +374,7 @@ _LEVELS: dict[int, SetLevel] = {
     FileInfoClass.RENAME: _name_change(Rename),
     FileInfoClass.RENAME_EX: _name_change(Rename, extended=True),
     FileInfoClass.LINK: _name_change(Link),
+    FileInfoClass.LINK_EX: _name_change(Link, extended=True),
     FileInfoClass.DISPOSITION: SetLevel(_disposition, 1),
     FileInfoClass.DISPOSITION_EX: SetLevel(_disposition_ex, 4),
     FileInfoClass.POSITION: SetLevel(_position, 8),
