@@ -19,7 +19,7 @@ from smb3server.files.recycling import problem
 from smb3server.state import audit, change_reports, file_events
 from smb3server.state.objects import Open, TreeConnect
 from smb3server.wire.change_notify import Action, NotifyFilter
-from smb3server.wire.create import Access
+from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.status import NtStatus, StatusError
 
 log = logging.getLogger(__name__)
@@ -235,8 +235,11 @@ def _recycle(asked: Open, handle: Handle) -> Path | None:
     if share.recycling is None or asked.store is None:
         return None
     try:
-        caller = tree.caller[1] if tree.caller is not None else None
-        return share.recycling.keep(asked.store, handle, tree.session.identity, tree.user, caller)
+        caller, user = tree.caller[1] if tree.caller is not None else None, tree.user
+        if caller is not None and asked.create_options & CreateOptions.OPEN_FOR_BACKUP_INTENT:
+            caller = caller.opening_for_backup()
+            user = caller.user
+        return share.recycling.keep(asked.store, handle, tree.session.identity, user, caller)
     except OSError as error:
         log.warning("share %s: a file was not deleted, as it cannot be kept: %s", share.name, problem(error))
         raise
@@ -250,7 +253,7 @@ def _audited_descriptor(opened: Open, handle: Handle) -> bytes | None:
     try:
         return handle.security_descriptor()
     except OSError as error:
-        log.warning("share %s: the SACL of a file could not be read: %s", opened.tree.share.name, problem(error))
+        log.warning("share %s: the SACL of a file could not be read: %s", opened.tree.share.name, error.strerror)
         return None
 
 

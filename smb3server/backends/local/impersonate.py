@@ -73,9 +73,11 @@ every user."""
 
 
 @functools.cache
-def _keeping(beyond: Beyond) -> tuple[Change, Change]:
-    """Return what changes the effective set for a user who may do more than the host allows, and what restores it."""
-    sets = capabilities.get() if (own := _own()) is None else own.sets
+def _keeping(sets: Sets, beyond: Beyond) -> tuple[Change, Change]:
+    """Return what changes the effective set for a user who may do more than the host allows, and what restores it.
+
+    ``sets``: those of the process.
+    """
     kept = NO_CAPABILITY
     for one, needed in _BEYOND.items():
         kept |= needed if beyond & one else NO_CAPABILITY
@@ -91,7 +93,6 @@ def may_act() -> bool:
 def reconsider() -> None:
     """Determine anew what this process may do. Call this after its user or its capabilities have changed."""
     _own.cache_clear()
-    _keeping.cache_clear()
 
 
 class ActAs:
@@ -123,7 +124,7 @@ class ActAs:
             self._take(user)
             if user.uid != 0:
                 if user.beyond:
-                    _keeping(user.beyond)[0].make()
+                    _keeping(own.sets, user.beyond)[0].make()
                 elif own.lower is not None:
                     own.lower.make()
         except BaseException:
@@ -146,7 +147,7 @@ class ActAs:
         before = syscalls.switch_ids(own.uid, own.gid)
         # After the uid is restored: changing the uid from 0 would remove capabilities again.
         if user.beyond:
-            _keeping(user.beyond)[1].make()
+            _keeping(own.sets, user.beyond)[1].make()
         elif own.restore is not None:
             own.restore.make()
         if user.groups != own.groups:

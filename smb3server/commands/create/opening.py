@@ -197,6 +197,9 @@ class Opening:
             return
         try:
             handle = self.backend.open(OpenRequest(self.path, open_reparse_point=True))
+        except FolderNotRead:
+            # The attempt is repeated, and the host refuses again.
+            raise
         except OSError:
             # There is no such file: the host has refused to make it.
             return

@@ -111,6 +111,7 @@ def _serve(folder: Path, run_as: str) -> Iterator[Share]:
         config += f'run_as = "{run_as}"\nstate = "{folder}/state"\n'
     config += f'[[share]]\nname = "data"\npath = "{path}"\naudit = true\naudit_events = ["sacl"]\n'
     config += f'[[share]]\nname = "frozen"\npath = "{path}"\nread_only = true\n'
+    config += f'[[share]]\nname = "kept"\npath = "{path}"\nrecycle = true\n'
     for user, host_user in USERS.items():
         config += f'[[user]]\nname = "{user}"\npassword = "pw"\nunix_user = "{host_user}"\n'
     with running(folder, config):
@@ -208,6 +209,9 @@ def test_new_files_inherit_a_sacl(share: Share) -> None:
     assert set_sacl(share, "folder", INHERITED_BY_ALL | SUCCESSFUL, READ) == ""
     assert "NT_STATUS" not in share.client(ALICE, "put /etc/hostname folder\\new")
     assert f"(AU;SA;{FR};;;WD)" in sacl_of(share, "folder/new")
+    user, operation, result, access = share.records("folder/new")[0]
+    assert (user, operation, result) == (ALICE, "create", "success")
+    assert "read_attributes" in access
 
 
 def test_the_audit_has_what_a_sacl_asks_for(share: Share) -> None:
@@ -246,6 +250,19 @@ def test_backup_intent_reaches_folders_of_others(share: Share) -> None:
     assert "NT_STATUS" not in share.client(KEEPER, "backup; put /etc/hostname locked\\restored")
     assert (folder / "restored").owner() == "backup"
     assert "NT_STATUS_ACCESS_DENIED" in share.client(AUDITOR, "backup; put /etc/hostname locked\\not")
+
+
+def test_what_is_deleted_for_backup_is_gone_or_kept(share: Share) -> None:
+    folder = share.path / "deleting"
+    folder.mkdir()
+    files = [share.file(f"deleting/{name}") for name in ("plain", "gone", "kept")]
+    folder.chmod(0o700)
+    shutil.chown(folder, "games", "games")
+    assert "NT_STATUS" in share.client(KEEPER, "rm deleting\\plain")
+    assert "NT_STATUS" not in share.client(KEEPER, "backup; rm deleting\\gone")
+    assert "NT_STATUS" not in share.client(KEEPER, "backup; rm deleting\\kept", "kept")
+    assert [file.exists() for file in files] == [True, False, False]
+    assert (share.path / ".recycle" / KEEPER / "deleting" / "kept").read_text() == "secret"
 
 
 def test_backup_does_not_write_to_a_read_only_share(share: Share) -> None:
