@@ -8,5 +8,5 @@ Reading order: ``header`` and ``status`` (parts of every message) -> ``fields`` 
 -> ``create`` and ``create_contexts`` -> ``read_write`` and ``rdma_transform`` -> ``file_info``, ``directory_info`` and
 ``fs_info`` (information levels) -> ``ioctl`` (with the numbers of all FSCTLs) and ``fsctl`` (their inputs and outputs)
 -> ``query_info``, ``set_info``, ``query_directory``, ``change_notify``, ``oplock_break``, ``lock``, ``flush``,
-``close``, ``error`` and ``share_redirect``.
+``close``, ``error``, ``share_redirect`` and ``server_notification``.
 """
