@@ -18,22 +18,17 @@ from smb3server.access.privileges import NO_PRIVILEGE, Privilege
 from smb3server.auth.directory import Directory
 from smb3server.rpc.lsa_structures import rpc_sid, sid_of, string_of
 from smb3server.rpc.ndr import NULL_HANDLE, Handles
+from smb3server.rpc.privileges import PRIVILEGES, by_name, by_value
+from smb3server.rpc.privileges import Privilege as Known
 from smb3server.wire.status import NtStatus
 
-
-class _Known(NamedTuple):
-    luid: int
-    name: str
-    display: str
-
-
-PRIVILEGES: dict[Privilege, _Known] = {
-    Privilege.SECURITY: _Known(8, "SeSecurityPrivilege", "Manage auditing and security log"),
-    Privilege.BACKUP: _Known(17, "SeBackupPrivilege", "Back up files and directories"),
-    Privilege.RESTORE: _Known(18, "SeRestorePrivilege", "Restore files and directories"),
-    Privilege.MANAGE_VOLUME: _Known(28, "SeManageVolumePrivilege", "Perform volume maintenance tasks"),
+VALUES: dict[Privilege, int] = {
+    Privilege.SECURITY: 8,
+    Privilege.BACKUP: 17,
+    Privilege.RESTORE: 18,
+    Privilege.MANAGE_VOLUME: 28,
 }
-"""What the privileges of this server are called. [MS-LSAD 3.1.1.2.1]"""
+"""The LUIDs of the privileges that count on this server. Nobody has one of the others. [MS-LSAD 3.1.1.2.1]"""
 _ENGLISH = 0x0409
 _HELD = 3
 """SE_PRIVILEGE_ENABLED_BY_DEFAULT and SE_PRIVILEGE_ENABLED. [MS-LSAD 2.2.5.4]"""
@@ -45,12 +40,13 @@ class _DisplayName(lsad.LsarLookupPrivilegeDisplayNameResponse):  # type: ignore
     structure = (("Name", PRPC_UNICODE_STRING), ("LanguageReturned", NDRUSHORT), ("ErrorCode", NDRULONG))
 
 
-def _named(name: str) -> Privilege | None:
-    return next((one for one, known in PRIVILEGES.items() if known.name.casefold() == name.casefold()), None)
+def _held(privileges: Privilege) -> list[Known]:
+    found = (by_value(value) for one, value in VALUES.items() if privileges & one)
+    return [known for known in found if known is not None]
 
 
-def _held(privileges: Privilege) -> list[_Known]:
-    return [known for one, known in PRIVILEGES.items() if privileges & one]
+def _put_luid(luid: Any, value: int) -> None:
+    luid["LowPart"], luid["HighPart"] = value, 0
 
 
 class _Account(NamedTuple):
@@ -80,7 +76,7 @@ class Privileges:
         self._handles.find(request["PolicyHandle"])
         answer = lsad.LsarEnumeratePrivilegesResponse()
         begin = int(request["EnumerationContext"])
-        rest = list(PRIVILEGES.values())[begin:]
+        rest = PRIVILEGES[begin:]
         buffer = answer["EnumerationBuffer"]
         buffer["Entries"] = len(rest)
         answer["EnumerationContext"] = begin + len(rest)
@@ -91,7 +87,7 @@ class Privileges:
         for known in rest:
             entry = lsad.LSAPR_POLICY_PRIVILEGE_DEF()
             entry["Name"] = known.name
-            entry["LocalValue"]["LowPart"], entry["LocalValue"]["HighPart"] = known.luid, 0
+            _put_luid(entry["LocalValue"], known.value)
             buffer["Privileges"].append(entry)
         return answer
 
@@ -109,12 +105,15 @@ class Privileges:
         self._handles.find(request["PolicyHandle"])
         answer = lsad.LsarEnumerateAccountsWithUserRightResponse()
         right = request["UserRight"]
-        wanted = _named(string_of(right)) if not isinstance(right, bytes) else None
-        if wanted is None and not isinstance(right, bytes):
+        if isinstance(right, bytes):
+            # A NULL pointer: any right.
+            return _with_accounts(answer, [sid for sid, _ in self._privileged()])
+        known = by_name(string_of(right))
+        if known is None:
             _with_accounts(answer, [])
             answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE
             return answer
-        return _with_accounts(answer, [sid for sid, held in self._privileged() if wanted is None or held & wanted])
+        return _with_accounts(answer, [sid for sid, held in self._privileged() if known in _held(held)])
 
     def account_rights(self, request: Any) -> Any:
         """Serve LsarEnumerateAccountRights. [MS-LSAD 3.1.4.5.10]"""
@@ -153,7 +152,7 @@ class Privileges:
         answer["Privileges"]["Control"] = _PRIVILEGE_SET_ALL_NECESSARY
         for known in held:
             entry = lsad.LSAPR_LUID_AND_ATTRIBUTES()
-            entry["Luid"]["LowPart"], entry["Luid"]["HighPart"] = known.luid, 0
+            _put_luid(entry["Luid"], known.value)
             entry["Attributes"] = _HELD
             answer["Privileges"]["Privilege"].append(entry)
         return answer
@@ -169,38 +168,31 @@ class Privileges:
         """Serve LsarLookupPrivilegeValue. [MS-LSAD 3.1.4.8.4]"""
         self._handles.find(request["PolicyHandle"])
         answer = lsad.LsarLookupPrivilegeValueResponse()
-        found = _named(string_of(request["Name"]))
+        found = by_name(string_of(request["Name"]))
         if found is None:
             answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE
-            return answer
-        answer["Value"]["LowPart"], answer["Value"]["HighPart"] = PRIVILEGES[found].luid, 0
+        else:
+            _put_luid(answer["Value"], found.value)
         return answer
 
     def name(self, request: Any) -> Any:
         """Serve LsarLookupPrivilegeName. [MS-LSAD 3.1.4.8.5]"""
         self._handles.find(request["PolicyHandle"])
         answer = lsad.LsarLookupPrivilegeNameResponse()
-        luid = int(request["Value"]["LowPart"]) if not int(request["Value"]["HighPart"]) else -1
-        found = next((known for known in PRIVILEGES.values() if known.luid == luid), None)
-        if found is None:
-            answer["Name"] = NULL
-            answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE
-            return answer
-        answer["Name"] = found.name
+        luid = request["Value"]
+        found = None if int(luid["HighPart"]) else by_value(int(luid["LowPart"]))
+        answer["Name"] = NULL if found is None else found.name
+        answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE if found is None else NtStatus.SUCCESS
         return answer
 
     def display_name(self, request: Any) -> Any:
         """Serve LsarLookupPrivilegeDisplayName. [MS-LSAD 3.1.4.8.6]"""
         self._handles.find(request["PolicyHandle"])
         answer = _DisplayName()
-        found = _named(string_of(request["Name"]))
-        if found is None:
-            answer["Name"] = NULL
-            answer["LanguageReturned"] = request["ClientLanguage"]
-            answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE
-            return answer
-        answer["Name"] = PRIVILEGES[found].display
+        found = by_name(string_of(request["Name"]))
+        answer["Name"] = NULL if found is None else found.display_name
         answer["LanguageReturned"] = _ENGLISH
+        answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE if found is None else NtStatus.SUCCESS
         return answer
 
 

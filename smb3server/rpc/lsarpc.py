@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from impacket.dcerpc.v5 import lsad, lsat
-from impacket.dcerpc.v5.dtypes import NULL
+from impacket.dcerpc.v5.dtypes import LPWSTR, NULL, PRPC_UNICODE_STRING
+from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRULONG
 
 from smb3server.access.descriptor import EVERYONE, LOCAL_SYSTEM, Acl, SecurityDescriptor, Sid, allow
 from smb3server.auth.directory import Directory, Known, Use
@@ -31,11 +32,25 @@ _POLICY_DACL = Acl((allow(EVERYONE, _POLICY_READ),))
 _PRIMARY, _ACCOUNT, _ROLE, _DNS, _LOCAL_ACCOUNT = 3, 5, 6, 12, 14
 
 
+class _Reference(NDRPOINTER):  # type: ignore[misc]
+    # A pointer to a pointer; impacket's LsarGetUserName has one level less. [MS-LSAT 3.1.4.4]
+    referent = (("Data", PRPC_UNICODE_STRING),)
+
+
 class Unread:
     """A request that is not decoded: its object attributes are ignored. [MS-LSAD 2.2.2.4]"""
 
     def __init__(self, stub: bytes) -> None:
         del stub
+
+
+class _UserNameRequest(NDRCALL):  # type: ignore[misc]
+    opnum = 45
+    structure = (("SystemName", LPWSTR), ("UserName", PRPC_UNICODE_STRING), ("DomainName", _Reference))
+
+
+class _UserName(NDRCALL):  # type: ignore[misc]
+    structure = (("UserName", PRPC_UNICODE_STRING), ("DomainName", _Reference), ("ErrorCode", NDRULONG))
 
 
 class _Domains:
@@ -250,10 +265,12 @@ class _Service:
     def get_user_name(self, request: Any) -> Any:
         """Serve LsarGetUserName. [MS-LSAT 3.1.4.4]"""
         identity = self.session.identity
-        answer = lsat.LsarGetUserNameResponse()
-        anonymous = identity is None or identity.anonymous
-        answer["UserName"] = "ANONYMOUS LOGON" if identity is None or anonymous else identity.name
-        answer["DomainName"] = NULL
+        answer = _UserName()
+        nobody = identity is None or identity.anonymous
+        answer["UserName"] = "ANONYMOUS LOGON" if identity is None or nobody else identity.name
+        asked = request.fields["DomainName"].fields["ReferentID"]
+        domain = "NT AUTHORITY" if nobody else self.accounts.domain
+        answer["DomainName"] = domain if asked else NULL
         return answer
 
 
@@ -286,7 +303,7 @@ def interface(accounts: Directory, session: Session) -> Interface:
             35: operation(lsad.LsarEnumerateAccountsWithUserRight, privileges.accounts_with_right),
             36: operation(lsad.LsarEnumerateAccountRights, privileges.account_rights),
             44: operation(Unread, lambda request: service.open_policy(lsad.LsarOpenPolicy2Response())),
-            45: operation(Unread, service.get_user_name),
+            45: operation(_UserNameRequest, service.get_user_name),
             46: operation(
                 lsad.LsarQueryInformationPolicy2,
                 lambda request: service.query_policy(request, lsad.LsarQueryInformationPolicy2Response()),
