@@ -19,10 +19,13 @@ from impacket.ldap import ldaptypes
 from impacket.smb3 import SessionError as SMB3SessionError
 from impacket.smbconnection import SessionError, SMBConnection
 
+from smb3server.client.protocol import open_rdma
+from smbdirect.providers.iwarp.provider import IwarpProvider
+from tests.lab.impacket_adapter import connect
 from tools.support.server_process import running
 
 HOST = f"127.78.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
-PORT = 445
+PORT, RDMA_PORT = 445, 5445
 """smbcacls knows no other port."""
 ALICE, AUDITOR, KEEPER = "alice", "auditor", "keeper"
 USERS = {ALICE: "games", AUDITOR: "news", KEEPER: "backup"}
@@ -101,7 +104,8 @@ def _serve(folder: Path, run_as: str) -> Iterator[Share]:
     path = folder / "data"
     path.mkdir()
     path.chmod(0o777)
-    config = f'[server]\nlisten = ["{HOST}"]\nport = {PORT}\naudit_file = "{folder}/audit.log"\n'
+    config = f'[server]\nlisten = ["{HOST}"]\nport = {PORT}\nrdma = "iwarp"\nrdma_port = {RDMA_PORT}\n'
+    config += f'audit_file = "{folder}/audit.log"\n'
     config += f'security_operators = ["{AUDITOR}"]\nbackup_operators = ["{KEEPER}"]\n'
     if run_as:
         (folder / "state").mkdir()
@@ -270,6 +274,26 @@ def test_backup_does_not_write_to_a_read_only_share(share: Share) -> None:
     assert "NT_STATUS" not in share.client(KEEPER, "backup; get frozen /dev/null", "frozen")
     assert "NT_STATUS" in share.client(KEEPER, "backup; put /etc/hostname frozen", "frozen")
     assert file.read_text() == "secret"
+
+
+def test_backup_intent_over_smb_direct(share: Share) -> None:
+    file = share.file("by_rdma")
+    intent = smb3structs.FILE_OPEN_FOR_BACKUP_INTENT
+    connection = connect(lambda: open_rdma(IwarpProvider(), HOST, RDMA_PORT), HOST, 0x0311)
+    try:
+        connection.login(KEEPER, "pw")
+        low = connection.getSMBServer()
+        tree = connection.connectTree("data")
+        with pytest.raises((SessionError, SMB3SessionError), match="STATUS_ACCESS_DENIED"):
+            low.create(tree, "by_rdma", smb3structs.FILE_READ_DATA, 7, 0, smb3structs.FILE_OPEN, 0)
+        access = smb3structs.FILE_READ_DATA | smb3structs.FILE_WRITE_DATA
+        opened = low.create(tree, "by_rdma", access, 7, intent, smb3structs.FILE_OPEN, 0)
+        assert low.read(tree, opened, 0, 6) == b"secret"
+        low.write(tree, opened, b"copied", 0, 6)
+        low.close(tree, opened)
+    finally:
+        connection.close()
+    assert file.read_text() == "copied"
 
 
 def test_restoring_gives_a_file_its_owner_back(share: Share) -> None:
