@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,11 +92,18 @@ class Share:
         shutil.chown(path, owner, owner)
         return path
 
-    def records(self, name: str, kind: str = "sacl") -> list[tuple[str, str, str, list[str]]]:
-        """Return the audit's records of one file: user, operation, result, rights."""
-        lines = [json.loads(line) for line in self.audit.read_text().splitlines()]
-        found = [line for line in lines if line["event"] == kind and line["path"] == name]
-        return [(line["user"], line["operation"], line["result"], line["access"]) for line in found]
+    def records(self, name: str, *expected: tuple[str, str, str]) -> list[tuple[str, str, str, list[str]]]:
+        """Return what SACLs asked to be recorded of one file: user, operation, result, rights. Wait for ``expected``,
+        without the rights: a thread of its own writes the audit."""
+        deadline = time.monotonic() + 20
+        while True:
+            whole = self.audit.read_text().rpartition("\n")[0]
+            lines = [json.loads(line) for line in whole.splitlines()]
+            found = [line for line in lines if line["event"] == "sacl" and line["path"] == name]
+            records = [(line["user"], line["operation"], line["result"], line["access"]) for line in found]
+            if {record[:3] for record in records}.issuperset(expected) or time.monotonic() > deadline:
+                return records
+            time.sleep(0.05)
 
 
 def _serve(folder: Path, run_as: str) -> Iterator[Share]:
@@ -213,7 +221,7 @@ def test_new_files_inherit_a_sacl(share: Share) -> None:
     assert set_sacl(share, "folder", INHERITED_BY_ALL | SUCCESSFUL, READ) == ""
     assert "NT_STATUS" not in share.client(ALICE, "put /etc/hostname folder\\new")
     assert f"(AU;SA;{FR};;;WD)" in sacl_of(share, "folder/new")
-    user, operation, result, access = share.records("folder/new")[0]
+    user, operation, result, access = share.records("folder/new", (ALICE, "create", "success"))[0]
     assert (user, operation, result) == (ALICE, "create", "success")
     assert "read_attributes" in access
 
@@ -224,7 +232,8 @@ def test_the_audit_has_what_a_sacl_asks_for(share: Share) -> None:
     assert "NT_STATUS" not in share.client(ALICE, "get audited /dev/null")
     assert "NT_STATUS_ACCESS_DENIED" in share.client(KEEPER, "get audited /dev/null")
     assert "NT_STATUS" not in share.client(ALICE, "rm audited")
-    found = share.records("audited")
+    refused, last = (KEEPER, "open", "ACCESS_DENIED"), (ALICE, "delete", "success")
+    found = share.records("audited", refused, last)
     assert (ALICE, "open", "success", ["read_data"]) in found
     assert (KEEPER, "open", "ACCESS_DENIED", ["read_data"]) in found
     assert (ALICE, "open", "success", ["delete"]) in found
