@@ -45,9 +45,8 @@ class NamespaceStore(MemoryBackend):
                 changes.append((path, False))
         for link in namespace.links:
             parent = self.root
-            path: Path = ()
-            for name in link.path:
-                path = (*path, name)
+            for depth, name in enumerate(link.path, 1):
+                path = link.path[:depth]
                 found = parent.node.children.get(upcase(name))
                 if found is None:
                     self._inodes += 1
