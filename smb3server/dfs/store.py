@@ -12,12 +12,11 @@ from smb3server.backends.base import Handle, Kind, OpenRequest, Path
 from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.backends.memory.nodes import Entry, Node
 from smb3server.dfs.namespace import Namespace
+from smb3server.wire import attributes as attr
 from smb3server.wire.status import NtStatus, StatusError
 from smb3server.wire.upcase import upcase
 
-TAG_DFS = 0x8000000A
-"""IO_REPARSE_TAG_DFS. [MS-FSCC 2.1.2.1]"""
-_REPARSE_POINT = struct.pack("<IHH", TAG_DFS, 0, 0)
+_REPARSE_POINT = struct.pack("<IHH", attr.TAG_DFS, 0, 0)
 
 
 class NamespaceStore(MemoryBackend):
