@@ -75,7 +75,7 @@ def test_where_a_path_lies(code: int) -> None:
         assert (found.root, found.flags, found.ttl) == (False, dfs.ReferralFlags.STORAGE_SERVERS, 60)
         assert [target.begins_set for target in found.targets] == [True, True]
         # A share of this server is told by the name that the client has for it.
-        status, found = await refer(client, "\\srv\\files\\in\\deep", code=code)
+        _, found = await refer(client, "\\srv\\files\\in\\deep", code=code)
         assert answer(found) == ("\\srv\\files\\in\\deep", 36, ["\\srv\\share\\folder"])
         assert found is not None
         assert found.flags == dfs.ReferralFlags.STORAGE_SERVERS | dfs.ReferralFlags.TARGET_FAILBACK
