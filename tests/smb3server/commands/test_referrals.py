@@ -69,7 +69,7 @@ def answer(referral: dfs.Referral | None) -> tuple[str, int, list[str]]:
 @pytest.mark.parametrize("code", [Fsctl.DFS_GET_REFERRALS, Fsctl.DFS_GET_REFERRALS_EX])
 def test_where_a_path_lies(code: int) -> None:
     async def test(harness: Harness, client: Client, namespaces: RunningNamespaces) -> None:
-        status, found = await refer(client, "\\SRV\\FILES\\Projects\\a\\b", code=code)
+        _, found = await refer(client, "\\SRV\\FILES\\Projects\\a\\b", code=code)
         assert answer(found) == ("\\SRV\\FILES\\Projects", 38, ["\\files1\\projects", "\\files2\\projects"])
         assert found is not None
         assert (found.root, found.flags, found.ttl) == (False, dfs.ReferralFlags.STORAGE_SERVERS, 60)
