@@ -127,7 +127,8 @@ class Share:
             return name
         if not name:
             raise StatusError(NtStatus.INVALID_PARAMETER)
-        _, _, covered = name.partition("\\")
+        # Some clients begin it as the user writes it, and Windows takes that.
+        _, _, covered = name.lstrip("\\").partition("\\")
         share, _, rest = covered.partition("\\")
         if share and not WINDOWS.same((share,), (self.name,)):
             raise StatusError(NtStatus.PATH_NOT_COVERED)

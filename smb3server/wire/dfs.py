@@ -145,11 +145,12 @@ def _pack(version: int, referral: Referral) -> bytes:
         return header + b"".join(_ENTRY.pack(1, _ENTRY.size + len(text), kind, 0) + text for text in entries)
     size = _V2.size if version == 2 else _V3.size
     path = encode_name(referral.path) + b"\0\0"
-    strings, fixed = bytearray(path), bytearray()
+    # The alternate path is a copy, as Windows has it: some clients read one string after the other.
+    strings, fixed = bytearray(path + path), bytearray()
     for number, target in enumerate(referral.targets):
         # Offsets count from the entry. The strings follow the last entry, the path first: all entries have it.
         to_strings = (len(referral.targets) - number) * size
-        offsets = (to_strings, to_strings, to_strings + len(strings))
+        offsets = (to_strings, to_strings + len(path), to_strings + len(strings))
         if max(offsets) > _MOST:
             return bytes(_MOST + 1)
         if version == 2:

@@ -54,7 +54,7 @@ def get_referrals(control: Control) -> Buffer | Response:
     leading = len(asked.path) - len(asked.path.lstrip("\\"))
     answer = dfs.Referral(
         (leading - 1) * 2 + len(encode_name(prefix)),
-        _flags(control, namespace, link),
+        _flags(control, namespace, link, path[0]),
         link is None,
         namespace.ttl if link is None or link.ttl is None else link.ttl,
         prefix,
@@ -77,15 +77,18 @@ def _admits(control: Control, share: Share) -> bool:
     )
 
 
-def _flags(control: Control, namespace: Namespace, link: Link | None) -> int:
-    """Return ReferralHeaderFlags. A link to a namespace, as far as this server knows, leads on. [MS-DFSC 3.2.5.5]"""
+def _flags(control: Control, namespace: Namespace, link: Link | None, host: str) -> int:
+    """Return ReferralHeaderFlags. A link to a namespace, as far as this server knows, leads on. [MS-DFSC 3.2.5.5]
+
+    ``host``: the name that the client has for this server."""
     if link is None:
         flags = _ROOT
     else:
+        own = ("", host.casefold(), control.request.server.settings.server_name.casefold())
         shares = [
             control.request.server.share_list.get(target.path[0].casefold())
             for target in link.targets
-            if not target.server
+            if target.server.casefold() in own
         ]
         leads_on = any(share is not None and share.namespace is not None for share in shares)
         flags = ReferralFlags.REFERRAL_SERVERS if leads_on else ReferralFlags.STORAGE_SERVERS

@@ -130,7 +130,7 @@ def test_a_buffer_that_is_too_small() -> None:
     async def test(harness: Harness, client: Client, namespaces: RunningNamespaces) -> None:
         for output in (0, 8, 60):
             assert (await refer(client, "\\srv\\files\\projects", output=output))[0] == NtStatus.BUFFER_OVERFLOW
-        _, found = await refer(client, "\\srv\\files\\projects", output=150)
+        _, found = await refer(client, "\\srv\\files\\projects", output=200)
         assert answer(found)[2] == ["\\files1\\projects"]
 
     drive(test)
