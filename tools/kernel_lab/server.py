@@ -102,9 +102,14 @@ class Server:
 
 @contextlib.contextmanager
 def running_server(
-    share: Path, log: Path, addresses: Sequence[str] = ("127.0.0.1",), fabric: str = "iwarp", prefix: Sequence[str] = ()
+    share: Path,
+    log: Path,
+    addresses: Sequence[str] = ("127.0.0.1",),
+    fabric: str = "iwarp",
+    prefix: Sequence[str] = (),
+    more: str = "",
 ) -> Iterator[Server]:
-    """Run ``smb3server`` with ``share`` on ``addresses`` until the block ends.
+    """Run ``smb3server`` with ``share`` on ``addresses`` until the block ends. ``more``: sections of its file.
 
     ``prefix`` is a command that starts it elsewhere, for example in a network namespace. Raises ``ServerError``.
     """
@@ -117,6 +122,10 @@ def running_server(
         command += ["--listen", address]
     state = log.with_suffix(".state")
     command += ["--state", str(state)]
+    if more:
+        file = log.with_suffix(".toml")
+        file.write_text(more)
+        command += ["--config", str(file)]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
