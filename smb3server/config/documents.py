@@ -57,8 +57,13 @@ def effects(*parts: type[Section]) -> str:
 
 
 def sections() -> Mapping[str, type[Section]]:
-    """Return the sections that have tables, by their headers: ``[server]``, ``[[share]]``."""
-    return {header(key): key.section for key in keys_of(Document).values() if key.section is not None}
+    """Return the sections that have tables, by their headers: ``[server]``, ``[[share]]``, ``[[namespace.link]]``."""
+    found = {header(key): key.section for key in keys_of(Document).values() if key.section is not None}
+    for title, section in list(found.items()):
+        for key in keys_of(section).values():
+            if key.section is not None:
+                found[f"[[{title.strip('[]')}.{key.name}]]"] = key.section
+    return found
 
 
 def header(key: Key) -> str:

@@ -78,7 +78,7 @@ def _add_sections(place: Path, suite: str, log: IO[str]) -> None:
     if more.exists():
         with (place / "sut.toml").open("a", encoding="utf-8") as file:
             file.write(more.read_text(encoding="utf-8"))
-        command = [sys.executable, "-m", "smb3server", "reload", "--state", place / "state"]
+        command = [sys.executable, "-m", "smb3server", "reload", "--state", str(place / "state")]
         subprocess.run(command, stdout=log, stderr=log, check=True, timeout=60)
 
 

@@ -57,6 +57,7 @@ class LinkAdmin:
             key = _key(namespace, path)
             if any(_key(namespace, link.name) == key for link in entry.namespace.links):
                 raise ShareChangeError(ShareProblem.DUPLICATE, f"link {namespace}/{path}: there is one of this name")
+            self._shares.check_alone(f"link {namespace}/{path}")
             table = _table(entry.name, path, options)
             return await self._change(key, table)
 

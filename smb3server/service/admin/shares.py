@@ -120,12 +120,7 @@ class ShareAdmin:
         async with self.lock:
             if self._shares.find(name) is not None or name.casefold() in self._tables():
                 raise ShareChangeError(ShareProblem.DUPLICATE, f"share {name}: there is one of this name")
-            if self._shares.cluster is not None:
-                raise ShareChangeError(
-                    ShareProblem.FIXED,
-                    f"share {name}: this server is a node of a cluster, and the other nodes would not have the share; "
-                    "remedy: add it to the configuration file of every node, then `smb3server reload` at each",
-                )
+            self.check_alone(f"share {name}")
             if not os.path.isabs(path):
                 raise ShareChangeError(ShareProblem.NO_FOLDER, f"share {name}: {path!r} is not an absolute path")
             if not os.path.isdir(path):
@@ -248,6 +243,15 @@ class ShareAdmin:
                 await self.store()
             except ShareChangeError as error:
                 log.warning("permissions of services' shares are not copied to this node's state directory: %s", error)
+
+    def check_alone(self, what: str) -> None:
+        """Raise ``ShareChangeError`` on a node of a cluster: the others would not have what is added here."""
+        if self._shares.cluster is not None:
+            raise ShareChangeError(
+                ShareProblem.FIXED,
+                f"{what}: this server is a node of a cluster, and the other nodes would not have it; remedy: add it to "
+                "the configuration file of every node, then `smb3server reload` at each",
+            )
 
     def allows_folder(self, path: str) -> bool:
         """Return whether administrators may share this directory from afar."""

@@ -16,8 +16,7 @@ from smb3server.config.error import ConfigError
 from smb3server.config.schema import Share, User
 from smb3server.dfs.namespace import Link, Namespace
 from smb3server.service.service import Service
-from tests.lab.served import Served, open_up, served
-from tests.smb3server.service.test_admin_commands import command, done, refused
+from tests.lab.served import Served, done, open_up, refused, run_command, served
 from tools.support import own_user
 
 FILES = """
@@ -99,7 +98,7 @@ def test_what_is_refused(server: Served) -> None:
     assert "the configuration file has it" in refused(server, "dfs", "remove", "files/here")
     assert "the configuration file has it" in refused(server, "dfs", "set", "files/here", "--set", "ttl=1")
     assert "there is none" in refused(server, "dfs", "remove", "files/x")
-    assert command(server, "dfs", "add", "files", "data").returncode == 2
+    assert run_command(server, "dfs", "add", "files", "data").returncode == 2
     assert "one of this name" in refused(server, "share", "add", "files", str(server.state.parent / "data"))
     assert links(server) == {"here": ("configuration", ["data"])}
 
@@ -112,7 +111,7 @@ def test_a_reload_changes_namespaces(server: Served, tmp_path: Path) -> None:
     assert listed(server, "second") == []
     write(tmp_path, "")
     assert "namespace files: removed" in done(server, "reload")
-    assert command(server, "dfs", "add", "files/x", "data").returncode == 1
+    assert run_command(server, "dfs", "add", "files/x", "data").returncode == 1
     write(tmp_path, FILES + FILES.replace('"files"', '"data"'))
     assert "there is a share of this name" in refused(server, "reload")
     write(tmp_path, FILES)
