@@ -69,7 +69,6 @@ class Config:
     """The whole configuration of one server."""
 
     shares: list[ShareConfig] = field(default_factory=list)
-    namespaces: list[NamespaceConfig] = field(default_factory=list)
     accounts: list[Account] = field(default_factory=list)
     settings: Settings = field(default_factory=Settings)
     listen: list[str] = field(default_factory=list)
@@ -111,6 +110,7 @@ class Config:
     """The template of home shares. Its path has ``{user}`` for the user's name. None means that there are none."""
     discovery: DiscoveryConfig | None = None
     web: WebConfig | None = None
+    namespaces: list[NamespaceConfig] = field(default_factory=list)
 
     @property
     def share_names(self) -> frozenset[str]:
