@@ -316,7 +316,21 @@ async def open_part(target: Target, version: str, resume: bool, size: int) -> tu
     if size > PIECE and await target.is_readonly():
         raise errors.make(errno.EACCES, target.path, reason="the file is READONLY; clear that attribute first")
     disposition = CreateDisposition.OPEN_IF if resume else CreateDisposition.OVERWRITE_IF
-    part = await target.open_part(names.part_of(names.split(target.path)[1], version), PART_ACCESS, disposition)
+    opening = asyncio.ensure_future(
+        target.open_part(names.part_of(names.split(target.path)[1], version), PART_ACCESS, disposition)
+    )
+    try:
+        part = await asyncio.shield(opening)
+    except asyncio.CancelledError as error:
+        # The server may have made the part, whose answer nobody would hear.
+        if NO_ROOM in error.args and not resume:
+            await asyncio.wait([opening])
+            if opening.exception() is None:
+                await _remove(opening.result())
+                await opening.result().abandon()
+        else:
+            opening.cancel()
+        raise
     # Pieces are written out of order: below the end there may be gaps as long as what was in flight.
     return part, max(0, min(part.file.size, size) - MAX_IN_FLIGHT)
 

@@ -114,6 +114,31 @@ class ShareRules(ConnectionRules, kw_only=True):
             Effect.NEW_OPENS,
         ),
     ] = True
+    one_sided: Annotated[
+        bool,
+        about(
+            "clients of this project may read and write files by RDMA without requests; these bytes are neither signed "
+            "nor encrypted ([flashnet.md](flashnet.md))",
+            Effect.NEW_OPENS,
+            example=True,
+        ),
+    ] = False
+    force_level2_oplocks: Annotated[
+        bool,
+        about(
+            "clients may cache what they read, and never what they write: requests for exclusive and batch oplocks get "
+            "level 2, leases no write caching",
+            Effect.NEW_OPENS,
+        ),
+    ] = False
+    rename_open_folders: Annotated[
+        bool,
+        about(
+            "folders can be renamed while files below them are open, as on Samba; otherwise that is refused, as on "
+            "Windows",
+            Effect.AT_ONCE,
+        ),
+    ] = False
     change_notify: Annotated[bool, about("notify clients of changes in folders they watch", Effect.AT_ONCE)] = True
     strict_allocate: Annotated[
         bool,

@@ -14,7 +14,7 @@ import tomllib
 with open("pyproject.toml", "rb") as file:
     extras = tomllib.load(file)["project"]["optional-dependencies"]
 # Kerberos is built against libraries of the machine, and the rest is for developers.
-print(",".join(sorted(set(extras) - {"dev", "fuzz", "docs", "kerberos"})))
+print(",".join(sorted(set(extras) - {"dev", "fuzz", "docs", "examples", "kerberos"})))
 EOF
 )}
 for program in dpkg-deb $python gzip; do

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from smb3server.cli.main import main
 from smb3server.client import RemoteError, connect, errors, transfers
 from smb3server.client.handle import Handle
+from smb3server.client.share import Share
 from smb3server.wire import attributes as attr
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
@@ -173,3 +176,34 @@ def test_copies_to_a_full_local_disk_leave_no_parts(
     assert main(["client", "get", "-r", "--rdma=off", f"{served.url}/test", str(tmp_path / "out")]) != 0
     assert "No space left on device" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()] == []
+
+
+def test_a_part_that_is_being_opened_when_the_disk_is_full_is_removed(
+    served: Home, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server makes the part, but its answer comes after the copy was ended."""
+    (tmp_path / "source").write_bytes(bytes(2 << 20))
+
+    async def copying() -> None:
+        made, ended = asyncio.Event(), asyncio.Event()
+        plain = Share._handle
+
+        async def slow(self: Share, path: str, *args: Any, **kwargs: Any) -> Handle:
+            handle = await plain(self, path, *args, **kwargs)
+            if path.endswith(".part"):
+                made.set()
+                await ended.wait()
+            return handle
+
+        async with connect(served.url, password=PASSWORD, rdma="off") as share:
+            monkeypatch.setattr(Share, "_handle", slow)
+            uploading = asyncio.ensure_future(share.upload(tmp_path / "source", "test/target"))
+            await made.wait()
+            uploading.cancel(transfers.NO_ROOM)
+            await asyncio.sleep(0)
+            ended.set()
+            with pytest.raises(asyncio.CancelledError):
+                await uploading
+
+    run(copying)
+    assert names(folder) == []
