@@ -183,6 +183,10 @@ class Namespace:
             if above is not None:
                 raise ValueError(f"link {link.name}: it lies below link {above.name}, and could not be reached")
         known = {site.name.casefold() for site in self.sites}
+        for site in self.sites:
+            for name in site.nearest:
+                if name.casefold() not in known:
+                    raise ValueError(f"site {site.name}: there is no site {name}")
         for target in (*self.targets, *(target for link in self.links for target in link.targets)):
             if target.site and target.site.casefold() not in known:
                 raise ValueError(f"target {target}: there is no site {target.site}")
@@ -191,11 +195,15 @@ class Namespace:
     def _index(self) -> dict[Key, Link]:
         return {WINDOWS.path_key(link.path): link for link in self.links}
 
+    @cached_property
+    def _deepest(self) -> int:
+        """The number of components of the longest link."""
+        return max(map(len, self._index), default=0)
+
     def covering(self, path: Path) -> Link | None:
         """Return the link that is at ``path`` or above it. [MS-DFSC 3.2.4.1]"""
-        if not self._index:
-            return None
-        key = WINDOWS.path_key(path)
+        # A client may name a path of thousands of components.
+        key = WINDOWS.path_key(path[: self._deepest])
         for depth in range(1, len(key) + 1):
             link = self._index.get(key[:depth])
             if link is not None:

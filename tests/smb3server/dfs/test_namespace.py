@@ -72,6 +72,7 @@ def test_the_link_above_a_path() -> None:
     assert found.covering(("in", "folders")) is None
     assert found.covering(("projects2",)) is None
     assert found.covering(()) is None
+    assert found.covering(tuple("x" * 100_000)) is None
 
 
 @pytest.mark.parametrize("links", [("a", "A"), ("a", "a/b"), ("a/b/c", "A/B")])
