@@ -255,6 +255,11 @@ class Links(Generic[S]):
             return None
         return await self.share_of(known, path), "/".join(self._parts(path)[len(known.parts) :])
 
+    @property
+    def shares(self) -> list[S]:
+        """The shares that links have led to."""
+        return [known.share for known in self._known.values() if known.share is not None]
+
     async def close(self) -> None:
         """Close the shares that links led to."""
         known, self._known = list(self._known.values()), {}

@@ -202,6 +202,12 @@ class Share:
         """
         return self.link.moved
 
+    @property
+    def followed(self) -> list[Share]:
+        """The shares to which links of a namespace have led, each with connections of its own."""
+        found = self._links.shares if self._links is not None else []
+        return [share for one in found for share in (one, *one.followed)]
+
     async def close(self) -> None:
         """Log off and close the connections. Idempotent."""
         if self._links is not None:

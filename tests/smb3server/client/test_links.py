@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -32,13 +33,14 @@ class Scene:
         self.two: Service
 
     @contextlib.asynccontextmanager
-    async def served(self, name: str, address: str, port: int) -> AsyncIterator[Service]:
+    async def served(self, name: str, address: str, port: int, rdma_port: int = 0) -> AsyncIterator[Service]:
         data = self.folder / name
         data.mkdir(exist_ok=True)
         (data / "name").write_text(name)
         shares = [schema.Share(name="data", path=str(data), force_user=own_user.NAME)]
         users = [schema.User(name="u", password="pw")]
-        async with Service(shares=shares, users=users, listen=[address], port=port) as service:
+        place: dict[str, Any] = {"listen": [address], "port": port, "rdma": "iwarp", "rdma_port": rdma_port}
+        async with Service(shares=shares, users=users, **place) as service:
             yield service
 
     def lead(self, *targets: str, ttl: int = 300, failback: bool = False) -> None:
@@ -79,6 +81,23 @@ def test_a_share_that_is_not_there_is_passed_over(tmp_path: Path) -> None:
         scene.lead("none; priority=first", f"//{THERE}/data")
         async with scene.share() as share:
             assert await share.read_text("link/name") == "two"
+
+    drive(tmp_path, test)
+
+
+def test_data_of_a_target_travels_by_rdma(tmp_path: Path) -> None:
+    async def test(scene: Scene) -> None:
+        port = next(int(text.rpartition(":")[2]) for text in scene.one.addresses() if text.startswith("iwarp"))
+        async with scene.served("three", "127.0.0.3", scene.one.address[1], rdma_port=port):
+            scene.lead("//127.0.0.3/data")
+            async with scene.share(rdma="iwarp", rdma_port=port) as share:
+                assert await share.write_bytes("link/new", b"x" * 100_000) == 100_000
+                assert await share.read_bytes("link/new") == b"x" * 100_000
+                assert share._links is not None
+                known = share._links.find("link")
+                assert known is not None
+                assert known.share is not None
+                assert known.share.moved == {"iwarp": (100_000, 100_000)}
 
     drive(tmp_path, test)
 
