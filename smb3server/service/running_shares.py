@@ -16,8 +16,7 @@ from smb3server.service.shares import Prepared, adopt, make_share, prepare
 from smb3server.service.stored_opens import StoredOpens
 from smb3server.state import endings
 from smb3server.state.audit import ShareAudit
-from smb3server.state.caller import maximal_access_of
-from smb3server.state.objects import TreeConnect
+from smb3server.state.caller import maximal_access_of, may_use
 from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
@@ -149,17 +148,11 @@ class RunningShares:
         these count for files opened from now on.
         """
         server = self._server
-        ended = endings.end_trees(server, share, lambda tree: not self._allows(share, tree))
+        ended = endings.end_trees(server, share, lambda tree: not may_use(tree.session, share, server.accounts))
         for tree in server.trees_of(share):
             tree.maximal_access = maximal_access_of(tree.session, share, server.accounts)
             tree.caller = None
         return ended
-
-    def _allows(self, share: Share, tree: TreeConnect) -> bool:
-        session = tree.session
-        if session.identity is None or not share.admits(session.identity, session.connection.client_name):
-            return False
-        return bool(maximal_access_of(session, share, self._server.accounts))
 
     def remove(self, share: Share) -> int:
         """Stop serving a share: end its tree connects, and return how many. [MS-SMB2 3.3.4.15]"""

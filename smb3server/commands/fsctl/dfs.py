@@ -5,8 +5,8 @@ from __future__ import annotations
 from smb3server.commands.fsctl.ioctl import NO_FILE, Control, fsctl
 from smb3server.dfs.namespace import Link, Namespace, Target, target_sets
 from smb3server.dispatch.request import Response
-from smb3server.state.caller import maximal_access_of
-from smb3server.state.share import Share, ShareType
+from smb3server.state.caller import may_use
+from smb3server.state.share import ShareType
 from smb3server.wire import dfs
 from smb3server.wire.dfs import ReferralFlags, ReferralTarget
 from smb3server.wire.fields import encode_name
@@ -38,7 +38,7 @@ def get_referrals(control: Control) -> Buffer | Response:
     if not version or len(path) < 2 or "" in path:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     share = server.share_list.get(path[1].casefold())
-    if share is None or share.namespace is None or not _admits(control, share):
+    if share is None or share.namespace is None or not may_use(control.request.session, share, server.accounts):
         raise StatusError(NtStatus.NOT_FOUND)
     namespace = share.namespace
     link = namespace.covering(tuple(path[2:]))
@@ -64,17 +64,6 @@ def get_referrals(control: Control) -> Buffer | Response:
     if packed is None:
         return control.respond(status=NtStatus.BUFFER_OVERFLOW)
     return packed
-
-
-def _admits(control: Control, share: Share) -> bool:
-    """Return whether the user could connect to a share."""
-    session, server = control.request.session, control.request.server
-    identity = session.identity
-    return (
-        identity is not None
-        and share.admits(identity, control.request.connection.client_name)
-        and bool(maximal_access_of(session, share, server.accounts))
-    )
 
 
 def _flags(control: Control, namespace: Namespace, link: Link | None, host: str) -> int:
