@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import subprocess
 import sys
@@ -158,6 +159,23 @@ def test_rpcclient_sees_a_root(lab: Servers) -> None:
     shown = lab.ask("rpcclient", lab.one, "-U", "u%pw", "-c", "netsharegetinfo files 1005; netshareenumall")
     assert "flags: 0x3" in shown
     assert "netname: files" in shown
+
+
+@pytest.mark.skipif(shutil.which("rpcclient") is None, reason="rpcclient is not installed")
+def test_rpcclient_lists_namespaces(lab: Servers) -> None:
+    def ask(command: str) -> str:
+        return lab.ask("rpcclient", lab.one, "-U", "u%pw", "-c", command, succeeds=False)
+
+    assert "dfs is present" in ask("dfsversion")
+    paths = re.findall(r"path: \\\\[^\\]+(.*)", ask("dfsenum 1"))
+    assert paths == [f"\\files{link}" for link in ("", "\\here", "\\there", "\\in\\folders\\deep", "\\moved")]
+    shown = ask("dfsenum 3")
+    assert f"storage[0] server: {lab.two}\n\t\tstorage[0] share: data\\sub" in shown
+    assert "num_stores: 2" in ask("dfsgetinfo \\\\\\\\any\\\\files\\\\moved x x 2")
+    assert "storage[1] share: data" in ask("dfsgetinfo \\\\\\\\any\\\\files\\\\moved x x 3")
+    assert "DFSNOSUCHVOLUME" in ask("dfsgetinfo \\\\\\\\any\\\\files\\\\none x x 1")
+    assert "DFSNOSUCHVOLUME" in ask("dfsgetinfo \\\\\\\\any\\\\data x x 1")
+    assert "present" not in lab.ask("rpcclient", lab.two, "-U", "u%pw", "-c", "dfsversion", succeeds=False)
 
 
 def test_our_client_between_two_servers(lab: Servers) -> None:
