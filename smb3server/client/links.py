@@ -18,11 +18,13 @@ from smb3server.client.address import Address
 from smb3server.client.credentials import Login
 from smb3server.client.link import Link
 from smb3server.process.log_lines import printable
-from smb3server.wire.dfs import Referral
+from smb3server.wire.dfs import Referral, ReferralFlags
 from smb3server.wire.status import NtStatus, StatusError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+MAX_TARGETS = 16
+"""Targets of a link that are kept: a hostile server could name thousands."""
 MAX_LINKS = 8
 """Links that lead to links that lead to links; more are taken for a circle."""
 PATIENCE = 5.0
@@ -63,7 +65,8 @@ class Known(Generic[S]):
     """As in ``\\\\server\\share\\folder``, the best first."""
     expires: float
     """The event loop's time."""
-    failback: bool = False
+    better: int = 0
+    """The targets that a client goes back to: those of the first target set, if the server wants that."""
     hint: int = 0
     """The target that was used last."""
     share: S | None = None
@@ -81,6 +84,8 @@ class Links(Generic[S]):
         self._make = make
         self._depth = depth
         self._known: dict[tuple[str, ...], Known[S]] = {}
+        self._retired: list[S] = []
+        """Shares of targets that were used before. Somebody may still have files open there."""
 
     def _parts(self, path: str) -> tuple[str, ...]:
         whole = names.join(self._link.address.path, path)
@@ -121,19 +126,19 @@ class Links(Generic[S]):
         """Keep what a server says of a link. Its targets keep their connections. [MS-DFSC 3.1.5.4.3]"""
         key = tuple(map(names.key, parts))
         expires = asyncio.get_running_loop().time() + max(found.ttl, _LEAST_TTL)
-        targets = [target.address for target in found.targets]
-        failback = bool(found.flags & 4)
+        told = found.targets[:MAX_TARGETS]
+        targets = [target.address for target in told]
+        first_set = next((number for number, target in enumerate(told) if number and target.begins_set), len(told))
+        better = first_set if found.flags & ReferralFlags.TARGET_FAILBACK else 0
         before = self._known.get(key)
         if before is None:
-            before = self._known[key] = Known(parts, targets, expires, failback)
+            before = self._known[key] = Known(parts, targets, expires, better)
             return before
-        before.expires, before.failback = expires, failback
-        if sorted(before.targets) != sorted(targets):
-            used = before.targets[before.hint]
-            before.hint = targets.index(used) if used in targets else 0
-            if used not in targets:
-                before.share = None
-            before.targets = targets
+        before.expires, before.better = expires, better
+        used = before.targets[before.hint]
+        before.hint, before.targets = targets.index(used) if used in targets else 0, targets
+        if used not in targets:
+            self._retire(before)
         return before
 
     async def refresh(self, known: Known[S], path: str, on_wire: str) -> Known[S] | None:
@@ -147,10 +152,16 @@ class Links(Generic[S]):
             return known
         if found is not known:
             self._known.pop(tuple(map(names.key, known.parts)), None)
-        elif known.failback and known.hint:
-            # The better target may be there again. The present share stays open for whoever uses it.
-            known.hint, known.share = 0, None
+        elif known.better and known.hint >= known.better:
+            # A better target may be there again. [MS-DFSC 3.1.5.4.3]
+            known.hint = 0
+            self._retire(known)
         return found
+
+    def _retire(self, known: Known[S]) -> None:
+        if known.share is not None:
+            self._retired.append(known.share)
+            known.share = None
 
     async def share_of(self, known: Known[S], path: str) -> S:
         """Return the connected share that a link leads to. Raises ``RemoteError``."""
@@ -161,11 +172,14 @@ class Links(Generic[S]):
                 known.share = await self._connect(known)
             return known.share
 
-    def give_up(self, known: Known[S], error: OSError) -> bool:
-        """Turn to the next target if the present one cannot be reached. Return whether there is another."""
+    def _give_up(self, known: Known[S], share: S, error: OSError) -> bool:
+        """Turn to the next target if ``share``, the present one, cannot be reached. Return whether there is another."""
         if len(known.targets) < 2 or not _is_away(error):
             return False
-        known.share, known.hint = None, (known.hint + 1) % len(known.targets)
+        if known.share is share:
+            # Others who use it may have found the same.
+            known.hint = (known.hint + 1) % len(known.targets)
+            self._retire(known)
         return True
 
     async def _connect(self, known: Known[S]) -> S:
@@ -198,7 +212,8 @@ class Links(Generic[S]):
         """Return the address of a target; None if it names no share. A referral names no port, so it is that of the
         namespace."""
         server, share, *folders = [part for part in target.split("\\") if part] + ["", ""]
-        if not server or not share:
+        # The server chose the names, and they are shown to people.
+        if not server or not share or not f"{server}{share}".isprintable():
             return None
         path = "/".join(folder for folder in folders if folder)
         return Address(server, share, path, self._link.address.port)
@@ -239,10 +254,11 @@ class Links(Generic[S]):
                     raise
         rest = "/".join(self._parts(path)[len(known.parts) :])
         for left in reversed(range(len(known.targets))):
+            share = await self.share_of(known, path)
             try:
-                return await beyond(await self.share_of(known, path), rest)
+                return await beyond(share, rest)
             except errors.RemoteError as error:
-                if not self.give_up(known, error) or not left or not repeats:
+                if not self._give_up(known, share, error) or not left or not repeats:
                     if error.filename == rest:
                         error.filename = path
                     raise
@@ -262,10 +278,10 @@ class Links(Generic[S]):
 
     async def close(self) -> None:
         """Close the shares that links led to."""
-        known, self._known = list(self._known.values()), {}
-        for entry in known:
-            if entry.share is not None:
-                await entry.share.close()
+        shares = [*self.shares, *self._retired]
+        self._known, self._retired = {}, []
+        for share in shares:
+            await share.close()
 
 
 def _is_away(error: OSError) -> bool:

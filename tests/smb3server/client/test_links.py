@@ -13,7 +13,7 @@ import pytest
 
 from smb3server.client import Share, connect
 from smb3server.client.credentials import Login, on_the_way
-from smb3server.client.links import MAX_LINKS, Links
+from smb3server.client.links import MAX_LINKS, MAX_TARGETS, Links
 from smb3server.client.options import ConnectOptions
 from smb3server.config import schema
 from smb3server.dfs.namespace import Link, Namespace
@@ -171,6 +171,19 @@ def test_whom_the_password_is_offered_to(tmp_path: Path) -> None:
     drive(tmp_path, test)
 
 
+def test_names_that_no_server_has(tmp_path: Path) -> None:
+    async def main() -> None:
+        address = SimpleNamespace(host="h", share="s", path="", port=445)
+        links: Links[Share] = Links(SimpleNamespace(address=address), Login("u", "p"), lambda *_: None, 0)  # type: ignore[arg-type, return-value]
+        for target in ("", "\\", "\\a", "\\a\x1b[2J\\b", "\\a\\b\n"):
+            assert links._address(target) is None
+        found = links._address("\\a\\b\\c\\d")
+        assert found is not None
+        assert (found.host, found.share, found.path, found.port) == ("a", "b", "c/d", 445)
+
+    asyncio.run(main())
+
+
 def test_the_account_for_another_server(tmp_path: Path) -> None:
     file = tmp_path / "credentials"
     file.write_text("[other]\nuser = bob\npassword = hers\n[*]\nuser = u\npassword = all\n")
@@ -215,7 +228,7 @@ def test_links_are_never_removed(tmp_path: Path) -> None:
         (65535, False, ["\\a\\b"], ("x", "y")),
         (2 * len("\\h\\s\\x"), True, ["\\a\\b"], None),
         (2 * len("\\h\\s\\x"), False, [], None),
-        (2 * len("\\h\\s\\x"), False, ["\\a\\b"], ("x",)),
+        (2 * len("\\h\\s\\x"), False, ["\\a\\b"] * 100, ("x",)),
     ],
 )
 def test_referrals_that_cannot_be_right(
@@ -231,5 +244,6 @@ def test_referrals_that_cannot_be_right(
         links: Links[Share] = Links(link, Login("u", "p"), lambda *_: None, 0)  # type: ignore[arg-type, return-value]
         known = await links.learn("x/y", "x\\y")
         assert (known.parts if known is not None else None) == found
+        assert known is None or len(known.targets) <= MAX_TARGETS
 
     asyncio.run(main())
