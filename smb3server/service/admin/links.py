@@ -80,8 +80,12 @@ class LinkAdmin:
         """Store a link, or remove it, and serve it so. Raises ``ShareChangeError``, and then changes nothing."""
         stored, config = self._shares.stored.links, self._reload.config
         before = stored.get(key)
-        bare = [_without(entry, key) for entry in config.namespaces]
+        bare = list(config.namespaces)
         try:
+            if before is not None:
+                # The configuration file may have a link of this name by now. That one stays.
+                gone = stored_shares.link_of(f"link {key}", before)
+                bare = [_without(entry, key, gone) for entry in bare]
             if table is not None:
                 name = str(table["namespace"])
                 link = stored_shares.link_of(f"link {name}/{table['path']}", table)
@@ -173,7 +177,7 @@ def _with(entry: NamespaceConfig, link: Link) -> NamespaceConfig:
     return msgspec.structs.replace(entry, namespace=namespace)
 
 
-def _without(entry: NamespaceConfig, key: str) -> NamespaceConfig:
-    """Return a namespace without the link of a key."""
-    left = [link for link in entry.namespace.links if _key(entry.name, link.name) != key]
+def _without(entry: NamespaceConfig, key: str, gone: Link) -> NamespaceConfig:
+    """Return a namespace without a link."""
+    left = [link for link in entry.namespace.links if link != gone or _key(entry.name, link.name) != key]
     return msgspec.structs.replace(entry, namespace=entry.namespace.with_links(left))

@@ -119,6 +119,16 @@ def test_a_reload_changes_namespaces(server: Served, tmp_path: Path) -> None:
     assert listed(server) == ["here", "more"]
 
 
+def test_a_link_that_the_file_has_by_now(server: Served, tmp_path: Path) -> None:
+    done(server, "dfs", "add", "files/more", "//other/data")
+    write(tmp_path, FILES + '[[namespace.link]]\npath = "more"\ntargets = ["data"]\n')
+    assert "given twice" in done(server, "reload")
+    assert read(server, "more/file") == "content"
+    done(server, "dfs", "remove", "files/more")
+    assert links(server)["more"] == ("configuration", ["data"])
+    assert "given twice" not in done(server, "reload")
+
+
 def test_links_outlive_a_restart(tmp_path: Path) -> None:
     open_up(tmp_path)
     (tmp_path / "data").mkdir()
