@@ -11,7 +11,7 @@ TESTS_AT_ONCE := $(shell n=$$(nproc); [ $$n -le 7 ] || n=7; echo $$((n + 1)))
 # Tests of a module stay together (they share servers) until a worker has nothing left to do.
 WORKERS = $(if $(filter -s --capture=no --pdb --trace,$(PYTEST_ARGS)),0,$(TESTS_AT_ONCE) --dist worksteal)
 
-.PHONY: serve test lint format docs examples conformance kernel-test bench bench-quick torture torture-newest torture-variants wpts fuzz mutants deb clean
+.PHONY: serve test lint format docs examples conformance kernel-test bench bench-quick torture torture-newest torture-variants torture-macos wpts fuzz mutants deb clean
 
 serve: .venv/.installed
 	tools/serve_demo.sh $(SERVE_ARGS)
@@ -78,6 +78,11 @@ torture-variants: .venv/.installed
 	$(VENV_PYTHON) -m tools.torture --encryption required $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --available $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --cluster $(TORTURE_ARGS)
+
+# smbtorture's suites about Macs, of this machine's Samba and of the newest, against both and against this server.
+torture-macos: .venv/.installed
+	tools/setup.sh test-tools
+	$(VENV_PYTHON) -m tools.torture.macos --newest $(TORTURE_ARGS)
 
 # Microsoft's own suites, from a folder that has them built for Linux: make wpts WPTS=FOLDER [SUITES="smb2 fsa"]
 # [WPTS_ARGS="--filter Name~Lease"]. About 15 minutes, as root.

@@ -96,6 +96,18 @@ class StreamInfo(NamedTuple):
     allocation_size: int
 
 
+class FinderData(NamedTuple):
+    """What Macs show of a file besides its metadata."""
+
+    resource_size: int
+    """Bytes of the resource fork. 0: there is none."""
+    finder_info: bytes
+    """32 bytes. All of them are 0 if there is none."""
+
+
+NO_FINDER_DATA = FinderData(0, bytes(32))
+
+
 class VolumeInfo(NamedTuple):
     """Sizes and free space of the volume that has the share, in bytes."""
 
@@ -211,6 +223,8 @@ class OpenRequest:
     look for the name in another case."""
     direct: bool = False
     """FILE_NO_INTERMEDIATE_BUFFERING or a write-through hint. A backend may ignore it."""
+    by_mac: bool = False
+    """Whether the client is a Mac. A store for Macs then has no named streams without data."""
 
 
 class Handle(ABC):
@@ -377,6 +391,15 @@ class Handle(ABC):
         so few that ``streams`` is quick."""
         return None
 
+    def finder_data(self) -> FinderData:
+        """Return what Macs show of the file."""
+        return NO_FINDER_DATA
+
+    def lasting_number(self) -> int:
+        """Return a number that no other file ever gets, by which ``Backend.find_number`` finds the file. 0: there is
+        none."""
+        return 0
+
     @abstractmethod
     def removing_streams(self, spared: Collection[str], removed: list[str]) -> Iterator[None] | None:
         """Remove the alternate streams but for those whose ``stream_key`` is ``spared``, and add their names to
@@ -520,6 +543,8 @@ class Backend(ABC):
 
     read_only: bool
     """Every change raises EROFS."""
+    is_snapshot: bool = False
+    """Nothing in it ever changes. It has what a share had at an earlier time."""
     file_system_name: str
     """The name reported to clients. Some of them disable features for names other than 'NTFS'."""
     case_sensitive: bool
@@ -626,6 +651,14 @@ class Backend(ABC):
     @abstractmethod
     def volume(self) -> VolumeInfo:
         """Return sizes and free space of the volume."""
+
+    def find_number(self, number: int) -> Path:
+        """Return the path of the file with a ``Handle.lasting_number``. Raises ``FileNotFoundError``."""
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    def backups_size(self) -> int:
+        """Return the bytes that backups of Macs take in the store."""
+        return 0
 
     @abstractmethod
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:

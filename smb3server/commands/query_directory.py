@@ -10,18 +10,21 @@ from functools import partial
 
 from smb3server.access import tokens
 from smb3server.access.masks import FILE_GENERIC_READ
+from smb3server.access.past import rights_now
 from smb3server.backends.base import DirectoryEntry, FolderNotRead, Handle, OpenRequest
 from smb3server.backends.names import short_name
+from smb3server.commands.apple import for_macs
 from smb3server.commands.info.presentation import NameTest, hidden
 from smb3server.dispatch import waiting
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.files.searches import Enumeration
-from smb3server.state.caller import token_of
+from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
 from smb3server.state.share import ShareFlags
+from smb3server.wire.apple import ServerCaps
 from smb3server.wire.create import Access
-from smb3server.wire.directory_info import LEVELS, Packer
+from smb3server.wire.directory_info import LEVELS, ForMacs, Packer
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command
 from smb3server.wire.query_directory import QueryDirectoryFlags, parse_query_directory_request
@@ -32,6 +35,7 @@ _REWIND = int(QueryDirectoryFlags.RESTART_SCANS | QueryDirectoryFlags.REOPEN)
 _REOPEN = int(QueryDirectoryFlags.REOPEN)
 _ONE = int(QueryDirectoryFlags.RETURN_SINGLE_ENTRY)
 _DOCUMENTED = frozenset(FileInfoClass)
+_READ_DIR_ATTR, _ID_BOTH = int(ServerCaps.READ_DIR_ATTR), int(FileInfoClass.ID_BOTH_DIRECTORY)
 _FORBIDDEN = frozenset("\\/:|") | frozenset(map(chr, range(32)))
 """Characters that are in no component of a path, nor wildcards. [MS-FSCC 2.1.5, MS-FSA 2.1.4.3]"""
 TURN = 0.01
@@ -63,8 +67,13 @@ def query_directory(request: TreeRequest) -> Response | Pending:
     if body.output_buffer_length < level.layout.size + 2:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
     enumeration = _enumeration(opened, opened.handle, body.flags, pattern)
-    packer = Packer(body.info_class, body.output_buffer_length, short_name)
-    listing = _Listing(packer, enumeration, bool(body.flags & _ONE), _visible(request, opened), opened.tree.share.hides)
+    for_mac = None
+    if opened.tree.apple and opened.tree.apple & _READ_DIR_ATTR and body.info_class == _ID_BOTH:
+        for_mac = for_macs.describing(request, opened)
+    packer = Packer(body.info_class, body.output_buffer_length, short_name, for_mac is not None)
+    listing = _Listing(
+        packer, enumeration, bool(body.flags & _ONE), _visible(request, opened), opened.tree.share.hides, for_mac
+    )
     if not enumeration.unfinished and listing.go_on():
         return listing.response()
     enumeration.unfinished += 1
@@ -106,9 +115,10 @@ def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None
     backend = opened.store
     if not share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM or folder is None or backend is None:
         return None
-    user = opened.tree.user
-    token = token_of(session, user, request.server.accounts)
+    caller = caller_of(session, opened.tree, request.server.accounts)
+    user = caller.user
     path = folder.path
+    present = share.backend if backend.is_snapshot else None
 
     def visible(name: str) -> bool:
         if name in (".", ".."):
@@ -118,9 +128,11 @@ def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None
         except OSError:
             return False
         try:
-            return not FILE_GENERIC_READ & ~tokens.maximal_access(handle.describe(), token, user)
+            if FILE_GENERIC_READ & ~tokens.maximal_access(handle.describe(), caller.token, user):
+                return False
         finally:
             handle.close()
+        return present is None or not FILE_GENERIC_READ & ~rights_now(caller, present, (*path, name))
 
     return visible
 
@@ -134,6 +146,8 @@ class _Listing:
     single: bool
     visible: Callable[[str], bool] | None
     hides: NameTest | None
+    for_mac: Callable[[DirectoryEntry], tuple[str, ForMacs]] | None = None
+    """Makes what a Mac gets for an entry. None: the client gets it as it is."""
     overflows: bool = False
     """Whether the next entry is larger than the whole buffer."""
     unread: FolderNotRead | None = None
@@ -152,7 +166,8 @@ class _Listing:
                 return True
             visible = self.visible
             seen = entries if visible is None else [entry for entry in entries if visible(entry.name)]
-            added = self.packer.add(seen if self.hides is None else self._with_hidden(seen, self.hides))
+            shown = seen if self.hides is None else self._with_hidden(seen, self.hides)
+            added = self.packer.add(shown if self.for_mac is None else map(self.for_mac, shown))
             if added < len(seen):
                 first = next(index for index, entry in enumerate(entries) if entry is seen[added])
                 self.enumeration.unread(len(entries) - first)
@@ -167,7 +182,7 @@ class _Listing:
         """Return for how many entries to ask. Those that do not fit are looked at again for the next response."""
         if self.single:
             return 1
-        if self.visible is not None:
+        if self.visible is not None or self.for_mac is not None:
             return _OPENED_PER_LOOK
         packer = self.packer
         return max(1, min(_ENTRIES_PER_LOOK, (packer.limit - len(packer.buffer)) // _USUAL_SIZE))

@@ -85,7 +85,8 @@ def _check(opened: Open, offset: int, length: int) -> None:
     if opened.is_directory:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
     if not opened.granted_access & _WRITES:
-        raise StatusError(NtStatus.ACCESS_DENIED)
+        past = opened.store is not None and opened.store.is_snapshot
+        raise StatusError(NtStatus.MEDIA_WRITE_PROTECTED if past else NtStatus.ACCESS_DENIED)
     file = opened.file
     if file is None or offset + length > (opened.max_offset if length else MAX_OFFSET):
         raise StatusError(NtStatus.INVALID_PARAMETER)

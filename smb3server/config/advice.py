@@ -14,6 +14,7 @@ from smb3server.config.checks import FolderDownError, FolderForbiddenError, chec
 from smb3server.config.error import ConfigError, Problem, Problems, label
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.service_user import lacks_rights
+from smb3server.config.values import snapshot_pattern
 from smb3server.net import store_access
 from smb3server.net.host import rdma_devices
 from smb3server.process import capabilities, folder_ways
@@ -31,6 +32,8 @@ def advise(config: Config, problems: Problems) -> list[Problem]:
     for find in (
         advice.files,
         advice.shares,
+        advice.snapshots,
+        advice.macs,
         advice.lending,
         advice.acting,
         advice.users,
@@ -65,6 +68,23 @@ class _Advice:
         if self._settings.keytab and not Path(self._settings.keytab).exists():
             yield _SERVER, "keytab", f"{self._settings.keytab} does not exist: the server will not start"
 
+    def snapshots(self) -> Iterator[Finding]:
+        """Folders of snapshots that are not there, or not for this server."""
+        for share in self._config.shares:
+            pattern = snapshot_pattern(share.snapshots, str(share.path), share.snapshot_times)
+            if pattern is None:
+                continue
+            place, owner = Path(pattern.folder), f"share {share.name}"
+            try:
+                found = place.is_dir() and os.access(place, os.R_OK | os.X_OK, effective_ids=True)
+                there = place.exists()
+            except OSError:
+                found, there = False, True
+            if found:
+                continue
+            why = "who runs this may not read it" if there else "it does not exist: there are no previous versions yet"
+            yield owner, "snapshots", f"{place}: {why}"
+
     def shares(self) -> Iterator[Finding]:
         """Folders that hold more than is meant, and shares that nobody can use."""
         real = [(share, Path(os.path.realpath(share.path))) for share in self._config.shares]
@@ -94,6 +114,18 @@ class _Advice:
                 yield owner, "force_user", "every user of the share acts as root: they can read and change all files"
             if share.continuous_availability and not share.service and self._config.cluster.url:
                 yield owner, "continuous_availability", "without a service the share does not move to another node"
+
+    def macs(self) -> Iterator[Finding]:
+        """Settings for Macs that do nothing, or less than is meant."""
+        announced = self._config.discovery is not None and self._config.discovery.mdns
+        for share in self._config.shares:
+            owner = f"share {share.name}"
+            if share.time_machine and not announced:
+                yield owner, "time_machine", "Macs do not find it by themselves: [discovery] with mdns announces it"
+            if share.time_machine_max_size and not share.time_machine:
+                yield owner, "time_machine_max_size", "does nothing without time_machine"
+            if share.macos_file_ids and not share.for_macs:
+                yield owner, "macos_file_ids", "does nothing without macos or time_machine"
 
     def lending(self) -> Iterator[Finding]:
         """Shares that are to lend files (``one_sided``), and cannot."""

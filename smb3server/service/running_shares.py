@@ -12,6 +12,7 @@ from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.persistence.store import StoreError
 from smb3server.server.server import Server
+from smb3server.service.shadow_copies import follow
 from smb3server.service.shares import Prepared, adopt, make_share, prepare
 from smb3server.service.stored_opens import StoredOpens
 from smb3server.state import endings
@@ -70,6 +71,15 @@ class RunningShares:
         """The permissions of shares that have any, by case-folded name."""
         self.down: dict[str, str] = {}
         """Why shares of the configuration could not be used when this was looked at last, by name."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a share was added or removed."""
+
+    def for_backups(self) -> list[str]:
+        """Return the names of the shares that Macs back up to and that lists of shares have.
+
+        Homes would name users, and services of a cluster are at addresses of their own."""
+        shares = [share for share in self._server.share_list.values() if share.rules.time_machine]
+        return [share.name for share in shares if not (share.hidden or share.is_home or share.service)]
 
     def find(self, name: str) -> Share | None:
         """Return the share of this name; case does not matter."""
@@ -107,6 +117,8 @@ class RunningShares:
     @staticmethod
     def discard(share: Share) -> None:
         """Undo ``make``."""
+        if share.snapshots is not None:
+            share.snapshots.close()
         if share.backend is not None:
             share.backend.close()
 
@@ -122,6 +134,7 @@ class RunningShares:
             self.discard(share)
             raise ConfigError(f"share {share.name}: {error}") from error
         self._server.add_share(share)
+        self.on_change()
 
     async def _add_to_service(self, share: Share) -> None:
         if self.cluster is None:
@@ -141,6 +154,7 @@ class RunningShares:
     def change(self, change: Change) -> int:
         """Change a share. End the tree connects that it no longer allows, and return how many."""
         adopt(change.share, change.prepared)
+        self.on_change()
         return self.review(change.share)
 
     def review(self, share: Share) -> int:
@@ -148,18 +162,33 @@ class RunningShares:
         these count for files opened from now on.
         """
         server = self._server
+        for shown in self._showing(share):
+            follow(shown, share)
+            self.review(shown)
         ended = endings.end_trees(server, share, lambda tree: not may_use(tree.session, share, server.accounts))
         for tree in server.trees_of(share):
             tree.maximal_access = maximal_access_of(tree.session, share, server.accounts)
             tree.caller = None
         return ended
 
+    def _showing(self, share: Share) -> list[Share]:
+        """Return the shares that show a snapshot of this one."""
+        return [shown for shown in self._server.share_list.values() if shown.original is share]
+
     def remove(self, share: Share) -> int:
         """Stop serving a share: end its tree connects, and return how many. [MS-SMB2 3.3.4.15]"""
         server, backend = self._server, share.backend
+        for shown in self._showing(share):
+            server.remove_share(shown)
+            endings.end_share(server, shown)
+            if shown.snapshots is not None:
+                shown.snapshots.close()
         server.remove_share(share)
         ended = endings.end_share(server, share)
         self._forget(share)
+        if share.snapshots is not None:
+            share.snapshots.close()
+        self.on_change()
         if backend is not None:
             server.host_changes.leave(backend)
             # Work that was under way may still use the store on a thread.

@@ -44,6 +44,7 @@ from smb3server.service.reception import Reception
 from smb3server.service.reload import Outcome, Reload
 from smb3server.service.running import Running
 from smb3server.service.running_shares import RunningShares, folders_down
+from smb3server.service.shadow_copies import ServedShadowCopies
 from smb3server.service.shares import warn_of_roots
 from smb3server.service.state_directory import StateDirectory
 from smb3server.service.stored_opens import StoredOpens
@@ -52,6 +53,7 @@ from smb3server.service.users import LiveUsers
 from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
+from smb3server.state.shadow_copies import ShadowCopyAgent
 from smb3server.state.share import Share
 from smb3server.status.model import Report
 from smb3server.status.report import collect
@@ -146,6 +148,8 @@ class Service(Running):
         self._reload.limits_changed = self._limit_opens
         self.share_admin = server.share_administration = ShareAdmin(self._reload, self.shares)
         self.link_admin = LinkAdmin(self._reload, self.share_admin)
+        self._shadow_copies = ServedShadowCopies(server)
+        server.shadow_copies = ShadowCopyAgent(self._shadow_copies)
         self.on_stop: Callable[[], None] = lambda: None
         """Called when the operator asks over the admin socket that the server stops. Set it before ``start``."""
         self.observing = Observing(config, server)
@@ -187,6 +191,7 @@ class Service(Running):
                 self.server.add_share(share)
         self.namespaces.serve(self.config.namespaces)
         await self._restore_opens()
+        await self._restore_shadow_copies()
         await self.server.interfaces.start()
         if self.config.cluster.url:
             self._join_cluster()
@@ -281,6 +286,13 @@ class Service(Running):
         if wanted:
             await self.stored.serve(wanted, all_shares=not self.shares.down)
 
+    async def _restore_shadow_copies(self) -> None:
+        """Serve the shadow copies of the last run. Raises ``ConfigError``."""
+        self._shadow_copies.state = self.config.state
+        sets = self._shadow_copies.read()
+        if sets and self.server.shadow_copies is not None:
+            await self.server.shadow_copies.restore(sets)
+
     def _join_cluster(self) -> None:
         try:
             # aiohttp is an extra, and a server without a cluster starts faster without these modules.
@@ -325,8 +337,9 @@ class Service(Running):
             self.listeners[0].address[1],
             self.server.admits,
             self.server.unauthenticated,
+            self.shares.for_backups,
         )
-        self.server.interfaces.on_refresh = self.announcer.refresh_soon
+        self.server.interfaces.on_refresh = self.shares.on_change = self.announcer.refresh_soon
         self.announcer.start()
 
     async def _open_page(self, config: WebConfig) -> None:
@@ -428,6 +441,8 @@ class Service(Running):
         await self.fabrics.close()
         if self.cluster is not None:
             await self.cluster.stop()
+        if self.server.shadow_copies is not None:
+            self.server.shadow_copies.close()
         # The server is no longer a node, so its last responses need no fence.
         self.server.fence = None
         await self.server.shutdown()

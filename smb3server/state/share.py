@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from smb3server.access.descriptor import SecurityDescriptor
     from smb3server.access.identity import Identity
     from smb3server.backends.base import Backend, User
+    from smb3server.backends.snapshots import Snapshots
     from smb3server.dfs.namespace import Namespace
     from smb3server.files.recycling import Recycling
 
@@ -68,6 +69,13 @@ class Share:
     type: ShareType = ShareType.DISK
     backend: Backend | None = None
     path: str = ""
+    snapshots: Snapshots | None = None
+    """Its previous versions. None means that it has none, and that no name stands for one."""
+    as_of: int = 0
+    """The time of the one snapshot that it shows, in seconds since 1970. 0: it shows its files as they are now."""
+    original: Share | None = None
+    """The share whose snapshot it shows. That must admit whoever uses this one, and both must allow it
+    (``caller.maximal_access_of``)."""
     rules: ShareRules = field(default_factory=ShareRules)
     """The keys that are obeyed as they are configured. A change of the configuration replaces them as a whole."""
     read_only: bool = False
@@ -83,6 +91,8 @@ class Share:
     recycling: Recycling | None = None
     """Where deleted files go. None means that they are removed."""
     hidden: bool = False
+    is_home: bool = False
+    """Whether it is the home of the user whose name it has."""
     flags: int = 0
     """Flags in addition to those that follow from other fields."""
     capabilities: int = 0
@@ -104,6 +114,8 @@ class Share:
     """Decides whether it is served here. None means that it always is."""
     lost: bool = False
     """Whether this node of a cluster no longer serves it: another one may have taken it over."""
+    model: str = ""
+    """The model of the server that Macs are told."""
     audit: ShareAudit | None = None
     """What is recorded of its use. None means nothing."""
     namespace: Namespace | None = None

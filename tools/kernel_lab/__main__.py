@@ -27,7 +27,7 @@ from tools.kernel_lab.cases import CASES, Case, select
 from tools.kernel_lab.judge import judge, met_client_defect
 from tools.kernel_lab.persist import Failing, describe, restarting_server
 from tools.kernel_lab.persist_judge import judge_failure
-from tools.kernel_lab.server import Server, ServerError, log_complaints, running_server
+from tools.kernel_lab.server import Server, ServerError, fill_snapshot, log_complaints, running_server
 
 HERE = Path(__file__).resolve().parent
 BOOT_SECONDS = 90
@@ -257,8 +257,12 @@ def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Hos
             prefix = stack.enter_context(network.tap_namespace(case.nics))
             stack.enter_context(network.switching(prefix, log.parent))
             addresses = network.ADDRESSES[: case.nics]
+            if case.snapshots:
+                fill_snapshot(share)
             more = NAMESPACE.format(address=network.ADDRESS) if case.namespace else ""
-            server = stack.enter_context(running_server(share, log, addresses, case.fabric, prefix, more))
+            server = stack.enter_context(
+                running_server(share, log, addresses, case.fabric, prefix, case.snapshots, more)
+            )
             host = Host(network.ADDRESS, server, prefix)
         else:
             server = stack.enter_context(running_server(share, log))
@@ -315,7 +319,13 @@ def main(arguments: list[str] | None = None) -> int:
             case
             for case in cases
             if not (
-                case.verbs or case.outages or case.failure or case.conformance or case.protocol == "rxe" or case.netem
+                case.verbs
+                or case.outages
+                or case.failure
+                or case.conformance
+                or case.snapshots
+                or case.protocol == "rxe"
+                or case.netem
             )
         ]
     build()

@@ -72,6 +72,8 @@ class Case(NamedTuple):
     """The kernel's client takes part."""
     program: str = ""
     """A C program of guest/ that the case's script runs."""
+    snapshots: bool = False
+    """The share has a snapshot, ``server.SNAPSHOT``, which the case mounts."""
     conformance: bool = False
     """``smb3server conformance`` runs on the host against ksmbd in the guest, instead of a client in the guest."""
 
@@ -86,11 +88,21 @@ class Case(NamedTuple):
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str, bool]:
+    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str, bool, bool]:
         """A key: cases with the same value can share a boot of the guest."""
         cluster = self.name if self.cluster or self.conformance else ""
-        place = (self.verbs, self.tap, self.nics, self.fabric, self.rxe_retry, self.mtu, self.failure)
-        return *place, cluster, self.namespace
+        return (
+            self.verbs,
+            self.tap,
+            self.nics,
+            self.fabric,
+            self.rxe_retry,
+            self.mtu,
+            self.failure,
+            cluster,
+            self.snapshots,
+            self.namespace,
+        )
 
     @property
     def fabric(self) -> str:
@@ -144,6 +156,8 @@ CASES = (
         rxe_retry=True,
         client_defect=FULL_QUEUE,
     ),
+    Case("snapshot-tcp", "tcp", tap=True, snapshots=True, captured=False),
+    Case("snapshot-siw", "siw", tap=True, snapshots=True, captured=False),
     Case("multichannel-tcp", "tcp", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
     Case("multichannel-iwarp", "siw", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
     Case(

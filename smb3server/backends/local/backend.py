@@ -67,6 +67,8 @@ class LocalOptions:
     """Settings of a ``LocalBackend``."""
 
     read_only: bool = False
+    is_snapshot: bool = False
+    """Whether the directory is a snapshot, or in one. Then it is to be ``read_only`` as well."""
     symlinks: str = "beneath"
     """'beneath': symlinks are followed while they stay below the root. 'never': they are not followed."""
     sidecar: str | None = None
@@ -99,12 +101,17 @@ class LocalBackend(Backend):
 
     case_sensitive = False
     supports_streams = True
+    stream_store = StreamStore
+    """The class of its streams."""
+    handle_type = LocalHandle
+    """The class of its handles, but for those of streams."""
 
     def __init__(self, root: str | os.PathLike[str], options: LocalOptions | None = None) -> None:
         self.options = options = options or LocalOptions()
         if options.symlinks not in ("beneath", "never"):
             raise ValueError(f"symlinks: 'beneath' or 'never', not {options.symlinks!r}")
         self.read_only = options.read_only
+        self.is_snapshot = options.is_snapshot
         self.file_system_name = options.file_system_name
         self._share_root = ShareRoot(root, options.require_mount)
         self._root = self._share_root.descriptor
@@ -126,7 +133,7 @@ class LocalBackend(Backend):
             )
             self._sidecar, refused = self._make_sidecar(options.sidecar)
             self.store = MetadataStore(self._sidecar, None if namespace == "none" else namespace)
-            self.streams = StreamStore(self._sidecar, None if namespace == "none" else namespace)
+            self.streams = self.stream_store(self._sidecar, None if namespace == "none" else namespace)
             self.streams.refused = refused
             self._watcher = Watcher(self.resolver, self.own)
             self.namespace = Namespace(self.resolver, self.store, self.own, self.read_only)
@@ -302,7 +309,7 @@ class LocalBackend(Backend):
                 kind, data = _DIRECTORY, None
             else:
                 descriptor, kind, data = self._open_data(request, descriptor, stat)
-        handle = LocalHandle(
+        handle = self.handle_type(
             self,
             descriptor,
             stat,
@@ -360,6 +367,10 @@ class LocalBackend(Backend):
         if request.write and self.read_only and kind is _FILE:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), "/".join(request.path))
 
+    def stream_type(self, name: str) -> type[LocalHandle]:
+        """Return the class of a stream's handle."""
+        return LocalHandle
+
     def _open_stream(self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind) -> LocalHandle:
         """Open or create a stream. This takes over ``descriptor`` (O_PATH) on success only."""
         reference = f"/proc/self/fd/{descriptor}"
@@ -379,7 +390,7 @@ class LocalBackend(Backend):
                 raise
             data = self._create_stream(request, descriptor, stat, metadata)
             created = True
-        return LocalHandle(
+        return self.stream_type(name)(
             self,
             descriptor,
             stat,
@@ -513,7 +524,7 @@ class LocalBackend(Backend):
             raise
         kind = KINDS.get(stat.mode & KIND_BITS, _OTHER)
         is_path = kind is _DIRECTORY and not request.read
-        handle = LocalHandle(
+        handle = self.handle_type(
             self,
             descriptor,
             stat,
@@ -658,7 +669,7 @@ def _existing(
     backend: LocalBackend, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind, data: int | None
 ) -> LocalHandle:
     """Return the handle of an existing file or directory. It takes over the descriptors."""
-    return LocalHandle(
+    return backend.handle_type(
         backend,
         descriptor,
         stat,

@@ -9,7 +9,7 @@ from typing import Any
 
 from smb3server.access import masks
 from smb3server.backends.base import FileInfo, Kind
-from smb3server.commands.create import checks, durable, sharing
+from smb3server.commands.create import checks, durable, previous, sharing
 from smb3server.commands.create.contexts import NOTHING, CreateContexts, Opener
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.registry import KINDS, Described, decode
@@ -90,11 +90,16 @@ def create(request: TreeRequest) -> Response | Pending:
         answer = _answer_again(server, opener, body, name, asked, replayed)
         if answer is not None:
             return answer
+    seconds = 0
+    if tree.share.snapshots is not None:
+        seconds, name = (tree.share.as_of, name) if tree.share.as_of else previous.asked_for(name, asked.timewarp)
     try:
         checked = checks.check(body, name, asked, tree.maximal_access, tree.share.rules.streams)
     except checks.BadNameError as error:
+        if seconds:
+            raise
         return retry(request, partial(_refuse_name, opener, error), _AT_ONCE)
-    opening = _opening(server, opener, body, asked, checked)
+    opening = _opening(server, opener, body, asked, checked, seconds)
     for context in asked.others:
         if (before := KINDS[context].before) is not None:
             before(opening, asked.others[context])
@@ -157,12 +162,26 @@ def _create_on_pipe(request: TreeRequest, body: CreateRequest, name: str) -> Res
 
 
 def _opening(
-    server: ServerState, opener: Opener, body: CreateRequest, asked: CreateContexts, checked: checks.Checked
+    server: ServerState,
+    opener: Opener,
+    body: CreateRequest,
+    asked: CreateContexts,
+    checked: checks.Checked,
+    seconds: int = 0,
 ) -> Opening:
-    backend = opener.tree.share.backend
+    share = opener.tree.share
+    backend = share.backend
     if backend is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     lease = asked.lease if body.requested_oplock_level == _LEASE else None
+    if asked.timewarp or seconds:
+        if share.snapshots is None:
+            # There are no snapshots, so no file existed at that time.
+            raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+        access = opener.tree.maximal_access
+        return previous.PreviousOpening(
+            opener, body, asked, *checked, backend, server, lease, share.snapshots, seconds, backend, access
+        )
     return Opening(opener, body, asked, *checked, backend, server, lease)
 
 
@@ -380,6 +399,11 @@ def describe(
     asked = opening.contexts.others
     if not asked:
         return fields, []
-    found = Described(info, opened.maximal_access, opening.backend.volume_serial)
-    answers = ((name, KINDS[name].answer) for name in asked)
-    return fields, [wire.RawContext(name, answer(found, asked[name])) for name, answer in answers if answer is not None]
+    found = Described(info, opened.maximal_access, opening.backend.volume_serial, opened)
+    answers: list[wire.RawContext] = []
+    for name, data in asked.items():
+        answer = KINDS[name].answer
+        content = answer(found, data) if answer is not None else None
+        if content is not None:
+            answers.append(wire.RawContext(name, content))
+    return fields, answers

@@ -196,6 +196,7 @@ class Opening:
             self.opener.caller.user,
             or_folder,
             bool(options & _UNBUFFERED),
+            self.opener.tree.apple != 0,
         )
 
     def _find_or_create(self) -> OpenedFile:

@@ -259,20 +259,24 @@ class Rename(_NameChange):
 
     def _check_below(self) -> list[Open]:
         """Check that there are no opens below the directory, and break the handle caching of those that there are.
-        Return those that the share's ``rename_open_folders`` moves along. [MS-FSA 2.1.4.2]
+        Return those that are moved along: by the share's ``rename_open_folders``, or a Mac's own. [MS-FSA 2.1.4.2]
 
         All of them are asked at once. Raises ``StatusError``, and ``MustWait`` if this needs an acknowledgment."""
         table = self.request.server.opens.by_id
         prefix = self.handle.path
         below = [other for other in table.values() if other not in self.elsewhere and self._is_below(other, prefix)]
-        if below:
-            self.break_handles(*{other.file for other in below if other.file is not None})
+        in_the_way = below
+        if self.opened.tree.apple:
+            # Programs of a Mac expect that a folder can be renamed while they use files in it.
+            in_the_way = [other for other in below if other.session is not self.opened.session]
+        if in_the_way:
+            self.break_handles(*{other.file for other in in_the_way if other.file is not None})
             if not self.opened.tree.share.rules.rename_open_folders:
                 raise StatusError(NtStatus.ACCESS_DENIED)
         return below
 
     def _is_below(self, other: Open, prefix: Path) -> bool:
-        if other.tree.share is not self.opened.tree.share or other.handle is None or other.file is None:
+        if other.store is not self.opened.store or other.handle is None or other.file is None:
             return False
         try:
             path = other.handle.path
