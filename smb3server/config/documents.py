@@ -22,13 +22,14 @@ COMMON = {
     "user": ("name", "password_file", "unix_user"),
 }
 """Sections and keys of the short example."""
-MORE = {
+MORE: Mapping[str, tuple[Mapping[str, object], ...]] = {
+    "site": ({"name": "paris", "networks": ["198.51.100.0/24"]},),
     "user": (
         {"name": "bob", "nt_hash": "878d8014606cda29677a44efa1353fc7"},
         {"name": "carol", "password": "correct horse battery staple"},
-    )
+    ),
 }
-"""Further sections of the full example, for keys that exclude one another."""
+"""Further sections of the full example: for keys that exclude one another, and what others name."""
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 

@@ -362,7 +362,7 @@ def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
     problems, capture = _capture(case, path)
     found += problems[:10]
     if capture is not None:
-        if case.protocol != "tcp" and not case.verbs and counted and not own:
+        if case.protocol != "tcp" and not case.verbs and counted and not (case.program or case.namespace):
             # As workout.sh leaves it.
             found += _sizes(case, folder, capture)
         if shutil.which("tshark"):
