@@ -249,6 +249,8 @@ class ShareRecord(Record):
     bytes_read: int
     bytes_written: int
     recycle: RecycleRecord | UnsetType = UNSET
+    links: int | UnsetType = UNSET
+    """Of the root of a namespace (DFS): how many links it has."""
     rates: Rates | UnsetType = UNSET
 
 

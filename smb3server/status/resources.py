@@ -43,6 +43,7 @@ def shares(server: Server) -> list[ShareRecord]:
             bytes_read=share.bytes_read + read[share],
             bytes_written=share.bytes_written + written[share],
             recycle=_recycle(share),
+            links=UNSET if share.namespace is None else len(share.namespace.links),
         )
         for share in server.share_list.values()
     ]

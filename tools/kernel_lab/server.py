@@ -123,8 +123,9 @@ def running_server(
     fabric: str = "iwarp",
     prefix: Sequence[str] = (),
     snapshots: bool = False,
+    more: str = "",
 ) -> Iterator[Server]:
-    """Run ``smb3server`` with ``share`` on ``addresses`` until the block ends.
+    """Run ``smb3server`` with ``share`` on ``addresses`` until the block ends. ``more``: sections of its file.
 
     ``prefix`` is a command that starts it elsewhere, for example in a network namespace. ``snapshots``: the share has
     some, in ``.snapshots``. Raises ``ServerError``.
@@ -147,6 +148,10 @@ def running_server(
         command += ["--listen", address]
     state = log.with_suffix(".state")
     command += ["--state", str(state)]
+    if more:
+        file = log.with_suffix(".toml")
+        file.write_text(more)
+        command += ["--config", str(file)]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,

@@ -360,7 +360,7 @@ def _shares(report: Report) -> list[Table]:
             amount(entry.bytes_read),
             amount(entry.bytes_written),
             ", ".join(options).replace("_", " ") or "-",
-            entry.path or "-",
+            entry.path or (f"namespace, {entry.links} links" if isinstance(entry.links, int) else "-"),
         )
     recycled = [(entry.share, entry.recycle) for entry in report.shares if isinstance(entry.recycle, RecycleRecord)]
     if not recycled:
