@@ -12,6 +12,7 @@ from smb3server.backends.base import FileInfo, Kind
 from smb3server.commands.create import checks, durable, sharing
 from smb3server.commands.create.contexts import NOTHING, CreateContexts, Opener
 from smb3server.commands.create.opening import Opening
+from smb3server.commands.create.posix import agreed
 from smb3server.commands.create.registry import KINDS, Described, decode
 from smb3server.commands.info import presentation
 from smb3server.commands.info.waits import one_step
@@ -45,6 +46,7 @@ from smb3server.wire.create import (
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
+from smb3server.wire.posix import VERSION
 from smb3server.wire.status import NtStatus, StatusError
 
 # A name of a module costs less to look up than a member of an enumeration.
@@ -66,6 +68,8 @@ def create(request: TreeRequest) -> Response | Pending:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     pipe = tree.share.type is _PIPE
     asked = NOTHING if pipe or not raw_contexts else decode(raw_contexts, connection.dialect)
+    if VERSION in asked.others:
+        asked = agreed(asked, connection, tree.share)
     if session.usage is not None and asked.reconnect is None:
         # An open to which a client reconnects is counted already. Dormant opens take no descriptor.
         server.ceilings.check_open(session.usage, len(opens.by_id) - opens.dormant, opens.limit)
@@ -160,6 +164,8 @@ def _opening(
     server: ServerState, opener: Opener, body: CreateRequest, asked: CreateContexts, checked: checks.Checked
 ) -> Opening:
     backend = opener.tree.share.backend
+    if backend is not None and asked.posix is not None:
+        backend = backend.as_posix()
     if backend is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     lease = asked.lease if body.requested_oplock_level == _LEASE else None
@@ -170,7 +176,8 @@ def _reconnect(server: ServerState, opener: Opener, body: CreateRequest, name: s
     """Answer a client that reconnects to a durable open. [MS-SMB2 3.3.5.9.7, 3.3.5.9.12]
 
     The fixed part of the request is ignored, except for name and oplock level."""
-    opening = _opening(server, opener, body, asked, checks.check_name(body, name))
+    checked = checks.check_name(body, name, asked.posix is not None)
+    opening = _opening(server, opener, body, asked, checked)
     opened = durable.reconnect(opener, asked, server.opens, opening.path, opening.lease is not None)
     return _respond_again(opening, opened)
 

@@ -15,6 +15,8 @@ from smb3server.access import decide, masks, of_handle, tokens
 from smb3server.access.decide import Wanted
 from smb3server.access.descriptor import unpack
 from smb3server.backends.base import (
+    FILE_MODE_BITS,
+    FOLDER_MODE_BITS,
     Backend,
     Described,
     Disposition,
@@ -44,6 +46,7 @@ from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.file_info import NEED_EA
 from smb3server.wire.negotiate import Dialect
+from smb3server.wire.posix import NO_MODE
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -139,7 +142,9 @@ class Opening:
         self._may_add = False
         try:
             handle, found, _, self.path_on_disk = self._find_or_create()
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as error:
+            if not (isinstance(error, (FileNotFoundError, NotADirectoryError)) or self._met_link(error)):
+                raise
             link = symlinks.on_the_way(self.backend, self.path, self.opener.caller.user)
             if link is not None:
                 raise link from None
@@ -155,6 +160,18 @@ class Opening:
                 finally:
                     handle.close()
         return opened
+
+    def _met_link(self, error: OSError) -> bool:
+        """Return whether an error says that a symlink of the host is on the way of a POSIX open."""
+        return self.backend.posix and error.errno == errno.ELOOP
+
+    @property
+    def _mode(self) -> int | None:
+        """The permission bits for a new file that a POSIX open asks for. None means those of the share."""
+        mode = self.contexts.posix
+        if mode is None or mode == NO_MODE:
+            return None
+        return mode & (FOLDER_MODE_BITS if self.directory is True else FILE_MODE_BITS)
 
     def undo_creation(self, handle: Handle) -> None:
         """Remove what ``handle`` created, including a file that was made for its stream. Raises ``OSError``.
@@ -196,6 +213,7 @@ class Opening:
             self.opener.caller.user,
             or_folder,
             bool(options & _UNBUFFERED),
+            self._mode if self.contexts.posix is not None else None,
         )
 
     def _find_or_create(self) -> OpenedFile:
@@ -279,7 +297,7 @@ class Opening:
         folder, found, _, _ = seen or self._open_folder()
         try:
             if found.info.reparse_tag == attr.TAG_SYMLINK:
-                raise symlinks.stopped(folder, self.path[-1:])
+                raise symlinks.stopped(folder, self.path[-1:], self.backend.posix)
             return self._add_to(folder, found, read, write)
         except FileExistsError:
             return None
@@ -318,7 +336,9 @@ class Opening:
         try:
             if given is not None:
                 self._check_creator(given)
-            descriptor = tokens.new_descriptor(found.descriptor, given, directory, caller.token, caller.user)
+            # The mode of a POSIX open says what a folder's descriptor would pass on otherwise.
+            passed_on = found.descriptor if request.mode is None else None
+            descriptor = tokens.new_descriptor(passed_on, given, directory, caller.token, caller.user)
         except ValueError:
             raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
         request.security_descriptor = self._descriptor = descriptor
@@ -345,7 +365,7 @@ class Opening:
             return False
         try:
             if found.info.reparse_tag == attr.TAG_SYMLINK and self._follow:
-                raise symlinks.stopped(base, ())
+                raise symlinks.stopped(base, (), self.backend.posix)
             if self._base_pending(base):
                 raise StatusError(NtStatus.DELETE_PENDING)
             decide.grant_new_stream(self.wanted, self._rights_on(found), self._attributes_of(base, found.info))
@@ -404,7 +424,7 @@ class Opening:
             return
         try:
             if handle.info().reparse_tag == attr.TAG_SYMLINK:
-                raise symlinks.stopped(handle, ())
+                raise symlinks.stopped(handle, (), self.backend.posix)
         finally:
             handle.close()
 
@@ -414,7 +434,7 @@ class Opening:
         """Make an open of a handle. ``found``: the file as it was when the handle was made."""
         self.info = info = found.info
         if info.reparse_tag == attr.TAG_SYMLINK and self._follow and not handle.created:
-            raise symlinks.stopped(handle, ())
+            raise symlinks.stopped(handle, (), self.backend.posix)
         if self.server.opens.dormant:
             self.server.opens.close_gone(self.server.file_table.find(handle.key, self.stream))
         file = self.server.file_table.get(handle.key, self.stream)
@@ -487,7 +507,8 @@ class Opening:
             raise StatusError(
                 NtStatus.OBJECT_NAME_COLLISION if self.directory is True else NtStatus.FILE_IS_A_DIRECTORY
             )
-        attributes = 0 if is_directory else found.info.attributes
+        # To POSIX the attribute READONLY is no obstacle: it has the mode.
+        attributes = 0 if is_directory or self.backend.posix else found.info.attributes
         self._maximal = self.opener.caller.rights_on(self.backend, self.path, found)
         granted = decide.grant_existing(wanted, self._maximal, attributes)
         if found.info.ea_size and self.body.create_options & CreateOptions.NO_EA_KNOWLEDGE:

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from smb3server.backends.base import Backend
+from smb3server.commands.info import posix
 from smb3server.state.share import Share
 from smb3server.wire import fs_info as wire
 from smb3server.wire.fs_info import FsAttributes, FsInfoClass
+from smb3server.wire.posix import LEVEL, POSIX_VOLUME_INFORMATION
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Codec
 
 FILE_DEVICE_DISK = 7
@@ -97,6 +100,13 @@ def _fixed(layout: Codec[R], record: Callable[[Share, Backend], R]) -> FsLevel:
     return FsLevel(lambda share, backend: layout.pack(record(share, backend)), layout.size)
 
 
+def _posix(share: Share, backend: Backend) -> bytes:
+    """Return FileFsPosixInformation. Raises INVALID_INFO_CLASS unless a POSIX open asks for it. [POSIX-FSCC 2.3.2.1]"""
+    if not backend.posix:
+        raise StatusError(NtStatus.INVALID_INFO_CLASS)
+    return posix.volume(backend)
+
+
 _NO_LIMITS = wire.ControlInformation(default_quota_threshold=NO_LIMIT, default_quota_limit=NO_LIMIT, flags=0)
 """Quotas are neither tracked nor enforced."""
 
@@ -112,4 +122,5 @@ FS_LEVELS: dict[int, FsLevel] = {
         wire.OBJECT_ID, lambda _, backend: wire.ObjectIdInformation(volume_object_id(backend))
     ),
     FsInfoClass.SECTOR_SIZE: _fixed(wire.SECTOR_SIZE, _sector_size),
+    LEVEL: FsLevel(_posix, POSIX_VOLUME_INFORMATION.size),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from smb3server.access import required
+from smb3server.access import posix_security, required
 from smb3server.access.of_handle import set_security
 from smb3server.backends.base import Handle
 from smb3server.commands.info import waits
@@ -244,7 +244,7 @@ def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
     recycling, store = opened.tree.share.recycling, opened.store
     if recycling and store and opened.is_directory and recycling.holds(handle.path, store.name_rules):
         raise StatusError(NtStatus.CANNOT_DELETE)
-    if not ignore_readonly and handle.info().attributes & attr.READONLY:
+    if not (ignore_readonly or opened.posix) and handle.info().attributes & attr.READONLY:
         raise StatusError(NtStatus.CANNOT_DELETE)
     handle.check_unlink()
     if opened.is_directory and not handle.stream and not deletions.is_empty(handle):
@@ -400,7 +400,9 @@ def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data
         waits.break_handles(opened, [file])
         write_times.changing_entry(opened)
         caller, keep = caller_of(opened.session, tree, accounts), tree.share.rules.keep_inherited_flag
-        set_security(handle_of(opened), which, memoryview(descriptor), caller, accounts, keep_inherited_flag=keep)
+        handle, changes = handle_of(opened), memoryview(descriptor)
+        if not (opened.posix and posix_security.change(handle, which, changes, caller)):
+            set_security(handle, which, changes, caller, accounts, keep_inherited_flag=keep)
         if tree.share.audit is not None:
             file_events.permissions_changed(opened, which)
         report(opened, NotifyFilter.SECURITY, entry=False)
