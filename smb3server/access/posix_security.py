@@ -6,8 +6,7 @@ entry of the DACL.
 
 from __future__ import annotations
 
-import errno
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from smb3server.access import decide
 from smb3server.access.caller import Caller
@@ -17,7 +16,7 @@ from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import Handle
+    from smb3server.backends.base import FileInfo, Handle
 
 _NT_AUTHORITY, _NFS = 5, 88
 _USER, _GROUP, _MODE = 1, 2, 3
@@ -27,14 +26,9 @@ _OWNER, _PRIMARY_GROUP, _DACL = (
     int(SecurityInformation.DACL),
 )
 _ALL_PARTS = _OWNER | _PRIMARY_GROUP | _DACL
-
-
-class _Changes(NamedTuple):
-    """What a descriptor asks for; None in a field: nothing."""
-
-    uid: int | None
-    gid: int | None
-    mode: int | None
+_DACL_CONTROL = int(
+    Control.DACL_PRESENT | Control.DACL_DEFAULTED | Control.DACL_AUTO_INHERITED | Control.DACL_PROTECTED
+)
 
 
 def _number(sid: Sid | None, kind: int) -> int | None:
@@ -68,68 +62,73 @@ def change(handle: Handle, which: int, data: memoryview, caller: Caller) -> bool
 
     Return False if they are parts of an ordinary descriptor, and nothing was done. The rights are those of chmod(2) and
     chown(2) on the host: the owner sets the mode, and root the owner. A new mode decides who may do what, and a DACL
-    that was stored is forgotten. Raises ``StatusError``: INVALID_OWNER and INVALID_PRIMARY_GROUP for what the user may
-    not give the file, ACCESS_DENIED for the mode of somebody else's file, INVALID_SECURITY_DESCR."""
+    that was stored is forgotten. With a new owner Linux sends a DACL as well, as it was but for the owner: the stored
+    one follows the new owner in any case. Raises ``StatusError``: INVALID_OWNER and INVALID_PRIMARY_GROUP for what the
+    user may not give the file, ACCESS_DENIED for the mode of somebody else's file, INVALID_SECURITY_DESCR."""
     if which & ~_ALL_PARTS:
         return False
     try:
         asked = unpack(data)
     except ValueError:
         raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
-    wanted = _Changes(
-        _owner(asked.owner) if which & _OWNER else None,
-        _group(asked.group) if which & _PRIMARY_GROUP else None,
-        _mode(asked) if which & _DACL else None,
-    )
-    complete = all(
-        number is not None or not which & part
-        for number, part in zip(wanted, (_OWNER, _PRIMARY_GROUP, _DACL), strict=True)
-    )
-    if not complete:
+    uid = _owner(asked.owner) if which & _OWNER else None
+    gid = _group(asked.group) if which & _PRIMARY_GROUP else None
+    mode = _mode(asked) if which & _DACL else None
+    if (which & _OWNER and uid is None) or (which & _PRIMARY_GROUP and gid is None):
         return False
-    _change(handle, wanted, caller)
+    if which & _DACL and mode is None and not (_is_nfs(asked.owner) or _is_nfs(asked.group)):
+        return False
+    _check(handle.info(), uid, gid, caller)
+    _set(handle, uid, gid, mode)
     return True
 
 
-def _change(handle: Handle, wanted: _Changes, caller: Caller) -> None:
-    stored = handle.security_descriptor()
-    present = None
-    if stored is not None:
-        try:
-            present = unpack(stored)
-        except ValueError:
-            # The mode decides already (``tokens.effective_descriptor``).
-            present = None
-    info = handle.info()
-    root = caller.user is not None and caller.user.uid == 0 and not caller.user.shared
-    if wanted.uid is not None and not root:
-        decide.check_owner(caller.token, user_sid(wanted.uid), user_sid(info.uid))
-    if wanted.gid is not None and not root:
-        decide.check_group(caller.token, group_sid(wanted.gid), group_sid(info.gid))
+def _is_nfs(sid: Sid | None) -> bool:
+    return sid is not None and sid.authority == _NT_AUTHORITY and sid.sub_authorities[:1] == (_NFS,)
+
+
+def _check(info: FileInfo, uid: int | None, gid: int | None, caller: Caller) -> None:
+    """Refuse an owner or a group that the caller may not give to a file."""
+    if caller.user is not None and caller.user.uid == 0:
+        return
+    if uid is not None:
+        decide.check_owner(caller.token, user_sid(uid), user_sid(info.uid))
+    if gid is not None:
+        decide.check_group(caller.token, group_sid(gid), group_sid(info.gid))
+
+
+def _set(handle: Handle, uid: int | None, gid: int | None, mode: int | None) -> None:
+    info, stored = handle.info(), handle.security_descriptor()
     try:
-        if wanted.uid not in (None, info.uid):
-            handle.set_permissions(wanted.uid, None)
-        if wanted.gid not in (None, info.gid):
-            handle.set_permissions(None, wanted.gid)
-        if wanted.mode is not None:
-            handle.set_mode(wanted.mode)
+        if uid not in (None, info.uid):
+            handle.set_permissions(uid, None)
+        if gid not in (None, info.gid):
+            handle.set_permissions(None, gid)
+        if mode is not None:
+            handle.set_mode(mode)
     except PermissionError:
         raise StatusError(NtStatus.ACCESS_DENIED) from None
-    except OSError as error:
-        if error.errno == errno.EOPNOTSUPP:
-            raise StatusError(NtStatus.NOT_SUPPORTED) from None
-        raise
-    if present is None:
+    if stored is None:
         return
-    changed = present
-    if wanted.uid not in (None, info.uid) and present.owner is not None:
-        changed = changed._replace(owner=user_sid(wanted.uid or 0))
-    if wanted.gid not in (None, info.gid) and present.group is not None:
-        changed = changed._replace(group=group_sid(wanted.gid or 0))
-    if wanted.mode is not None and present.dacl is not None:
-        changed = changed._replace(dacl=None, control=changed.control & ~int(_DACL_CONTROL))
+    try:
+        present = unpack(stored)
+    except ValueError:
+        # The mode decides already (``tokens.effective_descriptor``).
+        return
+    changed = present if uid is None else _given_to(present, present.owner, user_sid(uid))
+    if gid is not None and present.group is not None:
+        changed = changed._replace(group=group_sid(gid))
+    if mode is not None:
+        changed = changed._replace(dacl=None, control=changed.control & ~_DACL_CONTROL)
     if changed != present:
         handle.set_security_descriptor(changed.pack())
 
 
-_DACL_CONTROL = Control.DACL_PRESENT | Control.DACL_DEFAULTED | Control.DACL_AUTO_INHERITED | Control.DACL_PROTECTED
+def _given_to(present: SecurityDescriptor, old: Sid | None, new: Sid) -> SecurityDescriptor:
+    """Return the descriptor of a file that another owner gets: the entries for the old one are the new one's."""
+    if old is None:
+        return present
+    dacl = present.dacl
+    if dacl is not None:
+        dacl = dacl._replace(aces=tuple(ace._replace(sid=new) if ace.sid == old else ace for ace in dacl.aces))
+    return present._replace(owner=new, dacl=dacl)

@@ -236,7 +236,7 @@ def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Hos
             prefix = stack.enter_context(network.tap_namespace(case.nics))
             stack.enter_context(network.switching(prefix, log.parent))
             addresses = network.ADDRESSES[: case.nics]
-            server = stack.enter_context(running_server(share, log, addresses, case.fabric, prefix))
+            server = stack.enter_context(running_server(share, log, addresses, case.fabric, prefix, case.posix))
             host = Host(network.ADDRESS, server, prefix)
         else:
             server = stack.enter_context(running_server(share, log))

@@ -70,6 +70,8 @@ class Case(NamedTuple):
     """The kernel's client takes part."""
     program: str = ""
     """A C program of guest/ that the case's script runs."""
+    posix: bool = False
+    """The server's share has the POSIX extensions."""
     conformance: bool = False
     """``smb3server conformance`` runs on the host against ksmbd in the guest, instead of a client in the guest."""
 
@@ -84,10 +86,11 @@ class Case(NamedTuple):
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str]:
+    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str, bool]:
         """A key: cases with the same value can share a boot of the guest."""
         cluster = self.name if self.cluster or self.conformance else ""
-        return self.verbs, self.tap, self.nics, self.fabric, self.rxe_retry, self.mtu, self.failure, cluster
+        more = self.failure, cluster, self.posix
+        return self.verbs, self.tap, self.nics, self.fabric, self.rxe_retry, self.mtu, *more
 
     @property
     def fabric(self) -> str:
@@ -122,6 +125,8 @@ CASES = (
     Case("two-clients-tcp", "tcp", program="stress", tap=True),
     Case("stress", "siw", captured=False, program="stress", tap=True),
     Case("stress-tcp", "tcp", captured=False, program="stress", tap=True),
+    Case("posix-tcp", "tcp", "posix", program="posix", posix=True, tap=True),
+    Case("posix-siw", "siw", "posix", rdma_transfers=True, invalidation=True, program="posix", posix=True, tap=True),
     Case("rxe", "rxe", rdma_transfers=True, invalidation=True, tap=True, client_defect=FULL_QUEUE),
     Case("rxe-sign", "rxe", "sign", tap=True, client_defect=FULL_QUEUE),
     Case("rxe-seal", "rxe", "seal", encrypted=True, tap=True, client_defect=FULL_QUEUE),

@@ -102,17 +102,28 @@ class Server:
 
 @contextlib.contextmanager
 def running_server(
-    share: Path, log: Path, addresses: Sequence[str] = ("127.0.0.1",), fabric: str = "iwarp", prefix: Sequence[str] = ()
+    share: Path,
+    log: Path,
+    addresses: Sequence[str] = ("127.0.0.1",),
+    fabric: str = "iwarp",
+    prefix: Sequence[str] = (),
+    posix: bool = False,
 ) -> Iterator[Server]:
     """Run ``smb3server`` with ``share`` on ``addresses`` until the block ends.
 
-    ``prefix`` is a command that starts it elsewhere, for example in a network namespace. Raises ``ServerError``.
+    ``posix``: the share has the POSIX extensions. ``prefix`` is a command that starts it elsewhere, for example in a network namespace. Raises ``ServerError``.
     """
     if not prefix:
         check_ports()
     command = list(prefix)
     command += [sys.executable, "-c", "import sys; from smb3server.cli.main import main; sys.exit(main())"]
-    command += ["--share", own_user.option("share", share), "--user", "u:pw", f"--rdma={fabric}"]
+    if posix:
+        configuration = log.with_suffix(".toml")
+        configuration.write_text(f'[[share]]\nname = "share"\npath = "{share}"\n{own_user.LINE}posix = true\n')
+        command += ["--config", str(configuration)]
+    else:
+        command += ["--share", own_user.option("share", share)]
+    command += ["--user", "u:pw", f"--rdma={fabric}"]
     for address in addresses:
         command += ["--listen", address]
     state = log.with_suffix(".state")
