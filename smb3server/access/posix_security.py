@@ -125,10 +125,10 @@ def _set(handle: Handle, uid: int | None, gid: int | None, mode: int | None) -> 
 
 
 def _given_to(present: SecurityDescriptor, old: Sid | None, new: Sid) -> SecurityDescriptor:
-    """Return the descriptor of a file that another owner gets: the entries for the old one are the new one's."""
-    if old is None:
-        return present
-    dacl = present.dacl
-    if dacl is not None:
-        dacl = dacl._replace(aces=tuple(ace._replace(sid=new) if ace.sid == old else ace for ace in dacl.aces))
-    return present._replace(owner=new, dacl=dacl)
+    """Return the descriptor of a file that another owner gets: the entries for the old one are the new one's.
+
+    Without a DACL the owner is the host's: one beside it would be an account of several that act with his user."""
+    if old is None or present.dacl is None:
+        return present._replace(owner=None)
+    aces = (ace._replace(sid=new) if ace.sid == old else ace for ace in present.dacl.aces)
+    return present._replace(owner=new, dacl=present.dacl._replace(aces=tuple(aces)))

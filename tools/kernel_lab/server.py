@@ -111,7 +111,8 @@ def running_server(
 ) -> Iterator[Server]:
     """Run ``smb3server`` with ``share`` on ``addresses`` until the block ends.
 
-    ``posix``: the share has the POSIX extensions. ``prefix`` is a command that starts it elsewhere, for example in a network namespace. Raises ``ServerError``.
+    ``prefix`` is a command that starts it elsewhere, for example in a network namespace. ``posix``: the share has the
+    POSIX extensions. Raises ``ServerError``.
     """
     if not prefix:
         check_ports()

@@ -312,7 +312,8 @@ class Opening:
         except FileNotFoundError as error:
             raise PathNotFound(*error.args) from None
         except NotADirectoryError:
-            raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
+            link = symlinks.on_the_way(self.backend, self.path, self.opener.caller.user)
+            raise link or StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
 
     def _add_to(self, folder: Handle, found: Described, read: bool, write: bool) -> OpenedFile | None:
         """Check the rights on the folder, and create the file there. [MS-FSA 2.1.5.1.1]
