@@ -45,7 +45,8 @@ def shown(opened: Open, info: FileInfo) -> FileInfo:
     if opened.file is not None and opened.file.write_time is not None:
         info = write_times.visible(opened.file, info)
     hides = opened.tree.share.hides
-    if hides is not None and opened.handle is not None:
+    if hides is not None and opened.handle is not None and info.link_count:
+        # Without a link it was unlinked while it was open.
         path = opened.handle.path
         if path and hides(path[-1]):
             return hidden(info)

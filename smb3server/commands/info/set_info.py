@@ -119,7 +119,12 @@ def report(opened: Open, completion_filter: int, entry: bool = True) -> None:
         return
     action = Action.MODIFIED_STREAM if handle.stream else Action.MODIFIED
     tell = change_reports.report if entry else change_reports.notify
-    tell(opened, handle.path, action, completion_filter, handle.stream)
+    try:
+        path = handle.path
+    except FileNotFoundError:
+        # It was unlinked while it was open: no folder has it any longer.
+        return
+    tell(opened, path, action, completion_filter, handle.stream)
 
 
 # Levels

@@ -16,6 +16,7 @@ import pytest
 from smb3server.access.descriptor import Ace, AceType, Acl, Control, SecurityDescriptor, Sid
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.wire import file_info, posix, query_directory
+from smb3server.wire.change_notify import CHANGE_NOTIFY_REQUEST, ChangeNotifyRequest
 from smb3server.wire.create import Access, CreateAction, CreateOptions
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.file_info import FileInfoClass, RenameInformation
@@ -398,6 +399,15 @@ def test_windows_finds_a_new_name_in_another_case_at_once(tmp_path: Path) -> Non
 # Deletion and renaming
 
 
+async def watch(client: Client) -> None:
+    """Watch the share's root, so that changes are reported."""
+    _, folder, _ = await opened(client, "", desired_access=1, create_options=FOLDER, create_disposition=OPEN)
+    asked = ChangeNotifyRequest(
+        flags=1, output_buffer_length=4096, persistent=folder[0], volatile=folder[1], completion_filter=0xFFF
+    )
+    await client.post(Command.CHANGE_NOTIFY, CHANGE_NOTIFY_REQUEST.pack(asked))
+
+
 async def unlink(client: Client, name: str) -> None:
     file, _ = await make(client, name, create_disposition=OPEN, create_options=ON_CLOSE | LINK)
     await close(client, file)
@@ -406,6 +416,7 @@ async def unlink(client: Client, name: str) -> None:
 @pytest.mark.parametrize("links", [1, 2])
 def test_an_open_file_is_unlinked_at_once(tmp_path: Path, links: int) -> None:
     async def test(client: Client, plain: Client) -> None:
+        await watch(plain)
         file, _ = await make(client, "file")
         assert (await write(client, file, b"data")).status == 0
         if links == 2:
@@ -414,7 +425,10 @@ def test_an_open_file_is_unlinked_at_once(tmp_path: Path, links: int) -> None:
         assert not (tmp_path / "file").exists()
         again, _ = await make(client, "file", create_disposition=CREATE)
         assert await read(client, file, 4) == (0, b"data")
-        assert information(output(await query(client, file, posix.LEVEL)))[0].link_count == links - 1
+        assert await set_info(client, file, FileInfoClass.END_OF_FILE, struct.pack("<q", 2)) == 0
+        assert await set_mode(client, file, 0o600) == 0
+        found = information(output(await query(client, file, posix.LEVEL)))[0]
+        assert (found.link_count, found.end_of_file, found.mode) == (links - 1, 2, 0o600)
         await close(client, file)
         assert (tmp_path / "file").exists() and (tmp_path / "other").exists() == (links == 2)
         await close(client, again)
