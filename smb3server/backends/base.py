@@ -27,7 +27,7 @@ from smbdirect.message_transport import FileRange, Payload
 
 MAX_DESCRIPTOR_BYTES = 65536
 """Bytes of the largest security descriptor that a store keeps."""
-FILE_MODE_BITS, FOLDER_MODE_BITS = 0o777, 0o3777
+FILE_MODE_BITS, FOLDER_MODE_BITS = 0o1777, 0o3777
 """The permission bits that clients may set. No client makes programs that run as another user."""
 Path = tuple[str, ...]
 """Components below the share's root, in any case; () is the root itself."""

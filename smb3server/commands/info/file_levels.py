@@ -143,9 +143,13 @@ def _id(opened: Open) -> wire.IdInformation:
 
 
 def _posix(opened: Open, fresh: Fresh | None) -> bytes:
-    """Return FilePosixInformation. Raises INVALID_INFO_CLASS unless it is a POSIX open. [POSIX-FSCC 2.3.1.1]"""
+    """Return FilePosixInformation. Raises INVALID_INFO_CLASS unless it is a POSIX open. [POSIX-FSCC 2.3.1.1]
+
+    As with fstat(2), the open need not have asked for FILE_READ_ATTRIBUTES, which its user must have."""
     if not opened.posix:
         raise StatusError(NtStatus.INVALID_INFO_CLASS)
+    if not opened.maximal_access & _READ_ATTRIBUTES:
+        raise StatusError(NtStatus.ACCESS_DENIED)
     handle = handle_of(opened)
     info = presentation.shown(opened, handle.info() if fresh is None else fresh.info)
     return posix.information(info, posix.type_in(handle.reparse_point()) if posix.lacks_type(info) else None)
@@ -193,7 +197,7 @@ FILE_LEVELS: dict[int, FileLevel] = {
     ),
     FileInfoClass.STANDARD_LINK: _of_file(wire.STANDARD_LINK, _standard_link),
     FileInfoClass.ID: _of_open(wire.ID, _id, 0, Dialect.SMB_3_0),
-    LEVEL: FileLevel(_posix, POSIX_INFORMATION.size, _READ_ATTRIBUTES),
+    LEVEL: FileLevel(_posix, POSIX_INFORMATION.size),
 }
 
 

@@ -84,7 +84,7 @@ _ELSEWHERE = {
     "state directory": "see state in [server]",
     "cache directory": "see state in [server]",
     "private dir": "see state and users_file in [server]",
-    "unix extensions": "there are none",
+    "unix extensions": "these are of SMB1, which there is none of; see posix in [[share]]",
     "recycle:touch": "files keep their times, and show in st_ctime when they were deleted",
     "recycle:versions": "always so: a name that is taken becomes Copy #1 of NAME",
     "recycle:keeptree": "always so: files keep their path below the recycle folder",
@@ -315,6 +315,7 @@ _SHARE: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "force user": ("force_user", _plain),
     "max connections": ("max_connections", int),
     "case sensitive": ("case_sensitive", _case),
+    "smb3 unix extensions": ("posix", _yes_or_no),
     "smb encrypt": ("encrypt", _is_required),
     "strict allocate": ("strict_allocate", _yes_or_no),
     "posix locking": ("posix_locks", _yes_or_no),
@@ -533,6 +534,7 @@ def _settle(block: _Block, is_homes: bool) -> None:
         "encrypt": False,
         "hide_dot_files": False,
         "case_sensitive": False,
+        "posix": False,
         "max_connections": 0,
     }
     if is_homes:

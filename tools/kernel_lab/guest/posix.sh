@@ -16,7 +16,8 @@ printf beside > $D/beside
 for check in modes names unlinking renaming links symlinks special volume appending; do ck mkdir $D/$check; ck /out/posix.bin $check $D/$check; done
 left() { [ -z "$(ls -A $D/*/ | grep -v :)" ] && [ ! -e $D/beside ]; }
 ck left                                                   # each check removes what it made
-large() { dd if=/dev/zero of=$D/large bs=1M count=8 conv=fsync status=none && [ $(stat -c %s $D/large) = 8388608 ]; }
+head -c 8388608 /dev/urandom > /tmp/large
+large() { dd if=/tmp/large of=$D/large bs=1M oflag=direct status=none && [ $(stat -c %s $D/large) = 8388608 ] && dd if=$D/large of=/tmp/back bs=1M iflag=direct status=none && cmp -s /tmp/large /tmp/back; }
 ck large
 cp /proc/fs/cifs/DebugData $CASE_OUT/debugdata.txt
 owned() { [ "$(stat -c %u:%g:%a $D/owned)" = $1 ]; }

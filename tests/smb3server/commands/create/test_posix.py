@@ -215,12 +215,12 @@ def test_no_client_makes_programs_that_run_as_another_user(tmp_path: Path) -> No
     async def test(client: Client, plain: Client) -> None:
         await make(client, "file", 0o7755, create_disposition=CREATE)
         folder, _ = await make(client, "folder", 0o7755, create_disposition=CREATE, create_options=FOLDER)
-        assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o755
+        assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o1755
         assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o3755
         file, _ = await make(client, "file", create_disposition=OPEN)
         for which in (file, folder):
             assert await set_mode(client, which, 0o7711) == 0
-        assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o711
+        assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o1711
         assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o3711
 
     play(tmp_path, test)
@@ -504,6 +504,23 @@ def test_a_folder_is_renamed_with_open_files_in_it(tmp_path: Path) -> None:
         _, windows, _ = await opened(plain, "moved\\file")
         assert await rename(client, folder, "again") == NtStatus.ACCESS_DENIED
         await close(plain, windows)
+
+    play(tmp_path, test)
+
+
+def test_an_open_that_may_only_append_writes_at_the_end(tmp_path: Path) -> None:
+    async def test(client: Client, plain: Client) -> None:
+        await make(client, "file")
+        (tmp_path / "file").write_bytes(b"hello")
+        _, file, _ = await opened(client, "file", mode(0), desired_access=0x85, create_disposition=OPEN)
+        for offset in (0, 5):
+            assert (await write(client, file, b"x", offset)).status == NtStatus.INVALID_PARAMETER
+        for data in (b" wor", b"ld"):
+            assert (await write(client, file, data, (1 << 64) - 1)).status == 0
+        assert (tmp_path / "file").read_bytes() == b"hello world"
+        _, file, _ = await opened(client, "file", desired_access=0x85, create_disposition=OPEN)
+        assert (await write(client, file, b"H", 0)).status == 0
+        assert (await write(client, file, b"x", (1 << 64) - 1)).status == NtStatus.INVALID_PARAMETER
 
     play(tmp_path, test)
 
