@@ -11,7 +11,7 @@ TESTS_AT_ONCE := $(shell n=$$(nproc); [ $$n -le 7 ] || n=7; echo $$((n + 1)))
 # Tests of a module stay together (they share servers) until a worker has nothing left to do.
 WORKERS = $(if $(filter -s --capture=no --pdb --trace,$(PYTEST_ARGS)),0,$(TESTS_AT_ONCE) --dist worksteal)
 
-.PHONY: serve test lint format docs conformance kernel-test bench bench-quick torture torture-newest torture-variants wpts fuzz mutants deb clean
+.PHONY: serve test lint format docs examples conformance kernel-test bench bench-quick torture torture-newest torture-variants wpts fuzz mutants deb clean
 
 serve: .venv/.installed
 	tools/serve_demo.sh $(SERVE_ARGS)
@@ -24,13 +24,17 @@ lint: .venv/.installed-dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	MYPYPATH=examples .venv/bin/mypy -p rstore -p rsort
+	MYPYPATH=examples .venv/bin/mypy -p rstore -p rsort -p carafe
 	$(VENV_PYTHON) -m tools.check_layers
 
 # The documentation as a site, in build/site. A warning is an error.
 docs: .venv/.installed-dev
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build -q
 	@echo build/site/index.html
+
+# The systems in examples/ on small inputs, about a minute. EXAMPLES="RStore Carafe" chooses.
+examples: .venv/.installed-dev
+	$(VENV_PYTHON) -m tools.examples $(EXAMPLES)
 
 format: .venv/.installed-dev
 	.venv/bin/ruff check --fix .

@@ -28,7 +28,11 @@ def on_files(files: Any, config: Any) -> Any:
     for name, page in _PAGES.items():
         text = (ROOT / name).read_text().replace("](docs/", "](")
         files.append(File.generated(config, page, content=text))
-    examples = ["# Examples", "", "Programs of the folder `examples` of the repository. A test runs each of them."]
+    examples = ["# Examples", "", "Programs of the folder `examples` of the repository. A test runs each of them.", ""]
+    examples += [
+        "Its folders are systems on RDMA with pages of their own: [RStore](rstore.md), [Carafe](carafe.md). "
+        "`make examples` runs them on small inputs, and prints what their results were checked against."
+    ]
     for path in sorted((ROOT / "examples").glob("*.py")):
         examples += ["", f"## {path.name}", "", "```python", path.read_text().rstrip(), "```"]
     files.append(File.generated(config, "examples.md", content="\n".join(examples) + "\n"))

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -35,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fabric", default="iwarp", help="iwarp, roce or verbs")
     parser.add_argument("--master", type=_address, default=("127.0.0.1", 4100), help="HOST:PORT, 127.0.0.1:4100")
     parser.add_argument("--verbose", "-v", action="store_true")
+    parser.add_argument("--until-eof", action="store_true", help="a server ends with its standard input")
     commands = parser.add_subparsers(dest="command", required=True)
     master = commands.add_parser("master", help="names and allocation")
     master.add_argument("--state", default="rstore.sqlite", help="an SQLite file, or etcd://HOST:PORT")
@@ -65,7 +67,9 @@ def _show(address: tuple[str, int]) -> None:
     print(f"master at {address[0]}:{address[1]}", flush=True)
 
 
-async def _until_stopped(work: "asyncio.Task[None]") -> None:
+async def _until_stopped(work: "asyncio.Task[None]", until_eof: bool) -> None:
+    if until_eof:
+        asyncio.get_running_loop().add_reader(0, lambda: os.read(0, 1 << 16) or work.cancel())
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)
     with suppress(asyncio.CancelledError):
@@ -78,14 +82,15 @@ async def _run(options: argparse.Namespace) -> None:
         try:
             master = Master(store)
             work = master.serve(options.fabric, options.master[0], options.master[1], _show)
-            await _until_stopped(asyncio.create_task(work))
+            await _until_stopped(asyncio.create_task(work), options.until_eof)
         finally:
             await store.close()
         return
     if options.command == "serve":
         server = MemoryServer(options.fabric, options.memory)
         print(f"lending {server.capacity >> 20} MiB", flush=True)
-        await _until_stopped(asyncio.create_task(server.serve(options.address[0], options.address[1], options.master)))
+        work = server.serve(options.address[0], options.address[1], options.master)
+        await _until_stopped(asyncio.create_task(work), options.until_eof)
         return
     async with connect(options.fabric, *options.master) as client:
         if options.command == "ls":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any
 
 from rstore import client
@@ -46,6 +46,10 @@ class BlockingRegion:
         self._store.wait(self._region.read_into(into, offset))
 
 
+Write = tuple[BlockingRegion, Any, int]
+"""A region, a buffer, and the offset where it goes."""
+
+
 class Store:
     """A dict of regions: ``store[name]``, ``del store[name]``, ``name in store``."""
 
@@ -65,6 +69,26 @@ class Store:
         """See ``client.Client.create``."""
         made = self.wait(self._client.create(name, size, copies=copies, unit=unit, columns=columns, keep=keep))
         return BlockingRegion(self, made)
+
+    def lend(self, name: str, size: int, host: str = "127.0.0.1") -> memoryview:
+        """See ``client.Client.lend``."""
+        lent: memoryview = self.wait(self._client.lend(name, size, host))
+        return lent
+
+    def write_all(self, chains: Iterable[Iterable[Write]]) -> None:
+        """Write to many regions at the same time. The writes of a chain follow each other: each is in memory before the
+        next begins. All is in memory when this returns."""
+        self.wait(self._write_all(chains))
+
+    async def _write_all(self, chains: Iterable[Iterable[Write]]) -> None:
+        async def follow(chain: Iterable[Write]) -> None:
+            for region, data, offset in chain:
+                await region._region.write(data, offset)
+
+        # All have ended before one failure is reported: the memory is quiet then.
+        for result in await asyncio.gather(*map(follow, chains), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
     def servers(self) -> list[dict[str, Any]]:
         """Return the memory servers: identity, address, capacity and used bytes."""

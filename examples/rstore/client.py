@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from rstore.calls import MESSAGE_SIZE, RECEIVES, Calls, StoreRefused
 from rstore.layout import UNIT, Extent, Layout, Piece, pieces
+from rstore.memory_server import PAGE, MemoryServer
 from smbdirect import rdma
 
 log = logging.getLogger(__name__)
 
+JOINING = 20.0
+"""Seconds that the memory of this process has to join the store."""
+WATCH = 1.0
+"""Seconds between two looks at which servers there are."""
 TRIES = 8
 """Attempts of a transfer whose servers do not answer as its layout says."""
 
@@ -110,9 +115,10 @@ class Client:
         self._fabric = fabric
         self._master = master
         self._calls: Calls | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._running: list[asyncio.Task[None]] = []
         self._data: dict[str, rdma.Connection] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._lending: list[asyncio.Task[None]] = []
 
     async def _call(self, what: str, **fields: Any) -> Any:
         """Ask the master; reconnect to it, or to the one that took its place, for some seconds."""
@@ -135,7 +141,25 @@ class Client:
             self._fabric, *self._master, message_size=MESSAGE_SIZE, receives=RECEIVES
         )
         self._calls = Calls(connection, {})
-        self._running = asyncio.create_task(self._calls.run())
+        for task in self._running:
+            task.cancel()
+        work = self._calls.run(), self._watch(self._calls)
+        self._running = [asyncio.create_task(part) for part in work]
+
+    async def _watch(self, calls: Calls) -> None:
+        """End the connections to servers that the master gives up: one that hangs does not end them itself."""
+        known: set[str] = set()
+        try:
+            while calls.connection.is_open:
+                await asyncio.sleep(WATCH)
+                servers = {entry["server"] for entry in await calls.call("servers")} if self._data else set()
+                # A new master lists a server only when it has joined again.
+                for server in known - servers:
+                    if server in self._data:
+                        self._data[server].abort("the master gave the server up")
+                known |= servers
+        except (rdma.ConnectionLost, StoreRefused, TimeoutError) as error:
+            log.info("servers are not watched until the master is reached again: %s", error)
 
     async def connection(self, layout: Layout, extent: Extent) -> rdma.Connection:
         """Return a connection to the server of an extent. Raise ``rdma.ConnectionLost``."""
@@ -163,6 +187,26 @@ class Client:
         answer = await self._call("create", name=name, size=size, copies=copies, unit=unit, columns=columns, keep=keep)
         return Region(self, Layout.unpack(answer["layout"].encode()))
 
+    async def lend(self, name: str, size: int, host: str = "127.0.0.1") -> memoryview:
+        """Make a region in the memory of this process, and return this memory. Others map the region by its name, and
+        reach it at ``host`` (0.0.0.0: the address that the master sees). It is freed when this client is gone. Raise
+        ``FileExistsError``, and ``OSError`` if nobody can be served at ``host``."""
+        own = MemoryServer(self._fabric, max(-(-size // PAGE), 1) * PAGE, private=True)
+        serving = asyncio.create_task(own.serve(host, 0, self._master))
+        self._lending.append(serving)
+        try:
+            async with asyncio.timeout(JOINING):
+                while all(entry["server"] != own.identity for entry in await self.servers()):
+                    if serving.done():
+                        await serving
+                    await asyncio.sleep(0.02)
+            answer = await self._call("create", name=name, size=size, unit=size, server=own.identity, keep=False)
+        except BaseException:
+            serving.cancel()
+            raise
+        layout = Layout.unpack(answer["layout"].encode())
+        return own.lent[layout.columns[0][0].name].region.memory
+
     async def map(self, name: str) -> Region:
         """Return a region. Raise ``RegionGone`` or ``RegionLost``."""
         return Region(self, await self.layout(name))
@@ -182,12 +226,14 @@ class Client:
     async def close(self) -> None:
         for connection in self._data.values():
             await connection.close()
-        if self._running is not None:
-            self._running.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._running
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
         if self._calls is not None:
             await self._calls.connection.close()
+        for task in self._lending:
+            task.cancel()
+        await asyncio.gather(*self._lending, return_exceptions=True)
 
 
 @asynccontextmanager

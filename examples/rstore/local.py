@@ -26,7 +26,13 @@ def local_store(servers: int, memory: int, fabric: str = "iwarp") -> Iterator[tu
         try:
             for words in [["master", "--state", f"{folder}/state"], *[["serve", "--memory", str(memory)]] * servers]:
                 processes.append(
-                    subprocess.Popen([*program, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                    # Ctrl-C is for the program that uses the store. If that is killed, the pipe's end ends these.
+                    subprocess.Popen(
+                        [*program, "--until-eof", *words],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.DEVNULL,
+                        process_group=0,
+                    )
                 )
             with open_store("127.0.0.1", port, fabric) as store:
                 deadline = time.monotonic() + 20
@@ -36,7 +42,9 @@ def local_store(servers: int, memory: int, fabric: str = "iwarp") -> Iterator[tu
                     time.sleep(0.05)
             yield "127.0.0.1", port
         finally:
-            for process in processes:
+            for process in reversed(processes):
                 process.kill()
             for process in processes:
                 process.wait()
+                assert process.stdin is not None
+                process.stdin.close()

@@ -35,6 +35,8 @@ class _Server:
     capacity: int
     calls: Calls
     extents: set[str] = field(default_factory=set)
+    private: bool = False
+    """Only regions that name this server are placed on it."""
 
 
 class Master:
@@ -95,7 +97,9 @@ class Master:
 
     # -- servers ----------------------------------------------------------------------------------------------
 
-    async def join(self, calls: Calls, server: str, address: list[Any], capacity: int, extents: list[str]) -> None:
+    async def join(
+        self, calls: Calls, server: str, address: list[Any], capacity: int, extents: list[str], private: bool = False
+    ) -> None:
         """Take in a memory server. It forgets the extents that no region has."""
         host, port = str(address[0]), int(address[1])
         if host in ("0.0.0.0", "::"):
@@ -105,7 +109,7 @@ class Master:
             for layout, _ in self._regions.values() for copies in layout.columns for extent in copies
             if extent.server == server
         }  # fmt: skip
-        made = self._servers[server] = _Server(server, (host, port), capacity, calls)
+        made = self._servers[server] = _Server(server, (host, port), capacity, calls, private=private)
         made.extents = set(extents) & known
         if set(extents) - known:
             self._spawn(self._ignore(calls.call("keep_only", names=sorted(known))))
@@ -183,7 +187,7 @@ class Master:
         return made or left
 
     def _by_room(self, without: Iterable[str] = ()) -> list[_Server]:
-        servers = [server for server in self._servers.values() if server.identity not in without]
+        servers = [s for s in self._servers.values() if not s.private and s.identity not in without]
         used = self._used()
         return sorted(servers, key=lambda server: used[server.identity] - server.capacity)
 
@@ -197,17 +201,20 @@ class Master:
 
     # -- what clients ask -------------------------------------------------------------------------------------
 
-    async def create(self, name: str, size: int, copies: int = 1, unit: int = UNIT, columns: int = 0) -> dict[str, Any]:
-        """Make a region of zeros. ``columns``: the servers that it is striped over; 0 means all."""
+    async def create(
+        self, name: str, size: int, copies: int = 1, unit: int = UNIT, columns: int = 0, server: str = ""
+    ) -> dict[str, Any]:
+        """Make a region of zeros. ``columns``: the servers that it is striped over; 0 means all. ``server``: the only
+        one that has it."""
         if not name or not size > 0 or copies < 1 or unit < 1 or columns < 0:
             raise StoreRefused("bad", "a region has a name, and a size, copies and units of at least 1")
         async with self._lock(name):
             if name in self._regions:
                 raise StoreRefused("exists", f"region {name} is there already")
-            servers = self._by_room()[: columns or None]
-            if len(self._servers) < copies or not servers:
-                raise StoreRefused("full", f"{len(self._servers)} memory servers for {copies} copies")
-            every = self._by_room()
+            every = [s for s in self._servers.values() if s.identity == server] if server else self._by_room()
+            servers = every[: columns or None]
+            if len(every) < copies or not servers:
+                raise StoreRefused("full", f"{len(every)} memory servers for {copies} copies")
             layout = Layout(name, size, unit, columns=[[] for _ in servers])
             for number in range(len(servers)):
                 layout.columns[number] = [
@@ -220,8 +227,8 @@ class Master:
                 raise StoreRefused("exists", f"region {name} is there already") from None
             try:
                 for extent in [extent for column in layout.columns for extent in column]:
-                    server = self._servers[extent.server]
-                    extent.handle = await server.calls.call("lend", name=extent.name, length=layout.extent_size)
+                    calls = self._servers[extent.server].calls
+                    extent.handle = await calls.call("lend", name=extent.name, length=layout.extent_size)
             except (*_GONE, KeyError) as error:
                 await self._remove(name)
                 raise StoreRefused("full", f"region {name}: {error}") from error

@@ -29,8 +29,10 @@ class _Lent:
 class MemoryServer:
     """The memory of one server, and who has which part of it."""
 
-    def __init__(self, fabric: str, capacity: int) -> None:
+    def __init__(self, fabric: rdma.endpoints.Fabric, capacity: int, private: bool = False) -> None:
+        """``private``: only regions that name this server are placed here."""
         self.fabric = fabric
+        self.private = private
         self.identity = secrets.token_hex(8)
         """Of this process: a server that starts again is another one, since its memory is empty."""
         self.capacity = capacity // PAGE * PAGE
@@ -139,7 +141,7 @@ class MemoryServer:
                     try:
                         await calls.call(
                             "join", server=self.identity, address=self.address, capacity=self.capacity,
-                            extents=list(self.lent),
+                            extents=list(self.lent), private=self.private,
                         )  # fmt: skip
                         log.info("joined %s:%d", *master)
                         await running

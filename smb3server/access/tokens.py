@@ -27,6 +27,7 @@ from smb3server.wire.create import Access
 
 _KNOWN = KnownDescriptors()
 _READ_DATA, _EXECUTE = int(Access.READ_DATA), int(Access.EXECUTE)
+_WRITE_DATA, _DELETE_CHILD = int(Access.WRITE_DATA), int(Access.DELETE_CHILD)
 _SACL_CONTROL = int(
     Control.SACL_PRESENT
     | Control.SACL_DEFAULTED
@@ -104,7 +105,8 @@ def maximal_access(found: Described, token: Token, user: User | None) -> int:
 
     Without a stored DACL the mode decides. root then gets everything, except rights that only the account owning the
     file has. Whoever may read a file may execute it then: a program that a client copies has no x bit, and would start
-    for nobody. The descriptor that clients see is that of the mode.
+    for nobody. Whoever may write one is granted FILE_DELETE_CHILD, which means nothing for a file: programs ask for all
+    rights at once. The descriptor that clients see is that of the mode.
 
     ``user`` has the POSIX credentials of the request; None means the server's own.
     """
@@ -121,8 +123,8 @@ def maximal_access(found: Described, token: Token, user: User | None) -> int:
         return FILE_ALL_ACCESS
     is_directory = info.kind == Kind.DIRECTORY
     granted = _by_mode(info.mode, info.uid, info.gid, is_directory, owner, token)
-    if granted & _READ_DATA and not is_directory:
-        granted |= _EXECUTE
+    if not is_directory:
+        granted |= (_EXECUTE if granted & _READ_DATA else 0) | (_DELETE_CHILD if granted & _WRITE_DATA else 0)
     return granted | FILE_ALL_ACCESS & ~OWNERS_ALONE if root else granted
 
 

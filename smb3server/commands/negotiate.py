@@ -155,9 +155,7 @@ def _apply(request: Request, body: NegotiateRequest, dialects: tuple[int, ...], 
     connection.client_guid = body.client_guid
     connection.client_capabilities = body.capabilities
     connection.client_security_mode = body.security_mode
-    connection.server_security_mode = SecurityMode.SIGNING_ENABLED
-    if settings.require_signing:
-        connection.server_security_mode |= SecurityMode.SIGNING_REQUIRED
+    connection.server_security_mode = _security_mode(settings)
     capabilities = 0
     if dialect >= Dialect.SMB_2_1:
         capabilities |= Capability.LARGE_MTU
@@ -187,6 +185,12 @@ def _apply(request: Request, body: NegotiateRequest, dialects: tuple[int, ...], 
         and not fits_message(connection.transport, connection.max_read_size, encrypted=True)
     ):
         connection.hold_credits(sealed_credits(connection.transport))
+
+
+def _security_mode(settings: Settings) -> int:
+    """Return SecurityMode of a response. [MS-SMB2 3.3.5.3.1, 3.3.5.4]"""
+    required = SecurityMode.SIGNING_REQUIRED if settings.require_signing else 0
+    return int(SecurityMode.SIGNING_ENABLED | required)
 
 
 def _reads_inline(request: Request) -> bool:
@@ -250,8 +254,8 @@ def smb1_negotiate(request: Request) -> Response:
     if b"SMB 2.???" in names and settings.max_dialect > Dialect.SMB_2_0_2:
         connection.enter(ConnectionLife.INVITED)
         connection.dialect = Dialect.WILDCARD
-        connection.server_security_mode = SecurityMode.SIGNING_ENABLED
-        connection.server_capabilities = Capability.LARGE_MTU
+        connection.server_security_mode = _security_mode(settings)
+        connection.server_capabilities = int(Capability.LARGE_MTU | (Capability.LEASING if settings.leases else 0))
         return _response(request, Dialect.WILDCARD, [])
     if b"SMB 2.002" in names and settings.min_dialect <= Dialect.SMB_2_0_2:
         _apply(request, NegotiateRequest(), (), Dialect.SMB_2_0_2)

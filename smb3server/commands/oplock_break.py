@@ -48,8 +48,6 @@ def _after_writes(request: TreeRequest, caching: Caching[Open], act: Callable[[]
 
 def _acknowledge_oplock(request: TreeRequest, body: OplockBreak) -> Response | Pending:
     """Take the acknowledgment of an oplock break. [MS-SMB2 3.3.5.22.1]"""
-    if body.oplock_level == OplockLevel.LEASE:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
     opened = find_open(request, (body.persistent, body.volatile))
     oplock = opened.caching
     if not isinstance(oplock, Oplock) or not oplock.breaking:
@@ -59,7 +57,10 @@ def _acknowledge_oplock(request: TreeRequest, body: OplockBreak) -> Response | P
 
 def _status_without_break(holder: Oplock[Open] | Lease[Open] | None, level: int) -> NtStatus:
     """Return the error for an acknowledgment of an oplock that is not breaking. An oplock whose break needed none is
-    answered as Windows does (smb2.oplock.levelii501). [MS-SMB2 3.3.5.22.1]"""
+    answered as Windows does (smb2.oplock.levelii501), and so are levels that no acknowledgment may have.
+    [MS-SMB2 3.3.5.22.1]"""
+    if level == OplockLevel.LEASE:
+        return NtStatus.INVALID_PARAMETER
     broken = isinstance(holder, Oplock) and not holder.state
     if broken or level not in _ACKNOWLEDGED:
         return NtStatus.INVALID_OPLOCK_PROTOCOL
@@ -72,7 +73,8 @@ def _end_oplock_break(opened: Open, oplock: Oplock[Open], body: OplockBreak) -> 
     if body.oplock_level not in _ACKNOWLEDGED:
         # Other levels cannot be acknowledged: the client loses its oplock.
         oplock.end_break(0)
-        raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)
+        leased = body.oplock_level == OplockLevel.LEASE
+        raise StatusError(NtStatus.INVALID_PARAMETER if leased else NtStatus.INVALID_OPLOCK_PROTOCOL)
     if not oplock.acknowledge(LEVEL_STATES[body.oplock_level]):
         oplock.end_break(0)
         raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)

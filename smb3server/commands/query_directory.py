@@ -35,6 +35,8 @@ _REWIND = int(QueryDirectoryFlags.RESTART_SCANS | QueryDirectoryFlags.REOPEN)
 _REOPEN = int(QueryDirectoryFlags.REOPEN)
 _ONE = int(QueryDirectoryFlags.RETURN_SINGLE_ENTRY)
 _DOCUMENTED = frozenset(FileInfoClass)
+_FORBIDDEN = frozenset("\\/:|") | frozenset(map(chr, range(32)))
+"""Characters that are in no component of a path, nor wildcards. [MS-FSCC 2.1.5, MS-FSA 2.1.4.3]"""
 TURN = 0.01
 """Seconds of listing before other requests get their turn: in a large directory a pattern may match no entry."""
 _ENTRIES_PER_LOOK = 64
@@ -98,10 +100,13 @@ def _enumeration(opened: Open, handle: Handle, flags: int, pattern: str) -> Enum
     """Return the search of the open, and begin or restart it if needed.
 
     The first query begins the search. A new pattern is used only if the request restarts it. Indexes are not supported:
-    as on NTFS, INDEX_SPECIFIED continues at the present position."""
+    as on NTFS, INDEX_SPECIFIED continues at the present position. Raises OBJECT_NAME_INVALID for a pattern that no name
+    could match. [MS-FSA 2.1.5.6.3]"""
     current: Enumeration | None = opened.enumeration
     if current is not None and not flags & _REWIND:
         return current
+    if not _FORBIDDEN.isdisjoint(pattern):
+        raise StatusError(NtStatus.OBJECT_NAME_INVALID)
     if current is None:
         opened.on_close.append(lambda: _close(opened))
     else:

@@ -69,14 +69,12 @@ def _session_for(request: Request, session_id: int, binding: bool) -> Session:
     if not session_id:
         session = server.sessions.begin(connection)
         request.session = session
-    elif binding and session_id not in connection.session_table:
+    elif binding:
         session = _check_binding(request)
     else:
         known = connection.session_table.get(session_id)
         if known is None:
             raise StatusError(NtStatus.USER_SESSION_DELETED, reason=_NO_SESSION)
-        if binding and known.state is not SessionState.IN_PROGRESS:
-            raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
         session = known
         # If clients sign or encrypt on a session, its reauthentication must be protected, too.
         channel = session.channel_list.get(connection)
@@ -102,26 +100,31 @@ def _check_binding(request: Request) -> Session:
     """Return the session for one more channel if all conditions hold. Raises ``StatusError``. [MS-SMB2 3.3.5.5, 4.]
 
     Once the signature has been verified, refusals are signed with the key of the session, too: clients accept no
-    others."""
+    others. A session without a key, whose logon is not complete or who is a guest's, has a status of its own."""
     connection = request.connection
     server = request.server
     session = server.sessions.by_id.get(request.header.session_id)
+    signed = request.header.flags & HeaderFlags.SIGNED
+    channels = connection.dialect >= Dialect.SMB_3_0 and server.settings.multichannel
+    if not channels and (session is None or not signed):
+        raise _unbindable(NtStatus.REQUEST_NOT_ACCEPTED, "there is no multichannel")
     if session is None:
         raise StatusError(NtStatus.USER_SESSION_DELETED, reason=_NO_SESSION)
-    if not request.header.flags & HeaderFlags.SIGNED:
+    first = session.connection
+    if not signed:
         raise StatusError(NtStatus.INVALID_PARAMETER, reason=_UNSIGNED)
     signer = session.signer
-    if signer is None or not (request.signed or signer.verify(request.message)):
-        raise StatusError(NtStatus.ACCESS_DENIED, reason=_UNSIGNED)
-    request.session, request.signed, request.signer = session, True, signer
-    first = session.connection
-    if connection.signing_algorithm_id != session.signing_algorithm_id:
+    if signer is not None:
+        if not (request.signed or signer.verify(request.message)):
+            raise StatusError(NtStatus.ACCESS_DENIED, reason=_UNSIGNED)
+        request.session, request.signed, request.signer = session, True, signer
+    if signer is not None and connection.signing_algorithm_id != session.signing_algorithm_id:
         # Windows: a key used with AES-GMAC, whose nonces must not repeat, is used with no other algorithm.
         if session.signing_algorithm_id == SigningAlgorithm.AES_GMAC:
             raise StatusError(NtStatus.REQUEST_OUT_OF_SEQUENCE, reason=_OTHER_SIGNING)
         if connection.signing_algorithm_id == SigningAlgorithm.AES_GMAC:
             raise StatusError(NtStatus.NOT_SUPPORTED, reason=_OTHER_SIGNING)
-    if connection.dialect < Dialect.SMB_3_0 or not server.settings.multichannel:
+    if not channels:
         raise _unbindable(NtStatus.REQUEST_NOT_ACCEPTED, "there is no multichannel")
     if connection in session.channel_list:
         raise _unbindable(NtStatus.REQUEST_NOT_ACCEPTED, "the connection is a channel of the session")

@@ -210,7 +210,7 @@ def set_by(opened: TimedOpen, values: Times) -> None:
 def changing(opened: TimedOpen) -> None:
     """Note that an open is about to change the file's data or size. [MS-FSA 2.1.4.17]"""
     if opened.lacks_archive:
-        _set_archive(opened)
+        set_archive(opened)
     file = opened.file
     if file is None:
         return
@@ -230,7 +230,11 @@ def changing_entry(opened: TimedOpen) -> None:
         file.write_time.changing_entry(opened)
 
 
-def _set_archive(opened: TimedOpen) -> None:
+def set_archive(opened: TimedOpen) -> None:
+    """Set FILE_ATTRIBUTE_ARCHIVE, as data, name or EAs of the file change. Do nothing for a directory.
+    [MS-FSA 2.1.4.17, 2.1.5.15.6]"""
+    if not opened.lacks_archive:
+        return
     handle = opened.handle
     opened.lacks_archive = False
     if handle is None:

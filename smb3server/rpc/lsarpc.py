@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from impacket.dcerpc.v5 import lsad, lsat
-from impacket.dcerpc.v5.dtypes import NULL, PRPC_UNICODE_STRING, RPC_SID
-from impacket.dcerpc.v5.ndr import NDRULONG, NDRUSHORT
+from impacket.dcerpc.v5.dtypes import LPWSTR, NULL, PRPC_UNICODE_STRING, RPC_SID
+from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRULONG, NDRUSHORT
 
 from smb3server.access.descriptor import EVERYONE, LOCAL_SYSTEM, Acl, SecurityDescriptor, Sid, allow
 from smb3server.auth.directory import Directory, Known, Use
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.ndr import NULL_HANDLE, Handles, operation, wire_uuid
+from smb3server.rpc.privileges import PRIVILEGES, by_name, by_value
 from smb3server.state.objects import Session
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus
@@ -27,6 +28,7 @@ _ADMINISTRATORS = Sid(5, (32, 544))
 _POLICY_READ = 0x00020801
 """READ_CONTROL, POLICY_LOOKUP_NAMES and POLICY_VIEW_LOCAL_INFORMATION. [MS-LSAD 2.2.1.1.2]"""
 _POLICY_DACL = Acl((allow(EVERYONE, _POLICY_READ),))
+_ENGLISH = 0x0409
 _PRIMARY, _ACCOUNT, _ROLE, _DNS, _LOCAL_ACCOUNT = 3, 5, 6, 12, 14
 
 
@@ -60,11 +62,29 @@ class _DisplayName(lsad.LsarLookupPrivilegeDisplayNameResponse):  # type: ignore
     structure = (("Name", PRPC_UNICODE_STRING), ("LanguageReturned", NDRUSHORT), ("ErrorCode", NDRULONG))
 
 
+class _Reference(NDRPOINTER):  # type: ignore[misc]
+    # A pointer to a pointer; impacket's LsarGetUserName has one level less. [MS-LSAT 3.1.4.4]
+    referent = (("Data", PRPC_UNICODE_STRING),)
+
+
 class Unread:
     """A request that is not decoded: its object attributes are ignored. [MS-LSAD 2.2.2.4]"""
 
     def __init__(self, stub: bytes) -> None:
         del stub
+
+
+class _UserNameRequest(NDRCALL):  # type: ignore[misc]
+    opnum = 45
+    structure = (("SystemName", LPWSTR), ("UserName", PRPC_UNICODE_STRING), ("DomainName", _Reference))
+
+
+class _UserName(NDRCALL):  # type: ignore[misc]
+    structure = (("UserName", PRPC_UNICODE_STRING), ("DomainName", _Reference), ("ErrorCode", NDRULONG))
+
+
+def _put_luid(luid: Any, value: int) -> None:
+    luid["LowPart"], luid["HighPart"] = value, 0
 
 
 class _Domains:
@@ -153,14 +173,32 @@ class _Service:
             account["DomainSid"] = rpc_sid(self.accounts.domain_sid)
         return answer
 
-    def enumerate_nothing(self, request: Any, answer: Any, pointer: str) -> Any:
-        """Serve LsarEnumeratePrivileges and LsarEnumerateTrustedDomains: there are neither privileges that an account
-        could be given, nor trusted domains. [MS-LSAD 3.1.4.7.8, 3.1.4.8.1]"""
+    def trusted_domains(self, request: Any) -> Any:
+        """Serve LsarEnumerateTrustedDomains: there are none. [MS-LSAD 3.1.4.7.8]"""
         self.handles.find(request["PolicyHandle"])
+        answer = lsad.LsarEnumerateTrustedDomainsResponse()
         answer["EnumerationContext"] = request["EnumerationContext"]
         answer["EnumerationBuffer"]["Entries"] = 0
-        answer["EnumerationBuffer"][pointer] = NULL
+        answer["EnumerationBuffer"]["Information"] = NULL
         answer["ErrorCode"] = NtStatus.NO_MORE_ENTRIES
+        return answer
+
+    def enumerate_privileges(self, request: Any) -> Any:
+        """Serve LsarEnumeratePrivileges. EnumerationContext counts what was sent before. [MS-LSAD 3.1.4.8.1]"""
+        self.handles.find(request["PolicyHandle"])
+        answer = lsad.LsarEnumeratePrivilegesResponse()
+        left = PRIVILEGES[int(request["EnumerationContext"]) :]
+        answer["EnumerationContext"] = len(PRIVILEGES)
+        answer["EnumerationBuffer"]["Entries"] = len(left)
+        if not left:
+            answer["EnumerationBuffer"]["Privileges"] = NULL
+            answer["ErrorCode"] = NtStatus.NO_MORE_ENTRIES
+            return answer
+        for privilege in left:
+            entry = lsad.LSAPR_POLICY_PRIVILEGE_DEF()
+            entry["Name"] = privilege.name
+            _put_luid(entry["LocalValue"], privilege.value)
+            answer["EnumerationBuffer"]["Privileges"].append(entry)
         return answer
 
     def enumerate_accounts(self, request: Any) -> Any:
@@ -182,6 +220,14 @@ class _Service:
         answer["ErrorCode"] = NtStatus.NO_MORE_ENTRIES
         return answer
 
+    def open_account(self, request: Any) -> Any:
+        """Serve LsarOpenAccount: there is no account object. [MS-LSAD 3.1.4.5.3]"""
+        self.handles.find(request["PolicyHandle"])
+        answer = lsad.LsarOpenAccountResponse()
+        answer["AccountHandle"] = NULL_HANDLE
+        answer["ErrorCode"] = NtStatus.OBJECT_NAME_NOT_FOUND
+        return answer
+
     def account_rights(self, request: Any) -> Any:
         """Serve LsarEnumerateAccountRights: there is no account object. [MS-LSAD 3.1.4.5.10]"""
         self.handles.find(request["PolicyHandle"])
@@ -195,24 +241,31 @@ class _Service:
         """Serve LsarLookupPrivilegeValue. [MS-LSAD 3.1.4.8.4]"""
         self.handles.find(request["PolicyHandle"])
         answer = lsad.LsarLookupPrivilegeValueResponse()
-        answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE
+        found = by_name(string_of(request["Name"]))
+        if found is None:
+            answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE
+        else:
+            _put_luid(answer["Value"], found.value)
         return answer
 
     def privilege_name(self, request: Any) -> Any:
         """Serve LsarLookupPrivilegeName. [MS-LSAD 3.1.4.8.5]"""
         self.handles.find(request["PolicyHandle"])
         answer = lsad.LsarLookupPrivilegeNameResponse()
-        answer["Name"] = NULL
-        answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE
+        luid = request["Value"]
+        found = None if int(luid["HighPart"]) else by_value(int(luid["LowPart"]))
+        answer["Name"] = NULL if found is None else found.name
+        answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE if found is None else NtStatus.SUCCESS
         return answer
 
     def privilege_display_name(self, request: Any) -> Any:
         """Serve LsarLookupPrivilegeDisplayName. [MS-LSAD 3.1.4.8.6]"""
         self.handles.find(request["PolicyHandle"])
         answer = _DisplayName()
-        answer["Name"] = NULL
-        answer["LanguageReturned"] = request["ClientLanguage"]
-        answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE
+        found = by_name(string_of(request["Name"]))
+        answer["Name"] = NULL if found is None else found.display_name
+        answer["LanguageReturned"] = _ENGLISH
+        answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE if found is None else NtStatus.SUCCESS
         return answer
 
     def query_security(self, request: Any) -> Any:
@@ -331,10 +384,12 @@ class _Service:
     def get_user_name(self, request: Any) -> Any:
         """Serve LsarGetUserName. [MS-LSAT 3.1.4.4]"""
         identity = self.session.identity
-        answer = lsat.LsarGetUserNameResponse()
-        anonymous = identity is None or identity.anonymous
-        answer["UserName"] = "ANONYMOUS LOGON" if identity is None or anonymous else identity.name
-        answer["DomainName"] = NULL
+        answer = _UserName()
+        nobody = identity is None or identity.anonymous
+        answer["UserName"] = "ANONYMOUS LOGON" if identity is None or nobody else identity.name
+        asked = request.fields["DomainName"].fields["ReferentID"]
+        domain = "NT AUTHORITY" if nobody else self.accounts.domain
+        answer["DomainName"] = domain if asked else NULL
         return answer
 
 
@@ -346,12 +401,7 @@ def interface(accounts: Directory, session: Session) -> Interface:
         VERSION,
         {
             0: operation(lsad.LsarClose, service.close),
-            2: operation(
-                lsad.LsarEnumeratePrivileges,
-                lambda request: service.enumerate_nothing(
-                    request, lsad.LsarEnumeratePrivilegesResponse(), "Privileges"
-                ),
-            ),
+            2: operation(lsad.LsarEnumeratePrivileges, service.enumerate_privileges),
             3: operation(lsad.LsarQuerySecurityObject, service.query_security),
             6: operation(Unread, lambda request: service.open_policy(lsad.LsarOpenPolicyResponse())),
             7: operation(
@@ -359,21 +409,17 @@ def interface(accounts: Directory, session: Session) -> Interface:
                 lambda request: service.query_policy(request, lsad.LsarQueryInformationPolicyResponse()),
             ),
             11: operation(lsad.LsarEnumerateAccounts, service.enumerate_accounts),
-            13: operation(
-                lsad.LsarEnumerateTrustedDomains,
-                lambda request: service.enumerate_nothing(
-                    request, lsad.LsarEnumerateTrustedDomainsResponse(), "Information"
-                ),
-            ),
+            13: operation(lsad.LsarEnumerateTrustedDomains, service.trusted_domains),
             14: operation(lsat.LsarLookupNames, service.lookup_names),
             15: operation(lsat.LsarLookupSids, service.lookup_sids),
+            17: operation(lsad.LsarOpenAccount, service.open_account),
             31: operation(lsad.LsarLookupPrivilegeValue, service.privilege_value),
             32: operation(lsad.LsarLookupPrivilegeName, service.privilege_name),
             33: operation(lsad.LsarLookupPrivilegeDisplayName, service.privilege_display_name),
             35: operation(lsad.LsarEnumerateAccountsWithUserRight, service.accounts_with_right),
             36: operation(lsad.LsarEnumerateAccountRights, service.account_rights),
             44: operation(Unread, lambda request: service.open_policy(lsad.LsarOpenPolicy2Response())),
-            45: operation(Unread, service.get_user_name),
+            45: operation(_UserNameRequest, service.get_user_name),
             46: operation(
                 lsad.LsarQueryInformationPolicy2,
                 lambda request: service.query_policy(request, lsad.LsarQueryInformationPolicy2Response()),

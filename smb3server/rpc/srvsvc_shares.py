@@ -427,6 +427,7 @@ def _flags(share: Share) -> int:
     """Return SHI1005_FLAGS_*. [MS-SRVS 2.2.4.29]"""
     flags = share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM
     flags |= _ENCRYPT if share.rules.encrypt else 0
+    flags |= ShareFlags.FORCE_LEVELII_OPLOCK if share.rules.force_level2_oplocks else 0
     return flags | (_ENABLE_CA if share.capabilities & ShareCapabilities.CONTINUOUS_AVAILABILITY else 0)
 
 
@@ -435,6 +436,7 @@ def _options_of(flags: int, share: Share) -> dict[str, object | None]:
     before = _flags(share)
     names = {
         int(ShareFlags.ACCESS_BASED_DIRECTORY_ENUM): "access_based_enumeration",
+        int(ShareFlags.FORCE_LEVELII_OPLOCK): "force_level2_oplocks",
         _ENCRYPT: "encrypt",
         _ENABLE_CA: "continuous_availability",
     }

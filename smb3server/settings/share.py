@@ -119,6 +119,22 @@ class ShareRules(Section, kw_only=True):
             Effect.NEW_OPENS,
         ),
     ] = True
+    force_level2_oplocks: Annotated[
+        bool,
+        about(
+            "clients may cache what they read, and never what they write: requests for exclusive and batch oplocks get "
+            "level 2, leases no write caching",
+            Effect.NEW_OPENS,
+        ),
+    ] = False
+    rename_open_folders: Annotated[
+        bool,
+        about(
+            "folders can be renamed while files below them are open, as on Samba; otherwise that is refused, as on "
+            "Windows",
+            Effect.AT_ONCE,
+        ),
+    ] = False
     change_notify: Annotated[bool, about("notify clients of changes in folders they watch", Effect.AT_ONCE)] = True
     strict_allocate: Annotated[
         bool,

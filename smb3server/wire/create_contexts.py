@@ -223,8 +223,8 @@ _EA_NAME_FORBIDDEN = frozenset(b'"*+,/:;<=>?[\\]|') | frozenset(range(0x20))
 
 
 def parse_eas(data: Buffer) -> list[EaEntry]:
-    """Decode a FILE_FULL_EA_INFORMATION list. Raises ``StatusError``: EA_TOO_LARGE, EA_LIST_INCONSISTENT,
-    INVALID_EA_NAME or INVALID_EA_FLAG. [MS-FSCC 2.4.16]"""
+    """Decode a FILE_FULL_EA_INFORMATION list. Raises ``StatusError``: EA_TOO_LARGE, EA_LIST_INCONSISTENT, or
+    INVALID_EA_NAME, for flags as well. [MS-FSCC 2.4.16, MS-FSA 2.1.5.15.6]"""
     try:
         entries = decode_eas(data)
     except TooManyEntriesError:
@@ -232,10 +232,8 @@ def parse_eas(data: Buffer) -> list[EaEntry]:
     except DecodeError:
         raise StatusError(NtStatus.EA_LIST_INCONSISTENT) from None
     for name, _, flags in entries:
-        if not name or not _EA_NAME_FORBIDDEN.isdisjoint(name):
+        if not name or not _EA_NAME_FORBIDDEN.isdisjoint(name) or flags & ~NEED_EA:
             raise StatusError(NtStatus.INVALID_EA_NAME)
-        if flags & ~NEED_EA:
-            raise StatusError(NtStatus.INVALID_EA_FLAG)
     return entries
 
 

@@ -288,3 +288,42 @@ def test_names_in_etcd(tmp_path: Path) -> None:
     finally:
         machines.stop()
         etcd.stop()
+
+
+def test_memory_that_a_client_lends(machines: Machines) -> None:
+    machines.add(2)
+    mine = opened(machines, 2)
+    with opened(machines, 2) as other:
+        own = mine.lend("inbox", 10_000)
+        assert len(own) == 10_000 and bytes(own) == bytes(10_000)
+        inbox, single = other["inbox"], other.create("single", 100)
+        other.write_all([[(inbox, b"data", 5000), (inbox, b"!", 9999)], [(single, b"s", 0)]])
+        assert bytes(own[5000:5004]) == b"data" and own[9999] == ord("!") and single[0:1] == b"s"
+        own[0:2] = b"me"
+        assert inbox[0:2] == b"me"
+        with pytest.raises(IndexError):
+            other.write_all([[(inbox, b"xx", 9999)], [(single, b"t", 0)]])
+        assert own[9999] == ord("!") and single[0:1] == b"t"
+        # Nobody else's region is placed there, and it is no server for copies.
+        with pytest.raises(rstore.StoreRefused, match="2 memory servers for 3 copies"):
+            other.create("copies", 1, copies=3)
+        other.create("everywhere", 3 * MIB, copies=2)
+        assert bytes(own[0:2]) == b"me"
+        with pytest.raises(FileExistsError):
+            mine.lend("inbox", 1)
+        mine.close()
+        until(lambda: "inbox" not in other)
+        with pytest.raises((rstore.RegionGone, rstore.RegionLost)):
+            inbox[0:1] = b"x"
+        until(lambda: len(other.servers()) == 2)
+        assert sorted(other) == ["everywhere", "single"]
+
+
+def test_a_transfer_to_a_server_that_hangs_ends(machines: Machines) -> None:
+    machines.add(1)
+    with opened(machines, 1) as store:
+        region = store.create("r", MIB)
+        region[:] = b"z" * MIB
+        machines.servers[0].send_signal(signal.SIGSTOP)
+        with pytest.raises(rstore.RegionLost):
+            region[:]

@@ -26,7 +26,16 @@ ROOMS = (
     *_rooms("tools", "support", "flaky", "failover", "cluster", "fuzz", "access_differential", "attacks", "load"),
     *_rooms("tools", "soak", "mutants"),
     *_rooms(
-        "tools", "bench", "configuration", "torture", "wpts", "kernel_lab", "web_pictures", "pictures", "check_layers"
+        "tools",
+        "bench",
+        "configuration",
+        "examples",
+        "torture",
+        "wpts",
+        "kernel_lab",
+        "web_pictures",
+        "pictures",
+        "check_layers",
     ),
     "tools.site_hooks",
     "tests.lab",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from smb3server.dispatch.waiting import MustWait
-from smb3server.files.caching import Lease
+from smb3server.files.caching import WRITE, Lease
 from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, Opened, end_of_data
 from smb3server.state.objects import Open
 from smb3server.wire import create_contexts as wire
@@ -23,8 +23,11 @@ def grant_oplock(opened: Open, level: int) -> int:
     file = opened.file
     if file is None or level not in _LEVELS or opened.is_directory:
         return OplockLevel.NONE
+    rules = opened.tree.share.rules
+    if rules.force_level2_oplocks:
+        level = OplockLevel.II
     oplock = file.caching.grant_oplock(
-        opened, level, file.other_opens(opened, None), is_locked(opened, file), opened.tree.share.rules.level2_oplocks
+        opened, level, file.other_opens(opened, None), is_locked(opened, file), rules.level2_oplocks
     )
     opened.caching = oplock
     return oplock.level if oplock is not None else OplockLevel.NONE
@@ -50,8 +53,11 @@ def grant_lease(opened: Open, client_guid: bytes, wanted: wire.Lease | wire.Leas
     lease = _lease(file, opened.is_directory, client_guid, wanted)
     lease.opens.append(opened)
     opened.caching = lease
+    state = wanted.lease_state
+    if opened.tree.share.rules.force_level2_oplocks:
+        state &= ~WRITE
     file.caching.grant_lease(
-        lease, wanted.lease_state, file.other_opens(opened, lease), is_locked(opened, file), opened.is_directory
+        lease, state, file.other_opens(opened, lease), is_locked(opened, file), opened.is_directory
     )
     return lease_context(lease)
 

@@ -36,6 +36,8 @@ _MAX_RANGES = 65536
 _MAX_REPARSE_DATA = 16384
 """MAXIMUM_REPARSE_DATA_BUFFER_SIZE in bytes. [MS-FSCC 2.1.2.2]"""
 _MICROSOFT_TAG = 0x80000000
+_GUID = slice(8, 24)
+"""Where a buffer with a non-Microsoft tag has its GUID. [MS-FSCC 2.1.2.3]"""
 _REGION_VALID = 1
 
 
@@ -269,25 +271,30 @@ def _reparse_header(data: memoryview) -> wire.ReparseHeader:
     return header
 
 
-def _present_tag(handle: Handle) -> int | None:
-    present = handle.reparse_point()
-    return None if present is None else int(wire.REPARSE_HEADER.unpack(present).tag)
+def _check_same_kind(present: bytes, tag: int, data: memoryview) -> None:
+    """Check that a request is about the kind of reparse point that the file has. Raises ``StatusError``."""
+    if wire.REPARSE_HEADER.unpack(present).tag != tag:
+        raise StatusError(NtStatus.IO_REPARSE_TAG_MISMATCH)
+    if not tag & _MICROSOFT_TAG and present[_GUID] != data[_GUID]:
+        raise StatusError(NtStatus.REPARSE_ATTRIBUTE_CONFLICT)
 
 
 @fsctl(Fsctl.SET_REPARSE_POINT)
 def set_reparse_point(control: Control) -> bytes:
-    """Set the reparse point of the file. [MS-FSA 2.1.5.10.35]"""
+    """Set the reparse point of the file. [MS-FSA 2.1.5.10.37]"""
     opened = control.open()
     data = control.data
     required.check(opened.granted_access, required.FSCTL[control.code])
     header = _reparse_header(data)
     handle = handle_of(opened)
-    tag = _present_tag(handle)
-    if tag is not None and tag != header.tag:
-        raise StatusError(NtStatus.IO_REPARSE_TAG_MISMATCH)
+    if header.tag == attr.TAG_MOUNT_POINT and not opened.is_directory:
+        raise StatusError(NtStatus.NOT_A_DIRECTORY)
     if opened.is_directory and not deletions.is_empty(handle):
         # Its entries could not be reached any longer.
         raise StatusError(NtStatus.DIRECTORY_NOT_EMPTY)
+    present = handle.reparse_point()
+    if present is not None:
+        _check_same_kind(present, header.tag, data)
     link = opened.posix and header.tag == attr.TAG_SYMLINK
     handle.set_reparse_point(symlinks.from_posix(bytes(data)) if link else bytes(data))
     report(opened, NotifyFilter.ATTRIBUTES)
@@ -304,11 +311,10 @@ def delete_reparse_point(control: Control) -> bytes:
     if header.data_length:
         raise StatusError(NtStatus.IO_REPARSE_DATA_INVALID)
     handle = handle_of(opened)
-    tag = _present_tag(handle)
-    if tag is None:
+    present = handle.reparse_point()
+    if present is None:
         raise StatusError(NtStatus.NOT_A_REPARSE_POINT)
-    if tag != header.tag:
-        raise StatusError(NtStatus.IO_REPARSE_TAG_MISMATCH)
+    _check_same_kind(present, header.tag, data)
     handle.set_reparse_point(None)
     report(opened, NotifyFilter.ATTRIBUTES)
     return b""

@@ -22,7 +22,7 @@ from smb3server.wire.posix import LEVEL, POSIX_INFORMATION
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Codec
 
-MODE_BITS = (
+_MODE_BITS = int(
     CreateOptions.WRITE_THROUGH
     | CreateOptions.SEQUENTIAL_ONLY
     | CreateOptions.NO_INTERMEDIATE_BUFFERING
@@ -30,7 +30,6 @@ MODE_BITS = (
     | CreateOptions.SYNCHRONOUS_IO_NONALERT
     | CreateOptions.DELETE_ON_CLOSE
 )
-_MODE_BITS = int(MODE_BITS)
 R = TypeVar("R", bound=tuple[Any, ...])
 
 

@@ -18,6 +18,7 @@ from smb3server.commands.info import waits
 from smb3server.commands.info.posix import path_of as posix_path
 from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest
+from smb3server.files import write_times
 from smb3server.files.file import File, FileTable, conflicts
 from smb3server.state import change_reports, file_events
 from smb3server.state.caller import caller_of
@@ -236,8 +237,7 @@ class Rename(_NameChange):
         self.check_folder(target)
         if file is not None:
             self.break_handles(file)
-        if opened.is_directory:
-            self._check_below()
+        moving = self._check_below() if opened.is_directory else []
         info = self.existing(target)
         if info is not None and not (info.key == handle.key and self.backend.name_rules.same(old, target)):
             self.check_replaceable(target, info)
@@ -248,7 +248,10 @@ class Rename(_NameChange):
                 # A rename onto another name of the same file would do nothing. [rename(2)]
                 self._remove_name(target)
         handle.rename(target, self.replace, self.caller.user)
+        write_times.set_archive(opened)
         self.request.server.opens.store_all(opened, sync=handle.flush)
+        for other in moving:
+            self.request.server.opens.store_all(other)
         if info is not None and self.replace and info.key != handle.key:
             change_reports.notify(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
             if opened.tree.share.audit is not None:
@@ -263,9 +266,9 @@ class Rename(_NameChange):
         finally:
             other.close()
 
-    def _check_below(self) -> None:
+    def _check_below(self) -> list[Open]:
         """Check that there are no opens below the directory, and break the handle caching of those that there are.
-        [MS-FSA 2.1.4.2]
+        Return those that the share's ``rename_open_folders`` moves along. [MS-FSA 2.1.4.2]
 
         All of them are asked at once. Raises ``StatusError``, and ``MustWait`` if this needs an acknowledgment."""
         table = self.request.server.opens.by_id
@@ -276,7 +279,9 @@ class Rename(_NameChange):
             below = [other for other in below if not other.posix]
         if below:
             self.break_handles(*{other.file for other in below if other.file is not None})
-            raise StatusError(NtStatus.ACCESS_DENIED)
+            if not self.opened.tree.share.rules.rename_open_folders:
+                raise StatusError(NtStatus.ACCESS_DENIED)
+        return below
 
     def _is_below(self, other: Open, prefix: Path) -> bool:
         if other.tree.share is not self.opened.tree.share or other.handle is None or other.file is None:

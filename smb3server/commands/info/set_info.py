@@ -9,7 +9,6 @@ from smb3server.access import posix_security, required
 from smb3server.access.of_handle import set_security
 from smb3server.backends.base import Handle
 from smb3server.commands.info import waits
-from smb3server.commands.info.file_levels import MODE_BITS
 from smb3server.commands.info.rename import Link, Rename
 from smb3server.commands.info.waits import cut
 from smb3server.dispatch.long_work import run_steps
@@ -53,7 +52,7 @@ _CHANGE_DATA = frozenset({FileInfoClass.ALLOCATION, FileInfoClass.END_OF_FILE})
 _ALERT_MODE = int(CreateOptions.SYNCHRONOUS_IO_ALERT | CreateOptions.SYNCHRONOUS_IO_NONALERT)
 """At most one of the two bits may be set."""
 _SETTABLE_MODE = int(CreateOptions.WRITE_THROUGH | CreateOptions.SEQUENTIAL_ONLY) | _ALERT_MODE
-_MAX_EA_BYTES = 65535
+_MAX_EA_BYTES = 65536 - 5
 
 SetResult = Response | Pending | None
 
@@ -323,24 +322,32 @@ def _position(request: TreeRequest, opened: Open, data: memoryview) -> None:
 
 
 def _mode(request: TreeRequest, opened: Open, data: memoryview) -> None:
-    """Set the mode of the open. [MS-FSA 2.1.5.15.8]"""
+    """Set the mode of the open. It was opened for synchronous operations or not, and stays so. [MS-FSA 2.1.5.15.8]"""
     mode = wire.MODE.unpack(data).mode
+    before = opened.create_options
     if mode & ~_SETTABLE_MODE or mode & _ALERT_MODE == _ALERT_MODE:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    settable = _SETTABLE_MODE & int(MODE_BITS)
-    opened.create_options = opened.create_options & ~settable | mode
+    if bool(mode & _ALERT_MODE) != bool(before & _ALERT_MODE):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    settable = _SETTABLE_MODE
+    if before & CreateOptions.NO_INTERMEDIATE_BUFFERING:
+        settable &= ~int(CreateOptions.WRITE_THROUGH)
+    opened.create_options = before & ~settable | mode & settable
 
 
 def _full_ea(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """Set extended attributes. [MS-FSA 2.1.5.15.6]"""
-    entries = parse_eas(data)
     handle = handle_of(opened)
+    if handle.info().attributes & attr.REPARSE_POINT:
+        raise StatusError(NtStatus.EAS_NOT_SUPPORTED)
+    entries = parse_eas(data)
     merged = {entry.name.upper(): entry for entry in [*handle.eas(), *entries]}
     if sum(len(name) + len(value) + 9 for name, value, _ in merged.values() if value) > _MAX_EA_BYTES:
         raise StatusError(NtStatus.EA_TOO_LARGE)
     if entries:
         handle.set_eas(entries)
-        report(opened, NotifyFilter.EA, entry=False)
+        write_times.set_archive(opened)
+        report(opened, NotifyFilter.EA | NotifyFilter.ATTRIBUTES, entry=False)
 
 
 def _name_change(kind: type[Rename | Link], extended: bool = False) -> SetLevel:

@@ -320,6 +320,7 @@ _SHARE: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "strict allocate": ("strict_allocate", _yes_or_no),
     "posix locking": ("posix_locks", _yes_or_no),
     "level2 oplocks": ("level2_oplocks", _yes_or_no),
+    "strict rename": ("rename_open_folders", _not),
     "change notify": ("change_notify", _yes_or_no),
     "kernel change notify": ("change_notify", _yes_or_no),
     "recycle:repository": ("recycle_folder", lambda text: text.replace("%U", "{user}").replace("%u", "{user}")),

@@ -165,3 +165,23 @@ def test_o3_the_inherited_flag_needs_its_request(tmp_path: Path, sent: int, stor
         assert (await dacl_of(client, made.file)).control & (INHERITED | REQUEST) == stored
 
     act(tmp_path, scene)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user of the host")
+def test_the_owner_of_an_ordinary_file_has_all_rights(tmp_path: Path) -> None:
+    """Mode 0644, no stored DACL: programs that ask for everything, as npm's v9u-smb2 does to rename, get it."""
+
+    async def scene(ground: Ground) -> None:
+        open_up(ground.folder)
+        os.chown(ground.folder, BOB.uid, BOB.gid)
+        client = await ground.peer()
+        assert await client.close((await client.make("f", desired_access=FILE_ALL_ACCESS)).file) == 0
+        assert (ground.folder / "f").stat().st_mode & 0o777 == 0o644
+        made = await client.create("f", desired_access=FILE_ALL_ACCESS, create_disposition=OPEN)
+        assert await granted(client, made) == FILE_ALL_ACCESS
+        assert await client.close(made.file) == 0
+        (ground.folder / "f").chmod(0o444)
+        taken = int(Access.WRITE_DATA | Access.APPEND_DATA | Access.DELETE_CHILD)
+        assert await granted(client, await maximal(client, "f")) == FILE_ALL_ACCESS & ~taken
+
+    act(tmp_path, scene, user=BOB)

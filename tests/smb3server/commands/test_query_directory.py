@@ -176,6 +176,21 @@ def test_a_search_continues_with_one_entry_or_many(store: Backend) -> None:
     drive(store, test)
 
 
+@pytest.mark.parametrize("pattern", ["a\\b", "a/*", "a:b", "a|b", "\x1f*"])
+def test_patterns_that_are_no_component_are_refused(store: Backend, pattern: str) -> None:
+    """MS-FSA 2.1.5.6.3. A pattern that is not used is not looked at."""
+    fill(store, "a", "b")
+
+    async def test(folder: Folder) -> None:
+        assert (await folder.names(pattern))[0] == NtStatus.OBJECT_NAME_INVALID
+        assert (await folder.names("a"))[1] == ["a"]
+        assert (await folder.names(pattern))[0] == NtStatus.NO_MORE_FILES
+        assert (await folder.names(pattern, RESTART))[0] == NtStatus.OBJECT_NAME_INVALID
+        assert (await folder.names("b", RESTART))[1] == ["b"]
+
+    drive(store, test)
+
+
 def test_searches_begin_again(store: Backend) -> None:
     """RESTART_SCANS and REOPEN begin again, with the new pattern. A pattern without them is not used."""
     fill(store, *(f"file {number:03}" for number in range(30)), "other")

@@ -223,6 +223,35 @@ def test_a_folder_with_entries_is_no_reparse_point(tmp_path: Path) -> None:
     act(tmp_path, scene)
 
 
+def test_reparse_points_by_the_letter(tmp_path: Path) -> None:
+    """MS-FSA 2.1.5.10.3, 2.1.5.10.37: which status comes first, and whose GUID counts."""
+    mount_point = struct.pack("<IHH", 0xA0000003, 12, 0) + struct.pack("<4H", 0, 0, 2, 0) + bytes(4)
+    ours, others = bytes(range(16)), bytes(range(1, 17))
+
+    def foreign(guid: bytes, content: bytes = b"", tag: int = 0x1234) -> bytes:
+        return struct.pack("<IHH", tag, len(content), 0) + guid + content
+
+    async def scene(ground: Ground) -> None:
+        peer = await ground.peer()
+        file = (await peer.make("f", desired_access=ALL, create_options=REPARSE)).file
+
+        async def status(code: int, data: bytes) -> int:
+            return (await peer.fsctl(file, code, data)).status
+
+        assert await status(Fsctl.SET_REPARSE_POINT, mount_point) == NtStatus.NOT_A_DIRECTORY
+        assert await status(Fsctl.DELETE_REPARSE_POINT, foreign(ours)) == NtStatus.NOT_A_REPARSE_POINT
+        assert await status(Fsctl.SET_REPARSE_POINT, foreign(ours, b"once")) == 0
+        assert await status(Fsctl.SET_REPARSE_POINT, foreign(ours, b"again")) == 0
+        for code in (Fsctl.SET_REPARSE_POINT, Fsctl.DELETE_REPARSE_POINT):
+            assert await status(code, foreign(others)) == NtStatus.REPARSE_ATTRIBUTE_CONFLICT
+            assert await status(code, foreign(ours, tag=0x1235)) == NtStatus.IO_REPARSE_TAG_MISMATCH
+        assert await status(Fsctl.SET_REPARSE_POINT, mount_point) == NtStatus.NOT_A_DIRECTORY
+        assert await status(Fsctl.DELETE_REPARSE_POINT, foreign(ours, b"x")) == NtStatus.IO_REPARSE_DATA_INVALID
+        assert await status(Fsctl.DELETE_REPARSE_POINT, foreign(ours)) == 0
+
+    act(tmp_path, scene)
+
+
 def test_a_listing_that_finds_nothing_ends_the_second_time(tmp_path: Path) -> None:
     """MS-FSA 2.1.5.6.3: FirstQuery."""
 

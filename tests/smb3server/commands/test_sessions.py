@@ -7,6 +7,7 @@ import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
+import spnego
 
 from smb3server.settings.server import Settings
 from smb3server.wire.header import Command, HeaderFlags
@@ -15,6 +16,7 @@ from smb3server.wire.status import NtStatus
 from tests.lab.wire_client import ECHO, Client, Harness, context, contexts_for, drive, ioctl_body, negotiate_body
 
 Test = Callable[[Harness], Awaitable[None]]
+SIGNED = int(HeaderFlags.SIGNED)
 
 
 async def negotiate_raw(harness: Harness, body: bytes) -> tuple[Client, int]:
@@ -130,19 +132,23 @@ def smb1(*dialects: bytes) -> bytes:
     return b"\xffSMB\x72" + bytes(27) + b"\0" + struct.pack("<H", len(names)) + names
 
 
-def test_multi_protocol_negotiate() -> None:
+@pytest.mark.parametrize("required", [False, True])
+def test_multi_protocol_negotiate(required: bool) -> None:
     """3.3.5.3.1."""
 
     async def test(harness: Harness) -> None:
         client = await harness.connect()
         await client.frame(smb1(b"NT LM 0.12", b"SMB 2.002", b"SMB 2.???"))
         reply = await client.receive()
-        assert struct.unpack_from("<H", reply.body, 4)[0] == 0x02FF
+        mode, dialect = struct.unpack_from("<HH", reply.body, 2)
+        assert (mode, dialect) == (1 | required << 1, 0x02FF)
+        leasing, large_mtu = 2, 4
+        assert struct.unpack_from("<I", reply.body, 24)[0] == leasing | large_mtu
         assert reply.header.credits >= 1
         client.message_id = 1
         await client.login()
 
-    drive(test)
+    drive(test, Settings(require_signing=required))
 
 
 def test_multi_protocol_negotiate_of_2_002_only() -> None:
@@ -355,6 +361,54 @@ def test_binding_refused() -> None:
         assert (await other.session_setup(binding=True)).status == NtStatus.REQUEST_OUT_OF_SEQUENCE
         assert (await first.call(Command.ECHO, ECHO)).status == 0
         assert len(harness.server.sessions.by_id) == 1
+
+    drive(test)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("dialect", [0x0202, 0x0210])
+def test_dialects_without_multichannel_refuse_to_bind_before_they_look_for_a_session(
+    dialect: int, known: bool, signed: bool
+) -> None:
+    """3.3.5.5, 4. and 5."""
+
+    async def test(harness: Harness) -> None:
+        first = await harness.connect()
+        await first.login(dialect)
+        second = await second_channel(harness, first, dialect)
+        second.session_id = first.session_id ^ (not known)
+        body = binding_body()
+        message = second.build(Command.SESSION_SETUP, body)
+        await second.frame(second.signed(message) if signed else message)
+        assert (await second.receive()).status == NtStatus.REQUEST_NOT_ACCEPTED
+
+    drive(test)
+
+
+def binding_body() -> bytes:
+    return struct.pack("<HBBIIHHQ", 25, 1, 1, 1, 0, 88, 0, 0) + b"\0"
+
+
+def test_a_session_is_not_bound_before_its_logon_is_complete() -> None:
+    """3.3.5.5, 4.: on another connection, and on its own."""
+
+    async def test(harness: Harness) -> None:
+        first = await harness.connect()
+        await first.negotiate()
+        context = spnego.client("u", "pw", protocol="ntlm", hostname="server", service="cifs")
+        token = context.step() or b""
+        body = struct.pack("<HBBIIHHQ", 25, 0, 1, 1, 0, 88, len(token), 0) + token
+        assert (await first.call(Command.SESSION_SETUP, body)).status == NtStatus.MORE_PROCESSING_REQUIRED
+        (session_id,) = harness.server.sessions.by_id
+        for connection in (await harness.connect(), first):
+            if connection is not first:
+                connection.guid = first.guid
+                await connection.negotiate()
+            connection.session_id = session_id
+            for flags, status in ((0, NtStatus.INVALID_PARAMETER), (SIGNED, NtStatus.REQUEST_NOT_ACCEPTED)):
+                await connection.frame(connection.build(Command.SESSION_SETUP, binding_body(), flags=flags))
+                assert (await connection.receive()).status == status
 
     drive(test)
 

@@ -374,6 +374,33 @@ def test_f20_acknowledgments_that_nobody_asked_for(tmp_path: Path) -> None:
         none = await client.make("h")
         body = oplock_break.OPLOCK_BREAK.pack(oplock_break.OplockBreak(24, OplockLevel.II, 0, 0, *none.file))
         assert (await client.call(Command.OPLOCK_BREAK, body)).status == NtStatus.INVALID_DEVICE_STATE
+        leased = oplock_break.OPLOCK_BREAK.pack(oplock_break.OplockBreak(24, OplockLevel.LEASE, 0, 0, *made.file))
+        assert (await client.call(Command.OPLOCK_BREAK, leased)).status == NtStatus.INVALID_PARAMETER
+        assert await client.close(made.file) == 0
+        # 3.3.5.22.1 looks for the open before anything else.
+        assert (await client.call(Command.OPLOCK_BREAK, leased)).status == NtStatus.FILE_CLOSED
+
+    act(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("level", "status"),
+    [(OplockLevel.LEASE, NtStatus.INVALID_PARAMETER), (OplockLevel.BATCH, NtStatus.INVALID_OPLOCK_PROTOCOL)],
+)
+def test_f21_an_acknowledgment_of_a_wrong_level_ends_the_break(
+    tmp_path: Path, level: OplockLevel, status: NtStatus
+) -> None:
+    async def scene(ground: Ground) -> None:
+        holder, other = await ground.peer(), await ground.peer()
+        made = await holder.make("f", requested_oplock_level=int(OplockLevel.BATCH))
+        await other.client.post(Command.CREATE, other.request("f"))
+        assert await other.waits()
+        body = oplock_break.OPLOCK_BREAK.pack(oplock_break.OplockBreak(24, level, 0, 0, *made.file))
+        assert (await holder.call(Command.OPLOCK_BREAK, body)).status == status
+        async with asyncio.timeout(5):
+            assert (await other.receive()).status == 0
+        late = oplock_break.OPLOCK_BREAK.pack(oplock_break.OplockBreak(24, OplockLevel.NONE, 0, 0, *made.file))
+        assert (await holder.call(Command.OPLOCK_BREAK, late)).status == NtStatus.INVALID_OPLOCK_PROTOCOL
 
     act(tmp_path, scene)
 

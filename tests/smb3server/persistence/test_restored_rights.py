@@ -133,7 +133,7 @@ def test_a_users_own_file_comes_back_with_what_was_granted(tmp_path: Path) -> No
     run(tmp_path, body)
 
 
-@pytest.mark.parametrize(("mode", "access"), [(0o400, READ_WRITE), (0o644, ALL), (0o200, READ)])
+@pytest.mark.parametrize(("mode", "access"), [(0o400, READ_WRITE), (0o444, ALL), (0o200, READ)])
 def test_access_that_the_mode_does_not_give_any_more(tmp_path: Path, mode: int, access: int) -> None:
     async def body(setup: Setup) -> None:
         setup.file("f", BOB.uid, mode)
@@ -162,10 +162,10 @@ def test_metadata_access_is_checked_by_the_descriptor_although_the_system_opens_
 
 def test_who_made_a_file_keeps_the_data_and_loses_what_its_descriptor_does_not_give(tmp_path: Path) -> None:
     async def body(setup: Setup) -> None:
-        setup.file("f", BOB.uid, 0o600)
+        setup.file("f", mode=0o666)
         entry = woken(setup, await setup.restored(setup.record("f", access=ALL, action=int(CreateAction.CREATED))))
         assert entry.granted_access & READ_WRITE == READ_WRITE
-        assert not entry.granted_access & 0x40, "FILE_DELETE_CHILD; whoever may read a file may execute it"
+        assert not entry.granted_access & 0xC0000, "WRITE_DAC and WRITE_OWNER"
         setup.server.opens.close(entry)
 
     run(tmp_path, body)

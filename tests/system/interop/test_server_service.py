@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import time
+import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,18 @@ with warnings.catch_warnings():
     from impacket.dcerpc.v5.dtypes import NULL
     from impacket.nmb import NetBIOSError
     from impacket.smbconnection import SessionError, SMBConnection
+    from smbprotocol.connection import Connection
+    from smbprotocol.open import (
+        CreateDisposition,
+        CreateOptions,
+        FilePipePrinterAccessMask,
+        ImpersonationLevel,
+        Open,
+        RequestedOplockLevel,
+        ShareAccess,
+    )
+    from smbprotocol.session import Session
+    from smbprotocol.tree import TreeConnect
 
 pytestmark = [
     pytest.mark.interop,
@@ -201,6 +214,47 @@ def test_permissions_of_a_share_are_enforced_and_kept(lab: Served) -> None:
         assert error(endpoint, deletion("secret")) == 0
     stored = (lab.share.parent / "state" / "shares.toml").read_text()
     assert "secret" not in stored and 'share" = "D:(A;;FA;;;WD)"' in stored
+
+
+def test_an_administrator_keeps_clients_from_caching_writes(lab: Served) -> None:
+    """SHI1005_FLAGS_FORCE_LEVELII_OPLOCK [MS-SRVS 2.2.4.29; MS-SMB2 3.3.5.9]: smbprotocol asks for a batch oplock."""
+    forced = 0x1000
+    with bound(lab) as endpoint:
+        assert error(endpoint, addition("shared", f"{lab.share}/sub")) == 0
+        assert _oplock(lab, "shared") == RequestedOplockLevel.SMB2_OPLOCK_LEVEL_BATCH
+        request = NetrShareSetInfo()
+        request["ServerName"], request["NetName"], request["ParmErr"] = NULL, "shared\0", NULL
+        request["Level"] = request["ShareInfo"]["tag"] = 1005
+        request["ShareInfo"]["ShareInfo1005"]["shi1005_flags"] = forced
+        assert error(endpoint, request) == 0
+        info = srvs.hNetrShareGetInfo(endpoint, "shared\0", 1005)["InfoStruct"]["ShareInfo1005"]
+        assert info["shi1005_flags"] & forced
+        assert _oplock(lab, "shared") == RequestedOplockLevel.SMB2_OPLOCK_LEVEL_II
+        assert error(endpoint, deletion("shared")) == 0
+
+
+def _oplock(served: Served, share: str) -> int:
+    """Return the oplock that a client gets who asks for a batch oplock of a file of its own."""
+    connection = Connection(uuid.uuid4(), "127.0.0.1", served.port)
+    connection.connect()
+    try:
+        session = Session(connection, "u", "pw")
+        session.connect()
+        tree = TreeConnect(session, rf"\\127.0.0.1\{share}")
+        tree.connect()
+        opened = Open(tree, "cached")
+        opened.create(
+            ImpersonationLevel.Impersonation,
+            FilePipePrinterAccessMask.GENERIC_READ,
+            0,
+            ShareAccess.FILE_SHARE_READ,
+            CreateDisposition.FILE_OPEN_IF,
+            CreateOptions.FILE_NON_DIRECTORY_FILE,
+            oplock_level=RequestedOplockLevel.SMB2_OPLOCK_LEVEL_BATCH,
+        )
+        return int(opened.oplock_level)
+    finally:
+        connection.disconnect(close=True)
 
 
 def test_removal_in_two_phases(lab: Served) -> None:

@@ -10,6 +10,7 @@ import shutil
 import stat
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,10 @@ from pathlib import Path
 import pytest
 
 from tests.lab.served import Served, open_up, served
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from impacket.smbconnection import SMBConnection
 
 pytestmark = [
     pytest.mark.interop,
@@ -217,3 +222,26 @@ def test_comment_and_its_other_name(tmp_path: Path) -> None:
     for key in ("comment", "remark"):
         with sharing(tmp_path, f'{key} = "what it is"') as (server, _):
             assert re.search(r"data +Disk +what it is", smbclient(server, "", share="IPC$", options="-L 127.0.0.1"))
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_folder_in_which_a_file_is_open_is_renamed_if_the_share_allows_it(tmp_path: Path, allowed: bool) -> None:
+    """impacket has the file open, and goes on with it; smbclient renames the folder, and deletes below the new name.
+    MS-FSA 2.1.4.2 refuses."""
+    with sharing(tmp_path, f"rename_open_folders = {str(allowed).lower()}") as (server, folder):
+        smbclient(server, "mkdir old")
+        holder = SMBConnection("127.0.0.1", "127.0.0.1", sess_port=server.port)
+        holder.login("alice", "pw")
+        tree = holder.connectTree("data")
+        file = holder.createFile(tree, "old\\f")
+        holder.writeFile(tree, file, b"before")
+        said = smbclient(server, "rename old new")
+        assert ("ACCESS_DENIED" in said) != allowed
+        name = "new" if allowed else "old"
+        holder.writeFile(tree, file, b" after", 6)
+        assert holder.readFile(tree, file) == b"before after"
+        holder.closeFile(tree, file)
+        assert (folder / name / "f").read_bytes() == b"before after"
+        assert smbclient(server, f"del {name}\\f; rmdir {name}").strip() == ""
+        assert listed(smbclient(server, "ls")) == set()
+        holder.close()

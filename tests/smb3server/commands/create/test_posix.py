@@ -87,9 +87,7 @@ def information(data: bytes) -> tuple[posix.PosixInformation, Sid, Sid, bytes]:
 
 
 async def told(client: Client, name: str, **fields: Any) -> posix.PosixInformation:
-    _, file, _ = await opened(
-        client, name, mode(posix.NO_MODE), create_disposition=OPEN, desired_access=0x80, **fields
-    )
+    _, file, _ = await opened(client, name, mode(posix.NO_MODE), create_disposition=OPEN, desired_access=0x80, **fields)
     found = information(output(await query(client, file, posix.LEVEL)))[0]
     await close(client, file)
     return found
@@ -121,7 +119,9 @@ async def listing(client: Client, name: str = "") -> dict[str, tuple[posix.Posix
             start = end
 
 
-async def set_info(client: Client, file: FileId, level: int, data: bytes, kind: int = InfoType.FILE, more: int = 0) -> int:
+async def set_info(
+    client: Client, file: FileId, level: int, data: bytes, kind: int = InfoType.FILE, more: int = 0
+) -> int:
     asked = SetInfoRequest(
         info_type=kind, info_class=level, additional_information=more, persistent=file[0], volatile=file[1]
     )
@@ -144,7 +144,7 @@ def answered(offers: list[bytes], posix_share: bool, dialect: int = 0x0311) -> b
             client = await harness.connect()
             contexts = [*contexts_for(), *offers] if dialect == 0x0311 else None
             reply = await client.negotiate(dialect, contexts=contexts)
-            return reply.status or struct.pack("<HH", 0x0100, 16) in reply.message and posix.VERSION in reply.message
+            return reply.status or (struct.pack("<HH", 0x0100, 16) in reply.message and posix.VERSION in reply.message)
 
     return asyncio.run(body())
 
@@ -305,7 +305,24 @@ def test_readonly_is_no_obstacle(tmp_path: Path) -> None:
 
 # Names
 
-ODD = ["a", "A", "a.", "a ", ". ", "...", "a:b", "a:b:$DATA", "b\\c", "\\", "*?<>|\"", "con", "tab\t", "ä", "Ä", "日本語"]
+ODD = [
+    "a",
+    "A",
+    "a.",
+    "a ",
+    ". ",
+    "...",
+    "a:b",
+    "a:b:$DATA",
+    "b\\c",
+    "\\",
+    '*?<>|"',
+    "con",
+    "tab\t",
+    "ä",
+    "Ä",
+    "日本語",
+]
 
 
 def test_names_are_those_of_posix(tmp_path: Path) -> None:
@@ -357,7 +374,7 @@ def test_other_names_are_refused(tmp_path: Path, name: str, status: NtStatus) ->
         (tmp_path / "file").write_bytes(b"")
         path = name.encode("utf-16-le", "surrogatepass")
         body = bytearray(request("x" * (len(path) // 2), mode(0o644), create_disposition=OPEN))
-        at = body.index("x\0".encode() * (len(path) // 2))
+        at = body.index(b"x\0" * (len(path) // 2))
         body[at : at + len(path)] = path
         assert (await client.call(Command.CREATE, bytes(body))).status == status
 
