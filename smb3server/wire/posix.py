@@ -52,7 +52,7 @@ class PosixInformation(NamedTuple):
     inode: Annotated[int, Int64ul] = 0
     device: Annotated[int, Int32ul] = 0
     reserved: Annotated[int, Int32ul] = 0
-    link_count: Annotated[int, Int32ul] = 0
+    links: Annotated[int, Int32ul] = 0
     reparse_tag: Annotated[int, Int32ul] = 0
     mode: Annotated[int, Int32ul] = 0
 
@@ -60,7 +60,7 @@ class PosixInformation(NamedTuple):
 class PosixCreateResponse(NamedTuple):
     """The create context of a response up to the SIDs of owner and group. [POSIX-SMB2 2.2.14.2.16]"""
 
-    link_count: Annotated[int, Int32ul] = 0
+    links: Annotated[int, Int32ul] = 0
     reparse_tag: Annotated[int, Int32ul] = 0
     mode: Annotated[int, Int32ul] = 0
 

@@ -445,7 +445,7 @@ def test_an_open_file_is_unlinked_at_once(tmp_path: Path, links: int) -> None:
         assert await set_info(client, file, FileInfoClass.END_OF_FILE, struct.pack("<q", 2)) == 0
         assert await set_mode(client, file, 0o600) == 0
         found = information(output(await query(client, file, posix.LEVEL)))[0]
-        assert (found.link_count, found.end_of_file, found.mode) == (links - 1, 2, 0o600)
+        assert (found.links, found.end_of_file, found.mode) == (links - 1, 2, 0o600)
         await close(client, file)
         assert (tmp_path / "file").exists() and (tmp_path / "other").exists() == (links == 2)
         await close(client, again)
@@ -670,7 +670,7 @@ def test_what_a_file_tells(tmp_path: Path) -> None:
         os.link(tmp_path / "file", tmp_path / "other")
         info, owner, group, rest = information(output(await query(client, file, posix.LEVEL)))
         seen = (tmp_path / "file").stat()
-        assert (info.end_of_file, info.link_count, info.inode) == (5000, 2, seen.st_ino)
+        assert (info.end_of_file, info.links, info.inode) == (5000, 2, seen.st_ino)
         assert (owner, group, rest) == (Sid(22, (1, seen.st_uid)), Sid(22, (2, seen.st_gid)), b"")
         reply = await query(client, file, posix.LEVEL, InfoType.FILESYSTEM)
         volume = posix.POSIX_VOLUME_INFORMATION.unpack(output(reply))
