@@ -83,6 +83,17 @@ def change(handle: Handle, which: int, data: memoryview, caller: Caller) -> bool
     return True
 
 
+def numbers_in(data: bytes) -> int:
+    """Return the parts (SecurityInformation) of a descriptor for a new file, if it stands for numbers; else 0.
+
+    Raises ``ValueError`` for a malformed one."""
+    asked = unpack(data)
+    if _mode(asked) is None and not (_is_nfs(asked.owner) or _is_nfs(asked.group)):
+        return 0
+    parts = ((asked.owner, _OWNER), (asked.group, _PRIMARY_GROUP), (asked.dacl, _DACL))
+    return sum(part for present, part in parts if present is not None)
+
+
 def _is_nfs(sid: Sid | None) -> bool:
     return sid is not None and sid.authority == _NT_AUTHORITY and sid.sub_authorities[:1] == (_NFS,)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from smb3server.access import decide, masks, of_handle, tokens
+from smb3server.access import decide, masks, of_handle, posix_security, tokens
 from smb3server.access.decide import Wanted
 from smb3server.access.descriptor import unpack
 from smb3server.backends.base import (
@@ -119,6 +119,8 @@ class Opening:
     """The security descriptor for a new file."""
     _has_dacl: bool = field(default=False, init=False)
     """Whether ``_descriptor`` has a DACL."""
+    _numbers: int = field(default=0, init=False)
+    """The parts of the request's security descriptor, if they are the numbers of a POSIX open (``posix_security``)."""
     _may_add: bool = field(default=False, init=False)
     """Whether this attempt has checked the rights on the file's folder."""
 
@@ -335,6 +337,9 @@ class Opening:
             raise StatusError(NtStatus.DELETE_PENDING)
         given = self.contexts.security_descriptor
         try:
+            if given is not None and self.backend.posix:
+                self._numbers = posix_security.numbers_in(given)
+                given = given if not self._numbers else None
             if given is not None:
                 self._check_creator(given)
             # The mode of a POSIX open says what a folder's descriptor would pass on otherwise.
@@ -487,6 +492,10 @@ class Opening:
 
     def _settle_new(self, handle: Handle, info: FileInfo) -> None:
         """Apply the descriptor of a new file to the host's rights, and remove inherited compression if requested."""
+        given = self.contexts.security_descriptor
+        if self._numbers and given is not None:
+            posix_security.change(handle, self._numbers, memoryview(given), self.opener.caller)
+            self.info, self.settled = handle.info(), True
         if self._has_dacl and handle.file_created:
             descriptor = of_handle.current_descriptor(handle)
             of_handle.to_host(handle, descriptor, _DACL, self.opener.caller, self.server.accounts)

@@ -18,7 +18,7 @@ from smb3server.backends.local.backend import LocalBackend
 from smb3server.wire import file_info, posix, query_directory
 from smb3server.wire.change_notify import CHANGE_NOTIFY_REQUEST, ChangeNotifyRequest
 from smb3server.wire.create import Access, CreateAction, CreateOptions
-from smb3server.wire.create_contexts import RawContext
+from smb3server.wire.create_contexts import SD_BUFFER, RawContext
 from smb3server.wire.file_info import FileInfoClass, RenameInformation
 from smb3server.wire.header import Command
 from smb3server.wire.query_info import InfoType, QueryInfoRequest, SecurityInformation, build_query_info_request
@@ -281,6 +281,22 @@ def test_owner_and_group_are_given_by_number(tmp_path: Path) -> None:
         assert await set_info(client, file, 0, other, InfoType.SECURITY, which) == NtStatus.INVALID_OWNER
         assert (tmp_path / "file").stat().st_uid == os.geteuid()
         assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+    play(tmp_path, test)
+
+
+def test_a_new_file_has_the_owner_and_the_mode_of_its_descriptor(tmp_path: Path) -> None:
+    """As Linux sends them with ``modefromsid,idsfromsid``."""
+
+    async def test(client: Client, plain: Client) -> None:
+        dacl = Acl((Ace(AceType.ALLOWED, 0, 0, nfs(3, 0o640)),))
+        for uid, status in ((os.geteuid(), 0), (4242, NtStatus.INVALID_OWNER)):
+            descriptor = SecurityDescriptor(nfs(1, uid), nfs(2, os.getegid()), dacl, None, int(Control.DACL_PRESENT))
+            contexts = [*mode(0o600), RawContext(SD_BUFFER, descriptor.pack())]
+            body = request(f"file-{uid}", contexts, create_disposition=CREATE)
+            assert (await client.call(Command.CREATE, body)).status == status
+        assert os.listdir(tmp_path) == [f"file-{os.geteuid()}"]
+        assert stat.S_IMODE((tmp_path / f"file-{os.geteuid()}").stat().st_mode) == 0o640
 
     play(tmp_path, test)
 
