@@ -24,7 +24,7 @@ lint: .venv/.installed-dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	MYPYPATH=examples .venv/bin/mypy -p rstore -p rsort -p carafe
+	MYPYPATH=examples .venv/bin/mypy -p rstore -p rsort -p carafe -p flashnet
 	$(VENV_PYTHON) -m tools.check_layers
 
 # The documentation as a site, in build/site. A warning is an error.

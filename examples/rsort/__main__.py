@@ -2,26 +2,33 @@
 
 import argparse
 import contextlib
-import logging
 import os
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import distributed
-from rstore import RegionLost, StoreRefused
+from distributed import CancelledError, KilledWorker
+from rstore import RegionGone, RegionLost, StoreRefused
 from rstore.local import local_store
 
+from rsort import bench
+from rsort.cluster import at_scheduler, local_cluster
 from rsort.records import SIZE, generate, judge_file
-from rsort.sort import PIECE, Address, sort
+from rsort.sort import PIECE, InRStore, WrongOutput, sort
 from smbdirect.errors import SmbDirectError
 
+_ERRORS = (
+    RegionGone, RegionLost, StoreRefused, SmbDirectError, OSError, ValueError, WrongOutput, CancelledError, ImportError,
+)  # fmt: skip
 
-def _address(text: str) -> Address:
+
+def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     return host, int(port)
 
@@ -41,11 +48,13 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="local processes")
     one.add_argument("--scheduler", help="of a dask cluster, in place of local processes: tcp://HOST:8786")
     one.add_argument("--store", type=_address, help="HOST:PORT of an RStore master; default: one on this machine")
-    one.add_argument("--memory", type=int, default=0, help="bytes of the local store; default: enough for all")
+    one.add_argument("--fabric", default="iwarp", help="of the store: iwarp, roce or verbs")
+    one.add_argument("--memory", type=int, default=0, help="bytes of the local store; default: what the input needs")
     one.add_argument("--copies", type=int, default=1, help="of each bucket: 2 survive a memory server that dies")
     one.add_argument("--buckets", type=int, default=0)
     one.add_argument("--piece", type=int, default=PIECE, help="bytes of input for a task")
-    one.add_argument("--mark", help=argparse.SUPPRESS)
+    one.add_argument("--check", action="store_true", help="judge the output before it appears")
+    bench.add_arguments(commands.add_parser("bench", help="compare with GNU sort and with sockets"))
     return parser
 
 
@@ -57,54 +66,75 @@ def _generate(path: Path, records: int, seed: int) -> None:
 
 def _check(path: Path) -> int:
     found = judge_file(path)
-    print(f"Records: {found.records}\nChecksum: {found.checksum:x}")
+    print(f"Records: {found.records}\nChecksum: {found.checksum:x}\nDuplicate keys: {found.duplicates}")
     if found.unordered:
-        print(f"First unordered records: {found.unordered}")
+        print(f"ERROR - there are {found.unordered} unordered records")
         return 1
     print("SUCCESS - all records are in order")
     return 0
 
 
+def _available() -> int:
+    """Return the bytes of memory that programs may still take."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/meminfo does not say how much memory there is: use --memory")
+
+
+@contextlib.contextmanager
+def _store(options: argparse.Namespace, size: int) -> Iterator[tuple[str, int]]:
+    if options.store is not None:
+        yield options.store
+        return
+    servers = max(options.copies, min(options.workers, 4))
+    # A quarter more than the input: buckets end with whole units. Half of the memory is left to the workers.
+    memory = options.memory or min(int(size * options.copies * 1.25) + (64 << 20), _available() // 2)
+    with local_store(servers, memory // servers, options.fabric) as address:
+        yield address
+
+
+def _cluster(options: argparse.Namespace) -> Any:
+    return at_scheduler(options.scheduler) if options.scheduler else local_cluster(options.workers)
+
+
 def _sort(options: argparse.Namespace) -> None:
-    dask: Any = distributed
-    with contextlib.ExitStack() as stack:
-        size = options.source.stat().st_size
-        store = options.store
-        if store is None:
-            servers = max(options.copies, min(options.workers, 4))
-            # Columns end with whole units, and each bucket has its own.
-            memory = options.memory or int(size * options.copies * 1.3) // servers + (64 << 20)
-            store = stack.enter_context(local_store(servers, memory))
-        if options.scheduler:
-            client = stack.enter_context(dask.Client(options.scheduler))
-        else:
-            cluster = dask.LocalCluster(
-                n_workers=options.workers, threads_per_worker=1, dashboard_address=None, silence_logs=logging.ERROR
-            )
-            client = stack.enter_context(dask.Client(stack.enter_context(cluster)))
+    size = options.source.stat().st_size
+    with _store(options, size) as store, _cluster(options) as client:
         began = time.perf_counter()
-        sort(client, options.source, options.target, store, copies=options.copies, buckets=options.buckets,
-             piece=options.piece)  # fmt: skip
+        sort(client, options.source, options.target, InRStore(*store, options.fabric), copies=options.copies,
+             buckets=options.buckets, piece=options.piece, check=options.check,
+             report=lambda line: print(line, flush=True))  # fmt: skip
         seconds = time.perf_counter() - began
         print(f"{size // SIZE} records in {seconds:.2f} s, {size / seconds / 1e6:.0f} MB/s")
 
 
+def _stop(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     options = _parser().parse_args()
-    # The workers import this package.
-    os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path[:1])) + os.pathsep + os.environ.get(
-        "PYTHONPATH", ""
-    )  # fmt: skip
+    # A program that is told to end takes its processes and files with it.
+    signal.signal(signal.SIGTERM, _stop)
     try:
         if options.command == "gen":
             _generate(options.file, options.records, options.seed)
         elif options.command == "check":
             return _check(options.file)
+        elif options.command == "bench":
+            bench.run(options)
         else:
             _sort(options)
-    except (RegionLost, StoreRefused, SmbDirectError, OSError, ValueError) as error:
+    except KilledWorker as error:
+        print(f"rsort: the workers of {error.task} died again and again: out of memory?", file=sys.stderr)
+        return 1
+    except _ERRORS as error:
         print(f"rsort: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("rsort: interrupted", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -65,7 +65,9 @@ class Verdict(NamedTuple):
     checksum: int
     """The sum of the CRC-32 of all records: the same before and after sorting."""
     unordered: int
-    """Records that are smaller than the one before."""
+    """Records whose key is smaller than that of the one before."""
+    duplicates: int
+    """Records that have the key of the one before."""
     first: bytes
     last: bytes
 
@@ -73,11 +75,17 @@ class Verdict(NamedTuple):
         """Join the verdict of the part that follows."""
         if not self.records or not other.records:
             return other if other.records else self
-        wrong = self.unordered + other.unordered + (other.first < self.last)
-        return Verdict(self.records + other.records, self.checksum + other.checksum, wrong, self.first, other.last)
+        return Verdict(
+            self.records + other.records,
+            self.checksum + other.checksum,
+            self.unordered + other.unordered + (other.first < self.last),
+            self.duplicates + other.duplicates + (other.first == self.last),
+            self.first,
+            other.last,
+        )
 
 
-NOTHING = Verdict(0, 0, 0, b"", b"")
+NOTHING = Verdict(0, 0, 0, 0, b"", b"")
 
 
 def judge(data: bytes | bytearray | memoryview) -> Verdict:
@@ -86,11 +94,13 @@ def judge(data: bytes | bytearray | memoryview) -> Verdict:
     if not len(records):
         return NOTHING
     head, tail = keys_of(records)
-    smaller = (head[1:] < head[:-1]) | ((head[1:] == head[:-1]) & (tail[1:] < tail[:-1]))
+    same = head[1:] == head[:-1]
+    smaller = (head[1:] < head[:-1]) | (same & (tail[1:] < tail[:-1]))
     view = memoryview(data)
     checksum = sum(zlib.crc32(view[at : at + SIZE]) for at in range(0, len(view), SIZE))
     first, last = records[0, :KEY].tobytes(), records[-1, :KEY].tobytes()
-    return Verdict(len(records), checksum, int(smaller.sum()), first, last)
+    duplicates = int((same & (tail[1:] == tail[:-1])).sum())
+    return Verdict(len(records), checksum, int(smaller.sum()), duplicates, first, last)
 
 
 def judge_file(path: Path, piece: int = 1 << 24) -> Verdict:

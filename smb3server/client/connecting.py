@@ -54,7 +54,9 @@ def connect(url: str, **options: Unpack[ConnectKeywords]) -> Connecting:
     NIC and the server lists an address for it; the first data starts the search. "prefer" searches at once, and takes
     RDMA in software as well, which is slower than TCP. "off" is TCP. A fabric's name is that fabric, without which the
     connection fails. ``Share.why_not_rdma`` tells the reason for TCP. Data goes over ``channels`` connections at the
-    same time.
+    same time. With ``one_sided`` "auto" files that the share lends are read and written by RDMA without requests, where
+    data goes by RDMA in software: these bytes are neither signed nor encrypted. ``Share.why_not_one_sided`` tells why
+    that is not so.
 
     Messages are signed unless ``sign`` is False, and encrypted with ``encrypt`` or if the server requires it.
     Characters that SMB does not allow in names (``: * ?`` ...) are carried as other clients do, unless ``map_names`` is

@@ -12,6 +12,7 @@ from typing import TypeVar
 from smb3server.client import errors
 from smb3server.client.lasting import Lasting
 from smb3server.client.link import PIECE, Channel, Link
+from smb3server.client.one_sided import Borrowed
 from smb3server.client.protocol.tree import SHARE_ALL, RemoteFile, Tree
 from smb3server.wire.create import Access, CreateDisposition
 from smb3server.wire.create_contexts import RawContext
@@ -26,12 +27,15 @@ from smb3server.wire.file_info import (
     encode_rename,
 )
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.one_sided import LendRights
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import ConnectionLost, ProviderError
 
 T = TypeVar("T")
 _CHANGES = int(Access.GENERIC_WRITE | Access.WRITE_DATA | Access.APPEND_DATA | Access.GENERIC_ALL)
+_READS = int(Access.GENERIC_READ | Access.READ_DATA)
+_WRITES = int(Access.GENERIC_WRITE | Access.WRITE_DATA)
 _FORGOTTEN = frozenset(
     [
         NtStatus.OBJECT_NAME_NOT_FOUND,
@@ -70,7 +74,11 @@ class Handle:
         self.file: RemoteFile
         """The open as it was made first: its size, times and attributes. ``open`` sets it."""
         self._opening = asyncio.Lock()
-        self._lasting = Lasting() if access & _CHANGES else None
+        self._borrowed = Borrowed(link.line, _rights(access)) if link.line is not None and _rights(access) else None
+        """What the server lends of it; None if the data goes by requests alone."""
+        self._lasting: Lasting | None = None
+        if access & _CHANGES or self._borrowed is not None:
+            self._lasting = Lasting(bool(access & _CHANGES), self._borrowed is not None and bool(access & _WRITES))
         # Invariant: _changes counts the changes that the server has acknowledged, of which the first _flushed are on
         # its disk.
         self._changes = self._flushed = 0
@@ -104,7 +112,7 @@ class Handle:
         oplock = 0
         if lasting is not None:
             asked, oplock = lasting.request(control.tree) if reclaimed is None else lasting.reclaim(reclaimed)
-            self.link.leases[lasting.lease_key] = lasting.broken
+            self.link.leases[lasting.lease_key] = self._broken
         try:
             file = await control.tree.create(
                 self._name if name is None else name,
@@ -121,6 +129,12 @@ class Handle:
         if lasting is not None and reclaimed is None:
             lasting.opened(file)
         return file
+
+    def _broken(self, state: int) -> None:
+        if self._lasting is not None:
+            self._lasting.broken(state)
+        if self._borrowed is not None:
+            self._borrowed.broken(state)
 
     async def _open_again(self, control: Channel, before: RemoteFile) -> RemoteFile:
         """Return the open in a new session: reclaimed, or made by its name."""
@@ -214,6 +228,8 @@ class Handle:
 
         A server may answer with fewer bytes than it has: the rest is asked for, until there is none. [MS-SMB2 3.3.5.12]
         """
+        if self._borrowed is not None and (lent := await self._lent_read(self._borrowed, offset, length)) is not None:
+            return lent
         pieces: list[bytes] = []
         done = 0
         while done < length:
@@ -223,6 +239,13 @@ class Handle:
             if not data:
                 break
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _lent_read(self, borrowed: Borrowed, offset: int, length: int) -> bytes | None:
+        """Read from a lent file; None means that it is not lent."""
+        data = await self.do(lambda tree, file: borrowed.read(tree, file, offset, length))
+        if data is not None:
+            self.link.count_as("one-sided", 0, len(data))
+        return data
 
     async def _read(self, offset: int, length: int) -> bytes:
         data = await self._piece(
@@ -236,6 +259,12 @@ class Handle:
 
     async def write_piece(self, offset: int, data: Buffer) -> None:
         """Write all of ``data`` (at most ``PIECE`` bytes)."""
+        if self._borrowed is not None:
+            borrowed = self._borrowed
+            if await self.do(lambda tree, file: borrowed.write(tree, file, offset, data)):
+                self.link.count_as("one-sided", len(data), 0)
+                self._changes += 1
+                return
         count = await self._piece(
             lambda tree, file: tree.write(file, offset, data),
             lambda channel, count: self.link.count(channel, count, 0),
@@ -315,6 +344,9 @@ class Handle:
     async def set_size(self, size: int) -> None:
         """Cut the file or extend it with zeros. [MS-FSCC 2.4.14]"""
         record = END_OF_FILE.pack(EndOfFileInformation(size))
+        if self._borrowed is not None:
+            # The server ends the loan, and lends the new size.
+            self._borrowed.give_up()
         await self.do(lambda tree, file: tree.set_info(file, FileInfoClass.END_OF_FILE, record))
         self._changes += 1
 
@@ -383,6 +415,12 @@ class Handle:
         self._file = None
         if self._lasting is not None:
             self.link.leases.pop(self._lasting.lease_key, None)
+
+
+def _rights(access: int) -> LendRights:
+    """Return what an open with ``access`` may be lent for."""
+    reads = LendRights.READ if access & _READS else LendRights(0)
+    return reads | (LendRights.WRITE if access & _WRITES else LendRights(0))
 
 
 def _version(file: RemoteFile) -> tuple[int, int, int]:

@@ -1,5 +1,5 @@
-"""What makes an open outlive its connection: a durable or persistent handle, and the lease that it needs.
-[MS-SMB2 3.2.4.3.5, 3.2.4.4]
+"""What makes an open outlive its connection: a durable or persistent handle, and the lease that it needs. A file that
+the server is to lend needs a lease, too. [MS-SMB2 3.2.4.3.5, 3.2.4.4]
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from smbdirect.errors import DecodeError
 SHARE_CAP_CONTINUOUS_AVAILABILITY = 0x10
 """[MS-SMB2 2.2.10]"""
 _LEASE = int(LeaseState.READ | LeaseState.HANDLE)
+_EXCLUSIVE = _LEASE | int(LeaseState.WRITE)
 
 
 class Lasting:
     """The contexts of one open: those that ask for a lasting handle, and those that reclaim it."""
 
-    def __init__(self) -> None:
+    def __init__(self, durable: bool = True, exclusive: bool = False) -> None:
+        """``durable``: the open is to outlive its connection. ``exclusive``: the lease is to keep others out."""
+        self._durable = durable
+        self._wanted = _EXCLUSIVE if exclusive else _LEASE
         self.lease_key = os.urandom(16)
         self.granted = False
         """Whether the server keeps the open when the connection is lost."""
@@ -32,6 +36,8 @@ class Lasting:
         self.granted = False
         if tree.client.dialect < Dialect.SMB_3_0 or not tree.client.negotiated.capabilities & Capability.LEASING:
             return [], int(OplockLevel.NONE)
+        if not self._durable:
+            return [self._lease()], int(OplockLevel.LEASE)
         self._flags = contexts.PERSISTENT if tree.capabilities & SHARE_CAP_CONTINUOUS_AVAILABILITY else 0
         wanted = contexts.DurableRequestV2(0, self._flags, 0, self._create_guid)
         return [
@@ -41,7 +47,7 @@ class Lasting:
 
     def _lease(self) -> contexts.RawContext:
         return contexts.RawContext(
-            contexts.REQUEST_LEASE, contexts.LEASE_V2_CODEC.pack(contexts.LeaseV2(self.lease_key, _LEASE))
+            contexts.REQUEST_LEASE, contexts.LEASE_V2_CODEC.pack(contexts.LeaseV2(self.lease_key, self._wanted))
         )
 
     def opened(self, file: RemoteFile) -> None:

@@ -16,9 +16,10 @@ from typing import TypeVar
 
 from spnego.exceptions import SpnegoError
 
-from smb3server.client import errors, fabrics
+from smb3server.client import errors, fabrics, one_sided
 from smb3server.client.address import Address
 from smb3server.client.credentials import Login
+from smb3server.client.one_sided import Line, Place
 from smb3server.client.options import MAX_CHANNELS, ConnectOptions
 from smb3server.client.protocol import Client
 from smb3server.client.protocol.messages import Break, UnprovenServer
@@ -110,6 +111,8 @@ class Link:
         """Whether the next piece of data starts the search for RDMA."""
         self._search: asyncio.Task[None] | None = None
         self._moved: dict[str, list[int]] = {}
+        self.line = Line(self._place_of_line) if options.one_sided == "auto" else None
+        """The RDMA connection for files that the server lends; None if they are not asked for."""
         self.leases: dict[bytes, Callable[[int], None]] = {}
         """Called with the new state when the lease of that key is broken."""
         self._acknowledging: set[asyncio.Task[None]] = set()
@@ -466,14 +469,26 @@ class Link:
         kind = channel.fabric
         if kind != "tcp" and (max(written, read) < RDMA_THRESHOLD or not channel.by_rdma):
             kind = "messages"
+        self.count_as(kind, written, read)
+
+    def count_as(self, kind: str, written: int, read: int) -> None:
+        """Count payload of a kind of ``moved``."""
         counts = self._moved.setdefault(kind, [0, 0])
         counts[0] += written
         counts[1] += read
 
+    def _place_of_line(self) -> Place | None:
+        """Return where data goes by RDMA in software, which can serve files."""
+        for channel in self._data:
+            if channel.by_rdma and channel.fabric in one_sided.FABRICS and not channel.lost:
+                host, port = channel.tree.client.transport.peer_address
+                return Place(self._fabrics.provider(channel.fabric), host, port)
+        return None
+
     @property
     def moved(self) -> dict[str, tuple[int, int]]:
         """Payload bytes written and read so far: by the fabric if RDMA moved them, else "tcp", or "messages" of SMB
-        Direct.
+        Direct; "one-sided" without requests.
         """
         return {kind: (counts[0], counts[1]) for kind, counts in self._moved.items()}
 
@@ -538,6 +553,8 @@ class Link:
         self._check_loop()
         self._closed = True
         self._stop_searching()
+        if self.line is not None:
+            await self.line.close()
         control, self._control = self._control, None
         others = [channel for channel in self._data if channel is not control]
         self._data = []

@@ -11,6 +11,7 @@ from smb3server.client import fabrics
 from smb3server.process.secret_files import PASSWORD_VARIABLE
 
 Rdma = Literal["auto", "prefer", "off", "iwarp", "roce", "verbs"]
+OneSided = Literal["auto", "off"]
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done and the size of the file, after each piece."""
 MAX_CHANNELS = 8
@@ -31,6 +32,7 @@ class ConnectKeywords(TypedDict, total=False):
     ask: Callable[[str], str] | None
     rdma: Rdma
     rdma_port: int | None
+    one_sided: OneSided
     channels: int
     sign: bool
     encrypt: bool
@@ -56,6 +58,9 @@ class ConnectOptions:
     ask: Callable[[str], str] | None = None
     rdma: Rdma = "auto"
     rdma_port: int | None = None
+    one_sided: OneSided = "off"
+    """Whether files are read and written without requests where the server lends them. These bytes are not protected,
+    so it has to be asked for."""
     channels: int = 1
     """Connections for data."""
     sign: bool = True
@@ -71,6 +76,8 @@ class ConnectOptions:
     def __post_init__(self) -> None:
         if self.rdma not in fabrics.MODES:
             raise ValueError(f"rdma: {self.rdma!r} is not one of {', '.join(fabrics.MODES)}")
+        if self.one_sided not in ("auto", "off"):
+            raise ValueError(f"one_sided: {self.one_sided!r} is not auto or off")
         if not 1 <= self.channels <= MAX_CHANNELS:
             raise ValueError(f"channels: {self.channels} is not within 1 to {MAX_CHANNELS}")
         for name in ("timeout", "answer_timeout", "patience"):

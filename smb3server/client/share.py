@@ -131,13 +131,20 @@ class Share:
 
     @property
     def transport(self) -> str:
-        """How data travels, for people: "iwarp (RDMA, signed)", "tcp, 2 channels"."""
+        """How data travels, for people: "iwarp (RDMA, signed)", "tcp, 2 channels", "iwarp (RDMA), one-sided"."""
         channels = self.link.channels
         if not channels:
             return "not connected"
         first = channels[0]
         way = f" ({first.tree.choice.way.value})" if first.by_rdma else ""
-        return f"{first.fabric}{way}{f', {len(channels)} channels' if len(channels) > 1 else ''}"
+        lent = ", one-sided" if self.link.line is not None and self.link.line.is_open else ""
+        return f"{first.fabric}{way}{f', {len(channels)} channels' if len(channels) > 1 else ''}{lent}"
+
+    @property
+    def why_not_one_sided(self) -> str:
+        """Why no file is read and written without requests; empty if the server lends files."""
+        line = self.link.line
+        return "it was not asked for (one_sided=auto)" if line is None else "" if line.is_open else line.why_not
 
     @property
     def uses_rdma(self) -> bool:
@@ -152,7 +159,7 @@ class Share:
     @property
     def moved(self) -> dict[str, tuple[int, int]]:
         """Bytes of file data written and read so far, by what carried them: ``iwarp``, ``roce``, ``verbs`` (by RDMA),
-        ``messages`` (in messages over SMB Direct), ``tcp``.
+        ``messages`` (in messages over SMB Direct), ``tcp``, ``one-sided`` (by RDMA without requests).
         """
         return self.link.moved
 

@@ -219,6 +219,11 @@ class Share:
         return self.asynchronous.why_not_rdma
 
     @property
+    def why_not_one_sided(self) -> str:
+        """Why no file is read and written without requests; empty if the server lends files."""
+        return self.asynchronous.why_not_one_sided
+
+    @property
     def moved(self) -> dict[str, tuple[int, int]]:
         """Bytes of file data written and read so far, by what carried them."""
         return self.asynchronous.moved

@@ -148,6 +148,8 @@ def _lock(
     if opened.usage is not None:
         request.server.ceilings.check_locks(opened.usage, len(elements))
     _break_caching(opened, file, elements)
+    if file.caching.loans:
+        file.caching.end_loans("a byte-range lock")
     taken: list[LockElement] = []
     try:
         for element in elements:

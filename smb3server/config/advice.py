@@ -31,6 +31,7 @@ def advise(config: Config, problems: Problems) -> list[Problem]:
     for find in (
         advice.files,
         advice.shares,
+        advice.lending,
         advice.acting,
         advice.users,
         advice.guests,
@@ -93,6 +94,21 @@ class _Advice:
                 yield owner, "force_user", "every user of the share acts as root: they can read and change all files"
             if share.continuous_availability and not share.service and self._config.cluster.url:
                 yield owner, "continuous_availability", "without a service the share does not move to another node"
+
+    def lending(self) -> Iterator[Finding]:
+        """Shares that are to lend files (``one_sided``), and cannot."""
+        for share in self._config.shares:
+            obstacles = (
+                ("encrypt", share.encrypt),
+                ("require_encryption", self._settings.require_encryption),
+                ("require_signing", self._settings.require_signing),
+                ("posix_locks", share.posix_locks),
+                ("a cluster", bool(self._config.cluster.url)),
+                ('rdma = "off"', self._config.rdma == "off"),
+            )
+            found = [name for name, present in obstacles if present]
+            if share.one_sided and found:
+                yield f"share {share.name}", "one_sided", f"no file is ever lent with {' and '.join(found)}"
 
     def acting(self) -> Iterator[Finding]:
         """Shares where users without a user of the host of their own can do less than is meant."""

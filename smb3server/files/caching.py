@@ -55,6 +55,20 @@ class Breaks(Protocol[Owner]):
         """Record that the holder's state, or its break, has changed."""
 
 
+class Loan(Protocol):
+    """The data of a stream, lent to a client that reads and writes it by RDMA without requests. It stands on the rights
+    of one holder."""
+
+    @property
+    def holder(self) -> object: ...
+
+    needs: int
+    """The rights without which it ends."""
+
+    def end(self, why: str) -> None:
+        """Let the client touch nothing any more from the return on, and remove this from ``Caching.loans``."""
+
+
 class Holder(Generic[Owner]):
     """Caching rights of one open, or of the opens that share a lease."""
 
@@ -96,6 +110,8 @@ class Holder(Generic[Owner]):
     def lower(self, to: int) -> None:
         """Start a break to ``to``. During a break, take the other rights away in its next step."""
         to = self._limit(self.state & to)
+        if self.caching.loans:
+            self.caching.end_loans("its caching rights are broken", self, to)
         if self.breaking:
             self.required &= to
         elif self.state & ~to:
@@ -165,6 +181,8 @@ class Holder(Generic[Owner]):
 
     def end_break(self, state: int) -> None:
         """End the break with ``state`` and wake the operations that wait for it."""
+        if self.caching.loans:
+            self.caching.end_loans("its caching rights are given up", self, state)
         self._stop_timer()
         self.breaking = False
         self.state = self.requested = self.required = state
@@ -243,7 +261,7 @@ def _goes_with_write(holder: Holder[Owner], own: Holder[Owner] | None) -> bool:
 class Caching(Generic[Owner]):
     """The oplocks and leases of one stream, and the operations that wait for breaks of them."""
 
-    __slots__ = ("_arriving", "_awaited_arrivals", "breaks", "holders", "waiters")
+    __slots__ = ("_arriving", "_awaited_arrivals", "breaks", "holders", "loans", "waiters")
 
     def __init__(self, breaks: Breaks[Owner]) -> None:
         self.breaks = breaks
@@ -251,6 +269,9 @@ class Caching(Generic[Owner]):
         """Holders that have any right left, or are breaking."""
         self.waiters: list[Callable[[], None]] = []
         """Called when a break ends."""
+        self.loans: list[Loan] = []
+        """What is lent. Whoever is about to let others rely on the stream ends it first: ``end_loans``."""
+        # Invariant: the holder of each has the rights that it needs, and no break of them has begun.
         self._arriving: set[object] = set()
         """Received writes whose data has not arrived yet."""
         self._awaited_arrivals: list[tuple[set[object], Callable[[], None]]] = []
@@ -289,8 +310,16 @@ class Caching(Generic[Owner]):
         if holder not in self.holders and (holder.state or holder.breaking):
             self.holders.append(holder)
 
+    def end_loans(self, why: str, holder: Holder[Owner] | None = None, left: int = NONE) -> None:
+        """End all loans; with ``holder`` those that need more than ``left`` of its rights. ``why`` is for the log."""
+        for loan in self.loans[:]:
+            if holder is None or (loan.holder is holder and loan.needs & ~left):
+                loan.end(why)
+
     def drop(self, holder: Holder[Owner]) -> None:
         """Remove a holder whose last open is closed, and end its break, if there is one."""
+        if self.loans:
+            self.end_loans("its caching rights end", holder)
         if holder in self.holders:
             self.holders.remove(holder)
         was_breaking = holder.breaking

@@ -143,6 +143,7 @@ class Server(ServerState):
             await asyncio.sleep(0.01)
         for session in list(self.sessions.by_id.values()):
             self.sessions.remove(session)
+        await self.one_sided.close()
         for opened in list(self.opens.by_id.values()):
             if opened.durable is not None and opened.durable.persistent:
                 # The next run of the server, or the next owner of the share, continues it.

@@ -159,6 +159,8 @@ class Fabrics:
             admits=self._reception.admits,
             unauthenticated=self._reception.unauthenticated,
         )
+        if self._reception.divert is not None:
+            listener.divert = self._reception.divert
         self.listeners.append((name, listener))
         if provider.adopts_sockets and self.adopt is None:
             on_request = listener.on_request

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from smbdirect.message_transport import OnTransport
+from smbdirect.providers.base import ConnectionRequest
 from smbdirect.rdma.pool import BufferPool
 from smbdirect.unauthenticated import UnauthenticatedPeers
 
@@ -25,3 +26,5 @@ class Reception:
     """Connections that have not sent anything yet."""
     unauthenticated: UnauthenticatedPeers
     """Connections that have sent something, and have no session yet."""
+    divert: Callable[[ConnectionRequest], bool] | None = None
+    """See ``SmbDirectListener.divert``."""

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DESCRIPTORS_PER_OPEN = 2
-"""Descriptors reserved for one open. A directory that is being listed uses one more."""
+"""Descriptors reserved for one open. A directory that is being listed uses one more, as does a file that is lent."""
 LOOK_FOR_FOLDERS = 3.0
 """Seconds between two looks for the folders of the shares."""
 
@@ -120,6 +120,7 @@ class Service(Running):
             server.buffers,
             server.silent_peers,
             server.unauthenticated,
+            server.one_sided.on_request,
         )
         self._tcp = TcpPorts(config.settings, reception, sockets)
         self.fabrics = Fabrics(config.settings, reception, lambda: server.interfaces.interfaces)

@@ -119,6 +119,15 @@ class ShareRules(Section, kw_only=True):
             Effect.NEW_OPENS,
         ),
     ] = True
+    one_sided: Annotated[
+        bool,
+        about(
+            "clients of this project may read and write files by RDMA without requests; these bytes are neither signed "
+            "nor encrypted ([flashnet.md](flashnet.md))",
+            Effect.NEW_OPENS,
+            example=True,
+        ),
+    ] = False
     force_level2_oplocks: Annotated[
         bool,
         about(

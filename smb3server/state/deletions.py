@@ -49,6 +49,7 @@ def mark(opened: Open, posix: bool = False) -> None:
     file, handle = opened.file, opened.handle
     if file is None or handle is None:
         return
+    file.caching.end_loans("the file is to be deleted")
     if not file.stream and handle.kind is Kind.FILE and handle.info().link_count > 1:
         file.mark_link(opened, posix)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from smb3server.access.identity import Identity
 from smb3server.settings.server import Settings
@@ -30,6 +30,8 @@ class Sessions:
         events: Events,
     ) -> None:
         """``connections``: the server's live set."""
+        self.on_remove: Callable[[Session], None] = lambda session: None
+        """Called before anything of a session ends."""
         self._events = events
         self._settings = settings
         self._ceilings = ceilings
@@ -74,6 +76,7 @@ class Sessions:
         The channels' keys stay with the object, because the reply that ends a session is still signed with them."""
         if self.by_id.pop(session.session_id, None) is None:
             return
+        self.on_remove(session)
         if session.usage is not None:
             session.usage.sessions -= 1
         if session.deadline is not None:

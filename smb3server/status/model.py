@@ -133,6 +133,17 @@ class AwayRecord(OpenRecord, kw_only=True):
     timeout: float
 
 
+class OneSidedRecord(Record):
+    """What a session reads and writes by RDMA without requests."""
+
+    fabric: str
+    files: int
+    """Files lent to it now."""
+    bytes_read: int
+    """Bytes over its present RDMA connection."""
+    bytes_written: int
+
+
 class SessionRecord(Record):
     """A session."""
 
@@ -149,6 +160,8 @@ class SessionRecord(Record):
     channels: list[int]
     open_count: int
     opens: list[OpenRecord]
+    one_sided: OneSidedRecord | UnsetType = UNSET
+    """Unset without such a connection."""
     rates: Rates | UnsetType = UNSET
 
 

@@ -22,6 +22,7 @@ from smb3server.status import open_files, resources
 from smb3server.status.model import (
     ChannelRecord,
     Handles,
+    OneSidedRecord,
     RdmaAnswer,
     RdmaChoice,
     Report,
@@ -162,8 +163,9 @@ def _endpoint(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _session(session: Session, numbers: Mapping[Connection, int], files: bool) -> SessionRecord:
+def _session(server: Server, session: Session, numbers: Mapping[Connection, int], files: bool) -> SessionRecord:
     opens = list(session.open_table.values())
+    line = server.one_sided.lines.get(session)
     return SessionRecord(
         session=f"0x{session.session_id:016x}",
         user=str(session.identity) if session.identity is not None else "",
@@ -178,6 +180,7 @@ def _session(session: Session, numbers: Mapping[Connection, int], files: bool) -
         channels=sorted(numbers[entry] for entry in session.channel_list if entry in numbers),
         open_count=len(opens),
         opens=[open_files.describe(entry) for entry in opens[:MAX_OPENS]] if files else [],
+        one_sided=UNSET if line is None else OneSidedRecord(*line.traffic),
     )
 
 
@@ -240,7 +243,7 @@ def collect(server: Server, addresses: Iterable[str] = (), files: bool = True) -
             handles=_handles(server),
             lock_count=sum(usage.locks for usage in server.ceilings.users()),
         ),
-        sessions=[_session(session, numbers, files) for session in server.sessions.by_id.values()],
+        sessions=[_session(server, session, numbers, files) for session in server.sessions.by_id.values()],
         channels=channels,
         shares=resources.shares(server),
         users=resources.users(server),

@@ -39,6 +39,7 @@ class Access(enum.IntFlag):
     LOCAL_WRITE = 1
     REMOTE_READ = 2
     REMOTE_WRITE = 4
+    REMOTE_ATOMIC = 8
 
 
 class Operation(enum.IntEnum):
@@ -122,19 +123,29 @@ class Capabilities:
     """Whether Send with Invalidate can be posted."""
     requires_registration: bool = False
     """Whether local buffers of Send, Write and Read need a registration (not in software providers)."""
+    registers_files: bool = True
+    """Whether files can be registered as memory can: the fabric is software, whose NIC makes system calls."""
     regions_invalidatable: bool = True
     """Whether a peer's Send with Invalidate may name regions registered here."""
+    atomics: bool = False
+    """Whether ``Atomic`` can be posted, and regions may have the right REMOTE_ATOMIC."""
 
     def check(self, request: WorkRequest, length: int) -> None:
         """Raise ``ProviderError`` if ``request``, with ``length`` bytes of local memory, exceeds a limit."""
-        segments, limit = len(request.segments), self.max_read_sge if type(request) is Read else self.max_send_sge
+        kind = type(request)
+        segments, limit = len(request.segments), self.max_read_sge if kind is Read else self.max_send_sge
         if segments > limit:
             raise ProviderError(f"{segments} segments are more than {limit}")
-        most = self.max_message if isinstance(request, Send) else self.max_transfer
+        most = self.max_message if kind is Send else self.max_transfer
         if length > most:
             raise ProviderError(f"{length} bytes are more than {most}")
         if not isinstance(request, Send) and length != request.remote.length:
             raise ProviderError(f"{length} local bytes for {request.remote.length} remote ones")
+        if kind is Atomic:
+            if not self.atomics:
+                raise ProviderError(f"{self.name} has no atomic operations here")
+            if length != ATOMIC_SIZE or segments != 1:
+                raise ProviderError(f"an atomic operation has one segment of {ATOMIC_SIZE} bytes")
 
 
 class RemoteSegment(NamedTuple):
@@ -185,6 +196,9 @@ class SharedRegions(Protocol):
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
         """Register ``memory``. Raise ``ProviderError`` if that is impossible."""
 
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> MemoryRegion:
+        """Register a range of an open file: see ``Endpoint.register_file``."""
+
     def close(self) -> None:
         """Deregister every region. Idempotent."""
 
@@ -220,10 +234,28 @@ class Read:
     """An RDMA Read of ``remote`` into the concatenated ``segments`` (of the same total length). Always signalled."""
 
     operation: ClassVar = Operation.READ
+    atomic: ClassVar = False
     segments: Sequence[memoryview]
     remote: RemoteSegment
     context: object = None
     signalled: bool = True
+
+
+ATOMIC_SIZE = 8
+"""Bytes of the number that an atomic operation works on. In memory it has the byte order of its machine."""
+
+
+@dataclass(slots=True, eq=False)
+class Atomic(Read):
+    """A Read of 8 bytes on a multiple of 8, a number that is changed in the same step; it completes as a Read.
+
+    With ``compare``, the number becomes ``operand`` if it was equal (compare and swap). Without, ``operand`` is added,
+    modulo 2^64 (fetch and add). No other ``Atomic`` of any connection, and nothing that the owner's program does on the
+    event loop, comes in between. Only where ``Capabilities.atomics`` is true."""
+
+    atomic: ClassVar = True
+    compare: int | None = None
+    operand: int = 0
 
 
 WorkRequest = Send | Write | Read
@@ -251,6 +283,14 @@ class Endpoint(Protocol):
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
         """Register writable, contiguous ``memory`` for ``access``. Raise ``ProviderError`` if that is impossible."""
+
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> MemoryRegion:
+        """Register ``length`` bytes from ``offset`` of an open file. The peer reads and writes the file itself, by
+        system calls: ``memory`` of the region is empty. The descriptor is duplicated, so the caller may close its own.
+
+        Raise ``ProviderError`` if the descriptor is not that of a regular file which has this range and is open for
+        this access, or if the fabric reaches memory only. A range that is shorter by the time of an access, an error
+        of the disk or a full one is a violation of the region's range: it ends the connection."""
 
     def share(self, regions: SharedRegions) -> None:
         """Let the peer name ``regions``, which come from this endpoint's provider. To be called before the connection
@@ -299,6 +339,10 @@ class BaseEndpoint:
     def is_stalled(self) -> bool:
         """Return False: the provider's retries end within seconds, or it has none."""
         return False
+
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> MemoryRegion:
+        """Raise ``ProviderError``: this fabric reaches memory only."""
+        raise ProviderError(f"{self.capabilities.name} reaches memory only, not files")
 
     def share(self, regions: SharedRegions) -> None:
         """Raise ``ProviderError``: this fabric registers memory for each connection."""

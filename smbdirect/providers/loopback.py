@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,9 @@ from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.life import Life, change
 from smbdirect.providers import memory
 from smbdirect.providers.base import (
+    ATOMIC_SIZE,
     Access,
+    Atomic,
     BaseEndpoint,
     Capabilities,
     CloseCause,
@@ -38,7 +41,7 @@ from smbdirect.providers.base import (
     Write,
     ignore,
 )
-from smbdirect.providers.memory import AccessRefused, LocalDomain, Region, RegionTable, share
+from smbdirect.providers.memory import AccessRefused, Fault, LocalDomain, Region, RegionTable, share
 
 CAPABILITIES = Capabilities(
     name="loopback",
@@ -49,6 +52,7 @@ CAPABILITIES = Capabilities(
     max_send_queue=512,
     max_receive_queue=1024,
     max_outstanding_reads=16,
+    atomics=True,
 )
 
 _FIRST_EPHEMERAL_PORT = 49152
@@ -88,7 +92,8 @@ class LoopbackEndpoint(BaseEndpoint):
             self._domain = LocalDomain() if shared is None else shared
         self.domain = self._domain
         self._owns_domain = shared is None
-        self.counters = {"registrations": 0, "sends": 0, "writes": 0, "reads": 0, "bytes_written": 0, "bytes_read": 0}
+        names = ("registrations", "sends", "writes", "reads", "atomics", "bytes_written", "bytes_read")
+        self.counters = dict.fromkeys(names, 0)
         self.regions = RegionTable()
         self.peer: LoopbackEndpoint | None = None
         self._provider = provider
@@ -113,6 +118,12 @@ class LoopbackEndpoint(BaseEndpoint):
             raise ProviderError("endpoint is closed")
         self.counters["registrations"] += 1
         return self.regions.register(memory, access)
+
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> Region:
+        if self.life >= Life.DEAD:
+            raise ProviderError("endpoint is closed")
+        self.counters["registrations"] += 1
+        return self.regions.register_file(descriptor, offset, length, access)
 
     def share(self, regions: SharedRegions) -> None:
         share(self.regions, regions)
@@ -257,21 +268,30 @@ class LoopbackEndpoint(BaseEndpoint):
         self._finish(request)
 
     def _target(self, request: Write | Read, right: Access) -> memoryview | None:
-        """Return the peer's memory that ``request`` names, or None if the peer did not allow this access."""
+        """Return the peer's memory that ``request`` names, or None if the peer did not allow this access. For a file
+        it is a copy, and a Write has been carried out."""
         assert self.peer is not None
         remote = request.remote
         if remote.length == 0:
             return memoryview(bytearray())
-        token = remote.token
-        faults = self._provider.faults
-        if faults.corrupt_tokens:
-            faults.corrupt_tokens -= 1
-            token ^= 0xA5A5A5A5
         try:
-            region, start = self.peer.regions.find(token, remote.address, remote.length, right)
+            region, start = self.peer.regions.find(self._token(request), remote.address, remote.length, right)
+            if region.file is not None:
+                if isinstance(request, Read):
+                    return region.file.read(start, remote.length, wait=True)
+                region.file.write(start, [memoryview(segment) for segment in request.segments])
+                return memoryview(bytearray(remote.length))
         except AccessRefused:
             return None
         return region.memory[start : start + remote.length]
+
+    def _token(self, request: Write | Read) -> int:
+        """Return the token of a request, as it arrives at the peer."""
+        faults = self._provider.faults
+        if faults.corrupt_tokens:
+            faults.corrupt_tokens -= 1
+            return request.remote.token ^ 0xA5A5A5A5
+        return request.remote.token
 
     def _write(self, request: Write) -> None:
         target = self._target(request, Access.REMOTE_WRITE)
@@ -304,6 +324,8 @@ class LoopbackEndpoint(BaseEndpoint):
                 target[:] = data
 
     def _read(self, request: Read) -> bool:
+        if isinstance(request, Atomic):
+            return self._change(request)
         source = self._target(request, Access.REMOTE_READ)
         if source is None:
             self._refused(request, Status.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, "RDMA Read"))
@@ -314,6 +336,27 @@ class LoopbackEndpoint(BaseEndpoint):
             position += len(segment)
         self.counters["reads"] += 1
         self.counters["bytes_read"] += position
+        self._queued -= 1
+        self._complete(Completion(Operation.READ, Status.OK, request.context))
+        return True
+
+    def _change(self, request: Atomic) -> bool:
+        assert self.peer is not None
+        try:
+            found = self.peer.regions.change(
+                self._token(request), request.remote.address, request.compare, request.operand
+            )
+        except AccessRefused as error:
+            misplaced = error.fault is Fault.ALIGNMENT
+            status, cause = (
+                (Status.REMOTE_ERROR, CloseCause.PROTOCOL)
+                if misplaced
+                else (Status.REMOTE_ACCESS, CloseCause.REMOTE_ACCESS)
+            )
+            self._refused(request, status, CloseReason(cause, f"atomic: {error}"))
+            return False
+        request.segments[0][:] = found.to_bytes(ATOMIC_SIZE, sys.byteorder)
+        self.counters["atomics"] += 1
         self._queued -= 1
         self._complete(Completion(Operation.READ, Status.OK, request.context))
         return True

@@ -1,19 +1,27 @@
-"""Registered memory in user space: the regions of an endpoint, whose tokens, ranges and rights the provider checks
-itself, and a protection domain without a device."""
+"""Registered memory and files in user space: the regions of an endpoint, whose tokens, ranges and rights the provider
+checks itself, and a protection domain without a device."""
 
 from __future__ import annotations
 
+import asyncio
 import enum
+import errno
+import fcntl
 import itertools
+import os
 import secrets
+import stat
+import struct
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
 from smbdirect.providers import base
-from smbdirect.providers.base import Access, DomainUser, ignore
+from smbdirect.providers.base import ATOMIC_SIZE, Access, DomainUser, ignore
+
+_NUMBER = struct.Struct("=Q")
 
 
 class Fault(enum.Enum):
@@ -22,13 +30,15 @@ class Fault(enum.Enum):
     TOKEN = "no such valid token"
     RANGE = "outside the region"
     RIGHT = "right not granted"
+    FILE = "not in the file, or the disk failed"
+    ALIGNMENT = "not on a multiple of 8"
 
 
 class AccessRefused(Exception):
     """The peer named memory that it may not access; each provider reports the fault by its own error on the wire."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.value)
+    def __init__(self, fault: Fault, detail: str = "") -> None:
+        super().__init__(detail or fault.value)
         self.fault = fault
 
 
@@ -41,21 +51,156 @@ def as_bytes_view(buffer: Buffer) -> memoryview:
 
 
 _NOTHING = memoryview(b"")
+_NOWHERE = 0, 0
+_IOV_MAX = 1024
+"""Most buffers per system call (Linux UIO_MAXIOV)."""
+
+
+def _duplicate(descriptor: int, offset: int, length: int, access: Access) -> int:
+    """Return a duplicate of the descriptor of a file that has the range and is open for ``access``. Raise
+    ``ProviderError`` if it is not."""
+    try:
+        status, flags = os.fstat(descriptor), fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        mode = flags & os.O_ACCMODE
+        if not stat.S_ISREG(status.st_mode):
+            raise ProviderError("not a regular file")
+        if offset < 0 or length <= 0 or offset + length > status.st_size:
+            raise ProviderError(f"{length} bytes at {offset} are not all in the file, which has {status.st_size}")
+        if access & Access.REMOTE_READ and mode == os.O_WRONLY:
+            raise ProviderError("the descriptor is not open for reading")
+        # In such a mode Linux ignores the offset of pwrite.
+        if access & Access.REMOTE_WRITE and (mode == os.O_RDONLY or flags & os.O_APPEND):
+            raise ProviderError("the descriptor is not open for writing at any offset")
+        if flags & getattr(os, "O_PATH", 0):
+            raise ProviderError("the descriptor is not open for data")
+        return os.dup(descriptor)
+    except OSError as error:
+        raise ProviderError(f"the file cannot be registered: {error.strerror}") from error
+
+
+class NotCached(Exception):
+    """Data of a file is not in the page cache: to read it may take as long as the disk wants."""
+
+    def __init__(self, file: FileRange, position: int, length: int) -> None:
+        super().__init__("not in the page cache")
+        self._file, self._position, self._length = file, position, length
+
+    def fetch(self, loop: asyncio.AbstractEventLoop, done: Callable[[], None]) -> None:
+        """Have a worker thread read the data, then call ``done`` on ``loop``: it can be read at once then. Raise
+        ``AccessRefused`` if the range was closed."""
+        work = self._file.warm(self._position, self._length)
+        loop.run_in_executor(None, work).add_done_callback(lambda _: done())
+
+
+class FileRange:
+    """A range of an open file. Every access is a system call on its descriptor, so a file that becomes shorter is an
+    error of that call, and no signal."""
+
+    __slots__ = ("_descriptor", "_no_wait", "_start", "_warm", "length")
+
+    def __init__(self, descriptor: int, start: int, length: int, access: Access) -> None:
+        """Duplicate the descriptor. Raise ``ProviderError`` if its file does not have the range, or is not open for
+        ``access``."""
+        self._descriptor = _duplicate(descriptor, start, length, access)
+        self._start = start
+        self.length = length
+        self._no_wait = True
+        """Whether the file system can tell what is in the page cache."""
+        self._warm = _NOWHERE
+        """Begin and end of what was read from the disk last, for a ``read`` to come."""
+
+    def read(self, position: int, length: int, wait: bool = False) -> memoryview:
+        """Return ``length`` bytes from ``position``. Raise ``AccessRefused`` if the file does not have all of them any
+        longer, or cannot be read, and ``NotCached`` if the disk must be waited for, unless ``wait`` allows that."""
+        data = memoryview(bytearray(length))
+        first, end = self._warm
+        waits = wait or not self._no_wait or (first <= position and position + length <= end)
+        if waits:
+            self._warm = _NOWHERE
+        done = 0
+        try:
+            while done < length:
+                at = self._start + position + done
+                more = os.preadv(self._open(), [data[done:]], at, 0 if waits else os.RWF_NOWAIT)
+                if not more and waits:
+                    raise AccessRefused(Fault.FILE, "the file is shorter than its region")
+                done += more
+                if done < length and not waits:
+                    # The end of the file, or of what is in the page cache.
+                    raise NotCached(self, position, length)
+        except BlockingIOError:
+            raise NotCached(self, position, length) from None
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP or waits:
+                raise AccessRefused(Fault.FILE, error.strerror or str(error)) from error
+            # A file system without RWF_NOWAIT: tmpfs of older kernels, network file systems.
+            self._no_wait = False
+            return self.read(position, length)
+        return data
+
+    def warm(self, position: int, length: int) -> Callable[[], None]:
+        """Return what reads a range from the disk, on a worker thread. ``read`` of this range does not raise
+        ``NotCached`` next time. The range may be closed meanwhile."""
+        descriptor, at = os.dup(self._open()), self._start + position
+        self._warm = position, position + length
+
+        def read() -> None:
+            try:
+                os.pread(descriptor, length, at)
+            except OSError:
+                pass  # the next ``read`` meets it, too
+            finally:
+                os.close(descriptor)
+
+        return read
+
+    def write(self, position: int, pieces: Sequence[memoryview]) -> None:
+        """Write ``pieces``, one behind the other, at ``position``. Raise ``AccessRefused`` if the file does not take
+        them all."""
+        at = self._start + position
+        try:
+            for first in range(0, len(pieces), _IOV_MAX):
+                some = pieces[first : first + _IOV_MAX]
+                size = sum(map(len, some))
+                if os.pwritev(self._open(), some, at) != size:
+                    raise AccessRefused(Fault.FILE, "the file did not take all data")
+                at += size
+        except OSError as error:
+            raise AccessRefused(Fault.FILE, error.strerror or str(error)) from error
+
+    def _open(self) -> int:
+        if self._descriptor < 0:
+            raise AccessRefused(Fault.TOKEN)
+        return self._descriptor
+
+    def close(self) -> None:
+        """End all access. Idempotent."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class Region:
     """One registered region. Implements ``base.MemoryRegion``."""
 
-    __slots__ = ("_owner", "access", "address", "length", "memory", "token", "valid")
+    __slots__ = ("_owner", "access", "address", "file", "length", "memory", "token", "valid")
 
     def __init__(
-        self, owner: RegionTable | LocalDomain, token: int, address: int, memory: memoryview, access: Access
+        self,
+        owner: RegionTable | LocalDomain,
+        token: int,
+        address: int,
+        memory: memoryview,
+        access: Access,
+        file: FileRange | None = None,
     ) -> None:
         self._owner = owner
         self.token = token
         self.address = address
         self.memory = memory
-        self.length = len(memory)
+        self.file = file
+        """Where the bytes are if they are not in ``memory``, which is empty then. None for memory."""
+        self.length = len(memory) if file is None else file.length
         self.access = access
         self.valid = True
 
@@ -68,6 +213,14 @@ class Region:
         """See ``base.MemoryRegion.deregister``. No view of the memory is kept."""
         self.invalidate()
         self.memory = _NOTHING
+        if self.file is not None:
+            self.file.close()
+
+
+def _new_address() -> int:
+    """Return an address for a region. It is opaque to the peer: a random page of the 47-bit space reveals nothing about
+    this process."""
+    return (secrets.randbits(35) + 1) << 12
 
 
 class RegionTable:
@@ -95,12 +248,18 @@ class RegionTable:
         """Register ``memory`` under a new token. Raise ``ProviderError`` if it is not contiguous, or read-only although
         ``access`` allows writing."""
         view = as_bytes_view(memory)
-        if view.readonly and access & (Access.REMOTE_WRITE | Access.LOCAL_WRITE):
+        if view.readonly and access & (Access.REMOTE_WRITE | Access.LOCAL_WRITE | Access.REMOTE_ATOMIC):
             raise ProviderError("read-only memory registered for writing")
         token = self.new_token()
-        # The address is opaque to the peer; a random page of the 47-bit space reveals nothing about this process.
-        region = Region(self, token, (secrets.randbits(35) + 1) << 12, view, access)
+        region = Region(self, token, _new_address(), view, access)
         self._regions[token] = region
+        return region
+
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> Region:
+        """Register a range of a file under a new token: see ``base.Endpoint.register_file``."""
+        file = FileRange(descriptor, offset, length, access)
+        token = self.new_token()
+        region = self._regions[token] = Region(self, token, _new_address(), _NOTHING, access, file)
         return region
 
     def new_token(self) -> int:
@@ -121,6 +280,8 @@ class RegionTable:
         regions, self._regions = self._regions, {}
         for region in regions.values():
             region.valid = False
+            if region.file is not None:
+                region.deregister()
         shared, self._shared = self._shared, None
         if shared is not None:
             shared.tables.discard(self)
@@ -142,6 +303,19 @@ class RegionTable:
         if right not in region.access:
             raise AccessRefused(Fault.RIGHT)
         return region, start
+
+    def change(self, token: int, address: int, compare: int | None, operand: int) -> int:
+        """Carry out an ``Atomic`` of the peer, and return the number that was there. Raise ``AccessRefused``; nothing
+        has changed then."""
+        if address % ATOMIC_SIZE:
+            raise AccessRefused(Fault.ALIGNMENT)
+        region, start = self.find(token, address, ATOMIC_SIZE, Access.REMOTE_ATOMIC)
+        found: int = _NUMBER.unpack_from(region.memory, start)[0]
+        if compare is None:
+            _NUMBER.pack_into(region.memory, start, (found + operand) & 0xFFFFFFFFFFFFFFFF)
+        elif found == compare:
+            _NUMBER.pack_into(region.memory, start, operand)
+        return found
 
     def remote_invalidate(self, token: int) -> None:
         """Invalidate the region that the peer's Send with Invalidate names. Raise ``AccessRefused`` if the token is not
@@ -202,7 +376,7 @@ class LocalDomain:
         of one endpoint may give, or if the domain is closed."""
         if self.closed:
             raise ProviderError("the protection domain is closed")
-        if access & (Access.REMOTE_READ | Access.REMOTE_WRITE):
+        if access & (Access.REMOTE_READ | Access.REMOTE_WRITE | Access.REMOTE_ATOMIC):
             raise ProviderError("a remote right in a domain that endpoints share")
         registration = Region(self, 0, 0, memory, access)
         self.live.add(registration)

@@ -11,6 +11,7 @@ from types import TracebackType
 from smbdirect.codec import Buffer
 from smbdirect.errors import ConnectionLost, DecodeError, ProviderError
 from smbdirect.providers.base import (
+    ATOMIC_SIZE,
     Access,
     CloseCause,
     CloseReason,
@@ -22,11 +23,20 @@ from smbdirect.providers.base import (
     Send,
     Status,
 )
-from smbdirect.rdma.errors import AccessRefused, MessageTooLong
+from smbdirect.rdma.errors import AccessRefused, MessageTooLong, OutOfRange
 from smbdirect.rdma.messages import DATA, GRANT, HEADER, Credits, Terms
 from smbdirect.rdma.pool import BufferPool
 from smbdirect.rdma.receives import ReceiveBuffer, ReceivePool
-from smbdirect.rdma.regions import Handle, Region, Rights, access_of, rights_of
+from smbdirect.rdma.regions import (
+    FileLike,
+    Handle,
+    Region,
+    Rights,
+    access_of,
+    check_atomics,
+    registered_file,
+    rights_of,
+)
 from smbdirect.rdma.transfers import Transfers
 
 _log = logging.getLogger(__name__)
@@ -53,6 +63,13 @@ def _pieces(memory: Memory) -> list[memoryview]:
 def _flat(piece: Buffer) -> memoryview:
     view = memoryview(piece)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def _number(value: int) -> int:
+    """Return the number of 64 bits that ``value`` stands for. Raise ``ValueError`` if there is none."""
+    if not -(1 << 63) <= value < 1 << 64:
+        raise ValueError(f"{value} has more than 64 bits")
+    return value & 0xFFFFFFFFFFFFFFFF
 
 
 _NOWHERE = Handle(0, 0, 0, Rights.READ)
@@ -159,15 +176,44 @@ class Connection:
 
     # -- one-sided ----------------------------------------------------------------------------------------------
 
-    def register(self, memory: Buffer, *, readable: bool = False, writable: bool = False) -> Region:
-        """Register ``memory`` for this connection's peer alone. Raise ``ProviderError`` if that is impossible.
+    @property
+    def fabric(self) -> str:
+        """The name of the fabric."""
+        return self._endpoint.capabilities.name
+
+    @property
+    def served(self) -> tuple[int, int]:
+        """Bytes of this side's regions that the peer has read and written, as far as the fabric counts them."""
+        counters = self._endpoint.counters
+        read = counters.get("bytes_sent_read_response", counters.get("bytes_served", 0))
+        return read, counters.get("bytes_received_write", counters.get("bytes_placed", 0))
+
+    def register(
+        self, memory: Buffer, *, readable: bool = False, writable: bool = False, atomic: bool = False
+    ) -> Region:
+        """Register ``memory`` for this connection's peer alone. Raise ``ProviderError`` if that is impossible, and
+        ``NotSupported`` for ``atomic`` if the fabric has no atomic operations.
 
         The region ends with the connection. Use a ``Domain`` for memory that outlives it, or serves many."""
-        rights = rights_of(readable, writable)
+        rights = rights_of(self._endpoint.capabilities, readable, writable, atomic)
         view = memoryview(memory)
         access = access_of(rights) | (Access(0) if view.readonly else Access.LOCAL_WRITE)
         self.counters["registrations"] += 1
         return Region(self._endpoint.register(view, access), view, rights)
+
+    def register_file(
+        self,
+        file: FileLike,
+        offset: int = 0,
+        length: int | None = None,
+        *,
+        readable: bool = False,
+        writable: bool = False,
+    ) -> Region:
+        """Register a range of an open file for this connection's peer alone. See ``Domain.register_file``. Raise
+        ``NotSupported`` where the fabric is a device, which reaches memory only."""
+        self.counters["registrations"] += 1
+        return registered_file(self._endpoint, self._endpoint.capabilities, file, offset, length, readable, writable)
 
     async def read(self, handle: Handle, into: Memory, offset: int = 0) -> None:
         """Read from the peer's region at ``offset`` until ``into`` is full.
@@ -183,6 +229,42 @@ class Connection:
         pieces = _pieces(data)
         handle.remote(offset, sum(map(len, pieces)), Rights.WRITE)
         await self._transfer([(False, handle, pieces, offset)])
+
+    async def compare_and_swap(self, handle: Handle, expected: int, new: int, offset: int = 0) -> int:
+        """Replace the number at ``offset`` of the peer's region by ``new`` if it is ``expected``. Return what it was:
+        it was replaced if and only if that is ``expected``.
+
+        The number has 64 bits, the byte order of the peer's machine, and an address that is a multiple of 8. Atomic
+        operations of all connections of the peer's process exclude each other. One whose await raises
+        ``ConnectionLost`` was carried out once or not at all. Raise ``NotSupported`` if the fabric has no atomic
+        operations, ``ValueError`` for a number of more than 64 bits, and as ``read`` does."""
+        return await self._change(handle, offset, _number(expected), _number(new))
+
+    async def fetch_and_add(self, handle: Handle, value: int, offset: int = 0) -> int:
+        """Add ``value``, which may be negative, to the number at ``offset`` of the peer's region, modulo 2^64. Return
+        what it was. See ``compare_and_swap``."""
+        return await self._change(handle, offset, None, _number(value))
+
+    async def _change(self, handle: Handle, offset: int, compare: int | None, operand: int) -> int:
+        check_atomics(self._endpoint.capabilities)
+        remote = handle.remote(offset, ATOMIC_SIZE, Rights.ATOMIC)
+        if remote.offset % ATOMIC_SIZE:
+            raise OutOfRange(f"atomic operations are on multiples of {ATOMIC_SIZE}")
+        future = self._begin()
+        results: list[int] = []
+
+        def done(error: BaseException | None, found: int) -> None:
+            results.append(found)
+            self._end(future, error)
+
+        try:
+            self._transfers.change(remote, compare, operand, done)
+        except BaseException:
+            self._awaited.pop(future, None)
+            raise
+        self._post()
+        await self._finish(future)
+        return results[0]
 
     def batch(self) -> Batch:
         """Return an empty batch of transfers."""

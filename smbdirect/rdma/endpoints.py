@@ -43,8 +43,9 @@ def provider_of(fabric: Fabric) -> Provider:
 def domain(fabric: Fabric) -> Domain:
     """Return a new domain, whose regions serve all connections that are made with it. Raise ``NotSupported`` if the
     fabric registers memory for each connection."""
+    provider = provider_of(fabric)
     try:
-        return Domain(provider_of(fabric).shared_regions())
+        return Domain(provider.shared_regions(), provider.capabilities)
     except ProviderError as error:
         raise NotSupported(str(error)) from error
 
@@ -54,6 +55,23 @@ def _check(receives: int, message_size: int) -> None:
         raise ValueError(f"receives: {MIN_RECEIVES} to 65535, not {receives}")
     if not 0 < message_size <= 1 << 24:
         raise ValueError(f"message_size: 1 byte to 16 MiB, not {message_size}")
+
+
+def answer(
+    request: ConnectionRequest, pool: BufferPool, domain: Domain | None, receives: int, message_size: int
+) -> Connection:
+    """Return the connection that a request asks for; ``ConnectionRequest.accept`` with ``pack_terms`` establishes it.
+
+    Raise ``DecodeError`` if the peer does not speak this API, ``ProviderError`` and ``ConnectionLost``. The request can
+    be rejected then."""
+    terms, private_data = unpack_terms(request.private_data)
+    endpoint = request.prepare()
+    if domain is not None:
+        endpoint.share(domain.regions)
+    connection = Connection(endpoint, pool, receives, message_size, private_data)
+    connection.domain = domain
+    connection.established(terms, initiator=False)
+    return connection
 
 
 class Listener:
@@ -79,28 +97,17 @@ class Listener:
 
     def on_request(self, request: ConnectionRequest) -> None:
         """Accept a connection request, or reject it if the peer does not speak this API or too many wait."""
-        try:
-            terms, private_data = unpack_terms(request.private_data)
-        except DecodeError as error:
-            _log.info("%s: connection refused: %s", request.peer_address, error)
-            request.reject()
-            return
         if self._ready.qsize() >= _BACKLOG:
             _log.warning("%s: connection refused: %d wait for the program", request.peer_address, _BACKLOG)
             request.reject()
             return
         try:
-            endpoint = request.prepare()
-            if self._domain is not None:
-                endpoint.share(self._domain.regions)
-            connection = Connection(endpoint, self._pool, self._receives, self._message_size, private_data)
-        except (ConnectionLost, ProviderError) as error:
+            connection = answer(request, self._pool, self._domain, self._receives, self._message_size)
+        except (ConnectionLost, DecodeError, ProviderError) as error:
             _log.warning("%s: connection refused: %s", request.peer_address, error)
             request.reject()
             return
-        connection.domain = self._domain
         self._connections.add(connection)
-        connection.established(terms, initiator=False)
         task = asyncio.get_running_loop().create_task(self._accept(request, connection))
         self._accepting.add(task)
         task.add_done_callback(self._accepting.discard)

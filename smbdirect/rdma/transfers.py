@@ -4,6 +4,7 @@ access."""
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -11,7 +12,17 @@ from typing import Any, TypeVar
 from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
 from smbdirect.message_transport import PooledBuffer, RemoteBuffer
-from smbdirect.providers.base import Access, Endpoint, MemoryRegion, Read, RemoteSegment, WorkRequest, Write
+from smbdirect.providers.base import (
+    ATOMIC_SIZE,
+    Access,
+    Atomic,
+    Endpoint,
+    MemoryRegion,
+    Read,
+    RemoteSegment,
+    WorkRequest,
+    Write,
+)
 from smbdirect.rdma.pool import BufferPool
 from smbdirect.rdma.registrations import Counters, RegistrationCache
 from smbdirect.rdma.work_queue import OnDone, WorkQueue
@@ -141,6 +152,27 @@ class Transfers:
         self._counters["bytes_rdma_read"] += total
         self._counters["rdma_reads"] += len(requests)
         self.work.add(requests, on_done)
+
+    def change(
+        self,
+        remote: RemoteBuffer,
+        compare: int | None,
+        operand: int,
+        on_done: Callable[[BaseException | None, int], None],
+    ) -> None:
+        """Post an ``Atomic``. ``on_done`` gets the number that was there. Raise ``ProviderError`` if the device refuses
+        to register memory."""
+        buffer = self.cache.acquire(ATOMIC_SIZE)
+        view = buffer.view[:ATOMIC_SIZE]
+
+        def done(error: BaseException | None) -> None:
+            found = int.from_bytes(view, sys.byteorder)
+            buffer.release()
+            on_done(error, found)
+
+        self._counters["atomics"] += 1
+        segment = RemoteSegment(remote.token, remote.offset, ATOMIC_SIZE)
+        self.work.add([Atomic([view], segment, compare=compare, operand=operand)], done)
 
     def _end_soon(self, on_done: OnDone | None, error: BaseException | None) -> None:
         if on_done is not None:

@@ -40,6 +40,9 @@ class SmbDirectListener:
         """Connections that have not finished negotiating."""
         self.on_change: Callable[[], None] = ignore
         """Called after ``down`` has changed."""
+        self.divert: Callable[[ConnectionRequest], bool] = lambda request: False
+        """Takes the requests for connections that are to be something else than SMB Direct, and returns True for
+        those."""
         self._on_transport = on_transport
         self._settings = settings
         self._pool = pool
@@ -65,6 +68,8 @@ class SmbDirectListener:
         """Accept or reject a connection request. [MS-SMBD 3.1.7.2]"""
         if not self._admits(request.peer_address[0]):
             request.reject()
+            return
+        if request.private_data and self.divert(request):
             return
         loop = asyncio.get_running_loop()
         try:

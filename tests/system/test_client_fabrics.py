@@ -63,6 +63,28 @@ def test_the_listed_interface_is_used(hosts: TwoHosts) -> None:
         assert there_and_back(hosts, "auto") == ("tcp", fabrics.NO_NIC, {"tcp"})
 
 
+@pytest.mark.parametrize("fabric", ["iwarp", "roce"])
+def test_lent_files(hosts: TwoHosts, fabric: Rdma) -> None:
+    """Files are read and written without requests over a network with segments of its own size."""
+    data, other = os.urandom(4 * MIB + 7), os.urandom(MIB)
+
+    async def body() -> None:
+        url = f"smb://u@{hosts.server}/data"
+        async with asyncio.timeout(60), connect(url, password="pw", rdma=fabric, one_sided="auto") as share:
+            async with await share.open("a", "r+b") as file:
+                assert await file.read() == data
+                await file.write_at(5, other)
+                assert await file.read_at(0, len(data)) == data[:5] + other + data[5 + MIB :]
+                await file.flush()
+            assert share.transport == f"{fabric} (RDMA, signed), one-sided"
+            assert share.moved == {"one-sided": (MIB, 2 * len(data))}
+
+    with hosts.served(rdma=fabric, share={"one_sided": True}) as service:
+        Path(service.config.shares[0].path, "a").write_bytes(data)
+        hosts.network.run("client", lambda: asyncio.run(body()))
+        assert Path(service.config.shares[0].path, "a").read_bytes() == data[:5] + other + data[5 + MIB :]
+
+
 def test_a_firewall_that_swallows_rdma(hosts: TwoHosts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It costs the time of one attempt, once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -170,6 +170,8 @@ CASES = (
     Case("verbs-port-rxe", "rxe", verbs=True, captured=False, shows="port", mounted=False),
     Case("verbs-churn-siw", "siw", verbs=True, captured=False, mounted=False),
     Case("verbs-churn-rxe", "rxe", verbs=True, captured=False, mounted=False),
+    Case("verbs-atomics-siw", "siw", verbs=True, captured=False, mounted=False),
+    Case("verbs-atomics-rxe", "rxe", verbs=True, captured=False, mounted=False),
     Case("verbs-check-siw", "siw", verbs=True, captured=False, mounted=False, shows="selfcheck"),
     Case("verbs-check-rxe", "rxe", verbs=True, captured=False, mounted=False, shows="selfcheck"),
     Case("conformance-ksmbd-siw", "siw", conformance=True),

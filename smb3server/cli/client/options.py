@@ -68,6 +68,13 @@ def connection_options(function: _Decorated) -> _Decorated:
             ),
             click.option("--rdma-port", type=click.IntRange(1, 65535), metavar="PORT", help="Of SMB Direct."),
             click.option(
+                "--one-sided",
+                type=click.Choice(("auto", "off")),
+                default="off",
+                show_default=True,
+                help="Have files lent: their bytes travel without requests, neither signed nor encrypted.",
+            ),
+            click.option(
                 "--channels",
                 type=click.IntRange(1, 8),
                 default=1,

@@ -221,7 +221,7 @@ def _sessions(report: Report) -> list[Table]:
             str(entry.open_count),
             rate(entry, "read"),
             rate(entry, "written"),
-            "; ".join(entry.rdma_protection) or "-",
+            "; ".join([*entry.rdma_protection, *_one_sided(entry)]) or "-",
             ", ".join(f"#{number}" for number in entry.channels) or "-",
             duration(now - entry.since),
             "encrypted" if entry.encrypted else "signed" if entry.signing_required else "-",
@@ -229,6 +229,15 @@ def _sessions(report: Report) -> list[Table]:
             entry.session,
         )
     return [table]
+
+
+def _one_sided(entry: SessionRecord) -> list[str]:
+    """Return what is lent to a session for transfers without requests, if there is anything."""
+    lent = entry.one_sided
+    if isinstance(lent, UnsetType):
+        return []
+    moved = f"{amount(lent.bytes_read)} read, {amount(lent.bytes_written)} written"
+    return [f"one-sided by {lent.fabric}: {lent.files} files, {moved}"]
 
 
 def _channels(report: Report) -> list[Table]:

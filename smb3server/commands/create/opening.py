@@ -571,6 +571,9 @@ class Opening:
         """Overwrite the file. If cutting it takes long, ``free`` and ``finish_overwriting`` are left to do."""
         superseded = self.body.create_disposition == CreateDisposition.SUPERSEDE
         self.action = CreateAction.SUPERSEDED if superseded else CreateAction.OVERWRITTEN
+        file = self.server.file_table.find(handle.key, handle.stream)
+        if file is not None:
+            file.caching.end_loans("the file is overwritten")
         shrink = handle.shrinking(0)
         steps = None
         if not handle.stream:

@@ -2,6 +2,6 @@
 
 Reading order: ``ioctl`` (the command; ``@fsctl`` registers a code of ``wire.ioctl.Fsctl``) -> ``file`` and
 ``copy_chunk`` (codes about files) -> ``ntfs`` (the volume's sizes, numbers of files) -> ``network`` (interfaces,
-resiliency) -> ``pipe`` (calls through named pipes) -> ``smbtorture`` (codes of that test suite, refused unless
-``Settings.test_fsctls`` is set).
+resiliency) -> ``one_sided`` (files lent for transfers without requests) -> ``pipe`` (calls through named pipes) ->
+``smbtorture`` (codes of that test suite, refused unless ``Settings.test_fsctls`` is set).
 """

@@ -263,6 +263,8 @@ def _before_resizing(opened: Open, size: int) -> tuple[Handle, int]:
     before = handle.info().end_of_file
     if opened.file is not None:
         opened.file.data_changes(opened.caching)
+        if opened.file.caching.loans:
+            opened.file.caching.end_loans("the file's size is set")
         write_times.changing(opened)
     return handle, before
 

@@ -39,7 +39,7 @@ from smbdirect.providers.iwarp.operations import Operations, PendingRead
 from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, describe_terminate
 from smbdirect.providers.iwarp.receiver import Receiver, RingPool
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
-from smbdirect.providers.memory import Region, RegionTable, as_bytes_view, share
+from smbdirect.providers.memory import AccessRefused, NotCached, Region, RegionTable, as_bytes_view, share
 from smbdirect.tcp_info import is_stalled, raise_error, retransmissions
 
 _log = logging.getLogger(__name__)
@@ -129,6 +129,8 @@ class IwarpEndpoint(BaseEndpoint):
         """Whether ``_deliver`` is on the stack. Invariant: it alone calls ``on_completions``, so ``post`` never does,
         and no call begins within another. What completes during a call is delivered after it, in the same turn of the
         loop."""
+        self._fetching = False
+        """Whether a worker reads from a disk what the next Read Response needs."""
         self._deferred: TerminateError | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
         self._terminates_sent = 0
@@ -201,6 +203,13 @@ class IwarpEndpoint(BaseEndpoint):
         if self.life >= Life.DEAD:
             raise ProviderError("the connection is gone")
         region = self._regions.register(memory, access)
+        self._registrations += 1
+        return region
+
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> MemoryRegion:
+        if self.life >= Life.DEAD:
+            raise ProviderError("the connection is gone")
+        region = self._regions.register_file(descriptor, offset, length, access)
         self._registrations += 1
         return region
 
@@ -287,6 +296,8 @@ class IwarpEndpoint(BaseEndpoint):
         return self._read_work(request, segments, total)
 
     def _read_work(self, request: Read, segments: list[memoryview], total: int) -> Work:
+        if request.atomic:
+            raise ProviderError("iWARP has no atomic operations (RFC 5040; those of RFC 7306 are not spoken here)")
         if len(segments) > self.capabilities.max_read_sge or not self.capabilities.max_outstanding_reads:
             raise ProviderError("Read exceeds the provider's limits")
         if any(segment.readonly for segment in segments):
@@ -411,6 +422,8 @@ class IwarpEndpoint(BaseEndpoint):
                 if not buffers:
                     if self._writing:
                         self._watch_writable(False)
+                    if sender.cold is not None:
+                        self._fetch(sender.cold)
                     return
                 if len(buffers) == 1:
                     count = sock.send(buffers[0], socket.MSG_EOR)
@@ -423,7 +436,27 @@ class IwarpEndpoint(BaseEndpoint):
         except OSError as error:
             self._socket_failed(error)
             return
+        except AccessRefused as error:
+            # A file no longer has what a Read Response was to send.
+            fault = TerminateError(Fault.BOUNDS, f"RDMA Read: {error}")
+            self._die(CloseReason(fault.fault.cause, str(fault)), graceful=True, terminate=fault)
+            return
         self._watch_writable(True)
+
+    def _fetch(self, cold: NotCached) -> None:
+        """Have a file's data read from its disk, and go on then. Raise ``AccessRefused`` if it is lent no longer."""
+        if self._fetching:
+            return
+
+        def done() -> None:
+            self._fetching = False
+            self._sender.cold = None
+            if self.life < Life.DEAD and not self._writing:
+                self._pump_out()
+                self._deliver()
+
+        cold.fetch(self._loop, done)
+        self._fetching = True
 
     def _watch_writable(self, wanted: bool) -> None:
         if wanted is self._writing:
@@ -440,7 +473,9 @@ class IwarpEndpoint(BaseEndpoint):
         if self._sender.responses >= self._ird:
             raise TerminateError(Fault.NO_BUFFER, "more RDMA Reads in flight than agreed")
         self._send_wanted = True
-        self._sender.respond(Response(request.sink_stag, request.sink_offset, region, memory))
+        position = 0 if region is None or region.file is None else request.source_offset - region.address
+        response = Response(request.sink_stag, request.sink_offset, region, memory, position, request.length)
+        self._sender.respond(response)
 
     def _peer_terminated(self, payload: memoryview) -> None:
         self._terminates_received += 1

@@ -32,6 +32,7 @@ _WRITE_FAULTS = {
     Refusal.TOKEN: Fault.TAGGED_INVALID_STAG,
     Refusal.RANGE: Fault.TAGGED_BOUNDS,
     Refusal.RIGHT: Fault.ACCESS_RIGHTS,
+    Refusal.FILE: Fault.TAGGED_BOUNDS,
 }
 _READ_FAULTS = {
     Refusal.TOKEN: Fault.INVALID_STAG,
@@ -120,6 +121,9 @@ class Operations:
         self._send_opcode = 0
         self._read_msn = ddp.FIRST_MSN
         self._control = memoryview(bytearray(rdmap.MAX_TERMINATE))
+        self._landing: tuple[Region, int, memoryview] | None = None
+        """The region of a file, the position in it, and the memory for a payload that is being received and goes
+        there."""
 
     # -- what is obviously valid ----------------------------------------------------------------------------------
 
@@ -162,7 +166,12 @@ class Operations:
         it, and the end of what FPDUs other than the last may fill there."""
         if operation == WRITE:
             region = self.regions.get(token)
-            if region is not None and region.access & Access.REMOTE_WRITE and offset >= region.address:
+            if (
+                region is not None
+                and region.access & Access.REMOTE_WRITE
+                and offset >= region.address
+                and region.file is None
+            ):
                 return region.memory, offset - region.address, region.length
         elif operation == RESPONSE and self.reads:
             read = self.reads[0]
@@ -227,6 +236,9 @@ class Operations:
             region, start = self.regions.find(header.stag, header.tagged_offset, payload, Access.REMOTE_WRITE)
         except AccessRefused as error:
             raise TerminateError(_fault(error, _WRITE_FAULTS, header.tagged_offset, payload)) from None
+        if region.file is not None:
+            self._landing = region, start, memoryview(bytearray(payload))
+            return self._landing[2:]
         return (region.memory[start : start + payload],)
 
     def _response_targets(self, header: TaggedHeader, payload: int) -> Sequence[memoryview]:
@@ -287,6 +299,14 @@ class Operations:
 
     def _write_done(self, header: TaggedHeader, payload: int) -> None:
         self.bytes_write += payload
+        if self._landing is not None and payload:
+            (region, start, data), self._landing = self._landing, None
+            try:
+                if not region.valid or region.file is None:
+                    raise AccessRefused(Refusal.TOKEN)
+                region.file.write(start, (data,))
+            except AccessRefused as error:
+                raise TerminateError(_WRITE_FAULTS[error.fault], f"RDMA Write: {error}") from None
 
     def _response_done(self, header: TaggedHeader, payload: int) -> None:
         read = self.reads[0]

@@ -19,7 +19,7 @@ from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS,
 from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, Rtr, trailer
 from smbdirect.providers.iwarp.operations import PendingRead
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
-from smbdirect.providers.memory import Region
+from smbdirect.providers.memory import FileRange, NotCached, Region
 
 IOV_MAX = 1024
 """Most buffers per ``sendmsg`` (Linux UIO_MAXIOV)."""
@@ -54,22 +54,27 @@ class Work:
 class Response:
     """One Read Response, the answer to a Read Request of the peer."""
 
-    __slots__ = ("memory", "region", "stag", "start", "total")
+    __slots__ = ("memory", "position", "region", "stag", "start", "total")
 
-    def __init__(self, stag: int, start: int, region: Region | None, memory: memoryview) -> None:
+    def __init__(
+        self, stag: int, start: int, region: Region | None, memory: memoryview, position: int = 0, length: int = 0
+    ) -> None:
+        """``memory`` goes to ``start`` of the peer's ``stag``. If the region is one of a file, ``length`` bytes at
+        ``position`` of it do, and ``memory`` is empty."""
         self.stag = stag
         self.start = start
         self.region = region
         self.memory = memory
-        self.total = len(memory)
+        self.position = position
+        self.total = len(memory) or length
 
 
 class _Outgoing:
     """One message of which some FPDUs are still to be cut. All bytes of it come from ``segments``."""
 
     __slots__ = (
-        "control", "index", "kind", "msn", "offset", "owner", "segments", "stag", "start", "tagged_offset", "total",
-        "whole",
+        "control", "file", "index", "kind", "msn", "offset", "owner", "segments", "stag", "start", "tagged_offset",
+        "total", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +87,8 @@ class _Outgoing:
         self.segments = segments
         self.whole = segments[0] if len(segments) == 1 else None
         """All bytes of the message if they lie in one segment: then ``take`` is not needed."""
+        self.file: FileRange | None = None
+        """Where the bytes are if they must be read first: then ``segments`` are those of the next FPDUs."""
         self.stag = stag
         self.tagged_offset = tagged_offset
         self.kind = _MIDDLE << 40 | control << 32 | stag
@@ -93,6 +100,13 @@ class _Outgoing:
         self.index = 0
         self.start = 0
         """What ``take`` returns next begins at ``segments[index][start:]``."""
+
+    def load(self, position: int, size: int) -> None:
+        """Read what ``take`` returns next: ``size`` bytes from ``position`` of the file. Raise as ``FileRange.read``;
+        nothing was changed then."""
+        if self.file is not None:
+            self.segments = (self.file.read(position, size),)
+            self.index = self.start = 0
 
     def take(self, size: int) -> Sequence[memoryview]:
         """Return the next ``size`` bytes from ``segments``."""
@@ -135,6 +149,8 @@ class Sender:
         self.max_reads = max_reads
         self.open = False
         """Whether anything may be sent: an acceptor must not send before the initiator."""
+        self.cold: NotCached | None = None
+        """What has to be read from a disk before more is cut. The owner does so, and sets it to None."""
         self.fpdus = 0
         self.bytes_send = 0
         self.bytes_write = 0
@@ -204,7 +220,8 @@ class Sender:
     def buffers(self) -> Sequence[Buffer]:
         """Return what to send next: at most ``IOV_MAX`` buffers, none if nothing can be sent now. After all of a batch
         was taken, the next one begins a new TCP segment (``MSG_EOR``)."""
-        if not self._iov and self.open and (self._held or self._current or self.work or self._responses):
+        wanted = self._held or self._current or self.work or self._responses
+        if not self._iov and self.open and wanted and self.cold is None:
             self._fill()
         return self._iov if len(self._iov) <= IOV_MAX else self._iov[:IOV_MAX]
 
@@ -274,8 +291,14 @@ class Sender:
                     return
             elif message.tagged_offset is None:
                 self._cut_send(message)
-            else:
+            elif message.file is None:
                 self._cut_tagged(message, message.tagged_offset)
+            else:
+                try:
+                    self._cut_tagged(message, message.tagged_offset)
+                except NotCached as error:
+                    self.cold = error
+                    return
 
     def _begin_message(self) -> bool:
         """Cut the next message if it fits one untagged FPDU, else make it the current one. Return False if nothing may
@@ -285,9 +308,11 @@ class Sender:
             self._prefer_work = True
             response = self._responses.popleft()
             self.bytes_read_response += response.total
-            self._current = _Outgoing(
+            message = self._current = _Outgoing(
                 rdmap.CONTROL | Opcode.READ_RESPONSE, response, (response.memory,), response.stag, response.start
             )
+            if response.region is not None and response.region.file is not None:
+                message.file, message.whole = response.region.file, None
             return True
         if stalled:
             return False
@@ -358,6 +383,10 @@ class Sender:
         lengths = [self.max_ulpdu] * min(more, 1 + (_BATCH_BYTES - 1 - (self._batch_end - self._batch_start)) // full)
         if len(lengths) == more:
             lengths.append(ddp.TAGGED_HEADER_SIZE + left - more * room)
+        if message.file is not None and type(message.owner) is Response:
+            # Each of these FPDUs is two buffers, so no more of them are cut than there is room for.
+            most = -(-(_BATCH_BUFFERS - len(iov)) // 2)
+            message.load(message.owner.position + offset, min(left, min(len(lengths), most) * room))
         cut = length = 0
         before = b""
         for length in lengths:

@@ -76,6 +76,11 @@ class Run(NamedTuple):
         """Return the bytes of payload in each packet, which must have no extension headers and no padding."""
         return self.size - MIN_PACKET
 
+    def payloads(self) -> list[memoryview]:
+        """Return the payloads. Conditions: ``payload_length``."""
+        packets, length = self.packets, self.size - MIN_PACKET
+        return [packets[start : start + length] for start in range(_PAYLOAD, self.number * self.stride, self.stride)]
+
     def place(self, memory: memoryview, position: int) -> None:
         """Copy the payloads, one behind the other, to ``position`` of ``memory``. Conditions: ``payload_length``."""
         packets, length, stride = self.packets, self.size - MIN_PACKET, self.stride

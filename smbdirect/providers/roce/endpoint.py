@@ -10,19 +10,21 @@ from smbdirect.errors import ProviderError
 from smbdirect.life import Life, change
 from smbdirect.providers.base import (
     Access,
+    Atomic,
     BaseEndpoint,
     Capabilities,
     CloseCause,
     CloseReason,
     Completion,
     Operation,
+    Read,
     Send,
     SharedRegions,
     Status,
     WorkRequest,
     Write,
 )
-from smbdirect.providers.memory import Region, as_bytes_view, share
+from smbdirect.providers.memory import AccessRefused, NotCached, Region, as_bytes_view, share
 from smbdirect.providers.roce.cm import Connection
 from smbdirect.providers.roce.path import PacketPath
 from smbdirect.providers.roce.queue_pair import QueuePair
@@ -67,6 +69,8 @@ class RoceEndpoint(BaseEndpoint):
         """Invariant: True if and only if ``_continue`` is among the loop's next calls."""
         self._delivering = False
         """Invariant: True if and only if ``_deliver`` is among the loop's next calls."""
+        self._fetching = False
+        """Whether a worker reads from a disk what the next read response needs."""
 
     # -- work requests -------------------------------------------------------------------------------------------
 
@@ -74,6 +78,13 @@ class RoceEndpoint(BaseEndpoint):
         if self.life >= Life.DEAD:
             raise ProviderError("the connection is closed")
         region = self.queue_pair.regions.register(memory, access)
+        self.counters["registrations"] += 1
+        return region
+
+    def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> Region:
+        if self.life >= Life.DEAD:
+            raise ProviderError("the connection is closed")
+        region = self.queue_pair.regions.register_file(descriptor, offset, length, access)
         self.counters["registrations"] += 1
         return region
 
@@ -117,12 +128,22 @@ class RoceEndpoint(BaseEndpoint):
             counters["writes"] += 1
             counters["bytes_written"] += length
         else:
-            counters["reads"] += 1
             if any(view.readonly for view in views):
                 raise ProviderError("an RDMA Read needs writable segments")
+            if request.atomic:
+                return self._atomic_work(request, views)
+            counters["reads"] += 1
         signalled = request.signalled or request.operation is Operation.READ
         token, address, _ = request.remote
         return Work(request.operation, views, length, request.context, signalled, token, address)
+
+    def _atomic_work(self, request: Read, views: list[memoryview]) -> Work:
+        assert isinstance(request, Atomic)
+        self.counters["atomics"] += 1
+        token, address, _ = request.remote
+        return Work(
+            Operation.READ, views, 0, request.context, True, token, address, atomic=(request.compare, request.operand)
+        )
 
     def disconnect(self) -> None:
         if self.life >= Life.CLOSING:
@@ -161,6 +182,8 @@ class RoceEndpoint(BaseEndpoint):
             if more and not self._continuing:
                 self._continuing = True
                 self._loop.call_soon(self._continue)
+        if queue_pair.responder.cold is not None:
+            self._fetch(queue_pair.responder.cold)
         if queue_pair.failure is not None:
             self.end(queue_pair.failure)
         elif self.life is Life.CLOSING and queue_pair.requester.idle:
@@ -172,6 +195,22 @@ class RoceEndpoint(BaseEndpoint):
                     self._deliver_now()
                 else:
                     self._deliver_soon()
+
+    def _fetch(self, cold: NotCached) -> None:
+        """Have a file's data read from its disk, and go on then."""
+        if self._fetching:
+            return
+        self._fetching = True
+
+        def done() -> None:
+            self._fetching = False
+            self.queue_pair.responder.cold = None
+            self.pump()
+
+        try:
+            cold.fetch(self._loop, done)
+        except AccessRefused as error:
+            self.end(CloseReason(CloseCause.REMOTE_ACCESS, str(error)))
 
     def _continue(self) -> None:
         self._continuing = False

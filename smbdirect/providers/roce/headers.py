@@ -99,6 +99,23 @@ class Aeth(NamedTuple):
     word: Annotated[int, Int32ub]
 
 
+class AtomicEth(NamedTuple):
+    """Atomic Extended Transport Header. [IBTA 9.3.4]"""
+
+    address: Annotated[int, Int64ub]
+    token: Annotated[int, Int32ub]
+    operand: Annotated[int, Int64ub]
+    """What is swapped in, or added."""
+    compare: Annotated[int, Int64ub]
+    """Not used by FetchAdd."""
+
+
+class AtomicAckEth(NamedTuple):
+    """Atomic ACK Extended Transport Header: what the memory had before. [IBTA 9.3.5.3]"""
+
+    found: Annotated[int, Int64ub]
+
+
 class Ieth(NamedTuple):
     """Invalidate Extended Transport Header."""
 
@@ -131,6 +148,8 @@ class Mad(NamedTuple):
 BTH = Codec(Bth)
 RETH = Codec(Reth)
 AETH = Codec(Aeth)
+ATOMIC_ETH = Codec(AtomicEth)
+ATOMIC_ACK_ETH = Codec(AtomicAckEth)
 IETH = Codec(Ieth)
 DETH = Codec(Deth)
 MAD = Codec(Mad)
@@ -147,10 +166,10 @@ EXTENSION_LENGTH: dict[int, int] = {
     **dict.fromkeys((Opcode.READ_RESPONSE_FIRST, Opcode.READ_RESPONSE_LAST, Opcode.READ_RESPONSE_ONLY), AETH.size),
     **dict.fromkeys((Opcode.SEND_LAST_IMMEDIATE, Opcode.SEND_ONLY_IMMEDIATE, Opcode.WRITE_LAST_IMMEDIATE), 4),
     **dict.fromkeys((Opcode.SEND_LAST_INVALIDATE, Opcode.SEND_ONLY_INVALIDATE), IETH.size),
-    **dict.fromkeys((Opcode.COMPARE_SWAP, Opcode.FETCH_ADD), 28),
+    **dict.fromkeys((Opcode.COMPARE_SWAP, Opcode.FETCH_ADD), ATOMIC_ETH.size),
     Opcode.WRITE_ONLY_IMMEDIATE: RETH.size + 4,
     Opcode.ACKNOWLEDGE: AETH.size,
-    Opcode.ATOMIC_ACKNOWLEDGE: AETH.size + 8,
+    Opcode.ATOMIC_ACKNOWLEDGE: AETH.size + ATOMIC_ACK_ETH.size,
     Opcode.UD_SEND_ONLY: DETH.size,
     Opcode.CNP: 16,
 }

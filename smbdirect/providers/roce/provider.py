@@ -64,6 +64,7 @@ CAPABILITIES = Capabilities(
     max_send_queue=512,
     max_receive_queue=1024,
     max_outstanding_reads=MAX_PENDING_READS,
+    atomics=True,
 )
 RNR_RETRY = 6
 """How often a peer may retry after an RNR NAK; a peer that respects credits never needs to."""

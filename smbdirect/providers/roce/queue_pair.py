@@ -12,6 +12,8 @@ from smbdirect.providers.memory import RegionTable
 from smbdirect.providers.roce.arrival import Run
 from smbdirect.providers.roce.headers import (
     ACK_REQUEST,
+    AETH,
+    ATOMIC_ACK_ETH,
     BTH_STRUCT,
     EXTENSION_LENGTH,
     HEAD,
@@ -25,14 +27,15 @@ from smbdirect.providers.roce.responder import REQUEST_OPCODES, Responder
 from smbdirect.providers.roce.retry import CNP_INTERVAL
 
 COUNTERS = (
-    "registrations", "allocations", "sends", "writes", "reads", "bytes_sent", "bytes_written", "bytes_read",
-    "bytes_received", "bytes_placed", "bytes_served", "packets_sent", "packets_received", "retransmissions", "timeouts",
+    "registrations", "allocations", "sends", "writes", "reads", "atomics", "changes",
+    "bytes_sent", "bytes_written", "bytes_read", "bytes_received", "bytes_placed", "bytes_served",
+    "packets_sent", "packets_received", "retransmissions", "timeouts",
     "duplicates", "naks_sent", "naks_received", "rnr_sent", "rnr_received", "crc_errors", "malformed", "ecn_marks",
     "cnp_sent", "cnp_received",
 )  # fmt: skip
 """Counters of one connection. ``allocations`` counts packets that had to be kept: they arrived before an earlier one,
 or the socket did not accept them immediately. ``bytes_placed`` and ``bytes_served`` count the bytes that the peer wrote
-into and read from our regions."""
+into and read from our regions, ``changes`` its atomic operations on them that were carried out."""
 
 _RESPONSES = frozenset(range(Opcode.READ_RESPONSE_FIRST, Opcode.READ_RESPONSE_ONLY + 1))
 _RESERVED_16 = bytes(16)
@@ -89,6 +92,9 @@ class QueuePair:
             self.requester.on_read_response(word & PSN_MASK, packet[12 + extension : end], now)
         elif opcode == Opcode.ACKNOWLEDGE:
             self.requester.on_acknowledge(word & PSN_MASK, packet[12], now)
+        elif opcode == Opcode.ATOMIC_ACKNOWLEDGE:
+            (found,) = ATOMIC_ACK_ETH.fields_from(packet, 12 + AETH.size)
+            self.requester.on_atomic_acknowledge(word & PSN_MASK, found, now)
         elif opcode == Opcode.CNP:
             self.counters["cnp_received"] += 1
             self.requester.congested(now)

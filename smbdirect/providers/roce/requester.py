@@ -7,15 +7,17 @@ After a loss, packets are sent again from the lost number on (go-back-N), rebuil
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from smbdirect.codec import Buffer
-from smbdirect.providers.base import CloseCause, CloseReason, Completion, Operation, Status, ignore
+from smbdirect.providers.base import ATOMIC_SIZE, CloseCause, CloseReason, Completion, Operation, Status, ignore
 from smbdirect.providers.roce.arrival import Run
 from smbdirect.providers.roce.headers import (
+    ATOMIC_ETH,
     IETH,
     PSN_MASK,
     RETH,
@@ -107,6 +109,10 @@ class Work:
     token: int = 0
     address: int = 0
     invalidate: int | None = None
+    atomic: tuple[int | None, int] | None = None
+    """(compare, operand) of an ``Atomic``, which is a Read that has one packet in each direction and ``length`` 0."""
+    answered: bool = False
+    """Whether the number that an ``Atomic`` found is in ``segments``."""
     # Invariant: the numbers of the first and the last packet, once one was sent.
     first: int = 0
     last: int = 0
@@ -129,6 +135,13 @@ def cut(segments: Sequence[memoryview], offset: int, size: int) -> list[memoryvi
             break
         offset = 0
     return pieces
+
+
+def _atomic_request(work: Work, atomic: tuple[int | None, int]) -> tuple[Opcode, bytes]:
+    """Return opcode and extension header of an ``Atomic``."""
+    compare, operand = atomic
+    opcode = Opcode.FETCH_ADD if compare is None else Opcode.COMPARE_SWAP
+    return opcode, ATOMIC_ETH.pack_fields(work.address, work.token, operand, compare or 0)
 
 
 def locate(segments: Sequence[memoryview], offset: int) -> tuple[memoryview, int] | None:
@@ -251,8 +264,12 @@ class Requester:
             self._counters["retransmissions"] += 1
         elif self._timed is None:
             self._timed = (self._next, now)
-        request = RETH.pack_fields((work.address + offset) & 0xFFFFFFFFFFFFFFFF, work.token, length)
-        path.send(Opcode.READ_REQUEST, 0, self._next & PSN_MASK, True, request, (), 0)
+        if work.atomic is not None:
+            opcode, request = _atomic_request(work, work.atomic)
+        else:
+            opcode = Opcode.READ_REQUEST
+            request = RETH.pack_fields((work.address + offset) & 0xFFFFFFFFFFFFFFFF, work.token, length)
+        path.send(opcode, 0, self._next & PSN_MASK, True, request, (), 0)
         self._next += count
         self._reads.append(self._next - 1)
         self._high = max(self._high, self._next)
@@ -423,6 +440,18 @@ class Requester:
         if self._early:
             self._early = {key: value for key, value in self._early.items() if key > self._una}
 
+    def on_atomic_acknowledge(self, psn: int, found: int, now: float) -> None:
+        """Process an ATOMIC Acknowledge packet. One that belongs to no ``Atomic`` in flight is dropped.
+        [IBTA 9.7.5.2.4]"""
+        number = extend_psn(psn, self._una)
+        for work in self._sent:
+            if work.first == number and work.atomic is not None and number < self._high:
+                work.segments[0][:] = found.to_bytes(ATOMIC_SIZE, sys.byteorder)
+                work.answered = True
+                self.on_read_response(psn, memoryview(b""), now)
+                return
+        self._counters["duplicates"] += 1
+
     def on_read_run(self, run: Run, now: float) -> bool:
         """Place several middle packets of a read response at once, if they are the expected ones. Return False, and do
         nothing, if anything is unusual."""
@@ -471,6 +500,9 @@ class Requester:
                     piece[:] = payload[position : position + len(piece)]
                     position += len(piece)
             self._counters["bytes_read"] += size
+        elif work.atomic is not None and not work.answered:
+            self._break(Status.REMOTE_ERROR, CloseCause.PROTOCOL, "read response to an atomic operation")
+            return False
         if number == work.last:
             self._finish(work)
         else:

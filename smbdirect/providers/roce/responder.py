@@ -10,12 +10,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from smbdirect.codec import Buffer
 from smbdirect.providers.base import Access, CloseCause, CloseReason, Completion, Operation, Status, ignore
-from smbdirect.providers.memory import AccessRefused, Region, RegionTable
+from smbdirect.providers.memory import AccessRefused, Fault, NotCached, Region, RegionTable
 from smbdirect.providers.roce.arrival import Run
 from smbdirect.providers.roce.headers import (
     ACK_REQUEST,
     AETH,
+    ATOMIC_ACK_ETH,
+    ATOMIC_ETH,
     IETH,
     PSN_MASK,
     RETH,
@@ -26,7 +29,8 @@ from smbdirect.providers.roce.headers import (
 from smbdirect.providers.roce.requester import REORDER_DELAY, Path
 
 MAX_PENDING_READS = 16
-"""Most read requests being answered: the responder resources offered in connection management."""
+"""Most Reads and atomic operations that the peer may have in flight: the responder resources offered in connection
+management."""
 REPEAT_NAK_AFTER = 0.02
 """Seconds after which a gap is reported again if it is still open: the first NAK or the repeated packet was lost."""
 RNR_TIMER = 20
@@ -35,7 +39,7 @@ RNR_TIMER = 20
 MAX_EARLY = 64
 """Most packets that are kept because they arrived before an earlier one."""
 
-_SEND, _WRITE, _READ, _REFUSED = range(4)
+_SEND, _WRITE, _READ, _ATOMIC, _REFUSED = range(5)
 _FIRST, _LAST = 1, 2
 
 _REQUESTS: dict[int, tuple[int, int]] = {
@@ -50,10 +54,10 @@ _REQUESTS: dict[int, tuple[int, int]] = {
     Opcode.WRITE_LAST: (_WRITE, _LAST),
     Opcode.WRITE_ONLY: (_WRITE, _FIRST | _LAST),
     Opcode.READ_REQUEST: (_READ, _FIRST | _LAST),
-    # The users of this package use neither immediate data nor atomics; accepting them would drop information silently.
+    **dict.fromkeys((Opcode.COMPARE_SWAP, Opcode.FETCH_ADD), (_ATOMIC, _FIRST | _LAST)),
+    # The users of this package do not use immediate data; accepting it would drop information silently.
     **dict.fromkeys((Opcode.SEND_LAST_IMMEDIATE, Opcode.SEND_ONLY_IMMEDIATE), (_REFUSED, 0)),
     **dict.fromkeys((Opcode.WRITE_LAST_IMMEDIATE, Opcode.WRITE_ONLY_IMMEDIATE), (_REFUSED, 0)),
-    **dict.fromkeys((Opcode.COMPARE_SWAP, Opcode.FETCH_ADD), (_REFUSED, 0)),
 }
 REQUEST_OPCODES = frozenset(_REQUESTS)
 _NOWHERE: tuple[Region | None, int] = (None, 0)
@@ -70,6 +74,8 @@ class _ReadAnswer:
     psn: int
     msn: int
     first: bool = True
+    found: int | None = None
+    """What the memory had before an atomic operation, whose answer this is; None for a Read."""
 
 
 class Responder:
@@ -102,6 +108,10 @@ class Responder:
         self._position = 0
         self._left = 0
         self._reads: deque[_ReadAnswer] = deque()
+        self._results: dict[int, int] = {}
+        """What the latest atomic operations found, by number, the oldest first: a repeated request gets the same answer
+        and changes nothing. Invariant: at most ``MAX_PENDING_READS``, and a peer that keeps to that many in flight
+        repeats no other. [IBTA 9.4.5, 9.7.5.1.4]"""
         self._acknowledge = False
         self._nak: int | None = None
         self._nak_sent: float | None = None
@@ -110,6 +120,8 @@ class Responder:
         Invariant: all numbers are larger than ``_expected``, except while a packet is processed."""
         self.deadline: float | None = None
         """When to call ``handle_timer``, or None."""
+        self.cold: NotCached | None = None
+        """What has to be read from a disk before the next read response. The owner does so, and sets it to None."""
         self._fatal: int | None = None
 
     def start(self, psn: int, mtu: int) -> None:
@@ -153,7 +165,14 @@ class Responder:
             or total >= self._left
         ):
             return False
-        run.place(region.memory, self._position)
+        if region.file is not None:
+            try:
+                region.file.write(self._position, run.payloads())
+            except AccessRefused as error:
+                self._refuse(Syndrome.REMOTE_ACCESS, f"RDMA Write: {error}")
+                return True
+        else:
+            run.place(region.memory, self._position)
         self._position += total
         self._left -= total
         self._counters["bytes_placed"] += total
@@ -173,8 +192,10 @@ class Responder:
             done = self._on_send(opcode, part, packet, end, now)
         elif kind == _WRITE:
             done = self._on_write(part, packet, end)
-        else:
+        elif kind == _READ:
             done = self._on_read(packet, end)
+        else:
+            done = self._on_atomic(opcode, packet, end)
         if done:
             self._nak = self._nak_sent = None
             if ack_request:
@@ -199,6 +220,8 @@ class Responder:
         self._counters["duplicates"] += 1
         if opcode == Opcode.READ_REQUEST:
             self._repeat_read(number, packet, end)
+        elif opcode in (Opcode.COMPARE_SWAP, Opcode.FETCH_ADD):
+            self._repeat_atomic(number)
         else:
             self._acknowledge = True
 
@@ -291,7 +314,13 @@ class Responder:
             if not region.valid:
                 return self._refuse(Syndrome.REMOTE_ACCESS, "RDMA Write: invalidated under way")
             position = self._position
-            region.memory[position : position + size] = packet[start:end]
+            if region.file is None:
+                region.memory[position : position + size] = packet[start:end]
+            else:
+                try:
+                    region.file.write(position, (packet[start:end],))
+                except AccessRefused as error:
+                    return self._refuse(Syndrome.REMOTE_ACCESS, f"RDMA Write: {error}")
             self._position = position + size
             self._left -= size
             self._counters["bytes_placed"] += size
@@ -330,17 +359,57 @@ class Responder:
         if len(kept) < MAX_PENDING_READS:
             self._reads = deque([*kept, _ReadAnswer(region, position, length, number, self._msn)])
 
+    def _on_atomic(self, opcode: int, packet: memoryview, end: int) -> bool:
+        """Carry out an atomic operation. It is done when it arrives, so whatever comes later sees it. [IBTA 9.4.5]"""
+        address, token, operand, compare = ATOMIC_ETH.fields_from(packet, 12)
+        if end != 12 + ATOMIC_ETH.size:
+            return self._wrong_length()
+        if len(self._reads) >= MAX_PENDING_READS:
+            return self._refuse(Syndrome.INVALID_REQUEST, "more RDMA Reads and atomic operations than agreed")
+        try:
+            found = self._regions.change(token, address, compare if opcode == Opcode.COMPARE_SWAP else None, operand)
+        except AccessRefused as error:
+            misplaced = error.fault is Fault.ALIGNMENT
+            return self._refuse(
+                Syndrome.INVALID_REQUEST if misplaced else Syndrome.REMOTE_ACCESS, f"atomic operation: {error}"
+            )
+        self._counters["changes"] += 1
+        self._results[self._expected] = found
+        if len(self._results) > MAX_PENDING_READS:
+            del self._results[next(iter(self._results))]
+        self._msn += 1
+        self._reads.append(_ReadAnswer(None, 0, 0, self._expected, self._msn, found=found))
+        self._expected += 1
+        return True
+
+    def _repeat_atomic(self, number: int) -> None:
+        """Answer a repeated atomic operation as the first time, or drop it if that is not known any longer."""
+        found = self._results.get(number)
+        if found is None or len(self._reads) >= MAX_PENDING_READS:
+            return
+        if all(answer.psn != number for answer in self._reads):
+            self._reads.append(_ReadAnswer(None, 0, 0, number, self._msn, found=found))
+
     # -- out -----------------------------------------------------------------------------------------------------
 
     def transmit(self, path: Path, budget: int) -> int:
         """Send read responses, at most ``budget`` packets, then the acknowledgement. Return the rest of the budget."""
+        if self.cold is not None:
+            return budget
         while self._reads and budget > 0 and path.ready:
             answer = self._reads[0]
             count = min(budget, (answer.left - 1) // self.mtu)
-            if count > 1 and not answer.first and answer.region is not None and answer.region.valid:
-                budget -= self._answer_middles(path, answer, answer.region, count)
-                continue
-            if not self._answer(path, answer):
+            try:
+                if count > 1 and not answer.first and answer.region is not None and answer.region.valid:
+                    budget -= self._answer_middles(path, answer, answer.region, count)
+                    continue
+                if not self._answer(path, answer):
+                    return budget
+            except AccessRefused as error:
+                self._break_off(answer, str(error))
+                return budget
+            except NotCached as error:
+                self.cold = error
                 return budget
             budget -= 1
         if self._reads or not path.ready:
@@ -370,7 +439,10 @@ class Responder:
 
     def _answer_middles(self, path: Path, answer: _ReadAnswer, region: Region, count: int) -> int:
         """Send several packets of a read response, neither the first nor the last one. Return how many were sent."""
-        memory = region.memory[answer.position : answer.position + count * self.mtu]
+        if region.file is None:
+            memory = region.memory[answer.position : answer.position + count * self.mtu]
+        else:
+            memory = region.file.read(answer.position, count * self.mtu)
         sent = path.send_middles(Opcode.READ_RESPONSE_MIDDLE, answer.psn, memory, count)
         size = sent * self.mtu
         self._counters["bytes_served"] += size
@@ -379,17 +451,27 @@ class Responder:
         answer.left -= size
         return sent
 
+    def _break_off(self, answer: _ReadAnswer, detail: str) -> bool:
+        """Refuse the rest of a read response, which ends the connection."""
+        self._reads.clear()
+        self._expected = answer.psn
+        return self._refuse(Syndrome.REMOTE_ACCESS, f"RDMA Read: {detail}")
+
     def _answer(self, path: Path, answer: _ReadAnswer) -> bool:
         """Send one packet of a read response. Return False if its region is no longer valid, which ends the
-        connection."""
+        connection. Raise ``AccessRefused`` if it is that of a file which does not have the data any longer."""
         size = min(self.mtu, answer.left)
-        segments: tuple[memoryview, ...] = ()
-        if answer.region is not None:
-            if not answer.region.valid:
-                self._reads.clear()
-                self._expected = answer.psn
-                return self._refuse(Syndrome.REMOTE_ACCESS, "RDMA Read: invalidated under way")
-            segments = (answer.region.memory[answer.position : answer.position + size],)
+        segments: tuple[Buffer, ...] = ()
+        region = answer.region
+        if region is not None:
+            if not region.valid:
+                return self._break_off(answer, "invalidated under way")
+            if region.file is None:
+                segments = (region.memory[answer.position : answer.position + size],)
+            else:
+                segments = (region.file.read(answer.position, size),)
+        elif answer.found is not None:
+            return self._answer_atomic(path, answer, answer.found)
         last = size == answer.left
         extension = b""
         if answer.first:
@@ -406,6 +488,13 @@ class Responder:
         answer.left -= size
         if last:
             self._reads.popleft()
+        return True
+
+    def _answer_atomic(self, path: Path, answer: _ReadAnswer, found: int) -> bool:
+        word = Syndrome.ACK << 24 | answer.msn & PSN_MASK
+        extension = AETH.pack_fields(word) + ATOMIC_ACK_ETH.pack_fields(found)
+        path.send(Opcode.ATOMIC_ACKNOWLEDGE, 0, answer.psn & PSN_MASK, False, extension, (), 0)
+        self._reads.popleft()
         return True
 
     # -- the end -------------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from ctypes import POINTER, Structure, c_char, c_int, c_size_t, c_ubyte, c_uint1
 from typing import Any, NamedTuple
 
 # verbs.h: enum ibv_wr_opcode, ibv_wc_opcode, ibv_send_flags, ibv_access_flags, ibv_wc_flags
-WR_WRITE, WR_SEND, WR_READ, WR_SEND_INV = 0, 2, 4, 9
+WR_WRITE, WR_SEND, WR_READ, WR_COMPARE_SWAP, WR_FETCH_ADD, WR_SEND_INV = 0, 2, 4, 5, 6, 9
 WC_SEND, WC_WRITE, WC_READ, WC_RECV = 0, 1, 2, 128
 SEND_SIGNALED, SEND_INLINE = 2, 8
-ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ = 1, 2, 4
+ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_ATOMIC = 1, 2, 4, 8
 WC_WITH_INV = 8
 QPT_RC = 2
 PS_TCP = 0x0106
@@ -47,6 +47,9 @@ NODE_RNIC = 4
 SEND_WR = struct.Struct("=QQQiiIIQI")
 """wr_id, next, sg_list, num_sge, opcode, send_flags, invalidate_rkey, rdma.remote_addr, rdma.rkey."""
 SEND_WR_SIZE = 128
+ATOMIC = struct.Struct("=QQQI")
+"""atomic.remote_addr, atomic.compare_add, atomic.swap, atomic.rkey: they take the place of the fields ``rdma``."""
+ATOMIC_AT = 40
 RECV_WR = struct.Struct("=QQQi")
 RECV_WR_SIZE = 32
 SGE = struct.Struct("=QII")
@@ -101,7 +104,8 @@ class DeviceAttr(Structure):
         ("device_cap_flags", c_uint32),
         *_fields(c_int, "max_sge max_sge_rd max_cq max_cqe max_mr max_pd"),
         *_fields(c_int, "max_qp_rd_atom max_ee_rd_atom max_res_rd_atom max_qp_init_rd_atom"),
-        ("rest", c_char * 256),
+        *_fields(c_int, "max_ee_init_rd_atom atomic_cap"),
+        ("rest", c_char * 248),
     ]
 
 

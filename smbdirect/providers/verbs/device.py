@@ -147,6 +147,8 @@ class Device:
             requires_registration=True,
             # A plain user-space region cannot be invalidated: that needs memory windows, which siw does not have.
             regions_invalidatable=False,
+            registers_files=False,
+            atomics=attributes.atomic_cap != 0,
         )
         self.poll_cq = abi.PollCq(abi.pointer_at(context + abi.OPS_POLL_CQ))
         self.req_notify_cq = abi.ReqNotifyCq(abi.pointer_at(context + abi.OPS_REQ_NOTIFY_CQ))

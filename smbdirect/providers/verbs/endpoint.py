@@ -15,6 +15,7 @@ from smbdirect.errors import ProviderError
 from smbdirect.life import Life, change
 from smbdirect.providers.base import (
     Access,
+    Atomic,
     BaseEndpoint,
     CloseCause,
     CloseReason,
@@ -68,6 +69,12 @@ class _Posted(NamedTuple):
     sinks: tuple[Registration, ...]
     buffers: object
     """Keeps the memory of the work request alive until it completes."""
+
+
+def _opcode(request: Write | Read) -> int:
+    if isinstance(request, Atomic):
+        return abi.WR_FETCH_ADD if request.compare is None else abi.WR_COMPARE_SWAP
+    return abi.WR_READ if isinstance(request, Read) else abi.WR_WRITE
 
 
 class _Chain:
@@ -364,7 +371,7 @@ class VerbsEndpoint(BaseEndpoint):
                 remote = RemoteSegment(rkey, 0, 0)
                 self.counters["send_with_invalidate"] += 1
         else:
-            opcode, remote = (abi.WR_READ if isinstance(request, Read) else abi.WR_WRITE), request.remote
+            opcode, remote = _opcode(request), request.remote
         flags = abi.SEND_SIGNALED if entry.announced else 0
         if entry.operation is not Operation.READ and 0 < total <= self._max_inline:
             flags |= abi.SEND_INLINE
@@ -384,6 +391,11 @@ class VerbsEndpoint(BaseEndpoint):
             remote.address,
             remote.token,
         )
+        if isinstance(request, Atomic):
+            swaps = request.compare is not None
+            first, second = (request.compare, request.operand) if swaps else (request.operand, 0)
+            place = index * abi.SEND_WR_SIZE + abi.ATOMIC_AT
+            abi.ATOMIC.pack_into(chain.work, place, remote.address, first, second, remote.token)
         self.counters[_BYTES[entry.operation]] += total
         return number, entry
 

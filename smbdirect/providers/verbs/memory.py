@@ -105,11 +105,16 @@ class Domain:
         self._users.add(user)
 
     def register(self, memory: memoryview, access: Access) -> Registration:
-        rights = abi.ACCESS_LOCAL_WRITE if access & (Access.LOCAL_WRITE | Access.REMOTE_WRITE) else 0
+        if access & Access.REMOTE_ATOMIC and not self.device.capabilities.atomics:
+            raise ProviderError(f"{self.device.name} has no atomic operations")
+        writes = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_ATOMIC
+        rights = abi.ACCESS_LOCAL_WRITE if access & writes else 0
         if access & Access.REMOTE_READ:
             rights |= abi.ACCESS_REMOTE_READ
         if access & Access.REMOTE_WRITE:
             rights |= abi.ACCESS_REMOTE_WRITE
+        if access & Access.REMOTE_ATOMIC:
+            rights |= abi.ACCESS_REMOTE_ATOMIC
         registration = Registration(self, memory, rights)
         if rights & abi.ACCESS_LOCAL_WRITE:
             at = bisect.bisect(self._starts, registration.address)

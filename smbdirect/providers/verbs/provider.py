@@ -324,6 +324,7 @@ class VerbsProvider(Provider):
             max_outstanding_reads=1,
             requires_registration=True,
             regions_invalidatable=False,
+            registers_files=False,
         )
         """The lowest limits of any device; each endpoint has those of its own device."""
 

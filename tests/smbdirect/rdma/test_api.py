@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -368,3 +369,79 @@ def test_handles_are_values() -> None:
     for bad in (b"", handle.pack()[:-1], b"\2" + handle.pack()[1:], handle.pack()[:1] + b"\xff" + handle.pack()[2:]):
         with pytest.raises(rdma.DecodeError):
             rdma.Handle.unpack(bad)
+
+
+def test_many_connections_add_to_one_counter(fabric: tuple[Provider, str]) -> None:
+    """Each gets every number once, and a lock made of compare-and-swap has one holder at a time."""
+
+    async def scene(pair: Pair) -> None:
+        memory = bytearray(64)
+        domain = pair.server.domain
+        try:
+            register = domain.register if isinstance(domain, rdma.Domain) else pair.server.register
+            region = register(memory, readable=True, atomic=True)
+        except rdma.NotSupported as error:
+            assert "RFC 5040" in str(error) or "this device" in str(error)
+            handle = rdma.Handle(0, 1, 64, rdma.Rights.ATOMIC)
+            with pytest.raises(rdma.NotSupported):
+                await pair.client.fetch_and_add(handle, 1)
+            return
+        found: list[int] = []
+        holders = 0
+
+        async def work(connection: rdma.Connection) -> None:
+            nonlocal holders
+            for _ in range(20):
+                found.append(await connection.fetch_and_add(region.handle, 1, 8))
+            while await connection.compare_and_swap(region.handle, 0, 1, 16):
+                pass
+            holders += 1
+            assert holders == 1
+            await asyncio.sleep(0)
+            holders -= 1
+            assert await connection.compare_and_swap(region.handle, 1, 0, 16) == 1
+
+        async with AsyncExitStack() as stack:
+            connections = [pair.client]
+            for _ in range(7 if isinstance(domain, rdma.Domain) else 0):
+                connections.append(await stack.enter_async_context(rdma.connect(pair.provider, *pair.listener.address)))
+            await asyncio.gather(*map(work, connections))
+        assert sorted(found) == list(range(20 * len(connections)))
+        assert int.from_bytes(memory[8:16], sys.byteorder) == 20 * len(connections)
+        assert memory[:8] == memory[16:24] == bytes(8)
+
+    name = fabric[0].capabilities.name
+    run(fabric, scene, shared=name != "verbs")
+
+
+def test_numbers_of_atomic_operations_and_what_is_refused(fabric: tuple[Provider, str]) -> None:
+    async def scene(pair: Pair) -> None:
+        client, memory = pair.client, bytearray(32)
+        try:
+            region = pair.server.register(memory, atomic=True)
+        except rdma.NotSupported:
+            return
+        handle = rdma.Handle.unpack(region.handle.pack())
+        assert handle.rights == rdma.Rights.ATOMIC
+        assert await client.fetch_and_add(handle, -1) == 0
+        assert await client.fetch_and_add(handle, 2) == (1 << 64) - 1
+        assert await client.compare_and_swap(handle, 1, (1 << 64) - 1) == 1
+        assert await client.compare_and_swap(handle, -1, 5, 24) == 0, "nothing was swapped"
+        assert memory == b"\xff" * 8 + bytes(24)
+        for offset in (4, 25, 32, -8):
+            with pytest.raises(rdma.OutOfRange):
+                await client.fetch_and_add(handle, 1, offset)
+        for value in (1 << 64, -(1 << 63) - 1):
+            with pytest.raises(ValueError, match="64 bits"):
+                await client.fetch_and_add(handle, value)
+        with pytest.raises(rdma.OutOfRange, match="no right to read"):
+            await client.read(handle, bytearray(8))
+        plain = pair.server.register(bytearray(8), readable=True, writable=True)
+        with pytest.raises(rdma.OutOfRange, match="atomic"):
+            await client.compare_and_swap(plain.handle, 0, 1)
+        forged = rdma.Handle(plain.handle.address, plain.handle.token, 8, rdma.Rights.ATOMIC)
+        with pytest.raises(rdma.ConnectionLost):
+            await client.fetch_and_add(forged, 1)
+        assert plain.memory == bytes(8) and memory == b"\xff" * 8 + bytes(24)
+
+    run(fabric, scene)

@@ -299,7 +299,11 @@ BAD_REQUESTS: dict[str, tuple[int, Callable[[Scene], bytes], CloseCause]] = {
     "read-token": (Opcode.READ_REQUEST, lambda s: s.reth(8, token=1), CloseCause.REMOTE_ACCESS),
     "read-range": (Opcode.READ_REQUEST, lambda s: s.reth(8193), CloseCause.REMOTE_ACCESS),
     "read-payload": (Opcode.READ_REQUEST, lambda s: s.reth(8) + bytes(4), CloseCause.PROTOCOL),
-    "atomic": (Opcode.FETCH_ADD, lambda s: s.reth(8)[:12] + bytes(16), CloseCause.PROTOCOL),
+    "atomic-right": (Opcode.FETCH_ADD, lambda s: s.reth(8)[:12] + b"\1" * 16, CloseCause.REMOTE_ACCESS),
+    "atomic-range": (Opcode.COMPARE_SWAP, lambda s: s.reth(8, 8192)[:12] + b"\xee" * 16, CloseCause.REMOTE_ACCESS),
+    "atomic-token": (Opcode.FETCH_ADD, lambda s: s.reth(8, token=1)[:12] + b"\1" * 16, CloseCause.REMOTE_ACCESS),
+    "atomic-alignment": (Opcode.COMPARE_SWAP, lambda s: s.reth(8, 4)[:12] + b"\xee" * 16, CloseCause.PROTOCOL),
+    "atomic-payload": (Opcode.FETCH_ADD, lambda s: s.reth(8)[:12] + b"\1" * 20, CloseCause.PROTOCOL),
 }
 
 

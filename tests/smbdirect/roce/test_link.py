@@ -6,6 +6,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,9 +16,10 @@ from smbdirect.providers.base import Access, CloseCause, Completion, Operation, 
 from smbdirect.providers.memory import Region
 from smbdirect.providers.roce import icrc
 from smbdirect.providers.roce.arrival import runs
-from smbdirect.providers.roce.headers import BTH, MIGRATED, PSN_MASK, Bth
+from smbdirect.providers.roce.headers import AETH, BTH, MIGRATED, PSN_MASK, Bth, Opcode, Syndrome
 from smbdirect.providers.roce.queue_pair import QueuePair
 from smbdirect.providers.roce.requester import Work
+from smbdirect.providers.roce.responder import MAX_PENDING_READS
 from smbdirect.providers.roce.retry import FIRST_WINDOW
 
 MTU = 256
@@ -446,3 +448,156 @@ def test_window_bounds_what_is_in_flight() -> None:
     assert any(event[2].__defaults__[0][8] & 0x80 for event in link._events[:-1]), (
         "acknowledgement asked for on the way"
     )
+
+
+class Number:
+    """A region of the far end with one number in it, and atomic operations on it."""
+
+    def __init__(self, link: Link, rights: Access = RIGHTS | Access.REMOTE_ATOMIC) -> None:
+        self.near, self.memory = link.near, bytearray(24)
+        self.region = link.far.register(self.memory, rights)
+        self.found: list[bytearray] = []
+
+    def __int__(self) -> int:
+        return int.from_bytes(self.memory[8:16], sys.byteorder)
+
+    def change(self, operand: int, compare: int | None = None, offset: int = 8) -> None:
+        into = bytearray(b"\xee" * 8)
+        self.found.append(into)
+        work = Work(Operation.READ, [memoryview(into)], 0, len(self.found) - 1, True, self.region.token,
+                    self.region.address + offset, atomic=(compare, operand))  # fmt: skip
+        self.near.queue_pair.requester.post([work])
+
+    def results(self) -> list[int]:
+        assert [item.context for item in self.near.of(Operation.READ) if isinstance(item.context, int)] == list(
+            range(len(self.found))
+        )
+        return [int.from_bytes(into, sys.byteorder) for into in self.found]
+
+
+def atomic_load(link: Link, operations: int) -> None:
+    """Additions, swaps that succeed and fail, Writes and Reads beside them. Each is carried out once, in order."""
+    number, rng = Number(link), link.rng
+    other, expected, value = bytearray(9000), [], 0
+    region = link.far.register(other)
+    for index in range(operations):
+        expected.append(value)
+        kind = rng.randrange(4)
+        if kind == 0:
+            swapped = rng.getrandbits(64)
+            number.change(swapped, compare=value)
+            value = swapped
+        elif kind == 1:
+            number.change(5, compare=value ^ 1)
+        else:
+            added = rng.choice([1, 3, (1 << 64) - 2])
+            number.change(added)
+            value = (value + added) & 0xFFFFFFFFFFFFFFFF
+        if rng.random() < 0.3:
+            link.near.post(Operation.WRITE, rng.randbytes(3000), f"write {index}", region)
+        if rng.random() < 0.3:
+            link.near.post(Operation.READ, bytearray(5000), f"read {index}", region)
+    link.run(lambda: link.near.queue_pair.requester.idle)
+    assert number.results() == expected
+    link.settle()
+    assert int(number) == value, "a repeated request that comes late changes nothing"
+    assert number.memory[:8] == number.memory[16:] == bytes(8)
+    assert link.far.counters["changes"] == operations
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_atomic_operations_are_carried_out_once_over_a_bad_link(seed: int) -> None:
+    link = Link(seed, **BAD_LINK)
+    atomic_load(link, 120)
+    assert link.near.counters["retransmissions"] > 0
+    assert link.far.counters["duplicates"] > 0
+
+
+@pytest.mark.parametrize("fault", ["loss", "repeat", "reorder", "damage"])
+@pytest.mark.parametrize("behind", [3, 40])
+def test_atomic_operations_under_each_fault_and_where_numbers_wrap(fault: str, behind: int) -> None:
+    atomic_load(Link(behind, psn=PSN_MASK - behind, **{fault: 0.25}), 60)
+
+
+def test_a_lost_answer_of_an_atomic_operation_is_sent_again_and_nothing_is_added() -> None:
+    link = Link(1)
+    number = Number(link)
+    lost: list[bytes] = []
+
+    def carry(packet: bytes, receiver: End) -> bool:
+        if packet[0] == Opcode.ATOMIC_ACKNOWLEDGE and not lost:
+            lost.append(packet)
+            return False
+        return True
+
+    link.filter = carry
+    number.change(3)
+    number.change(4)
+    link.run(lambda: link.near.queue_pair.requester.idle)
+    assert lost and number.results() == [0, 3] and int(number) == 7
+    assert link.far.counters["duplicates"] > 0 and link.far.counters["changes"] == 2
+
+
+def test_an_atomic_operation_that_is_not_remembered_is_dropped() -> None:
+    """A request from long ago, which its sender has had answered: no answer, no change. [IBTA 9.7.5.1.4]"""
+    link = Link(1)
+    number = Number(link)
+    requests: list[bytes] = []
+    link.filter = lambda packet, receiver: receiver is link.near or requests.append(packet) is None
+    for _ in range(MAX_PENDING_READS + 1):
+        number.change(1)
+    link.run(lambda: link.near.queue_pair.requester.idle)
+    link.settle()
+    answers: list[bytes] = []
+    link.filter = lambda packet, receiver: answers.append(packet) is None
+    link.far.receive(requests[0], len(requests[0]))
+    link.settle()
+    assert not answers and int(number) == MAX_PENDING_READS + 1
+    link.far.receive(requests[1], len(requests[1]))
+    link.settle()
+    (answer,) = answers
+    assert answer[0] == Opcode.ATOMIC_ACKNOWLEDGE and answer[16:24] == (1).to_bytes(8, "big")
+    assert int(number) == MAX_PENDING_READS + 1
+
+
+@pytest.mark.parametrize(
+    ("offset", "rights", "status", "syndrome"),
+    [
+        (4, RIGHTS | Access.REMOTE_ATOMIC, Status.REMOTE_ERROR, Syndrome.INVALID_REQUEST),
+        (8, RIGHTS, Status.REMOTE_ACCESS, Syndrome.REMOTE_ACCESS),
+        (24, RIGHTS | Access.REMOTE_ATOMIC, Status.REMOTE_ACCESS, Syndrome.REMOTE_ACCESS),
+    ],
+)
+def test_an_atomic_operation_that_is_not_allowed(offset: int, rights: Access, status: Status, syndrome: int) -> None:
+    link = Link(1)
+    number = Number(link, rights)
+    naks: list[int] = []
+    link.filter = lambda packet, receiver: receiver is link.far or naks.append(packet[12]) is None
+    number.change(1, offset=offset)
+    link.run(lambda: link.near.queue_pair.failure)
+    assert naks == [syndrome] and link.near.of(Operation.READ)[0].status is status
+    assert number.memory == bytes(24) and link.far.queue_pair.failure is not None
+
+
+@pytest.mark.parametrize("answer", ["read response", "atomic acknowledge for a read", "unasked"])
+def test_an_answer_of_the_other_kind_is_not_taken(answer: str) -> None:
+    link = Link(1)
+    number, sent = Number(link), []
+    link.filter = lambda packet, receiver: receiver is link.near or sent.append(packet) is not None  # type: ignore[func-returns-value]
+    local = bytearray(b"\xee" * 8)
+    if answer == "read response":
+        number.change(1)
+    else:
+        link.near.post(Operation.READ, local, "read", number.region)
+    link.near.pump()
+    psn = BTH.unpack(sent[0]).psn & PSN_MASK
+    acknowledge = (AETH.pack_fields(Syndrome.ACK << 24), (7).to_bytes(8, "big"))
+    assert link.far.wire is not None
+    if answer == "read response":
+        link.far.wire.send(Opcode.READ_RESPONSE_ONLY, 0, psn, False, acknowledge[0], (), 0)
+        link.run(lambda: link.near.queue_pair.failure)
+        assert link.near.of(Operation.READ)[0].status is Status.REMOTE_ERROR
+        return
+    link.far.wire.send(Opcode.ATOMIC_ACKNOWLEDGE, 0, psn + (answer == "unasked"), False, b"".join(acknowledge), (), 0)
+    link.settle()
+    assert link.near.counters["duplicates"] == 1 and not link.near.completions and local == b"\xee" * 8

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -19,7 +20,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.utils import rdpcap
 
 from smbdirect.errors import ConnectionLost, ProviderError
-from smbdirect.providers.base import Access, CloseCause, Read, RemoteSegment, Send, Write
+from smbdirect.providers.base import Access, Atomic, CloseCause, Read, RemoteSegment, Send, Write
 from smbdirect.providers.roce import RoceProvider, icrc, sockets
 from tests.lab.providers import Pair, Side, connect
 from tools.support.ports import free_port
@@ -59,9 +60,9 @@ async def connect_two(server: RoceProvider, client: RoceProvider, listen_on: str
 
 
 async def exercise(pair: Pair, size: int = 100_001) -> None:
-    """Send, Write, Read and Send with Invalidate, contents checked."""
+    """Send, Write, Read, atomic operations and Send with Invalidate, contents checked."""
     memory = bytearray(size)
-    region = pair.client.endpoint.register(memoryview(memory), RIGHTS)
+    region = pair.client.endpoint.register(memoryview(memory), RIGHTS | Access.REMOTE_ATOMIC)
     pair.client.endpoint.post([Send([b"hello"])])
     await pair.server.receives(1)
     data = os.urandom(size)
@@ -70,6 +71,16 @@ async def exercise(pair: Pair, size: int = 100_001) -> None:
     pair.server.endpoint.post([Write([data], remote), Read([memoryview(back)], remote)])
     await pair.server.sends(2)
     assert memory == back == data
+    number = int.from_bytes(data[8:16], sys.byteorder)
+    place = RemoteSegment(region.token, region.address + 8, 8)
+    found = [bytearray(8), bytearray(8)]
+    pair.server.endpoint.post([
+        Atomic([memoryview(found[0])], place, compare=number, operand=0x0123456789ABCDEF),
+        Atomic([memoryview(found[1])], place, operand=0x1111111111111111),
+    ])  # fmt: skip
+    await pair.server.sends(4)
+    assert found[0] == data[8:16] and int.from_bytes(found[1], sys.byteorder) == 0x0123456789ABCDEF
+    assert int.from_bytes(memory[8:16], sys.byteorder) == 0x123456789ABCDF00
     pair.server.endpoint.post([Send([b"done"], invalidate=region.token)])
     (received,) = await pair.client.receives(1)
     assert received.invalidated == region.token and not region.valid
@@ -383,12 +394,16 @@ def test_tshark_and_the_icrc_of_every_packet(tmp_path: Path, host: str) -> None:
     arguments = ["tshark", "-n", "-r", str(capture), "-d", f"udp.port=={port},infiniband", "-T", "fields"]
     for protocol in ("artemis", "rpcordma", "iser", "smb_direct"):
         arguments += ["--disable-protocol", protocol]
-    for field in ("infiniband.bth.opcode", "infiniband.invariant.crc", "_ws.malformed"):
+    fields = ("bth.opcode", "invariant.crc", "atomiceth.swapdt", "atomicacketh.origremdt")
+    for field in (*(f"infiniband.{name}" for name in fields), "_ws.malformed"):
         arguments += ["-e", field]
     lines = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
     rows = [line.split("\t") for line in lines]
     assert len(rows) == sent + 5, "REQ, REP, RTU, DREQ, DREP"
-    assert all(opcode and not malformed for opcode, _, malformed in rows)
+    assert all(opcode and not malformed for opcode, _, _, _, malformed in rows)
+    changes = [(int(operand or "0", 0), int(found or "0", 0)) for _, _, operand, found, _ in rows if operand or found]
+    assert [operand for operand, _ in changes if operand] == [0x0123456789ABCDEF, 0x1111111111111111]
+    assert [found for operand, found in changes if not operand][1:] == [0x0123456789ABCDEF]
     if host == "::1":
         return
     for frame in rdpcap(str(capture)):

@@ -25,7 +25,7 @@ _COLOURS = {
     LOOPBACK: "#8a6fd1",
 }
 _DASHES = {"": "-", "GMAC": "--", "AES-128-GCM": ":"}
-_STYLE = Path(__file__).with_name("plots.mplstyle")
+STYLE = Path(__file__).with_name("plots.mplstyle")
 Value = Callable[[Sample], float]
 
 
@@ -66,7 +66,8 @@ def _lines(axes: Axes, points: dict[Point, list[Sample]], value: Value, place: C
         axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _label(axes: Axes, title: str, below: str, ticks: Sequence[float], names: Sequence[str]) -> None:
+def label(axes: Axes, title: str, below: str, ticks: Sequence[float], names: Sequence[str]) -> None:
+    """Give a plot its title and its axes, both logarithmic."""
     axes.set_title(title, fontsize=9)
     axes.set_xlabel(below)
     axes.set_xscale("log", base=2)
@@ -89,7 +90,8 @@ def _figure(panels: int) -> tuple[Figure, list[Axes]]:
     return figure, [figure.add_subplot(rows, 2, number + 1) for number in range(panels)]
 
 
-def _write(figure: Figure, axes: Sequence[Axes], path: Path) -> None:
+def write(figure: Figure, axes: Sequence[Axes], path: Path) -> None:
+    """Write a figure with one legend for all its plots."""
     labels = {label: handle for one in axes for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
     figure.legend(labels.values(), labels, loc="outside lower center", ncols=6 if max(map(len, labels)) < 12 else 3)
     figure.savefig(path, format="svg", metadata={"Date": None})
@@ -104,10 +106,10 @@ def sizes(results: Results, path: Path) -> bool:
         if not points:
             return False
         _lines(axes[column], points, rate, _by_x)
-        _label(axes[column], f"{test}, MB/s", "block, 4 at once", SIZES, names)
+        label(axes[column], f"{test}, MB/s", "block, 4 at once", SIZES, names)
         _lines(axes[column + 2], points, cost_per_mebibyte, _by_x)
-        _label(axes[column + 2], f"{test}, server's processor time, µs/MiB", "block, 4 at once", SIZES, names)
-    _write(figure, axes, path)
+        label(axes[column + 2], f"{test}, server's processor time, µs/MiB", "block, 4 at once", SIZES, names)
+    write(figure, axes, path)
     return True
 
 
@@ -119,10 +121,10 @@ def depths(results: Results, path: Path) -> bool:
     figure, axes = _figure(2)
     names = [str(depth) for depth in DEPTHS]
     _lines(axes[0], points, middle, _by_x)
-    _label(axes[0], "4 KiB random read, median latency, µs", "requests in flight", DEPTHS, names)
+    label(axes[0], "4 KiB random read, median latency, µs", "requests in flight", DEPTHS, names)
     _lines(axes[1], points, rate, _by_x)
-    _label(axes[1], "4 KiB random read, operations per second", "requests in flight", DEPTHS, names)
-    _write(figure, axes, path)
+    label(axes[1], "4 KiB random read, operations per second", "requests in flight", DEPTHS, names)
+    write(figure, axes, path)
     return True
 
 
@@ -141,10 +143,10 @@ def protections(results: Results, path: Path) -> bool:
     names = [size_name(size) for size in ticks]
     figure, axes = _figure(2)
     _lines(axes[0], plain | points, rate, _by_x)
-    _label(axes[0], "read, MB/s", "block, 4 at once", ticks, names)
+    label(axes[0], "read, MB/s", "block, 4 at once", ticks, names)
     _lines(axes[1], plain | points, cost_per_mebibyte, _by_x)
-    _label(axes[1], "read, server's processor time, µs/MiB", "block, 4 at once", ticks, names)
-    _write(figure, axes, path)
+    label(axes[1], "read, server's processor time, µs/MiB", "block, 4 at once", ticks, names)
+    write(figure, axes, path)
     return True
 
 
@@ -161,10 +163,10 @@ def connections(results: Results, path: Path) -> bool:
         chosen = {point: samples for point, samples in points.items() if point.case.name.startswith(kind)}
         unit = next(iter(chosen)).case.unit
         _lines(axes[column], chosen, rate, _connections)
-        _label(axes[column], f"{kind}, all together, {unit}", "connections", ticks, names)
+        label(axes[column], f"{kind}, all together, {unit}", "connections", ticks, names)
         _lines(axes[column + 2], chosen, late, _connections)
-        _label(axes[column + 2], f"{kind}, 99th percentile of latency, µs", "connections", ticks, names)
-    _write(figure, axes, path)
+        label(axes[column + 2], f"{kind}, 99th percentile of latency, µs", "connections", ticks, names)
+    write(figure, axes, path)
     return True
 
 
@@ -180,5 +182,5 @@ PICTURES: dict[str, tuple[str, Callable[[Results, Path], bool]]] = {
 def draw(results: Results, folder: Path) -> list[str]:
     """Draw all pictures for which there are results into ``folder``; return their file names."""
     folder.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(fname=_STYLE):
+    with matplotlib.rc_context(fname=STYLE):
         return [name for name, (_, picture) in PICTURES.items() if picture(results, folder / name)]
