@@ -99,8 +99,16 @@ def _is_nfs(sid: Sid | None) -> bool:
 
 
 def _check(info: FileInfo, uid: int | None, gid: int | None, caller: Caller) -> None:
-    """Refuse an owner or a group that the caller may not give to a file."""
-    if caller.user is not None and caller.user.uid == 0:
+    """Refuse an owner or a group that the caller may not give to a file.
+
+    The server's own credentials are nobody's: who acts with them gives files to nobody, even if they are root's."""
+    if caller.user is None:
+        if uid not in (None, info.uid):
+            raise StatusError(NtStatus.INVALID_OWNER)
+        if gid not in (None, info.gid):
+            raise StatusError(NtStatus.INVALID_PRIMARY_GROUP)
+        return
+    if caller.user.uid == 0:
         return
     if uid is not None:
         decide.check_owner(caller.token, user_sid(uid), user_sid(info.uid))

@@ -40,7 +40,7 @@ def hidden(info: FileInfo) -> FileInfo:
 
 def shown(opened: Open, info: FileInfo) -> FileInfo:
     """Return ``info`` of the open's file as its client sees it."""
-    if opened.posix:
+    if opened.store is not None and opened.store.posix:
         info = posix.shown(info)
     if opened.file is not None and opened.file.write_time is not None:
         info = write_times.visible(opened.file, info)
