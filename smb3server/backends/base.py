@@ -534,6 +534,8 @@ class Backend(ABC):
 
     read_only: bool
     """Every change raises EROFS."""
+    is_snapshot: bool = False
+    """Nothing in it ever changes. It has what a share had at an earlier time."""
     file_system_name: str
     """The name reported to clients. Some of them disable features for names other than 'NTFS'."""
     case_sensitive: bool

@@ -7,7 +7,7 @@ from functools import partial
 from smb3server.backends.base import Path
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
-from smb3server.files.notify import Waiting, Watcher, from_backend
+from smb3server.files.notify import NotifyHub, Waiting, Watcher, from_backend
 from smb3server.state.objects import Open
 from smb3server.wire.change_notify import WATCH_TREE, parse_change_notify_request
 from smb3server.wire.create import Access
@@ -77,7 +77,9 @@ def _start(request: TreeRequest, opened: Open, completion_filter: int, recursive
     usage = session.usage
     if usage is not None:
         request.server.ceilings.check_watchers(usage)
-    watcher = share.notify.watch(handle.path, completion_filter, recursive, limit)
+    # In a snapshot nothing happens, whatever does at the same path of the share.
+    hub = NotifyHub() if opened.store.is_snapshot else share.notify
+    watcher = hub.watch(handle.path, completion_filter, recursive, limit)
     opened.watcher = watcher
     session.watchers += 1
     if usage is not None:
@@ -99,5 +101,6 @@ def _start(request: TreeRequest, opened: Open, completion_filter: int, recursive
             return False
         return changed is not None and any(other.granted_access & _WRITES for other in changed.opens)
 
-    watcher.stop_backend = backend.watch(handle, recursive, from_backend(watcher, open_here))
+    if not backend.is_snapshot:
+        watcher.stop_backend = backend.watch(handle, recursive, from_backend(watcher, open_here))
     return watcher

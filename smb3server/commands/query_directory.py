@@ -10,6 +10,7 @@ from functools import partial
 
 from smb3server.access import tokens
 from smb3server.access.masks import FILE_GENERIC_READ
+from smb3server.access.past import rights_now
 from smb3server.backends.base import DirectoryEntry, FolderNotRead, Handle, OpenRequest
 from smb3server.backends.names import has_wildcards, short_name, to_wire
 from smb3server.commands.info.posix import PosixPacker, type_in
@@ -18,7 +19,7 @@ from smb3server.dispatch import waiting
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.files.searches import Enumeration
-from smb3server.state.caller import token_of
+from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
 from smb3server.state.share import ShareFlags
 from smb3server.wire.create import Access
@@ -131,9 +132,10 @@ def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None
     backend = opened.store
     if not share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM or folder is None or backend is None:
         return None
-    user = opened.tree.user
-    token = token_of(session, user, request.server.accounts)
+    caller = caller_of(session, opened.tree, request.server.accounts)
+    user = caller.user
     path = folder.path
+    present = share.backend if backend.is_snapshot else None
 
     def visible(name: str) -> bool:
         if name in (".", ".."):
@@ -143,9 +145,11 @@ def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None
         except OSError:
             return False
         try:
-            return not FILE_GENERIC_READ & ~tokens.maximal_access(handle.describe(), token, user)
+            if FILE_GENERIC_READ & ~tokens.maximal_access(handle.describe(), caller.token, user):
+                return False
         finally:
             handle.close()
+        return present is None or not FILE_GENERIC_READ & ~rights_now(caller, present, (*path, name))
 
     return visible
 

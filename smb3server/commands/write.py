@@ -87,7 +87,8 @@ def _check(opened: Open, offset: int, length: int) -> None:
     if opened.is_directory:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
     if not opened.granted_access & _WRITES:
-        raise StatusError(NtStatus.ACCESS_DENIED)
+        past = opened.store is not None and opened.store.is_snapshot
+        raise StatusError(NtStatus.MEDIA_WRITE_PROTECTED if past else NtStatus.ACCESS_DENIED)
     if not opened.granted_access & _WRITE_DATA and opened.posix:
         offset = _end_for(opened, offset)
     file = opened.file

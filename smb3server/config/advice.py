@@ -14,6 +14,7 @@ from smb3server.config.checks import FolderDownError, FolderForbiddenError, chec
 from smb3server.config.error import ConfigError, Problem, Problems, label
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.service_user import lacks_rights
+from smb3server.config.values import snapshot_pattern
 from smb3server.net import store_access
 from smb3server.net.host import rdma_devices
 from smb3server.process import capabilities, folder_ways
@@ -31,6 +32,7 @@ def advise(config: Config, problems: Problems) -> list[Problem]:
     for find in (
         advice.files,
         advice.shares,
+        advice.snapshots,
         advice.lending,
         advice.acting,
         advice.users,
@@ -64,6 +66,23 @@ class _Advice:
             yield _SERVER, "keytab", f"every user of this machine can read its keys; remedy: chmod 600 {file}"
         if self._settings.keytab and not Path(self._settings.keytab).exists():
             yield _SERVER, "keytab", f"{self._settings.keytab} does not exist: the server will not start"
+
+    def snapshots(self) -> Iterator[Finding]:
+        """Folders of snapshots that are not there, or not for this server."""
+        for share in self._config.shares:
+            pattern = snapshot_pattern(share.snapshots, str(share.path), share.snapshot_times)
+            if pattern is None:
+                continue
+            place, owner = Path(pattern.folder), f"share {share.name}"
+            try:
+                found = place.is_dir() and os.access(place, os.R_OK | os.X_OK, effective_ids=True)
+                there = place.exists()
+            except OSError:
+                found, there = False, True
+            if found:
+                continue
+            why = "who runs this may not read it" if there else "it does not exist: there are no previous versions yet"
+            yield owner, "snapshots", f"{place}: {why}"
 
     def shares(self) -> Iterator[Finding]:
         """Folders that hold more than is meant, and shares that nobody can use."""

@@ -21,7 +21,14 @@ from smb3server.config.sections import keys_of
 from smb3server.config.sources.host_users import user_to_become
 from smb3server.config.sources.passwords import read_password
 from smb3server.config.sources.users import default_users_file, read_accounts
-from smb3server.config.values import check_address, check_share_name, parse_rdma, split_folder, unix_user
+from smb3server.config.values import (
+    check_address,
+    check_share_name,
+    parse_rdma,
+    snapshot_pattern,
+    split_folder,
+    unix_user,
+)
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.net.host_lists import parse as parse_hosts
@@ -205,6 +212,8 @@ class _Builder:
         if section.recycle:
             with self._problems.of(owner, "recycle_folder"):
                 split_folder(section.recycle_folder)
+        with self._problems.of(owner, "snapshots"):
+            snapshot_pattern(section.snapshots, section.path, section.snapshot_times)
         return ShareConfig(
             name,
             Path(section.path),

@@ -45,6 +45,12 @@ def find(config: Config, problems: Problems) -> None:
                 # Who types a path is there to mend it. A node without a service's folder must not take the service.
                 if share.service or problems.place(owner).option:
                     raise
+        if share.shadow_copies and not share.snapshots:
+            problems.add(owner, "shadow_copies", "needs snapshots, which says where they are made")
+        if share.shadow_copies and share.service:
+            problems.add(
+                owner, "shadow_copies", "the share of a service has none: the next node would not know of them"
+            )
     _check_protection(config, problems)
     _check_limits(config, problems)
     _check_logons(config, problems)

@@ -9,6 +9,7 @@ import re
 
 from smb3server.backends import names
 from smb3server.backends.base import User
+from smb3server.backends.snapshot_names import PatternError, SnapshotPattern, parse
 from smb3server.config.error import ConfigError
 
 RDMA_CHOICES = ("auto", "off", "iwarp", "roce", "verbs")
@@ -47,6 +48,17 @@ def split_folder(text: str) -> tuple[str, ...]:
     if not path or "{user}" in path[0]:
         raise ConfigError(f'{text}: write a folder in the share, as ".recycle/{{user}}"')
     return path
+
+
+def snapshot_pattern(text: str, folder: str, times: str) -> SnapshotPattern | None:
+    """Return where the snapshots of a share are; None for an empty text. ``folder`` is the share's, ``times`` the value
+    of ``snapshot_times``."""
+    if not text:
+        return None
+    try:
+        return parse(text, folder, times == "local")
+    except PatternError as error:
+        raise ConfigError(f"{text}: {error}") from error
 
 
 def check_address(text: str) -> None:

@@ -6,5 +6,6 @@ Belongs here: stores, records and the journal between opens and stores. Not here
 
 Reading order: ``store`` (the contract: keys, conditions, leases) -> ``sqlite`` -> ``seal`` (records that others cannot
 forge) -> ``etcd`` with ``etcd_access`` and ``etcd_health`` -> ``storage`` (marks of file systems) -> ``records`` (opens
-as JSON) -> ``journal`` (which opens have to be stored, and when replies may go out) -> ``restore``.
+as JSON) -> ``journal`` (which opens have to be stored, and when replies may go out) -> ``restore``. Of backup programs:
+``shadow_copies``.
 """

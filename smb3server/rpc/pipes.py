@@ -34,6 +34,15 @@ def _lsarpc(server: ServerState, session: Session) -> list[Interface]:
     return [lsarpc.interface(server.accounts, session), samr.interface(server, session), dssetup.interface()]
 
 
+def _fsrvp(server: ServerState, session: Session) -> list[Interface]:
+    agent = server.shadow_copies
+    if agent is None or not any(share.rules.shadow_copies for share in server.share_list.values()):
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    from smb3server.rpc import fsrvp
+
+    return [fsrvp.interface(server, session, agent)]
+
+
 PIPES: dict[str, InterfaceFactory] = {
     "srvsvc": _srvsvc,
     "wkssvc": _wkssvc,
@@ -41,6 +50,7 @@ PIPES: dict[str, InterfaceFactory] = {
     "lsarpc": _lsarpc,
     "samr": _lsarpc,
     "lsass": _lsarpc,
+    "fssagentrpc": _fsrvp,
 }
 """Services by the name of their pipe without ``\\pipe\\``. impacket's NDR is imported on first use."""
 

@@ -158,6 +158,8 @@ class Server(ServerState):
         while self.connection_list and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
         for share in self.share_list.values():
+            if share.snapshots is not None:
+                share.snapshots.close()
             if share.backend is not None:
                 share.backend.close()
 

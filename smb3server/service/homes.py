@@ -68,7 +68,13 @@ class HomeShares:
         # The template's users may be fewer than all.
         if homes.users is not None and not identity.is_on(homes.users):
             return None
-        wanted = msgspec.structs.replace(homes, name=user, path=path, users=frozenset([user.casefold()]))
+        wanted = msgspec.structs.replace(
+            homes,
+            name=user,
+            path=path,
+            users=frozenset([user.casefold()]),
+            snapshots=homes.snapshots.replace(USER, user),
+        )
         try:
             check_share_name(user)
             check_folder(path)

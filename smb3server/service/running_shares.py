@@ -12,6 +12,7 @@ from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.persistence.store import StoreError
 from smb3server.server.server import Server
+from smb3server.service.shadow_copies import follow
 from smb3server.service.shares import Prepared, adopt, make_share, prepare
 from smb3server.service.stored_opens import StoredOpens
 from smb3server.state import endings
@@ -108,6 +109,8 @@ class RunningShares:
     @staticmethod
     def discard(share: Share) -> None:
         """Undo ``make``."""
+        if share.snapshots is not None:
+            share.snapshots.close()
         if share.backend is not None:
             share.backend.close()
 
@@ -149,11 +152,18 @@ class RunningShares:
         these count for files opened from now on.
         """
         server = self._server
+        for shown in self._showing(share):
+            follow(shown, share)
+            self.review(shown)
         ended = endings.end_trees(server, share, lambda tree: not self._allows(share, tree))
         for tree in server.trees_of(share):
             tree.maximal_access = maximal_access_of(tree.session, share, server.accounts)
             tree.caller = None
         return ended
+
+    def _showing(self, share: Share) -> list[Share]:
+        """Return the shares that show a snapshot of this one."""
+        return [shown for shown in self._server.share_list.values() if shown.original is share]
 
     def _allows(self, share: Share, tree: TreeConnect) -> bool:
         session = tree.session
@@ -164,9 +174,16 @@ class RunningShares:
     def remove(self, share: Share) -> int:
         """Stop serving a share: end its tree connects, and return how many. [MS-SMB2 3.3.4.15]"""
         server, backend = self._server, share.backend
+        for shown in self._showing(share):
+            server.remove_share(shown)
+            endings.end_share(server, shown)
+            if shown.snapshots is not None:
+                shown.snapshots.close()
         server.remove_share(share)
         ended = endings.end_share(server, share)
         self._forget(share)
+        if share.snapshots is not None:
+            share.snapshots.close()
         if backend is not None:
             server.host_changes.leave(backend)
             # Work that was under way may still use the store on a thread.

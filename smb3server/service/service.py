@@ -41,6 +41,7 @@ from smb3server.service.reception import Reception
 from smb3server.service.reload import Outcome, Reload
 from smb3server.service.running import Running
 from smb3server.service.running_shares import RunningShares, folders_down
+from smb3server.service.shadow_copies import ServedShadowCopies
 from smb3server.service.shares import warn_of_roots
 from smb3server.service.state_directory import StateDirectory
 from smb3server.service.stored_opens import StoredOpens
@@ -49,6 +50,7 @@ from smb3server.service.users import LiveUsers
 from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
+from smb3server.state.shadow_copies import ShadowCopyAgent
 from smb3server.state.share import Share
 from smb3server.status.model import Report
 from smb3server.status.report import collect
@@ -141,6 +143,8 @@ class Service(Running):
         self._reload = Reload(config, server, self.shares, self.users, self._tcp.listeners)
         self._reload.limits_changed = self._limit_opens
         self.share_admin = server.share_administration = ShareAdmin(self._reload, self.shares)
+        self._shadow_copies = ServedShadowCopies(server)
+        server.shadow_copies = ShadowCopyAgent(self._shadow_copies)
         self.on_stop: Callable[[], None] = lambda: None
         """Called when the operator asks over the admin socket that the server stops. Set it before ``start``."""
         self.observing = Observing(config, server)
@@ -181,6 +185,7 @@ class Service(Running):
             if share is not None:
                 self.server.add_share(share)
         await self._restore_opens()
+        await self._restore_shadow_copies()
         await self.server.interfaces.start()
         if self.config.cluster.url:
             self._join_cluster()
@@ -259,6 +264,13 @@ class Service(Running):
         wanted = [share for share in shares if share.rules.continuous_availability and not share.service]
         if wanted:
             await self.stored.serve(wanted, all_shares=not self.shares.down)
+
+    async def _restore_shadow_copies(self) -> None:
+        """Serve the shadow copies of the last run. Raises ``ConfigError``."""
+        self._shadow_copies.state = self.config.state
+        sets = self._shadow_copies.read()
+        if sets and self.server.shadow_copies is not None:
+            await self.server.shadow_copies.restore(sets)
 
     def _join_cluster(self) -> None:
         try:
@@ -406,6 +418,8 @@ class Service(Running):
         await self.fabrics.close()
         if self.cluster is not None:
             await self.cluster.stop()
+        if self.server.shadow_copies is not None:
+            self.server.shadow_copies.close()
         # The server is no longer a node, so its last responses need no fence.
         self.server.fence = None
         await self.server.shutdown()

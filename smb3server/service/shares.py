@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
@@ -13,12 +13,15 @@ from smb3server.auth.users import Account
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.impersonate import may_act
+from smb3server.backends.local.snapshot_folders import SnapshotFolders
 from smb3server.backends.names import PRIVATE_NAME
+from smb3server.backends.snapshot_names import SnapshotPattern, hiding
+from smb3server.backends.snapshots import Snapshots
 from smb3server.commands.info.presentation import hidden_name_test, name_test
 from smb3server.config.checks import FolderDownError
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
-from smb3server.config.values import split_folder
+from smb3server.config.values import snapshot_pattern, split_folder
 from smb3server.files.recycling import USER as RECYCLING_USER
 from smb3server.files.recycling import Recycling, problem
 from smb3server.service import stand_in
@@ -34,7 +37,7 @@ def warn_of_roots(accounts: Iterable[Account]) -> list[str]:
     ]
 
 
-_OWN = frozenset(["backend", "notify", "permissions", "stores_opens", "placement", "lost"])
+_OWN = frozenset(["backend", "notify", "permissions", "stores_opens", "placement", "lost", "as_of", "original"])
 """Fields of a share that belong to the object: ``adopt`` leaves them as they are."""
 
 
@@ -50,6 +53,7 @@ def make_share(config: Config, share: ShareConfig, notes: list[str], backend: Lo
         share.name,
         backend=backend,
         path=str(share.path),
+        snapshots=_snapshots(config, share),
         rules=share,
         read_only=share.never_written,
         users=share.users,
@@ -92,6 +96,8 @@ def prepare(share: Share, config: Config, wanted: ShareConfig, notes: list[str])
 
 def adopt(share: Share, prepared: Prepared) -> None:
     """Change a share that is in use, as ``effects.SHARE`` says."""
+    if share.snapshots is not None:
+        share.snapshots.close()
     if isinstance(share.backend, LocalBackend):
         share.backend.change(prepared.options)
     for entry in fields(Share):
@@ -110,9 +116,31 @@ def _options(config: Config, share: ShareConfig) -> LocalOptions:
         exact_modes=bool(share.force_create_mode or share.force_directory_mode)
         or (share.create_mask, share.directory_mask) != (None, None),
         case_sensitive=share.case_sensitive,
-        vetoes=name_test(share.veto_files),
+        vetoes=_vetoes(share),
         require_mount=share.require_mount,
     )
+
+
+def _vetoes(share: ShareConfig) -> Callable[[str], bool] | None:
+    """Return which names exist for no client. The folders of snapshots are among them: there the rights would be those
+    of that time alone, and somebody might write."""
+    vetoes, pattern = name_test(share.veto_files), _pattern(share)
+    return vetoes if pattern is None else hiding(pattern, vetoes)
+
+
+def _pattern(share: ShareConfig) -> SnapshotPattern | None:
+    return snapshot_pattern(share.snapshots, str(share.path), share.snapshot_times)
+
+
+def _snapshots(config: Config, share: ShareConfig) -> Snapshots | None:
+    pattern = _pattern(share)
+    return None if pattern is None else snapshots_below(pattern, _options(config, share))
+
+
+def snapshots_below(pattern: SnapshotPattern, options: LocalOptions) -> Snapshots:
+    """Return the snapshots that a pattern finds. ``options``: those of the share's store."""
+    past = replace(options, read_only=True, is_snapshot=True, sidecar=None, require_mount=False)
+    return Snapshots(SnapshotFolders(pattern), lambda folder: LocalBackend(folder, past))
 
 
 def _mode(all_bits: int, mask: int | None, forced: int) -> int:

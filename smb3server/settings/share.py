@@ -81,6 +81,29 @@ class ShareRules(Section, kw_only=True):
     recycle_max_size: Annotated[
         NotNegative, about("bytes; larger files are deleted at once; 0: none is", Effect.AT_ONCE, example=1073741824)
     ] = 0
+    snapshots: Annotated[
+        str,
+        about(
+            "where the share's snapshots are, which clients see as previous versions: a path with the time in one of "
+            "its components ([previous-versions.md](previous-versions.md)); empty: there are none",
+            Effect.NEW_OPENS,
+            example=".snapshots/@GMT-%Y.%m.%d-%H.%M.%S",
+        ),
+    ] = ""
+    snapshot_times: Annotated[
+        Literal["utc", "local"],
+        about(
+            '`"local"`: the times in the names of snapshots are those of this machine\'s time zone', Effect.NEW_OPENS
+        ),
+    ] = "utc"
+    shadow_copies: Annotated[
+        bool,
+        about(
+            "backup programs of administrators may make snapshots, which are shares of their own "
+            "([previous-versions.md](previous-versions.md#backup-programs)); needs `snapshots` on btrfs",
+            Effect.AT_ONCE,
+        ),
+    ] = False
     continuous_availability: Annotated[
         bool,
         about(

@@ -8,6 +8,7 @@ Reading order: ``share`` -> ``life`` and ``message_window`` -> ``objects`` (Conn
 ``ports`` -> ``opens`` and ``sessions`` (the tables) -> ``deletions`` (what becomes of a file with its last open) ->
 ``durable`` and ``replays`` (opens that survive their connection, requests sent twice) -> ``break_notifications``,
 ``change_reports`` and ``host_changes`` -> ``one_sided`` (files lent for transfers without requests) -> ``caller`` (the
-user, as rights know it) -> ``ceilings`` (limits per user) -> ``events``, ``file_events`` and ``audit`` (what is logged
-and recorded) -> ``server_state`` -> ``endings`` (what ends because the operator says so).
+user, as rights know it) -> ``ceilings`` (limits per user) -> ``shadow_copies`` (what backup programs make) ->
+``events``, ``file_events`` and ``audit`` (what is logged and recorded) -> ``server_state`` -> ``endings`` (what ends
+because the operator says so).
 """

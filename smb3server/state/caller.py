@@ -35,6 +35,10 @@ def maximal_access_of(session: Session, share: Share, accounts: Directory) -> in
     if share.permissions is not None and session.identity is not None:
         token = token_of(session, share.acting_user(session.identity.user), accounts)
         granted &= granted_access(share.permissions, token)
+    original, identity = share.original, session.identity
+    if original is not None:
+        admitted = identity is not None and original.admits(identity, session.connection.client_name)
+        granted &= maximal_access_of(session, original, accounts) if admitted else 0
     return granted
 
 

@@ -56,6 +56,8 @@ class HostChanges:
         file, backend, handle = opened.file, opened.store, opened.handle
         if file is None or backend is None or handle is None or file.stream or file.unwatch is not None:
             return
+        if backend.is_snapshot:
+            return
         try:
             path = handle.path
             watch = self._watch(backend, path if opened.is_directory else path[:-1])

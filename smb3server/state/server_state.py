@@ -28,6 +28,7 @@ from smb3server.state.one_sided import OneSided
 from smb3server.state.opens import OpenTable
 from smb3server.state.ports import AccountKeeper, Fence, Homes, ShareAdministration
 from smb3server.state.sessions import Sessions
+from smb3server.state.shadow_copies import ShadowCopyAgent
 from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
 from smbdirect.rdma.pool import BufferPool
 
@@ -74,6 +75,8 @@ class ServerState:
         self.homes: Homes | None = None
         self.share_administration: ShareAdministration | None = None
         """Changes the shares while the server runs. None: nobody can."""
+        self.shadow_copies: ShadowCopyAgent | None = None
+        """Makes shadow copies for backup programs. None: there are none."""
         self.fence: Fence | None = None
         """In a cluster: checked before every request and reply (``is_fenced``)."""
         self.guid_of_address: Callable[[str], bytes | None] = lambda address: None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from smb3server.access.descriptor import SecurityDescriptor
     from smb3server.access.identity import Identity
     from smb3server.backends.base import Backend, User
+    from smb3server.backends.snapshots import Snapshots
     from smb3server.files.recycling import Recycling
 
 IPC_SHARE_NAME = "IPC$"
@@ -66,6 +67,13 @@ class Share:
     type: ShareType = ShareType.DISK
     backend: Backend | None = None
     path: str = ""
+    snapshots: Snapshots | None = None
+    """Its previous versions. None means that it has none, and that no name stands for one."""
+    as_of: int = 0
+    """The time of the one snapshot that it shows, in seconds since 1970. 0: it shows its files as they are now."""
+    original: Share | None = None
+    """The share whose snapshot it shows. That must admit whoever uses this one, and both must allow it
+    (``caller.maximal_access_of``)."""
     rules: ShareRules = field(default_factory=ShareRules)
     """The keys that are obeyed as they are configured. A change of the configuration replaces them as a whole."""
     read_only: bool = False

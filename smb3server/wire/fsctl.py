@@ -203,12 +203,11 @@ class UsnRecordV2(NamedTuple):
 
 
 class SnapshotArray(NamedTuple):
-    """SRV_SNAPSHOT_ARRAY up to its names, with the padding of an empty list. [MS-SMB2 2.2.32.2]"""
+    """SRV_SNAPSHOT_ARRAY up to its names. [MS-SMB2 2.2.32.2]"""
 
     number: Annotated[int, Int32ul] = 0
     returned: Annotated[int, Int32ul] = 0
     array_size: Annotated[int, Int32ul] = 0
-    padding: Annotated[int, Int32ul] = 0
 
 
 COPY_CHUNK_HEADER = Codec(CopyChunkHeader)

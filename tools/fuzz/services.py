@@ -10,11 +10,13 @@ from ipaddress import ip_address
 from smb3server.access.identity import Identity
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.users import Account, UserDatabase, nt_hash
-from smb3server.rpc import lsarpc, samr, srvsvc, wkssvc
+from smb3server.rpc import fsrvp, lsarpc, samr, srvsvc, wkssvc
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.endpoint_mapper import EndpointMapper
 from smb3server.rpc.security import NTLM, AuthTrailer, Level, SecurityContext
+from smb3server.service.shadow_copies import ServedShadowCopies
+from smb3server.state.shadow_copies import ShadowCopyAgent
 from smb3server.wire.negotiate import Dialect
 from tools.fuzz.in_memory import USER, World
 from tools.fuzz.virtual_loop import VirtualLoop
@@ -51,6 +53,7 @@ class Services:
         loop.run_until_complete(self._world.client(USER, (Dialect.SMB_3_1_1,)))
         (self._session,) = self._server.sessions.by_id.values()
         self._witnessing = WitnessInterface(cluster(), Registrations(cluster()), clock=lambda: 1.0)
+        self._shadow_copies = ShadowCopyAgent(ServedShadowCopies(self._server))
         self._mapper = EndpointMapper()
         self._groups = AssociationGroups()
 
@@ -81,6 +84,7 @@ class Services:
             wkssvc.interface("FILES"),
             lsarpc.interface(server.accounts, session),
             samr.interface(server, session),
+            fsrvp.interface(server, session, self._shadow_copies),
             self._mapper.interface(association),
             self._witnessing.interface(association),
         ]

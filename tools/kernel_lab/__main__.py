@@ -27,7 +27,7 @@ from tools.kernel_lab.cases import CASES, Case, select
 from tools.kernel_lab.judge import judge, met_client_defect
 from tools.kernel_lab.persist import Failing, describe, restarting_server
 from tools.kernel_lab.persist_judge import judge_failure
-from tools.kernel_lab.server import Server, ServerError, log_complaints, running_server
+from tools.kernel_lab.server import Server, ServerError, fill_snapshot, log_complaints, running_server
 
 HERE = Path(__file__).resolve().parent
 BOOT_SECONDS = 90
@@ -236,7 +236,9 @@ def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Hos
             prefix = stack.enter_context(network.tap_namespace(case.nics))
             stack.enter_context(network.switching(prefix, log.parent))
             addresses = network.ADDRESSES[: case.nics]
-            server = stack.enter_context(running_server(share, log, addresses, case.fabric, prefix, case.posix))
+            if case.snapshots:
+                fill_snapshot(share)
+            server = stack.enter_context(running_server(share, log, addresses, case.fabric, prefix, case.keys))
             host = Host(network.ADDRESS, server, prefix)
         else:
             server = stack.enter_context(running_server(share, log))
@@ -293,7 +295,13 @@ def main(arguments: list[str] | None = None) -> int:
             case
             for case in cases
             if not (
-                case.verbs or case.outages or case.failure or case.conformance or case.protocol == "rxe" or case.netem
+                case.verbs
+                or case.outages
+                or case.failure
+                or case.conformance
+                or case.snapshots
+                or case.protocol == "rxe"
+                or case.netem
             )
         ]
     build()

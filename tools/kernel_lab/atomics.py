@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from smb3server.process import output
 from smbdirect import rdma
 
 PORT = 5000
@@ -49,10 +50,16 @@ async def use(fabric: str, host: str) -> None:
     print("every answer was right")
 
 
-async def main(what: str, fabric: str, host: str) -> None:
+async def _run(what: str, fabric: str, host: str) -> None:
     async with asyncio.timeout(120):
         await (serve if what == "serve" else use)(fabric, host)
 
 
+def main() -> int:
+    """Run one end."""
+    asyncio.run(_run(*sys.argv[1:]))
+    return 0
+
+
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    sys.exit(output.run(main))

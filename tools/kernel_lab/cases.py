@@ -72,6 +72,8 @@ class Case(NamedTuple):
     """A C program of guest/ that the case's script runs."""
     posix: bool = False
     """The server's share has the POSIX extensions."""
+    snapshots: bool = False
+    """The share has a snapshot, ``server.SNAPSHOT``, which the case mounts."""
     conformance: bool = False
     """``smb3server conformance`` runs on the host against ksmbd in the guest, instead of a client in the guest."""
 
@@ -86,11 +88,27 @@ class Case(NamedTuple):
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str, bool]:
+    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str, str]:
         """A key: cases with the same value can share a boot of the guest."""
         cluster = self.name if self.cluster or self.conformance else ""
-        more = self.failure, cluster, self.posix
-        return self.verbs, self.tap, self.nics, self.fabric, self.rxe_retry, self.mtu, *more
+        return (
+            self.verbs,
+            self.tap,
+            self.nics,
+            self.fabric,
+            self.rxe_retry,
+            self.mtu,
+            self.failure,
+            cluster,
+            self.keys,
+        )
+
+    @property
+    def keys(self) -> str:
+        """Lines for the share's section of the configuration. Empty: the command line is enough."""
+        if self.posix:
+            return "posix = true\n"
+        return 'snapshots = ".snapshots/@GMT-%Y.%m.%d-%H.%M.%S"\n' if self.snapshots else ""
 
     @property
     def fabric(self) -> str:
@@ -144,6 +162,8 @@ CASES = (
         rxe_retry=True,
         client_defect=FULL_QUEUE,
     ),
+    Case("snapshot-tcp", "tcp", tap=True, snapshots=True, captured=False),
+    Case("snapshot-siw", "siw", tap=True, snapshots=True, captured=False),
     Case("multichannel-tcp", "tcp", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
     Case("multichannel-iwarp", "siw", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
     Case(

@@ -344,7 +344,7 @@ def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
         found += log_complaints(log)[:5]
     elif case.verbs and case.mounted:
         found.append("no log of the server")
-    if not case.verbs and counted and not case.program:  # Only workout.sh asks for them.
+    if not case.verbs and counted and not (case.program or case.snapshots):  # Only workout.sh asks for them.
         found += _counters(case, folder)
     if case.shows:
         found += judge_shown(case.shows, folder, case.protocol)

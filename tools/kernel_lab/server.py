@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +19,8 @@ from tools.support import own_user
 
 TCP_PORT, RDMA_PORT = 445, 5445
 """Linux 6.12 ignores ``port=`` on RDMA mounts, so the server must use these ports."""
+SNAPSHOT = "@GMT-2024.01.01-10.00.00"
+"""guest/snapshot.sh has its time as a FILETIME."""
 READY_SECONDS, STOP_SECONDS = 30.0, 20.0
 
 
@@ -100,6 +103,18 @@ class Server:
             raise ServerError(f"the server exited with status {status} after SIGTERM")
 
 
+def fill_snapshot(share: Path) -> None:
+    """Put a snapshot into a share, and what the guest compares with: ``expected`` has what is in the snapshot."""
+    past = share / ".snapshots" / SNAPSHOT
+    (past / "dir" / "deep").mkdir(parents=True)
+    (past / "big").write_bytes(os.urandom(24 << 20))
+    (past / "changed").write_text("then\n")
+    (past / "dir" / "deep" / "gone").write_text("gone by now\n")
+    shutil.copytree(past, share / "expected")
+    (share / "changed").write_text("now\n")
+    (share / "big").write_bytes(b"another one")
+
+
 @contextlib.contextmanager
 def running_server(
     share: Path,
@@ -107,21 +122,21 @@ def running_server(
     addresses: Sequence[str] = ("127.0.0.1",),
     fabric: str = "iwarp",
     prefix: Sequence[str] = (),
-    posix: bool = False,
+    keys: str = "",
 ) -> Iterator[Server]:
     """Run ``smb3server`` with ``share`` on ``addresses`` until the block ends.
 
-    ``prefix`` is a command that starts it elsewhere, for example in a network namespace. ``posix``: the share has the
-    POSIX extensions. Raises ``ServerError``.
+    ``prefix`` is a command that starts it elsewhere, for example in a network namespace. ``keys``: lines for the
+    share's section of the configuration. Raises ``ServerError``.
     """
     if not prefix:
         check_ports()
     command = list(prefix)
     command += [sys.executable, "-c", "import sys; from smb3server.cli.main import main; sys.exit(main())"]
-    if posix:
-        configuration = log.with_suffix(".toml")
-        configuration.write_text(f'[[share]]\nname = "share"\npath = "{share}"\n{own_user.LINE}posix = true\n')
-        command += ["--config", str(configuration)]
+    if keys:
+        config = log.with_suffix(".toml")
+        config.write_text(f'[[share]]\nname = "share"\npath = "{share}"\n{own_user.LINE}{keys}')
+        command += ["--config", str(config)]
     else:
         command += ["--share", own_user.option("share", share)]
     command += ["--user", "u:pw", f"--rdma={fabric}"]

@@ -6,5 +6,6 @@ Reading order: ``syscalls`` (system calls that Python lacks) -> ``impersonate`` 
 ``file_calls``, ``page_cache``, ``mappings`` and ``release`` (data, and closing large files) -> ``reparse``, ``scan``
 and ``namespace`` (links, listings, renames) -> ``kept_folders`` (those that the server makes in its own name) ->
 ``own_changes`` and ``watch`` (changes by other programs) -> ``file_ids``, ``storage_mark`` and ``share_root`` (which
-file, and which file system, it is) -> ``handle`` -> ``backend``, which opens them.
+file, and which file system, it is) -> ``handle`` -> ``backend``, which opens them -> ``btrfs``, ``snapshot_folders``
+and ``snapshot_making`` (snapshots: subvolumes, finding, making).
 """

@@ -67,6 +67,8 @@ class LocalOptions:
     """Settings of a ``LocalBackend``."""
 
     read_only: bool = False
+    is_snapshot: bool = False
+    """Whether the directory is a snapshot, or in one. Then it is to be ``read_only`` as well."""
     symlinks: str = "beneath"
     """'beneath': symlinks are followed while they stay below the root. 'never': they are not followed."""
     sidecar: str | None = None
@@ -105,6 +107,7 @@ class LocalBackend(Backend):
         if options.symlinks not in ("beneath", "never"):
             raise ValueError(f"symlinks: 'beneath' or 'never', not {options.symlinks!r}")
         self.read_only = options.read_only
+        self.is_snapshot = options.is_snapshot
         self.file_system_name = options.file_system_name
         self._share_root = ShareRoot(root, options.require_mount)
         self._root = self._share_root.descriptor

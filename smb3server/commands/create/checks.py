@@ -99,7 +99,7 @@ def check(body: CreateRequest, name: str, asked: CreateContexts, share: int, str
         body.create_options,
     )
     stream = ""
-    path = names.split_plain(name) if not asked.timewarp and asked.eas is None and asked.posix is None else None
+    path = names.split_plain(name) if asked.eas is None and asked.posix is None else None
     if path is None:
         path, stream, directory = _parse_name(body, name, asked, streams)
     if wanted.access & _SYSTEM_SECURITY:
@@ -124,9 +124,6 @@ def _parse_name(body: CreateRequest, name: str, asked: CreateContexts, streams: 
     """Return path, stream and ``Checked.directory``. Refuse contexts that no file can satisfy."""
     if name.startswith("\\") and asked.posix is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if asked.timewarp:
-        # There are no snapshots, so no file existed at that time.
-        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     if asked.eas is not None and body.create_options & CreateOptions.NO_EA_KNOWLEDGE:
         raise StatusError(NtStatus.ACCESS_DENIED)
     if asked.posix is not None:

@@ -48,6 +48,9 @@ def grant(opened: Open, asked: CreateContexts, opener: Opener, opens: OpenTable)
     wanted = asked.durable_v2
     if not (asked.durable or wanted is not None):
         return None
+    if opened.store is not None and opened.store.is_snapshot:
+        # Nothing is lost with it, and a stored one would be restored as an open of the share's present file.
+        return None
     persistent = wanted is not None and bool(wanted.flags & wire.PERSISTENT) and opener.may_persist
     if opened.is_directory:
         # By the letter no open of a directory is durable. Windows makes it persistent. So does this server, unless it

@@ -9,7 +9,7 @@ from typing import Any
 
 from smb3server.access import masks
 from smb3server.backends.base import FileInfo, Kind
-from smb3server.commands.create import checks, durable, sharing
+from smb3server.commands.create import checks, durable, previous, sharing
 from smb3server.commands.create.contexts import NOTHING, CreateContexts, Opener
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.posix import agreed
@@ -94,11 +94,19 @@ def create(request: TreeRequest) -> Response | Pending:
         answer = _answer_again(server, opener, body, name, asked, replayed)
         if answer is not None:
             return answer
+    seconds = 0
+    if tree.share.as_of:
+        seconds = tree.share.as_of
+    elif tree.share.snapshots is not None and (asked.posix is None or asked.timewarp):
+        # POSIX opens may have any name.
+        seconds, name = previous.asked_for(name, asked.timewarp)
     try:
         checked = checks.check(body, name, asked, tree.maximal_access, tree.share.rules.streams)
     except checks.BadNameError as error:
+        if seconds:
+            raise
         return retry(request, partial(_refuse_name, opener, error), _AT_ONCE)
-    opening = _opening(server, opener, body, asked, checked)
+    opening = _opening(server, opener, body, asked, checked, seconds)
     for context in asked.others:
         if (before := KINDS[context].before) is not None:
             before(opening, asked.others[context])
@@ -161,14 +169,28 @@ def _create_on_pipe(request: TreeRequest, body: CreateRequest, name: str) -> Res
 
 
 def _opening(
-    server: ServerState, opener: Opener, body: CreateRequest, asked: CreateContexts, checked: checks.Checked
+    server: ServerState,
+    opener: Opener,
+    body: CreateRequest,
+    asked: CreateContexts,
+    checked: checks.Checked,
+    seconds: int = 0,
 ) -> Opening:
-    backend = opener.tree.share.backend
+    share = opener.tree.share
+    backend = share.backend
     if backend is not None and asked.posix is not None:
         backend = backend.as_posix()
     if backend is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     lease = asked.lease if body.requested_oplock_level == _LEASE else None
+    if asked.timewarp or seconds:
+        if share.snapshots is None:
+            # There are no snapshots, so no file existed at that time.
+            raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+        access = opener.tree.maximal_access
+        return previous.PreviousOpening(
+            opener, body, asked, *checked, backend, server, lease, share.snapshots, seconds, backend, access
+        )
     return Opening(opener, body, asked, *checked, backend, server, lease)
 
 

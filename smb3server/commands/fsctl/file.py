@@ -336,15 +336,6 @@ def object_id(control: Control) -> bytes:
     return wire.OBJECT_ID_BUFFER.pack(wire.ObjectIdBuffer(identifier, volume, identifier))
 
 
-@fsctl(Fsctl.SRV_ENUMERATE_SNAPSHOTS)
-def enumerate_snapshots(control: Control) -> bytes:
-    """Return an empty list of snapshots. [MS-SMB2 3.3.5.15.1]"""
-    control.open()
-    if control.max_output < wire.SNAPSHOT_ARRAY.size:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
-    return wire.SNAPSHOT_ARRAY.pack(wire.SnapshotArray())
-
-
 @fsctl(Fsctl.IS_PATHNAME_VALID)
 def is_pathname_valid(control: Control) -> bytes:
     """Accept every name. Names are checked when they are used. [MS-FSA 2.1.5.10.17]"""

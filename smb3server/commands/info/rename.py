@@ -284,7 +284,7 @@ class Rename(_NameChange):
         return below
 
     def _is_below(self, other: Open, prefix: Path) -> bool:
-        if other.tree.share is not self.opened.tree.share or other.handle is None or other.file is None:
+        if other.store is not self.opened.store or other.handle is None or other.file is None:
             return False
         try:
             path = other.handle.path

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from smb3server.config import toml
 from smb3server.config.error import ConfigError
-from smb3server.config.values import check_address, check_share_name
+from smb3server.config.values import check_address, check_share_name, snapshot_pattern
 
 SYNONYMS = {
     "writable": "!read only",
@@ -108,7 +108,6 @@ _MODULES = {
     "streams_xattr": "streams are served without a module",
     "catia": "characters that Windows does not allow are mapped in one way (docs/local-backend.md)",
     "fruit": "streams are served; Apple's extensions are not",
-    "shadow_copy2": "snapshots do not show as previous versions",
     "btrfs": "clones of ranges need no module",
     "io_uring": _NEEDLESS,
     "aio_pthread": _NEEDLESS,
@@ -372,7 +371,7 @@ def _convert(
 
 def _is_of_shares(name: str) -> bool:
     """Return whether a parameter of [global] is a default of the shares."""
-    return name in _SHARE or name == "vfs objects" or name.startswith("full_audit:")
+    return name in _SHARE or name == "vfs objects" or name.startswith(("full_audit:", "shadow:"))
 
 
 def _server(values: Mapping[str, str]) -> _Block:
@@ -466,9 +465,11 @@ def _share(name: str, values: Mapping[str, str], own: Mapping[str, str]) -> _Blo
             block.values["symlinks"] = "beneath" if _truth(own[key]) else "never"
         elif key == "vfs objects":
             _modules(block, own[key])
-        else:
+        elif key not in _SHADOW:
             _leave_out(block, key, own[key])
             _keep_out(block, key)
+    if "shadow_copy2" in _words(values.get("vfs objects", "")):
+        _shadow(block, values)
     if "full_audit" in _words(values.get("vfs objects", "")):
         _audit(block, values)
     if "recycle" not in _words(values.get("vfs objects", "")):
@@ -482,8 +483,29 @@ def _share(name: str, values: Mapping[str, str], own: Mapping[str, str]) -> _Blo
 
 def _modules(block: _Block, text: str) -> None:
     for word in _words(text):
-        if word not in ("recycle", "full_audit"):
+        if word not in ("recycle", "full_audit", "shadow_copy2"):
             block.comments.append(f"vfs objects = {word}: not carried over: {_MODULES.get(word, _NO_COUNTERPART)}")
+
+
+_SHADOW = frozenset(["shadow:snapdir", "shadow:format", "shadow:localtime", "shadow:sort", "shadow:fixinodes"])
+"""Parameters of shadow_copy2 that were looked at. The last two say nothing that matters here."""
+
+
+def _shadow(block: _Block, values: Mapping[str, str]) -> None:
+    """Convert shadow_copy2: folder and format of its snapshots to one pattern."""
+    folder = values.get("shadow:snapdir", ".snapshots").rstrip("/")
+    pattern = f"{folder}/{values.get('shadow:format', '@GMT-%Y.%m.%d-%H.%M.%S')}"
+    others = [key for key in values if key.startswith("shadow:") and key not in _SHADOW]
+    try:
+        if others:
+            raise ValueError(f"{', '.join(others)}: write the pattern of the snapshots by hand")
+        snapshot_pattern(pattern, str(block.values["path"]), "utc")
+    except (ValueError, ConfigError) as error:
+        block.comments.append(f"vfs objects = shadow_copy2: not carried over: {error} (docs/previous-versions.md)")
+        return
+    block.values["snapshots"] = pattern
+    if _truth(values.get("shadow:localtime", "no")):
+        block.values["snapshot_times"] = "local"
 
 
 def _audit(block: _Block, values: Mapping[str, str]) -> None:

@@ -200,10 +200,31 @@ def test_no_line_is_lost(tmp_path: Path) -> None:
             continue
         assert f"# {line}: " in text or f"#     {line}" in text, line
     assert "# full_audit:success = fsync: not carried over: this operation is not recorded" in text
-    for module in ("catia", "fruit", "streams_xattr", "shadow_copy2"):
+    assert data["snapshots"] == ".snapshots/@GMT-%Y.%m.%d-%H.%M.%S"
+    for module in ("catia", "fruit", "streams_xattr"):
         assert f"# vfs objects = {module}: not carried over: " in text
     assert "[scans]: path = /srv/scans/%U: not carried over: a share has one folder for all" in text
     assert "#     preexec = /bin/true" in text
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["shadow:snapdir = /mnt/snaps/", "shadow:format = %Y-%m-%d_%H%M%S"], "/mnt/snaps/%Y-%m-%d_%H%M%S"),
+        (["shadow:snapdir = .zfs/snapshot", "shadow:sort = desc"], ".zfs/snapshot/@GMT-%Y.%m.%d-%H.%M.%S"),
+        (["shadow:format = %q"], None),
+        (["shadow:format = @GMT-%Y.%m.%d-%H.%M.%S", "shadow:basedir = /srv"], None),
+    ],
+)
+def test_snapshots_of_shadow_copy2(tmp_path: Path, lines: list[str], expected: str | None) -> None:
+    file = tmp_path / "smb.conf"
+    more = "\n".join(["[data]", "path = /srv/data", "vfs objects = shadow_copy2", "shadow:localtime = yes", *lines])
+    file.write_text(f"[global]\n{more}\n")
+    text, values = converted(file)
+    (data,) = values["share"]
+    assert data.get("snapshots") == expected
+    assert data.get("snapshot_times") == ("local" if expected else None)
+    assert ("# vfs objects = shadow_copy2: not carried over: " in text) is (expected is None)
 
 
 def test_the_result_is_a_configuration(conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -174,6 +174,7 @@ ASK_THE_SHARE = {
     "smb3server/state/deletions.py": "the recycle folder is the share's",
     "smb3server/state/objects.py": "whether a session uses disks",
     "smb3server/state/events.py": "a line about a tree connect",
+    "smb3server/commands/query_directory.py": "a listing in a snapshot shows no more than may be read now",
     "smb3server/commands/tree_connect.py": "whether there is a store to connect to",
 }
 """Everybody else asks the open for its store: an open may have another one than its share."""

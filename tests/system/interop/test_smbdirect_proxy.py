@@ -26,12 +26,18 @@ SIZE = (9 << 20) + 12345
 
 
 @contextlib.asynccontextmanager
-async def proxied(folder: Path, fabric: str, *options: str, inline: bool = False) -> AsyncIterator[Proxy]:
-    """A proxy in front of a server on ``folder``/share."""
-    (folder / "share").mkdir()
+async def proxied(
+    folder: Path, fabric: str, *options: str, inline: bool = False, snapshots: str = ""
+) -> AsyncIterator[Proxy]:
+    """A proxy in front of a server on ``folder``/share. ``snapshots``: the share's key."""
+    (folder / "share").mkdir(exist_ok=True)
+    shared = ["--share", own_user.option("share", folder / "share")]
+    if snapshots:
+        config = folder / "server.toml"
+        config.write_text(f'[[share]]\nname = "share"\npath = "share"\nsnapshots = "{snapshots}"\n{own_user.LINE}')
+        shared = ["--config", str(config)]
     arguments = [
-        "--share",
-        own_user.option("share", folder / "share"),
+        *shared,
         "--user",
         "u:pw",
         "--listen",
@@ -99,6 +105,25 @@ def put_and_get(
     counters = asyncio.run(run())
     assert back.read_bytes() == (folder / "share" / "d" / "here").read_bytes() == source.read_bytes()
     return counters
+
+
+@needs_smbclient
+def test_a_previous_version_goes_by_rdma(tmp_path: Path) -> None:
+    token = "@GMT-2024.01.01-10.00.00"
+    then = tmp_path / "share" / ".snapshots" / token
+    then.mkdir(parents=True)
+    data = os.urandom(SIZE)
+    (then / "file").write_bytes(data)
+    (tmp_path / "share" / "file").write_bytes(b"now")
+
+    async def run() -> dict[str, int]:
+        async with proxied(tmp_path, "iwarp", snapshots=".snapshots/@GMT-%Y.%m.%d-%H.%M.%S") as proxy:
+            _, counters = await smbclient(proxy, f"get {token}\\file {tmp_path}/back; scopy {token}\\file copied")
+            return counters
+
+    counters = asyncio.run(run())
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "share" / "copied").read_bytes() == data
+    assert counters["bytes_sent_inline"] < 1 << 16
 
 
 @needs_smbclient

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from smb3server.backends import names
 from smb3server.backends.names import InvalidName
+from smb3server.backends.snapshot_names import token
+from smb3server.commands.create.previous import asked_for
 from smb3server.files.searches import compile_expression
 from smb3server.wire.fields import decode_name, encode_name
 from smb3server.wire.status import StatusError
@@ -32,7 +34,16 @@ def _wildcards(data: memoryview) -> None:
     compile_expression(pattern)(name)
 
 
-SUBJECTS = (_path, _wildcards)
+def _snapshot(data: memoryview) -> None:
+    text = decode_name(data)
+    seconds, rest = asked_for(text, 0)
+    if seconds and f"{token(seconds)}\\{rest}" not in (text, f"{text}\\"):
+        raise Wrong(f"{text!r} is {rest!r} in the snapshot of {token(seconds)}")
+    if not seconds and rest != text:
+        raise Wrong(f"{text!r} is {rest!r}")
+
+
+SUBJECTS = (_path, _wildcards, _snapshot)
 
 
 def _seeds() -> Iterator[bytes]:
@@ -45,6 +56,8 @@ def _seeds() -> Iterator[bytes]:
         '<.<"*/a.b.c',
         ">>>>*<a/aaaaaab",
         "*a*a*a*b/aaaa",
+        "@GMT-2024.02.29-23.59.59\\a",
+        "@GMT-2024.02.30-00.00.00",
     )
     yield from each_choice(SUBJECTS, map(encode_name, texts))
 
