@@ -268,23 +268,25 @@ class Rename(_NameChange):
 
     def _check_below(self) -> list[Open]:
         """Check that there are no opens below the directory, and break the handle caching of those that there are.
-        Return those that the share's ``rename_open_folders`` moves along. [MS-FSA 2.1.4.2]
+        Return those that move along, as the share's ``rename_open_folders`` allows it. [MS-FSA 2.1.4.2]
 
+        POSIX opens do not need the name of what they are of, and are in the way of no other POSIX open.
         All of them are asked at once. Raises ``StatusError``, and ``MustWait`` if this needs an acknowledgment."""
         table = self.request.server.opens.by_id
         prefix = self.handle.path
         below = [other for other in table.values() if other not in self.elsewhere and self._is_below(other, prefix)]
-        if self.opened.posix:
-            # POSIX opens do not need the name of what they are of.
-            below = [other for other in below if not other.posix]
-        if below:
-            self.break_handles(*{other.file for other in below if other.file is not None})
+        posix = self.opened.posix
+        in_the_way = [other for other in below if not (posix and other.posix)]
+        if in_the_way:
+            self.break_handles(*{other.file for other in in_the_way if other.file is not None})
             if not self.opened.tree.share.rules.rename_open_folders:
                 raise StatusError(NtStatus.ACCESS_DENIED)
         return below
 
     def _is_below(self, other: Open, prefix: Path) -> bool:
-        if other.store is not self.opened.store or other.handle is None or other.file is None:
+        if other.store is None or other.handle is None or other.file is None:
+            return False
+        if other.store.whole is not self.backend.whole:
             return False
         try:
             path = other.handle.path

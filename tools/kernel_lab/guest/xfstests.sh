@@ -11,8 +11,10 @@ for d in proc sys dev; do mount --bind /$d $ROOT/$d; done
 smb_mount $IP ${SHARE:-share} $ROOT/mnt/test rw,posix,actimeo=0,closetimeo=0${EXTRA:+,$EXTRA} || exit 1
 T=/mnt/test/x; mkdir $ROOT$T
 for i in $(seq 100); do echo name.$i; done > $ROOT/tmp/names
-run() {   # TEST COMMAND: with an empty folder as the current one
-  rm -rf $ROOT$T/*; timeout -k 5 ${LIMIT:-60} chroot $ROOT /bin/sh -c "cd $T && $2" < /dev/null > /tmp/one.txt 2>&1; local rc=$?
+number=0
+run() {   # TEST COMMAND: in a new folder, as another may not go away
+  number=$((number+1)); mkdir $ROOT$T/$number
+  timeout -k 5 ${LIMIT:-60} chroot $ROOT /bin/sh -c "cd $T/$number && $2" < /dev/null > /tmp/one.txt 2>&1; local rc=$?
   case $rc in 0) v=pass;; 77) v=notrun;; 124|137) v=timeout;; *) v=fail;; esac
   echo "$v generic/$1 $2" | tee -a /out/results.txt
   [ $v = pass ] || { echo "   $(tail -n 2 /tmp/one.txt | tr '\n' ' ' | cut -c1-150)" | tee -a /out/results.txt; }

@@ -14,12 +14,16 @@ from typing import Any
 import pytest
 
 from smb3server.access.descriptor import Ace, AceType, Acl, Control, SecurityDescriptor, Sid
-from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.local.backend import LocalBackend, LocalOptions
+from smb3server.backends.local.snapshot_folders import SnapshotFolders
+from smb3server.backends.snapshot_names import hiding, parse, parse_token
+from smb3server.backends.snapshots import Snapshots
 from smb3server.wire import file_info, posix, query_directory
 from smb3server.wire.change_notify import CHANGE_NOTIFY_REQUEST, ChangeNotifyRequest
 from smb3server.wire.create import Access, CreateAction, CreateOptions
-from smb3server.wire.create_contexts import SD_BUFFER, RawContext
+from smb3server.wire.create_contexts import SD_BUFFER, TIMEWARP, RawContext
 from smb3server.wire.file_info import FileInfoClass, RenameInformation
+from smb3server.wire.filetime import from_ns
 from smb3server.wire.header import Command
 from smb3server.wire.query_info import InfoType, QueryInfoRequest, SecurityInformation, build_query_info_request
 from smb3server.wire.set_info import SetInfoRequest, build_set_info_request
@@ -738,3 +742,45 @@ def test_granted_access_is_not_more_than_that_of_other_opens(tmp_path: Path) -> 
         assert answer.create_action == CreateAction.OPENED
 
     play(tmp_path, test)
+
+
+def test_in_a_snapshot(tmp_path: Path) -> None:
+    """The rules for names and symlinks are the same, and nothing can be changed."""
+    folder = tmp_path / "share"
+    past = folder / ".snapshots" / "@GMT-2024.05.06-07.08.09"
+    past.mkdir(parents=True)
+    (tmp_path / "secret").write_bytes(b"secret")
+    for place in (folder, past):
+        (place / "a:b").write_bytes(b"then" if place is past else b"now!")
+        (place / "A:B").write_bytes(b"")
+        (place / "out").symlink_to(tmp_path)
+    pattern = parse(".snapshots/@GMT-%Y.%m.%d-%H.%M.%S", str(folder))
+    options = LocalOptions(read_only=True, is_snapshot=True)
+    snapshots = Snapshots(SnapshotFolders(pattern), lambda found: LocalBackend(found, options))
+    then = RawContext(TIMEWARP, struct.pack("<Q", from_ns((parse_token("@GMT-2024.05.06-07.08.09") or 0) * 10**9)))
+
+    async def body() -> None:
+        with closing(LocalBackend(folder, LocalOptions(vetoes=hiding(pattern, None)))) as backend:
+            async with running() as harness:
+                harness.server.add_share(share_of("posix", backend, posix=True, snapshots=snapshots))
+                client = await harness.connect()
+                await client.login(share="posix", contexts=[*contexts_for(), OFFER])
+                contexts = [*mode(posix.NO_MODE), then]
+                _, file, _ = await opened(client, "a:b", contexts, desired_access=0x81, create_disposition=OPEN)
+                assert await read(client, file, 10) == (0, b"then")
+                assert information(output(await query(client, file, posix.LEVEL)))[0].end_of_file == 4
+                await close(client, file)
+                for name, status in (
+                    ("a:B", NtStatus.OBJECT_NAME_NOT_FOUND),
+                    ("out", NtStatus.STOPPED_ON_SYMLINK),
+                    ("out/secret", NtStatus.OBJECT_PATH_NOT_FOUND),
+                ):
+                    asked = request(name, contexts, desired_access=0x81, create_disposition=OPEN)
+                    assert (await client.call(Command.CREATE, asked)).status == status, name
+                new = request("new", contexts, create_disposition=CREATE)
+                assert (await client.call(Command.CREATE, new)).status == NtStatus.MEDIA_WRITE_PROTECTED
+                file, _ = await make(client, "@GMT-2024.05.06-07.08.09")
+                await close(client, file)
+                assert (folder / "@GMT-2024.05.06-07.08.09").is_file()
+
+    asyncio.run(body())
