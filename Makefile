@@ -11,7 +11,7 @@ TESTS_AT_ONCE := $(shell n=$$(nproc); [ $$n -le 7 ] || n=7; echo $$((n + 1)))
 # Tests of a module stay together (they share servers) until a worker has nothing left to do.
 WORKERS = $(if $(filter -s --capture=no --pdb --trace,$(PYTEST_ARGS)),0,$(TESTS_AT_ONCE) --dist worksteal)
 
-.PHONY: serve test lint format docs examples conformance kernel-test bench bench-quick torture torture-newest torture-variants wpts fuzz mutants deb clean
+.PHONY: serve test lint format docs examples examples-bench conformance kernel-test bench bench-quick torture torture-newest torture-variants torture-macos wpts fuzz mutants deb clean
 
 serve: .venv/.installed
 	tools/serve_demo.sh $(SERVE_ARGS)
@@ -24,7 +24,7 @@ lint: .venv/.installed-dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	MYPYPATH=examples .venv/bin/mypy -p rstore -p rsort -p carafe -p flashnet
+	MYPYPATH=examples .venv/bin/mypy -p benches -p rstore -p rsort -p carafe -p flashnet
 	$(VENV_PYTHON) -m tools.check_layers
 
 # The documentation as a site, in build/site. A warning is an error.
@@ -35,6 +35,16 @@ docs: .venv/.installed-dev
 # The systems in examples/ on small inputs, about a minute. EXAMPLES="RStore Carafe" chooses.
 examples: .venv/.installed-dev
 	$(VENV_PYTHON) -m tools.examples $(EXAMPLES)
+
+# The comparisons of these systems with others, and of TCP with RDMA, one after the other: less than a quarter of an hour
+# on two processors that nobody else uses. They write their pages and pictures in docs/. BENCH_ARGS="--rounds 1" is short.
+examples-bench: .venv/.installed-dev
+	tools/setup.sh test-tools
+	$(VENV_PYTHON) examples/rstore bench --markdown docs/rstore.md $(BENCH_ARGS)
+	$(VENV_PYTHON) examples/rsort bench --markdown docs/rsort.md $(BENCH_ARGS)
+	$(VENV_PYTHON) examples/carafe bench --markdown docs/carafe.md $(BENCH_ARGS)
+	$(VENV_PYTHON) examples/flashnet bench --markdown docs/flashnet.md $(BENCH_ARGS)
+	$(VENV_PYTHON) -m tools.bench.tcp_or_rdma --page docs/tcp-or-rdma.md $(BENCH_ARGS)
 
 format: .venv/.installed-dev
 	.venv/bin/ruff check --fix .
@@ -78,6 +88,11 @@ torture-variants: .venv/.installed
 	$(VENV_PYTHON) -m tools.torture --encryption required $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --available $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --cluster $(TORTURE_ARGS)
+
+# smbtorture's suites about Macs, of this machine's Samba and of the newest, against both and against this server.
+torture-macos: .venv/.installed
+	tools/setup.sh test-tools
+	$(VENV_PYTHON) -m tools.torture.macos --newest $(TORTURE_ARGS)
 
 # Microsoft's own suites, from a folder that has them built for Linux: make wpts WPTS=FOLDER [SUITES="smb2 fsa"]
 # [WPTS_ARGS="--filter Name~Lease"]. About 15 minutes, as root.

@@ -9,21 +9,19 @@ medians are shown.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import statistics
 import sys
 import time
-from pathlib import Path
 
+import benches
 import numpy as np
 
 from carafe import reference
 from carafe.engine import local_cluster, local_graph_store, run
 from carafe.graph import Graph, kronecker
 from carafe.programs import PageRank
+from smb3server.lab.bench import machine, page
 
-BEGIN, END = "<!-- figures of python examples/carafe bench -->", "<!-- end of figures -->"
 ITERATIONS = 15
 
 
@@ -31,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the comparison."""
     parser.add_argument("--scales", type=int, nargs="+", default=[12, 14, 16, 18])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--markdown", type=Path, help="a page; the table between its markers is replaced")
+    benches.add_arguments(parser, "carafe")
 
 
 def _scipy(graph: Graph) -> tuple[float, float]:
@@ -48,8 +45,8 @@ def _scipy(graph: Graph) -> tuple[float, float]:
     return statistics.median(times) * 1e3, preparing
 
 
-def measure(scales: list[int], workers: list[int], rounds: int) -> list[str]:
-    """Return the table, as lines of Markdown."""
+def measure(scales: list[int], workers: list[int], rounds: int) -> benches.Result:
+    """Return table and picture."""
     graphs = {scale: kronecker(scale) for scale in scales}
     columns = ["scipy", *workers]
     found: dict[tuple[int, object], list[tuple[float, float]]] = {(s, c): [] for s in scales for c in columns}
@@ -64,37 +61,31 @@ def measure(scales: list[int], workers: list[int], rounds: int) -> list[str]:
                     found[scale, count].append((statistics.median(outcome.supersteps) * 1e3, outcome.preparing))
             print(f"round {number + 1} of {rounds}", file=sys.stderr)
     names = ["scipy, one core", *(f"{count} worker{'s' * (count > 1)}" for count in workers)]
-    lines = [
-        f"Medians of {rounds} rounds that took turns; {os.cpu_count()} processors, Python {platform.python_version()}, "
-        f"numpy {np.__version__}. Milliseconds for an iteration; in brackets the seconds before the first one.",
-        "",
-        "| scale | edges | " + " | ".join(names) + " |",
-        "| ---: | ---: |" + " ---: |" * len(names),
-    ]
+    lines = [["scale", "edges", *names]]
     for scale, graph in graphs.items():
         cells = []
         for column in columns:
             times, preparing = (statistics.median(part) for part in zip(*found[scale, column], strict=True))
-            cells.append(f"{times:.1f} ({preparing:.2f})")
-        lines.append(f"| {scale} | {len(graph.simple(False)):,} | " + " | ".join(cells) + " |")
-    return lines
-
-
-def replaced(page: str, lines: list[str]) -> str:
-    """Return the page with the table between its markers. Raise ``ValueError`` if it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} and {END}")
-    return before + begin + "\n" + "\n".join(lines) + "\n" + end + after
+            cells.append(f"{page.number(times)} ({preparing:.2f})")
+        lines.append([str(scale), f"{len(graph.simple(False)):,}", *cells])
+    ticks = {1 << scale: str(scale) for scale in scales}
+    plots = [
+        benches.Lines(title, "scale", ticks, {
+            name: [(1 << scale, [values[which] for values in found[scale, column]]) for scale in scales]
+            for name, column in zip(names, columns, strict=True)
+        })
+        for which, title in enumerate(("an iteration, ms", "before the first iteration, s"))
+    ]  # fmt: skip
+    return benches.Result(
+        "Time of an iteration, and before the first one, by scale",
+        f"{machine.briefly(f'{rounds} rounds')} numpy {np.__version__}. Milliseconds for an iteration; in brackets the "
+        "seconds before the first one.",
+        page.grid(lines, "r" * len(lines[0])),
+        plots,
+    )
 
 
 def main(options: argparse.Namespace) -> int:
     """Measure, and print the table or write it into a page."""
-    page = options.markdown.read_text() if options.markdown else f"{BEGIN}{END}"
-    replaced(page, [])
-    lines = measure(options.scales, options.workers, options.rounds)
-    print("\n".join(lines))
-    if options.markdown:
-        options.markdown.write_text(replaced(page, lines))
+    benches.publish(options, measure(options.scales, options.workers, options.rounds))
     return 0

@@ -11,6 +11,8 @@ from pathlib import Path
 if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+import benches
+
 from flashnet import Lender, connect
 from smbdirect import rdma
 from smbdirect.errors import SmbDirectError
@@ -35,9 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("read", help="write a file of the server to stdout").add_argument("path")
     commands.add_parser("write", help="write stdin to a file of the server, and to its disk").add_argument("path")
     bench = commands.add_parser("bench", help="compare with sockets, SMB and SMB Direct")
-    bench.add_argument("--rounds", type=int, default=5)
-    bench.add_argument("--seconds", type=float, default=0.5, help="for one way, size and round")
-    bench.add_argument("--markdown", action="store_true", help="print the table of docs/flashnet.md")
+    benches.add_arguments(bench, "flashnet")
+    bench.add_argument("--seconds", type=float, default=1.0, help="for one way, size and round; default: %(default)s")
     bench.add_argument("--serve", nargs=2, metavar=("ROLE", "FOLDER"), help="be one of the servers")
     return parser
 
@@ -77,7 +78,7 @@ async def _bench(options: argparse.Namespace) -> None:
     if options.serve:
         await bench.serve(*options.serve)
     else:
-        bench.show(await bench.compare(options.rounds, options.seconds), options.markdown)
+        await bench.run(options)
 
 
 async def _run(options: argparse.Namespace) -> None:

@@ -1,12 +1,13 @@
 """Compare five ways to read a file of another process, on this machine and in the same run.
 
-    python examples/flashnet bench --rounds 7 --seconds 1 --markdown
+    python examples/flashnet bench --markdown docs/flashnet.md
 
 Every way has one server process and this process as its client. The rounds take turns, and the medians are shown: the
 latency of one read after the other, the reads per second with several in flight, and the processor time of the server
 for each of these. The file is in the server's page cache.
 """
 
+import argparse
 import asyncio
 import getpass
 import os
@@ -23,10 +24,14 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import benches
+
 from flashnet.client import connect
 from flashnet.lender import Lender
 from smb3server import client as smb
 from smb3server.client.options import OneSided, Rdma
+from smb3server.lab.bench import machine, page
+from smb3server.lab.bench.cases import size_name
 from smb3server.service import Service, Share, User
 from smbdirect import rdma
 
@@ -59,9 +64,8 @@ class Server:
         self.ports = [int(port) for port in self.process.stdout.readline().split()]
 
     def used(self) -> float:
-        """Return the seconds of processor time so far, of all threads."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
-        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+        """Return the seconds of processor time so far."""
+        return benches.processor_time(self.process.pid)
 
     def stop(self) -> None:
         self.process.terminate()
@@ -175,8 +179,8 @@ async def measure(server: Server, read: Read, size: int, seconds: float) -> Roun
     return Round((middle - begin) / alone * 1e6, together / spent, used / together * 1e6)
 
 
-async def compare(rounds: int, seconds: float) -> dict[tuple[int, str], Round]:
-    """Return the medians by size and way."""
+async def compare(rounds: int, seconds: float) -> dict[tuple[int, str], list[Round]]:
+    """Return the rounds by size and way."""
     found: dict[tuple[int, str], list[Round]] = {}
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -187,12 +191,13 @@ async def compare(rounds: int, seconds: float) -> dict[tuple[int, str], Round]:
             stack.callback(server.stop)
             ways.append((name, server, await make(stack, server.ports)))
         for number in range(rounds + 1):
+            print(f"round {number} of {rounds}" if number else "warming up", file=sys.stderr)
             for size in SIZES:
                 for name, server, read in ways:
                     measured = await measure(server, read, size, seconds if number else 0.1)
                     if number:  # the first warms up
                         found.setdefault((size, name), []).append(measured)
-    return {key: Round(*map(statistics.median, zip(*rounds, strict=True))) for key, rounds in found.items()}
+    return found
 
 
 async def serve(role: str, folder: str) -> None:
@@ -200,15 +205,29 @@ async def serve(role: str, folder: str) -> None:
     await ROLES[role](folder)
 
 
-def show(found: dict[tuple[int, str], Round], markdown: bool) -> None:
-    """Print the table."""
-    line = (
-        "| {:>7} | {:28} | {:>10} | {:>10} | {:>12} | {:>12} |" if markdown else "{:>7}  {:28}{:>11}{:>11}{:>13}{:>13}"
+def result(found: dict[tuple[int, str], list[Round]], extent: str) -> benches.Result:
+    """Return table and picture. ``extent`` says how much was measured."""
+    lines = [["read", "way", "latency µs", f"reads/s, {DEPTH}", "server µs", "reads/s core"]]
+    for (size, name), rounds in found.items():
+        latency, rate, used = (statistics.median(values) for values in zip(*rounds, strict=True))
+        lines.append([size_name(size), name, f"{latency:.0f}", f"{rate:.0f}", f"{used:.0f}", f"{1e6 / used:.0f}"])
+    plots = [
+        benches.Bars(f"{size_name(size)}, {title}", {
+            name: [getattr(one, field) for one in rounds] for (of, name), rounds in found.items() if of == size
+        })
+        for field, title in (("latency", "latency, µs"), ("processor", "processor time of the server, µs"))
+        for size in SIZES
+    ]  # fmt: skip
+    return benches.Result(
+        "Latency and the server's processor time by the way of access",
+        machine.briefly(extent),
+        page.grid(lines, "rlrrrr"),
+        plots,
     )
-    print(line.format("read", "way", "latency µs", f"reads/s, {DEPTH}", "server µs", "reads/s core"))
-    if markdown:
-        print("|---:|---|---:|---:|---:|---:|")
-    for (size, name), figures in found.items():
-        text = f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"
-        latency, rate, used = figures
-        print(line.format(text, name, f"{latency:.0f}", f"{rate:.0f}", f"{used:.0f}", f"{1e6 / used:.0f}"))
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Measure everything, print it, and write it to the page."""
+    found = await compare(options.rounds, options.seconds)
+    extent = f"{options.rounds} rounds of {options.seconds:g} s for each way and size"
+    benches.publish(options, result(found, extent))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import collections
 import contextlib
 import os
-import platform
 import statistics
 import subprocess
 import tempfile
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import benches
 import numpy as np
 from rstore.local import local_store
 
@@ -27,11 +28,9 @@ from rsort.model import Cluster, Costs, predict
 from rsort.records import KEY, SIZE, generate, in_order, judge_file, records_of
 from rsort.sockets import socket_servers
 from rsort.sort import PIECE, InRStore, Memory, Step, bucket_of, partition, sort, splitters_of
-from smb3server.lab.bench import page
+from smb3server.lab.bench import machine, page
 from smbdirect import rdma
 
-PART = "rsort"
-"""Of the page: what stands between its markers."""
 _SOME = 500_000
 """Records that the processor costs are measured with."""
 _HUNDRED = Cluster(nodes=100, cores=32, network=100, disk=0)
@@ -64,10 +63,9 @@ class Measured(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, default=2_400_000, help="of the largest input; default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=5)
+    benches.add_arguments(parser, "rsort")
     parser.add_argument("--fabric", default="iwarp", help="iwarp or roce")
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm"), help="for the data; default: %(default)s")
-    parser.add_argument("--markdown", type=Path, metavar="PAGE", help="write the tables between the page's markers")
 
 
 def _gnu_sort(source: Path, target: Path, workers: int) -> list[Step]:
@@ -193,22 +191,42 @@ def _growth(found: dict[Case, list[Measured]]) -> str:
         if not lines:
             head += [f"{one.name}, s" for one in systems] + [f"{one.name}, MB/s" for one in systems]
             head += [f"shuffle alone: {one.name}, s" for one in systems[1:]]
-            lines += [head, ["---:"] * len(head)]
+            lines.append(head)
         lines.append([
             f"{case.records:,}", str(case.workers), *(f"{one.median:.2f}" for one in systems),
             *(f"{case.records * SIZE / one.median / 1e6:,.0f}" for one in systems),
             *(f"{one.step('shuffle'):.2f}" for one in systems[1:]),
         ])  # fmt: skip
-    return _table(lines)
+    return page.grid(lines, "r" * len(head))
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def _plots(found: dict[Case, list[Measured]]) -> list[benches.Lines]:
+    """Draw the growth with records on all processors, and that with workers at the number that has most of them."""
+    workers = max(case.workers for case in found)
+    records = collections.Counter(case.records for case in found).most_common(1)[0][0]
+    names = [one.name for one in next(iter(found.values()))]
+
+    def lines(cases: dict[int, Case]) -> dict[str, list[tuple[float, list[float]]]]:
+        return {
+            name: [(place, found[case][number].seconds) for place, case in cases.items()]
+            for number, name in enumerate(names)
+        }
+
+    by_records = {case.records: case for case in found if case.workers == workers}
+    by_workers = {case.workers: case for case in found if case.records == records}
+    return [
+        benches.Lines(
+            f"seconds, {workers} workers", "records", {count: f"{count:,}" for count in by_records}, lines(by_records)
+        ),
+        benches.Lines(
+            f"seconds, {records:,} records", "workers", {count: str(count) for count in by_workers}, lines(by_workers)
+        ),
+    ]
 
 
 def _model(costs: Costs, case: Case, measured: Measured) -> str:
     inputs = [
-        ["measured here", "value"], ["---", "---:"],
+        ["measured here", "value"],
         ["count: processor per record", f"{costs.counting * 1e9:.0f} ns"],
         ["shuffle: processor per record, without the transfer", f"{costs.partition * 1e9:.0f} ns"],
         ["sort: processor per record, without the transfer", f"{costs.sort * 1e9:.0f} ns"],
@@ -219,7 +237,7 @@ def _model(costs: Costs, case: Case, measured: Measured) -> str:
     here = Cluster(1, case.workers, 0, 0, nic_in_hardware=False)
     head = ["cluster", "records", "allocate", "count", "shuffle", "sort and write", "all, s",
             "without the control path, s", "longest step"]  # fmt: skip
-    lines = [head, ["---", *["---:"] * (len(head) - 2), "---"]]
+    lines = [head]
     for name, records, cluster, piece in (
         (f"this machine, {case.workers} workers (measured: {measured.median:.2f} s)", case.records, here, PIECE),
         ("the thesis's: 12 nodes, 16 cores, 60 Gbit/s (measured there: 31.7 s)", 2_560_000_000, _THESIS, 1 << 28),
@@ -234,13 +252,11 @@ def _model(costs: Costs, case: Case, measured: Measured) -> str:
             f"{sum(part.seconds for part in parts):.1f}", f"{sum(part.data for part in parts):.1f}",
             f"{longest.name}: {longest.limit}",
         ])  # fmt: skip
-    return f"{_table(inputs)}\n\n{_table(lines)}"
+    return f"{page.grid(inputs, 'lr')}\n\n{page.grid(lines, 'l' + 'r' * (len(head) - 2))}"
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure everything, print it, and write it to the page."""
-    if options.markdown:
-        page.check_page(options.markdown, PART)
     cases = list(_cases(options.records))
     found: dict[Case, list[Measured]] = {}
     servers = min(4, os.cpu_count() or 1)
@@ -267,17 +283,14 @@ def run(options: argparse.Namespace) -> None:
                     costs = _costs(client, memory)
     assert costs is not None
     largest = max(found, key=lambda case: (case.workers, case.records))
-    text = "\n".join([
-        f"Measured on {platform.processor() or platform.machine()} with {os.cpu_count()} processors, Python "
-        f"{platform.python_version()}, numpy {np.__version__}, {options.rounds} rounds, {servers} memory servers, "
-        f"data in `{options.folder}`:",
-        "",
-        _growth(found),
-        "",
-        "What the model says, and from what:",
-        "",
-        _model(costs, largest, found[largest][1]),
-    ])  # fmt: skip
-    print(text)
-    if options.markdown:
-        page.rewrite(options.markdown, text, PART)
+    measured = machine.briefly(f"{options.rounds} rounds")
+    tables = [_growth(found), "What the model says, and from what:", _model(costs, largest, found[largest][1])]
+    benches.publish(
+        options,
+        benches.Result(
+            "Seconds by the number of records and of workers",
+            f"{measured} numpy {np.__version__}, {servers} memory servers, data in `{options.folder}`.",
+            "\n\n".join(tables),
+            _plots(found),
+        ),
+    )

@@ -12,7 +12,7 @@ from pathlib import Path
 if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from rstore import RegionGone, RegionLost, StoreRefused, connect
+from rstore import RegionGone, RegionLost, StoreRefused, bench, connect
 from rstore.master import Master
 from rstore.memory_server import MemoryServer
 from smb3server.net.store_url import parse_url
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("file", type=Path)
         one.add_argument("--copies", type=int, default=1)
     commands.add_parser("rm", help="free a region").add_argument("name")
+    bench.add_arguments(commands.add_parser("bench", help="compare with Redis and memcached"))
     return parser
 
 
@@ -116,7 +117,10 @@ def main() -> int:
     options = _parser().parse_args()
     logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, format="%(message)s")
     try:
-        asyncio.run(_run(options))
+        if options.command == "bench":
+            bench.run(options)
+        else:
+            asyncio.run(_run(options))
     except (RegionGone, RegionLost, StoreRefused, FileExistsError, SmbDirectError, OSError, ValueError) as error:
         print(f"rstore: {error}", file=sys.stderr)
         return 1

@@ -98,6 +98,18 @@ class StreamInfo(NamedTuple):
     allocation_size: int
 
 
+class FinderData(NamedTuple):
+    """What Macs show of a file besides its metadata."""
+
+    resource_size: int
+    """Bytes of the resource fork. 0: there is none."""
+    finder_info: bytes
+    """32 bytes. All of them are 0 if there is none."""
+
+
+NO_FINDER_DATA = FinderData(0, bytes(32))
+
+
 class VolumeInfo(NamedTuple):
     """Sizes and free space of the volume that has the share, in bytes."""
 
@@ -216,6 +228,8 @@ class OpenRequest:
     look for the name in another case."""
     direct: bool = False
     """FILE_NO_INTERMEDIATE_BUFFERING or a write-through hint. A backend may ignore it."""
+    by_mac: bool = False
+    """Whether the client is a Mac. A store for Macs then has no named streams without data."""
     mode: int | None = None
     """The permission bits of a new file on the host, whatever the umask is. None means those of the store."""
 
@@ -390,6 +404,15 @@ class Handle(ABC):
         """Return steps that add what ``streams`` returns to ``found``, to be taken on another thread. None if there are
         so few that ``streams`` is quick."""
         return None
+
+    def finder_data(self) -> FinderData:
+        """Return what Macs show of the file."""
+        return NO_FINDER_DATA
+
+    def lasting_number(self) -> int:
+        """Return a number that no other file ever gets, by which ``Backend.find_number`` finds the file. 0: there is
+        none."""
+        return 0
 
     @abstractmethod
     def removing_streams(self, spared: Collection[str], removed: list[str]) -> Iterator[None] | None:
@@ -655,6 +678,14 @@ class Backend(ABC):
     @abstractmethod
     def volume(self) -> VolumeInfo:
         """Return sizes and free space of the volume."""
+
+    def find_number(self, number: int) -> Path:
+        """Return the path of the file with a ``Handle.lasting_number``. Raises ``FileNotFoundError``."""
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    def backups_size(self) -> int:
+        """Return the bytes that backups of Macs take in the store."""
+        return 0
 
     @abstractmethod
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:

@@ -8,6 +8,7 @@ from smb3server.backends.base import (
     Described,
     DirectoryEntry,
     FileInfo,
+    FinderData,
     Handle,
     Path,
     Remembered,
@@ -160,6 +161,12 @@ class DeferredHandle(Handle):
 
     def listing_streams(self, found: list[StreamInfo]) -> Iterator[None] | None:
         return self.open().listing_streams(found)
+
+    def finder_data(self) -> FinderData:
+        return self.open().finder_data()
+
+    def lasting_number(self) -> int:
+        return self.open().lasting_number()
 
     def removing_streams(self, spared: Collection[str], removed: list[str]) -> Iterator[None] | None:
         return self.open().removing_streams(spared, removed)

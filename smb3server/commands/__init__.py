@@ -5,7 +5,7 @@ Belongs here: the checks, the work and the reply body of a command. Not here: he
 
 Reading order: ``echo`` (the shortest) -> ``negotiate``, ``session_setup`` and ``tree_connect`` -> ``create`` (a folder)
 -> ``read``, ``write``, ``flush`` and ``close`` -> ``query_directory`` and ``change_notify`` -> ``lock`` and
-``oplock_break`` -> ``info`` (QUERY_INFO and SET_INFO) -> ``fsctl`` (IOCTL).
+``oplock_break`` -> ``info`` (QUERY_INFO and SET_INFO) -> ``fsctl`` (IOCTL) -> ``apple`` (what they do for Macs alone).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from smb3server.access.masks import FILE_GENERIC_READ
 from smb3server.access.past import rights_now
 from smb3server.backends.base import DirectoryEntry, FolderNotRead, Handle, OpenRequest
 from smb3server.backends.names import has_wildcards, short_name, to_wire
+from smb3server.commands.apple import for_macs
 from smb3server.commands.info.posix import PosixPacker, type_in
 from smb3server.commands.info.presentation import NameTest, hidden
 from smb3server.dispatch import waiting
@@ -22,8 +23,9 @@ from smb3server.files.searches import Enumeration
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
 from smb3server.state.share import ShareFlags
+from smb3server.wire.apple import ServerCaps
 from smb3server.wire.create import Access
-from smb3server.wire.directory_info import LEVELS, Packer
+from smb3server.wire.directory_info import LEVELS, ForMacs, Packer
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command
 from smb3server.wire.posix import LEVEL as POSIX_LEVEL
@@ -36,6 +38,7 @@ _REWIND = int(QueryDirectoryFlags.RESTART_SCANS | QueryDirectoryFlags.REOPEN)
 _REOPEN = int(QueryDirectoryFlags.REOPEN)
 _ONE = int(QueryDirectoryFlags.RETURN_SINGLE_ENTRY)
 _DOCUMENTED = frozenset(FileInfoClass)
+_READ_DIR_ATTR, _ID_BOTH = int(ServerCaps.READ_DIR_ATTR), int(FileInfoClass.ID_BOTH_DIRECTORY)
 _FORBIDDEN = frozenset("\\/:|") | frozenset(map(chr, range(32)))
 """Characters that are in no component of a path, nor wildcards. [MS-FSCC 2.1.5, MS-FSA 2.1.4.3]"""
 TURN = 0.01
@@ -70,12 +73,17 @@ def query_directory(request: TreeRequest) -> Response | Pending:
     if opened.posix and not has_wildcards(pattern):
         pattern = to_wire(pattern) if pattern else pattern
     enumeration = _enumeration(opened, opened.handle, body.flags, pattern)
+    for_mac = None
+    if opened.tree.apple and opened.tree.apple & _READ_DIR_ATTR and body.info_class == _ID_BOTH:
+        for_mac = for_macs.describing(request, opened)
     packer: Packer | PosixPacker
     if posix:
         packer = PosixPacker(body.output_buffer_length, not opened.handle.path, partial(_posix_type, opened))
     else:
-        packer = Packer(body.info_class, body.output_buffer_length, short_name)
-    listing = _Listing(packer, enumeration, bool(body.flags & _ONE), _visible(request, opened), opened.tree.share.hides)
+        packer = Packer(body.info_class, body.output_buffer_length, short_name, for_mac is not None)
+    listing = _Listing(
+        packer, enumeration, bool(body.flags & _ONE), _visible(request, opened), opened.tree.share.hides, for_mac
+    )
     if not enumeration.unfinished and listing.go_on():
         return listing.response()
     enumeration.unfinished += 1
@@ -163,6 +171,8 @@ class _Listing:
     single: bool
     visible: Callable[[str], bool] | None
     hides: NameTest | None
+    for_mac: Callable[[DirectoryEntry], tuple[str, ForMacs]] | None = None
+    """Makes what a Mac gets for an entry. None: the client gets it as it is."""
     overflows: bool = False
     """Whether the next entry is larger than the whole buffer."""
     unread: FolderNotRead | None = None
@@ -181,7 +191,8 @@ class _Listing:
                 return True
             visible = self.visible
             seen = entries if visible is None else [entry for entry in entries if visible(entry.name)]
-            added = self.packer.add(seen if self.hides is None else self._with_hidden(seen, self.hides))
+            shown = seen if self.hides is None else self._with_hidden(seen, self.hides)
+            added = self.packer.add(shown if self.for_mac is None else map(self.for_mac, shown))
             if added < len(seen):
                 first = next(index for index, entry in enumerate(entries) if entry is seen[added])
                 self.enumeration.unread(len(entries) - first)
@@ -196,7 +207,7 @@ class _Listing:
         """Return for how many entries to ask. Those that do not fit are looked at again for the next response."""
         if self.single:
             return 1
-        if self.visible is not None:
+        if self.visible is not None or self.for_mac is not None:
             return _OPENED_PER_LOOK
         packer = self.packer
         return max(1, min(_ENTRIES_PER_LOOK, (packer.limit - len(packer.buffer)) // _USUAL_SIZE))

@@ -33,6 +33,7 @@ def advise(config: Config, problems: Problems) -> list[Problem]:
         advice.files,
         advice.shares,
         advice.snapshots,
+        advice.macs,
         advice.lending,
         advice.acting,
         advice.users,
@@ -113,6 +114,18 @@ class _Advice:
                 yield owner, "force_user", "every user of the share acts as root: they can read and change all files"
             if share.continuous_availability and not share.service and self._config.cluster.url:
                 yield owner, "continuous_availability", "without a service the share does not move to another node"
+
+    def macs(self) -> Iterator[Finding]:
+        """Settings for Macs that do nothing, or less than is meant."""
+        announced = self._config.discovery is not None and self._config.discovery.mdns
+        for share in self._config.shares:
+            owner = f"share {share.name}"
+            if share.time_machine and not announced:
+                yield owner, "time_machine", "Macs do not find it by themselves: [discovery] with mdns announces it"
+            if share.time_machine_max_size and not share.time_machine:
+                yield owner, "time_machine_max_size", "does nothing without time_machine"
+            if share.macos_file_ids and not share.for_macs:
+                yield owner, "macos_file_ids", "does nothing without macos or time_machine"
 
     def lending(self) -> Iterator[Finding]:
         """Shares that are to lend files (``one_sided``), and cannot."""

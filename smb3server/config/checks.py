@@ -51,6 +51,8 @@ def find(config: Config, problems: Problems) -> None:
             problems.add(
                 owner, "shadow_copies", "the share of a service has none: the next node would not know of them"
             )
+        if share.for_macs and not share.streams:
+            problems.add(owner, "streams", "a share for Macs (macos, time_machine) needs streams")
     _check_protection(config, problems)
     _check_limits(config, problems)
     _check_logons(config, problems)

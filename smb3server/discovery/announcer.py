@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from smb3server import __version__
 from smb3server.discovery.links import Link, choose, link_local_addresses
 from smb3server.discovery.mdns import Mdns
+from smb3server.discovery.mdns import fits as mdns_fits
 from smb3server.discovery.wsd import HTTP_PORT, WsDiscovery
 from smb3server.discovery.wsd_messages import TargetService
 from smb3server.net.host import machine_id, port_owners
@@ -34,11 +35,13 @@ class Announcer:
         port: int,
         admits: Callable[[str], bool],
         unauthenticated: UnauthenticatedPeers,
+        backups: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Announce the server ``name`` at the TCP port ``port``.
 
         ``interfaces`` and ``served`` return the machine's interfaces, and the addresses that the server listens on.
-        ``unauthenticated`` is the server's table of connections without a session.
+        ``unauthenticated`` is the server's table of connections without a session. ``backups`` returns the names of the
+        shares that Macs back up to.
         """
         self._config = config
         self._name = name
@@ -47,11 +50,14 @@ class Announcer:
         self._port = port
         self._admits = admits
         self._unauthenticated = unauthenticated
+        self._backups = backups
         self._links: list[Link] | None = None
         """None until the interfaces are known."""
         self._mdns: Mdns | None = None
         self._mdns_places: list[tuple[int, tuple[str, ...]]] = []
         """Interfaces and addresses that ``_mdns`` announces. Link-local addresses are not among them."""
+        self._mdns_backups: list[str] = []
+        """The shares that it announces for backups."""
         self._wsd: WsDiscovery | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -72,6 +78,7 @@ class Announcer:
             "mdns": self._mdns.instance if self._mdns is not None else "",
             "mdns_host": self._mdns.host if self._mdns is not None else "",
             "ws_discovery": self._name if self._wsd is not None else "",
+            "time_machine": list(self._mdns_backups) if self._mdns is not None else [],
             "interfaces": [link.name for link in self._links or ()],
             "problems": list(self.problems),
         }
@@ -88,31 +95,35 @@ class Announcer:
 
     async def _follow(self) -> None:
         links = choose(self._interfaces(), self._served(), self._config.interfaces, link_local_addresses())
-        if links == self._links:
+        backups = sorted(self._backups()) if self._config.mdns else []
+        if links == self._links and backups == self._mdns_backups:
             return
         self._links = links
         self.problems.clear()
         if not links:
             self._problem("nothing is announced: the server listens on no address that other machines reach")
-        await self._follow_mdns(links)
+        await self._follow_mdns(links, backups)
         await self._follow_wsd(links)
         if links:
             log.info("announced on %s", ", ".join(link.name for link in links))
 
-    async def _follow_mdns(self, links: list[Link]) -> None:
+    async def _follow_mdns(self, links: list[Link], backups: list[str]) -> None:
         if not self._config.mdns:
             return
+        for share in backups:
+            if not mdns_fits(share):
+                self._problem(f"share {share} is not announced for Time Machine: its name is too long, or has a comma")
         places = [(link.number, link.addresses) for link in links]
-        if places == self._mdns_places:
+        if places == self._mdns_places and backups == self._mdns_backups:
             return
-        self._mdns_places = places
+        self._mdns_places, self._mdns_backups = places, backups
         # A new responder for other links or addresses: the goodbye of the old one tells clients what is no longer true.
         if self._mdns is not None:
             await self._mdns.stop()
             self._mdns = None
         if not links:
             return
-        mdns = Mdns(self._name, self._port, self._config.model)
+        mdns = Mdns(self._name, self._port, self._config.model, list(filter(mdns_fits, backups)))
         try:
             await mdns.start(links, {str(entry.address) for entry in self._interfaces()})
         except OSError as error:

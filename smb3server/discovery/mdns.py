@@ -24,6 +24,10 @@ logging.getLogger("zeroconf").setLevel(logging.ERROR)
 
 SMB = "_smb._tcp.local."
 DEVICE_INFO = "_device-info._tcp.local."
+DISKS = "_adisk._tcp.local."
+"""By it Time Machine finds shares to back up to."""
+MAX_TEXT = 255
+"""Bytes of a string in a TXT record, key and value. [RFC 6763 6.1]"""
 RESOLVE_TIMEOUT = 750
 """Milliseconds in which a responder that has the host's name answers. Probing takes as long. [RFC 6762 8.1]"""
 GOODBYE_TIMEOUT = 2.0
@@ -34,8 +38,9 @@ MAX_NAMES = 9
 class Mdns:
     """The mDNS responder of one server, on links that do not change. Call ``start`` and then ``stop``, once."""
 
-    def __init__(self, name: str, port: int, model: str) -> None:
-        """Announce ``name``, served at TCP port ``port``."""
+    def __init__(self, name: str, port: int, model: str, backups: Sequence[str] = ()) -> None:
+        """Announce ``name``, served at TCP port ``port``. ``backups``: shares that Macs back up to."""
+        self._backups = backups
         self._name = name
         self._port = port
         self._model = model
@@ -61,6 +66,10 @@ class Mdns:
             device = self._service(DEVICE_INFO, 0, {"model": self._model}, links)
             self._services.append(device)
             await (await zeroconf.async_register_service(device, cooperating_responders=True))
+            if self._backups:
+                disks = self._service(DISKS, 0, disk_texts(self._backups), links)
+                self._services.append(disks)
+                await (await zeroconf.async_register_service(disks, cooperating_responders=True))
         except NonUniqueNameException as error:
             raise OSError(f"the name {self._name} is taken") from error
         if self.instance != self._name:
@@ -99,6 +108,22 @@ class Mdns:
                 await zeroconf.async_close()
         except TimeoutError:
             log.warning("mDNS: no time to say goodbye")
+
+
+def disk_texts(shares: Sequence[str]) -> dict[str, str]:
+    """Return the TXT record of shares to back up to.
+
+    ``waMa`` would be the address of a Time Capsule. ``adVF`` are flags: of the server 0x100, of a share 0x82 (it is
+    for Time Machine, by SMB)."""
+    texts = {"sys": "waMa=0,adVF=0x100"}
+    for number, share in enumerate(shares):
+        texts[f"dk{number}"] = f"adVN={share},adVF=0x82"
+    return texts
+
+
+def fits(share: str) -> bool:
+    """Return whether the name of a share can be in the TXT record. A comma would end it."""
+    return "," not in share and len(f"dk999=adVN={share},adVF=0x82".encode()) <= MAX_TEXT
 
 
 def _interfaces(links: Sequence[Link]) -> list[str | int | tuple[tuple[str, int, int], int]]:

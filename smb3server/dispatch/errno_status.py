@@ -28,6 +28,7 @@ _STATUS_OF_ERRNO: dict[int, NtStatus] = {
     errno.ENFILE: NtStatus.TOO_MANY_OPENED_FILES,
     errno.EMFILE: NtStatus.TOO_MANY_OPENED_FILES,
     errno.EFBIG: NtStatus.DISK_FULL,
+    errno.EOVERFLOW: NtStatus.ALLOTTED_SPACE_EXCEEDED,
     errno.ENOSPC: NtStatus.DISK_FULL,
     errno.EDQUOT: NtStatus.DISK_FULL,
     errno.EROFS: NtStatus.MEDIA_WRITE_PROTECTED,

@@ -82,6 +82,7 @@ class HomeShares:
         except ConfigError as error:
             log.warning("home of %s: %s", user, error)
             return None
+        share.is_home = True
         log.info("share %s: %s is the home of %s", share.name, os.fspath(path), user)
         self._server.add_share(share)
         return share

@@ -72,6 +72,15 @@ class RunningShares:
         """The permissions of shares that have any, by case-folded name."""
         self.down: dict[str, str] = {}
         """Why shares of the configuration could not be used when this was looked at last, by name."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a share was added or removed."""
+
+    def for_backups(self) -> list[str]:
+        """Return the names of the shares that Macs back up to and that lists of shares have.
+
+        Homes would name users, and services of a cluster are at addresses of their own."""
+        shares = [share for share in self._server.share_list.values() if share.rules.time_machine]
+        return [share.name for share in shares if not (share.hidden or share.is_home or share.service)]
 
     def find(self, name: str) -> Share | None:
         """Return the share of this name; case does not matter."""
@@ -126,6 +135,7 @@ class RunningShares:
             self.discard(share)
             raise ConfigError(f"share {share.name}: {error}") from error
         self._server.add_share(share)
+        self.on_change()
 
     async def _add_to_service(self, share: Share) -> None:
         if self.cluster is None:
@@ -145,6 +155,7 @@ class RunningShares:
     def change(self, change: Change) -> int:
         """Change a share. End the tree connects that it no longer allows, and return how many."""
         adopt(change.share, change.prepared)
+        self.on_change()
         return self.review(change.share)
 
     def review(self, share: Share) -> int:
@@ -184,6 +195,7 @@ class RunningShares:
         self._forget(share)
         if share.snapshots is not None:
             share.snapshots.close()
+        self.on_change()
         if backend is not None:
             server.host_changes.leave(backend)
             # Work that was under way may still use the store on a thread.

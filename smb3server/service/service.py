@@ -316,8 +316,9 @@ class Service(Running):
             self.listeners[0].address[1],
             self.server.admits,
             self.server.unauthenticated,
+            self.shares.for_backups,
         )
-        self.server.interfaces.on_refresh = self.announcer.refresh_soon
+        self.server.interfaces.on_refresh = self.shares.on_change = self.announcer.refresh_soon
         self.announcer.start()
 
     async def _open_page(self, config: WebConfig) -> None:

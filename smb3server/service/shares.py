@@ -13,6 +13,7 @@ from smb3server.auth.users import Account
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.impersonate import may_act
+from smb3server.backends.local.macos import MacBackend
 from smb3server.backends.local.snapshot_folders import SnapshotFolders
 from smb3server.backends.names import PRIVATE_NAME
 from smb3server.backends.snapshot_names import SnapshotPattern, hiding
@@ -25,6 +26,7 @@ from smb3server.config.values import snapshot_pattern, split_folder
 from smb3server.files.recycling import USER as RECYCLING_USER
 from smb3server.files.recycling import Recycling, problem
 from smb3server.service import stand_in
+from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.state.share import Share, ShareCapabilities, ShareFlags
 
 
@@ -68,6 +70,7 @@ def make_share(config: Config, share: ShareConfig, notes: list[str], backend: Lo
         recycling=_recycling(share),
         hides=hidden_name_test(share.hide_files, share.hide_dot_files),
         flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
+        model=(config.discovery or DiscoveryConfig()).model,
     )
     _make_recycle_folder(made, notes)
     if share.streams and backend.streams.refused:
@@ -182,7 +185,7 @@ def _make_recycle_folder(share: Share, notes: list[str]) -> None:
 
 def _backend(config: Config, share: ShareConfig) -> LocalBackend:
     try:
-        return LocalBackend(share.path, _options(config, share))
+        return (MacBackend if share.for_macs else LocalBackend)(share.path, _options(config, share))
     except OSError as error:
         raise FolderDownError(f"share {share.name}: {error}") from error
 

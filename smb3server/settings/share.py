@@ -111,6 +111,36 @@ class ShareRules(Section, kw_only=True):
         ),
     ] = False
     streams: Annotated[bool, about("alternate data streams", Effect.NEW_OPENS)] = True
+    macos: Annotated[
+        bool,
+        about(
+            "Apple's extensions for Macs: Finder information, resource forks, quick listings, copies on the server, "
+            "F_FULLFSYNC ([time-machine.md](time-machine.md))",
+            Effect.REPLACED,
+            example=True,
+        ),
+    ] = False
+    macos_file_ids: Annotated[
+        bool,
+        about(
+            "Macs get numbers of files, and find files by them (aliases); on ext4, XFS and btrfs, for a server that "
+            "runs as root ([time-machine.md](time-machine.md#numbers-of-files))",
+            Effect.REPLACED,
+        ),
+    ] = False
+    time_machine: Annotated[
+        bool,
+        about(
+            "Macs back up to the share with Time Machine; includes `macos`, and `[discovery]` announces it "
+            "([time-machine.md](time-machine.md))",
+            Effect.REPLACED,
+            example=True,
+        ),
+    ] = False
+    time_machine_max_size: Annotated[
+        NotNegative,
+        about("bytes that Macs see as the size of the share; 0: that of the volume", Effect.AT_ONCE),
+    ] = 0
     symlinks: Annotated[
         Literal["beneath", "never"],
         about(
@@ -179,3 +209,8 @@ class ShareRules(Section, kw_only=True):
     keep_inherited_flag: Annotated[
         bool, about("store DACL_AUTO_INHERITED as clients send it, not by Windows' rule", Effect.AT_ONCE)
     ] = False
+
+    @property
+    def for_macs(self) -> bool:
+        """Whether the share has Apple's extensions."""
+        return self.macos or self.time_machine

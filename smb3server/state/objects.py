@@ -344,7 +344,7 @@ class Session:
 class TreeConnect:
     """A session's use of a share. [MS-SMB2 3.3.1.9]"""
 
-    __slots__ = ("caller", "creation_time", "encrypt_data", "maximal_access", "session", "share", "tree_id")
+    __slots__ = ("apple", "caller", "creation_time", "encrypt_data", "maximal_access", "session", "share", "tree_id")
 
     def __init__(self, tree_id: int, session: Session, share: Share) -> None:
         self.tree_id = tree_id
@@ -356,6 +356,9 @@ class TreeConnect:
         self.creation_time = time.time()
         self.caller: tuple[Identity | None, Caller] | None = None
         """The latest result of ``caller.caller_of``, with the identity that it was made for."""
+        self.apple = 0
+        """What a Mac was promised (``wire.apple.ServerCaps``). 0: the client did not ask, or the share is not for
+        Macs."""
 
     @property
     def user(self) -> User | None:

@@ -89,6 +89,8 @@ class Share:
     recycling: Recycling | None = None
     """Where deleted files go. None means that they are removed."""
     hidden: bool = False
+    is_home: bool = False
+    """Whether it is the home of the user whose name it has."""
     flags: int = 0
     """Flags in addition to those that follow from other fields."""
     capabilities: int = 0
@@ -110,6 +112,8 @@ class Share:
     """Decides whether it is served here. None means that it always is."""
     lost: bool = False
     """Whether this node of a cluster no longer serves it: another one may have taken it over."""
+    model: str = ""
+    """The model of the server that Macs are told."""
     audit: ShareAudit | None = None
     """What is recorded of its use. None means nothing."""
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from smb3server.wire import attributes as attr
+from smb3server.wire.apple import SHORT_NAME_SIZE
 from smb3server.wire.fields import decode_name
 from smb3server.wire.file_info import FileInfoClass, chain
 from smbdirect.codec import Buffer
@@ -138,6 +139,43 @@ def _id_extd_both(following: int, i: Metadata, length: int, short: bytes) -> byt
     return _id_extd(following, i, length, short) + _SHORT.pack(len(short), 0, short)
 
 
+class ForMacs(NamedTuple):
+    """What an entry holds for a Mac that was promised ``apple.ServerCaps.READ_DIR_ATTR``."""
+
+    info: Metadata
+    maximal_access: int
+    finder: bytes
+    """The result of ``apple.pack_entry``."""
+    mode: int
+    file_id: int
+    """0: none."""
+
+
+def _id_both_for_macs(following: int, entry: ForMacs, length: int, short: bytes) -> bytes:
+    """Return an entry of FileIdBothDirectoryInformation as Macs want it. (Apple's SMBClient, kernel/netsmb/smb_2.h)
+
+    EaSize is the maximal access, ShortName holds what Finder shows, Reserved2 is the mode."""
+    i = entry.info
+    return _ID_BOTH.pack(
+        following,
+        0,
+        i.creation_time,
+        i.last_access_time,
+        i.last_write_time,
+        i.change_time,
+        i.end_of_file,
+        i.allocation_size,
+        i.attributes,
+        length,
+        i.reparse_tag if i.attributes & attr.REPARSE_POINT else entry.maximal_access,
+        SHORT_NAME_SIZE,
+        0,
+        entry.finder,
+        entry.mode & 0xFFFF,
+        entry.file_id,
+    )
+
+
 class Level(NamedTuple):
     """One level: its encoder, and its layout for decoding."""
 
@@ -168,19 +206,21 @@ class Packer:
 
     __slots__ = ("_encode", "_fixed", "_last", "_short_name", "buffer", "count", "limit")
 
-    def __init__(self, info_class: int, limit: int, short_name: Callable[[str], str]) -> None:
-        """``short_name`` returns the 8.3 name of a name, or ''. It is called for levels with short names only."""
+    def __init__(self, info_class: int, limit: int, short_name: Callable[[str], str], for_macs: bool = False) -> None:
+        """``short_name`` returns the 8.3 name of a name, or ''. It is called for levels with short names only.
+
+        ``for_macs``: the entries are ``ForMacs``, and the level is FileIdBothDirectoryInformation."""
         level = LEVELS[info_class]
-        self._encode = level.encode
+        self._encode: Callable[[int, Any, int, bytes], bytes] = _id_both_for_macs if for_macs else level.encode
         self._fixed = level.layout.size
-        self._short_name = short_name if info_class in _WITH_SHORT_NAMES else None
+        self._short_name = short_name if info_class in _WITH_SHORT_NAMES and not for_macs else None
         self.buffer = bytearray()
         self.limit = limit
         self.count = 0
         # Invariant: offset of the last entry in the buffer; 0 if there is none.
         self._last = 0
 
-    def add(self, entries: Iterable[tuple[str, Metadata]]) -> int:
+    def add(self, entries: Iterable[tuple[str, Metadata | ForMacs]]) -> int:
         """Append entries (name and metadata), up to the first that does not fit. Return how many were appended."""
         encode, fixed, short_name, limit = self._encode, self._fixed, self._short_name, self.limit
         end = len(self.buffer)

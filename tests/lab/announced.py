@@ -38,12 +38,14 @@ def network() -> Iterator[Network]:
 
 
 @contextlib.asynccontextmanager
-async def announced(config: DiscoveryConfig, served: Sequence[str] = ("0.0.0.0", "::")) -> AsyncIterator[Announcer]:
-    """In the namespace of the calling thread."""
+async def announced(
+    config: DiscoveryConfig, served: Sequence[str] = ("0.0.0.0", "::"), backups: Sequence[str] = ()
+) -> AsyncIterator[Announcer]:
+    """In the namespace of the calling thread. ``backups``: shares for Time Machine, which may change."""
     interfaces = InterfaceList()
     strangers = UnauthenticatedPeers(64)
     announcer = Announcer(
-        config, NAME, lambda: interfaces.interfaces, lambda: served, 445, lambda host: True, strangers
+        config, NAME, lambda: interfaces.interfaces, lambda: served, 445, lambda host: True, strangers, lambda: backups
     )
     interfaces.on_refresh = announcer.refresh_soon
     await interfaces.start()

@@ -24,7 +24,6 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 import rstore  # noqa: E402
 from carafe import BreadthFirst, CarafeError, Components, Graph, Outcome, PageRank, Program, kronecker, run  # noqa: E402
-from carafe.bench import BEGIN, END, replaced  # noqa: E402
 from carafe.engine import local_cluster  # noqa: E402
 from carafe.graph import bounds, load  # noqa: E402
 from carafe.programs import NotConverged  # noqa: E402
@@ -369,19 +368,3 @@ def test_the_commands(tmp_path: Path) -> None:
     ):
         found = carafe(*words)
         assert found.returncode == 1 and found.stderr.startswith("carafe: ") and said in found.stderr
-
-
-def test_the_table_of_a_page_is_replaced() -> None:
-    assert replaced(f"a\n{BEGIN}\nold\n{END}\nz\n", ["| new |"]) == f"a\n{BEGIN}\n| new |\n{END}\nz\n"
-    with pytest.raises(ValueError, match="the page has no"):
-        replaced("a page without markers", [])
-
-
-@pytest.mark.long
-def test_the_comparison(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
-    found = carafe("bench", "--scales", 6, "--workers", 1, 2, "--rounds", 1, "--markdown", page)
-    assert found.returncode == 0, found.stderr
-    assert "| scale | edges | scipy, one core | 1 worker | 2 workers |" in page.read_text()
-    assert page.read_text().startswith("before") and page.read_text().endswith("after\n")

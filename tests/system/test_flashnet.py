@@ -297,21 +297,3 @@ def test_flushed_writes_survive_a_power_cut(disk: tuple[Path, Path], tmp_path: P
                 os.fsync(file.fileno())
         else:
             pytest.fail("the kernel wrote at once what nobody flushed: the copy is no power cut")
-
-
-@pytest.mark.long
-def test_the_comparison() -> None:
-    found = subprocess.run(
-        [*PROGRAM, "bench", "--rounds", "1", "--seconds", "0.02", "--markdown"],
-        check=False,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert found.returncode == 0, found.stderr
-    lines = found.stdout.splitlines()
-    assert lines[1].startswith("|---") and len(lines) == 2 + 2 * 5
-    for line in lines[2:]:
-        *_, latency, rate, _, _, end = line.split("|")
-        assert float(latency) > 0 and float(rate) > 0 and not end

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.config.reader import read_file
-from tools.torture import report, samba_root, subunit
+from tools.torture import macos, report, samba_root, subunit
 from tools.torture.outcome import Outcome, read_table, write
 from tools.torture.plan import Plan, Special, normal, special_needs
 from tools.torture.release import DISTRIBUTION, NEWEST, Release
@@ -41,6 +41,16 @@ not here
 ]
 test: smb2.a.four
 """
+
+
+def test_every_test_about_macs_that_only_samba_passes_has_a_reason() -> None:
+    rows = macos.expected()
+    assert {row.release for row in rows} == {"4.17", "4.25"} and not macos.unexplained(rows)
+    behind = {row.test for row in rows if row.is_behind}
+    assert macos.reasons().keys() == behind, "a reason for a test that passes, or none for one that does not"
+    assert macos.PAGE.read_text(encoding="utf-8") == macos.markdown(rows)
+    made_up = macos.Row("4.17", "vfs.fruit.made up", "fail", "pass")
+    assert macos.unexplained([*rows, made_up]) == [made_up]
 
 
 def test_subunit() -> None:

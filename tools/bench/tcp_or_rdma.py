@@ -13,8 +13,6 @@ import argparse
 import asyncio
 import contextlib
 import multiprocessing
-import os
-import platform
 import socket
 import statistics
 import struct
@@ -28,7 +26,8 @@ from typing import NamedTuple, Protocol
 import matplotlib
 from matplotlib.figure import Figure
 
-from smb3server.lab.bench import page
+from smb3server.lab.bench import machine, page
+from smb3server.lab.bench.cases import size_name
 from smb3server.lab.bench.errors import BenchError
 from smb3server.process import output
 from smbdirect.providers.base import (
@@ -325,28 +324,17 @@ def draw(results: dict[Point, list[Sample]], fabric: str, path: Path) -> None:
         for name in dict.fromkeys(point.system for point in results if point.system.startswith(("TCP", fabric))):
             for touched in (False, True):
                 points = [(p.size, list(map(value, s))) for p, s in results.items() if p[:2] == (name, touched)]
-                places, colour = [size for size, _ in points], _COLOURS[name.rpartition(", ")[2]]
-                axes.plot(places, [statistics.median(v) for _, v in points], "--" if touched else "-", color=colour,
-                          marker=".", label=f"{name}, touched" if touched else name)  # fmt: skip
-                low, high = [min(v) for _, v in points], [max(v) for _, v in points]
-                axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
+                label, dash = (f"{name}, touched", "--") if touched else (name, "-")
+                plots.line(axes, label, points, _COLOURS[name.rpartition(", ")[2]], dash)
         sizes = sorted({point.size for point in results})
         plots.label(axes, title, "block", sizes, [size_name(size) for size in sizes])
     plots.write(figure, figure.axes, path)
 
 
-def size_name(size: int) -> str:
-    """Return a size for people."""
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit:
-            return f"{size // unit} {name}"
-    return f"{size} B"
-
-
 def _table(results: dict[Point, list[Sample]], value: int) -> str:
     names = list(dict.fromkeys(point.system for point in results))
     head = [size for name in names for size in (name, "touched")]
-    lines = [["block", *head], ["---:"] * (len(head) + 1)]
+    lines = [["block", *head]]
     for size in dict.fromkeys(point.size for point in results):
         row = [size_name(size)]
         for name in names:
@@ -354,16 +342,13 @@ def _table(results: dict[Point, list[Sample]], value: int) -> str:
                 samples = results[Point(name, touched, size)]
                 row.append(page.number(statistics.median(map(_COLUMNS[value][1], samples))))
         lines.append(row)
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return page.grid(lines, "r" * len(lines[0]))
 
 
 def document(results: dict[Point, list[Sample]], pictures: str, rounds: int, seconds: float) -> str:
     """Return what stands on the page: circumstances, pictures and tables."""
-    parts = [
-        f"Measured: {time.strftime('%Y-%m-%d')}, {rounds} rounds of {seconds:g} s for each value, on "
-        f"{os.cpu_count()} processors ({platform.machine()}), {platform.system()} {platform.release()}, Python "
-        f"{platform.python_version()}. Both processes are on one machine."
-    ]
+    measured = machine.briefly(f"{rounds} rounds of {seconds:g} s for each value")
+    parts = [f"{measured} Both processes are on one machine."]
     if pictures:
         for fabric in ("iWARP", "RoCEv2"):
             parts.append(f"![{fabric} and TCP by block size]({pictures}/tcp-or-rdma-{fabric.lower()}.svg)")

@@ -87,20 +87,27 @@ def _section(name: str, settings: Mapping[str, object]) -> str:
 
 @contextlib.contextmanager
 def running_samba(
-    root: Path, folder: Path, server: str, number: int, paths: Mapping[str, Path]
+    root: Path | None,
+    folder: Path,
+    server: str,
+    number: int,
+    paths: Mapping[str, Path],
+    options: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[str, int]]:
     """Run smbd of ``root`` with the shares of ``paths``, all below ``folder``; yield its address.
 
-    ``number`` distinguishes the servers of a run. Raises ``ServerError``."""
+    ``root``: None for the smbd of this machine. ``number`` distinguishes the servers of a run. ``options``: as in
+    newest/samba.toml, which they replace. Raises ``ServerError``."""
     place = folder / f"samba-{server}"
     for name in ("private", "lock", "state", "cache", "pid", "ncalrpc"):
         (place / name).mkdir(parents=True)
-    options = tomllib.loads((NEWEST.folder / "samba.toml").read_text(encoding="utf-8"))
+    if options is None:
+        options = tomllib.loads((NEWEST.folder / "samba.toml").read_text(encoding="utf-8"))
     address, port = f"127.0.0.{_FIRST_ADDRESS + number}", _free_port()
     config = place / "smb.conf"
     # A test connects to port 445 of the address that it is given.
     config.write_text(smb_conf(place, address, f"{port} 445", server, paths, options), encoding="utf-8")
-    inside = prefix(root, folder)
+    inside = prefix(root, folder) if root is not None else []
     for user in (USER, SECOND_USER):
         given = subprocess.run(
             [*inside, "smbpasswd", "-c", str(config), "-s", "-a", user],

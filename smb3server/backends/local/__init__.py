@@ -7,5 +7,6 @@ Reading order: ``syscalls`` (system calls that Python lacks) -> ``impersonate`` 
 and ``namespace`` (links, listings, renames) -> ``kept_folders`` (those that the server makes in its own name) ->
 ``own_changes`` and ``watch`` (changes by other programs) -> ``file_ids``, ``storage_mark`` and ``share_root`` (which
 file, and which file system, it is) -> ``handle`` -> ``backend``, which opens them -> ``btrfs``, ``snapshot_folders``
-and ``snapshot_making`` (snapshots: subvolumes, finding, making).
+and ``snapshot_making`` (snapshots: subvolumes, finding, making) -> ``apple_double``, ``foreign_streams``, ``backups``
+and ``macos`` (shares for Macs).
 """

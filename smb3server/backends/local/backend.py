@@ -101,6 +101,10 @@ class LocalBackend(Backend):
 
     case_sensitive = False
     supports_streams = True
+    stream_store = StreamStore
+    """The class of its streams."""
+    handle_type = LocalHandle
+    """The class of its handles, but for those of streams."""
 
     def __init__(self, root: str | os.PathLike[str], options: LocalOptions | None = None) -> None:
         self.options = options = options or LocalOptions()
@@ -129,7 +133,7 @@ class LocalBackend(Backend):
             )
             self._sidecar, refused = self._make_sidecar(options.sidecar)
             self.store = MetadataStore(self._sidecar, None if namespace == "none" else namespace)
-            self.streams = StreamStore(self._sidecar, None if namespace == "none" else namespace)
+            self.streams = self.stream_store(self._sidecar, None if namespace == "none" else namespace)
             self.streams.refused = refused
             self._watcher = Watcher(self.resolver, self.own)
             self.namespace = Namespace(self.resolver, self.store, self.own, self.read_only)
@@ -316,7 +320,7 @@ class LocalBackend(Backend):
                 kind, data = _DIRECTORY, None
             else:
                 descriptor, kind, data = self._open_data(request, descriptor, stat)
-        handle = LocalHandle(
+        handle = self.handle_type(
             self,
             descriptor,
             stat,
@@ -374,6 +378,10 @@ class LocalBackend(Backend):
         if request.write and self.read_only and kind is _FILE:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), "/".join(request.path))
 
+    def stream_type(self, name: str) -> type[LocalHandle]:
+        """Return the class of a stream's handle."""
+        return LocalHandle
+
     def _open_stream(self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind) -> LocalHandle:
         """Open or create a stream. This takes over ``descriptor`` (O_PATH) on success only."""
         reference = f"/proc/self/fd/{descriptor}"
@@ -393,7 +401,7 @@ class LocalBackend(Backend):
                 raise
             data = self._create_stream(request, descriptor, stat, metadata)
             created = True
-        return LocalHandle(
+        return self.stream_type(name)(
             self,
             descriptor,
             stat,
@@ -527,7 +535,7 @@ class LocalBackend(Backend):
             raise
         kind = KINDS.get(stat.mode & KIND_BITS, _OTHER)
         is_path = kind is _DIRECTORY and not request.read
-        handle = LocalHandle(
+        handle = self.handle_type(
             self,
             descriptor,
             stat,
@@ -696,7 +704,7 @@ def _existing(
     backend: LocalBackend, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind, data: int | None
 ) -> LocalHandle:
     """Return the handle of an existing file or directory. It takes over the descriptors."""
-    return LocalHandle(
+    return backend.handle_type(
         backend,
         descriptor,
         stat,

@@ -154,6 +154,10 @@ class OwnChanges:
             self._writers.pop(key, None)
         self.touch(key)
 
+    def is_written(self, key: FileKey) -> bool:
+        """Return whether somebody has a file open for writing, here or through another backend of its folder."""
+        return key in self._writers or any(key in other._writers for other in self._others)
+
     def touch(self, key: FileKey) -> None:
         """Record that the server has changed a file."""
         self.here.touch(key)
@@ -179,7 +183,7 @@ class OwnChanges:
         """Return who may have made a change of content or metadata that was just reported."""
         if key in self._writers or self.here.is_touched(key):
             return Maker.BACKEND
-        if self.elsewhere.is_touched(key) or any(key in other._writers for other in self._others):
+        if self.elsewhere.is_touched(key) or self.is_written(key):
             return Maker.SERVER
         return Maker.HOST
 

@@ -409,6 +409,11 @@ def describe(
     asked = opening.contexts.others
     if not asked:
         return fields, []
-    found = Described(info, opened.maximal_access, opening.backend.volume_serial)
-    answers = ((name, KINDS[name].answer) for name in asked)
-    return fields, [wire.RawContext(name, answer(found, asked[name])) for name, answer in answers if answer is not None]
+    found = Described(info, opened.maximal_access, opening.backend.volume_serial, opened)
+    answers: list[wire.RawContext] = []
+    for name, data in asked.items():
+        answer = KINDS[name].answer
+        content = answer(found, data) if answer is not None else None
+        if content is not None:
+            answers.append(wire.RawContext(name, content))
+    return fields, answers

@@ -215,6 +215,7 @@ class Opening:
             self.opener.caller.user,
             or_folder,
             bool(options & _UNBUFFERED),
+            self.opener.tree.apple != 0,
             self._mode if self.contexts.posix is not None else None,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from smb3server.commands.apple import numbers
 from smb3server.commands.create.registry import Described, Kind, register
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.status import NtStatus
@@ -16,8 +17,11 @@ def _maximal_access(found: Described, since: wire.Timewarp | None) -> bytes:
 
 
 def _on_disk_id(found: Described, _: bool) -> bytes:
-    """Return the numbers of file and volume. [MS-SMB2 3.3.5.9.6]"""
-    answer = wire.OnDiskIdResponse(found.info.key.inode & 0xFFFFFFFFFFFFFFFF, found.volume_serial)
+    """Return the numbers of file and volume. [MS-SMB2 3.3.5.9.6]
+
+    A Mac takes it for a number that no later file gets."""
+    number = numbers.of(found.opened) if found.opened.tree.apple else found.info.key.inode & 0xFFFFFFFFFFFFFFFF
+    answer = wire.OnDiskIdResponse(number, found.volume_serial)
     return wire.ON_DISK_ID_RESPONSE_CODEC.pack(answer)
 
 

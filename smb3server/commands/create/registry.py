@@ -28,6 +28,7 @@ class Described(NamedTuple):
     """The metadata that the client sees."""
     maximal_access: int
     volume_serial: int
+    opened: Open
 
 
 class Kind(NamedTuple):
@@ -42,8 +43,8 @@ class Kind(NamedTuple):
     """Called when the file is open, before a durable handle is granted and the open is stored."""
     parse: Callable[[bytes], Any] | None = None
     """Decodes the data of the request. Raises ``DecodeError``. None: ``wire.REQUESTS`` has the decoder."""
-    answer: Callable[[Described, Any], bytes] | None = None
-    """Returns the data of the response's context of the same name. None: the response has none."""
+    answer: Callable[[Described, Any], bytes | None] | None = None
+    """Returns the data of the response's context of the same name. None, or no function: the response has none."""
 
 
 KINDS: dict[bytes, Kind] = {}

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from smb3server.access import required
-from smb3server.backends.base import Handle
+from smb3server.backends.base import Disposition, Handle, OpenRequest
 from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.dispatch import waiting
 from smb3server.dispatch.lookup import handle_of
@@ -21,6 +22,7 @@ from smb3server.state.change_reports import report_write
 from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
+from smb3server.wire.apple import ServerCaps
 from smb3server.wire.create import Access
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus, StatusError
@@ -71,6 +73,9 @@ def copy_chunk(control: Control) -> Response | Pending:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     header, chunks = wire.decode_copy_chunks(data, MAX_CHUNKS)
     source = _find_source(control.request, header.source_key)
+    if not header.chunk_count and opened.tree.apple & ServerCaps.OSX_COPYFILE:
+        _check_access(control, source, opened)
+        return waiting.run(control.request, _FileCopy(control, source, opened, []).run())
     if (
         header.chunk_count > MAX_CHUNKS
         or any(not 0 < chunk.length <= MAX_CHUNK_SIZE for chunk in chunks)
@@ -135,11 +140,7 @@ class _Copy:
             return False
         chunk = self.chunks[self.index]
         try:
-            if self.control.request.server.has_lost(self.target.tree.share):
-                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-            table = self.control.request.server.opens.by_id
-            if any(table.get(opened.file_id[0]) is not opened for opened in (self.source, self.target)):
-                raise StatusError(NtStatus.FILE_CLOSED)
+            self._check_still_there()
             if self.offset == 0:
                 self._check(chunk)
             self._copy(chunk)
@@ -147,6 +148,14 @@ class _Copy:
             self.status = NtStatus(waiting.failure(self.control.request, error).status)
             return False
         return True
+
+    def _check_still_there(self) -> None:
+        """Check that the share is served here, and that nobody has closed the opens. Raises ``StatusError``."""
+        if self.control.request.server.has_lost(self.target.tree.share):
+            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+        table = self.control.request.server.opens.by_id
+        if any(table.get(opened.file_id[0]) is not opened for opened in (self.source, self.target)):
+            raise StatusError(NtStatus.FILE_CLOSED)
 
     def _check(self, chunk: wire.CopyChunk) -> None:
         """Check ranges, end of file and locks of a chunk before it is copied. Raises ``StatusError``."""
@@ -186,6 +195,64 @@ class _Copy:
         if self.offset == chunk.length:
             self.index += 1
             self.offset = 0
+
+
+class _FileCopy(_Copy):
+    """The copy of a whole file with its streams, for a Mac. (Apple's SMBClient, kernel/netsmb/smb_2.h)"""
+
+    __slots__ = ()
+
+    async def run(self) -> Response:
+        size = handle_of(self.source).info().end_of_file
+        if size:
+            self.chunks.append(wire.CopyChunk(0, 0, size))
+        elif self.source.file is not None and self.source.file is self.target.file:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        while self.step():
+            await asyncio.sleep(0)
+        if self.status == NtStatus.SUCCESS:
+            self._cut(size)
+            for stream in handle_of(self.source).streams():
+                if stream.name:
+                    await self._copy_stream(stream.name)
+        await flushed(self.control.request, self.target)
+        report_write(self.target)
+        # No chunks were written, whatever was copied: the size has no more than 32 bits.
+        return _result(self.control, self.status, 0, 0, min(self.total, 0xFFFFFFFF))
+
+    def _cut(self, size: int) -> None:
+        """Cut what the target has beyond the end of the source. Raises ``StatusError`` and ``OSError``."""
+        target, file = handle_of(self.target), self.target.file
+        end = target.info().end_of_file
+        if end <= size or file is None:
+            return
+        if file.locks.locks and file.locks.denies_write(self.target, size, end - size):
+            raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
+        file.data_changes(self.target.caching)
+        write_times.changing(self.target)
+        target.truncate(size)
+
+    async def _copy_stream(self, name: str) -> None:
+        """Copy one stream. Raises ``OSError``, and SHARING_VIOLATION if somebody has it open in the target."""
+        self._check_still_there()
+        target, backend = self.target, self.target.store
+        if backend is None or target.file is None:
+            raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+        present = target.file.table.find(handle_of(target).key, name)
+        if present is not None and present.opens:
+            raise StatusError(NtStatus.SHARING_VIOLATION)
+        user = self.control.request.tree.user
+        read = OpenRequest(handle_of(self.source).path, name, read=True, user=user, by_mac=True)
+        write = replace(read, path=handle_of(target).path, disposition=Disposition.OPEN_IF, write=True)
+        with contextlib.ExitStack() as stack:
+            source = stack.enter_context(contextlib.closing(backend.open(read)))
+            copy = stack.enter_context(contextlib.closing(backend.open(write)))
+            copy.truncate(0)
+            size, done = source.info().end_of_file, 0
+            while done < size and (count := copy_range(copy, source, done, done, min(size - done, _STEP), False)):
+                done += count
+                await asyncio.sleep(0)
+                self._check_still_there()
 
 
 def copy_range(target: Handle, source: Handle, source_offset: int, offset: int, length: int, overlapping: bool) -> int:

@@ -22,10 +22,11 @@ def _store_of(opened: Open) -> Backend:
 @fsctl(Fsctl.GET_NTFS_VOLUME_DATA)
 def get_ntfs_volume_data(control: Control) -> bytes:
     """Return serial number and sizes of the volume. It has no master file table. [MS-FSA 2.1.5.10.12]"""
-    store = _store_of(control.open())
+    opened = control.open()
+    store = _store_of(opened)
     if control.max_output < wire.NTFS_VOLUME_DATA.size:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL)
-    total, _, free, sectors, sector = full_size(store)
+    total, _, free, sectors, sector = full_size(opened.tree.share, store)
     return wire.NTFS_VOLUME_DATA.pack(
         wire.NtfsVolumeData(
             volume_serial_number=store.volume_serial & 0xFFFFFFFFFFFFFFFF,

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from smb3server.backends.base import FileInfo, StreamInfo
 from smb3server.backends.names import short_name
+from smb3server.commands.apple import numbers
 from smb3server.commands.info import posix, presentation
 from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.lookup import handle_of
@@ -97,7 +98,7 @@ def _all(opened: Open, fresh: Fresh | None) -> bytes:
         pending,
         bool(i.attributes & attr.DIRECTORY),
         0,
-        i.key.inode,
+        numbers.of(opened) if opened.tree.apple else i.key.inode,
         i.ea_size,
         opened.granted_access,
         opened.position,
@@ -136,9 +137,14 @@ def _standard_link(opened: Open, info: FileInfo) -> wire.StandardLinkInformation
     return wire.StandardLinkInformation(_links(info, pending), info.link_count, pending, directory)
 
 
+def _number(opened: Open) -> int:
+    """Return the number of the file. A Mac takes it for one that no later file gets."""
+    return numbers.of(opened) if opened.tree.apple else handle_of(opened).key.inode
+
+
 def _id(opened: Open) -> wire.IdInformation:
     serial = opened.store.volume_serial if opened.store is not None else 0
-    return wire.IdInformation(serial & 0xFFFFFFFFFFFFFFFF, handle_of(opened).key.inode)
+    return wire.IdInformation(serial & 0xFFFFFFFFFFFFFFFF, _number(opened))
 
 
 def _posix(opened: Open, fresh: Fresh | None) -> bytes:
@@ -177,7 +183,7 @@ _MODE = _of_open(wire.MODE, lambda opened: wire.ModeInformation(opened.create_op
 FILE_LEVELS: dict[int, FileLevel] = {
     FileInfoClass.BASIC: _of_file(wire.BASIC, _basic, _READ_ATTRIBUTES),
     FileInfoClass.STANDARD: _of_file(wire.STANDARD, _standard),
-    FileInfoClass.INTERNAL: _of_open(wire.INTERNAL, lambda o: wire.InternalInformation(handle_of(o).key.inode)),
+    FileInfoClass.INTERNAL: _of_open(wire.INTERNAL, lambda o: wire.InternalInformation(_number(o))),
     FileInfoClass.EA: _of_file(wire.EA, lambda _, info: wire.EaInformation(info.ea_size)),
     FileInfoClass.ACCESS: _ACCESS,
     FileInfoClass.POSITION: _of_open(wire.POSITION, lambda opened: wire.PositionInformation(opened.position)),

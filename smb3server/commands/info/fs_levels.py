@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from smb3server.backends.base import Backend
+from smb3server.backends.base import Backend, VolumeInfo
 from smb3server.commands.info import posix
 from smb3server.state.share import Share
 from smb3server.wire import fs_info as wire
@@ -33,9 +33,26 @@ def _volume(share: Share, backend: Backend) -> bytes:
     return wire.encode_volume(backend.volume_created, backend.volume_serial & 0xFFFFFFFF, share.name)
 
 
-def full_size(backend: Backend) -> wire.FullSizeInformation:
+_LIMITED_UNIT = 1024
+"""Bytes of an allocation unit where the administrator limits the size."""
+
+
+def _limited(backend: Backend, volume: VolumeInfo, limit: int) -> VolumeInfo:
+    """Return the sizes of a volume that has ``limit`` bytes for backups of Macs."""
+    left = max(limit - backend.backups_size(), 0)
+    total, free, available = volume.total_bytes, volume.free_bytes, volume.available_bytes
+    return VolumeInfo(min(total, limit), min(free, left), min(available, left), _LIMITED_UNIT, volume.sector_size)
+
+
+def _sizes(share: Share, backend: Backend) -> VolumeInfo:
+    volume, rules = backend.volume(), share.rules
+    limited = rules.time_machine_max_size and rules.time_machine
+    return _limited(backend, volume, rules.time_machine_max_size) if limited else volume
+
+
+def full_size(share: Share, backend: Backend) -> wire.FullSizeInformation:
     """Return the sizes of the volume, in allocation units."""
-    volume = backend.volume()
+    volume = _sizes(share, backend)
     sector = max(volume.sector_size, 1)
     unit = max(volume.block_size, sector)
     total, available, free = (size // unit for size in (volume.total_bytes, volume.available_bytes, volume.free_bytes))
@@ -43,7 +60,7 @@ def full_size(backend: Backend) -> wire.FullSizeInformation:
 
 
 def _size(share: Share, backend: Backend) -> wire.SizeInformation:
-    total, available, _, sectors, sector = full_size(backend)
+    total, available, _, sectors, sector = full_size(share, backend)
     return wire.SizeInformation(total, available, sectors, sector)
 
 
@@ -104,7 +121,7 @@ def _posix(share: Share, backend: Backend) -> bytes:
     """Return FileFsPosixInformation. Raises INVALID_INFO_CLASS unless a POSIX open asks for it. [POSIX-FSCC 2.3.2.1]"""
     if not backend.posix:
         raise StatusError(NtStatus.INVALID_INFO_CLASS)
-    return posix.volume(backend)
+    return posix.volume(_sizes(share, backend), backend.volume_serial)
 
 
 _NO_LIMITS = wire.ControlInformation(default_quota_threshold=NO_LIMIT, default_quota_limit=NO_LIMIT, flags=0)
@@ -117,7 +134,7 @@ FS_LEVELS: dict[int, FsLevel] = {
     FsInfoClass.DEVICE: _fixed(wire.DEVICE, _device),
     FsInfoClass.ATTRIBUTE: FsLevel(_attribute, 16),
     FsInfoClass.CONTROL: _fixed(wire.CONTROL, lambda share, backend: _NO_LIMITS),
-    FsInfoClass.FULL_SIZE: _fixed(wire.FULL_SIZE, lambda _, backend: full_size(backend)),
+    FsInfoClass.FULL_SIZE: _fixed(wire.FULL_SIZE, full_size),
     FsInfoClass.OBJECT_ID: _fixed(
         wire.OBJECT_ID, lambda _, backend: wire.ObjectIdInformation(volume_object_id(backend))
     ),

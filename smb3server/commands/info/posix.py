@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import stat
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from smb3server.access.descriptor import Sid
 from smb3server.access.posix import group_sid, user_sid
-from smb3server.backends.base import Backend, FileInfo, Kind, Path
+from smb3server.backends.base import FileInfo, Kind, Path, VolumeInfo
 from smb3server.backends.names import InvalidName, split_posix, to_posix
 from smb3server.wire import attributes as attr
 from smb3server.wire import posix as wire
@@ -123,9 +124,8 @@ def above_the_share(info: FileInfo) -> bytes:
     return wire.POSIX_INFORMATION.pack(fixed) + _NOBODY + _NOBODY
 
 
-def volume(backend: Backend) -> bytes:
+def volume(found: VolumeInfo, serial: int) -> bytes:
     """Return FileFsPosixInformation. [POSIX-FSCC 2.3.2.1]"""
-    found = backend.volume()
     block = max(found.block_size, 1)
     return wire.POSIX_VOLUME_INFORMATION.pack(
         wire.PosixVolumeInformation(
@@ -136,7 +136,7 @@ def volume(backend: Backend) -> bytes:
             found.available_bytes // block,
             _UNKNOWN if found.file_nodes is None else found.file_nodes,
             _UNKNOWN if found.free_file_nodes is None else found.free_file_nodes,
-            backend.volume_serial & _UNKNOWN,
+            serial & _UNKNOWN,
         )
     )
 
@@ -156,7 +156,7 @@ class PosixPacker:
         self._type_of = type_of
         self._last = 0
 
-    def add(self, entries: Sequence[tuple[str, FileInfo]]) -> int:
+    def add(self, entries: Iterable[tuple[str, Any]]) -> int:
         """Append entries (name and metadata), up to the first that does not fit. Return how many were appended."""
         added = 0
         for name, found in entries:

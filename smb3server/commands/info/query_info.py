@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from smb3server.access import required
 from smb3server.access.of_handle import query_security
 from smb3server.backends.base import StreamInfo
+from smb3server.commands.apple import nfs_aces
 from smb3server.commands.info.file_levels import FILE_LEVELS, PIPE_LEVELS, encode_stream_list
 from smb3server.commands.info.fs_levels import FS_LEVELS
 from smb3server.dispatch.long_work import run_steps
@@ -22,6 +23,7 @@ from smb3server.wire.query_info import (
     InfoType,
     QueryInfoFlags,
     QueryInfoRequest,
+    SecurityInformation,
     build_output_response,
     parse_query_info_request,
 )
@@ -168,6 +170,8 @@ def _query_security(request: TreeRequest, opened: Open, body: QueryInfoRequest, 
     if opened.handle is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     descriptor = query_security(opened.handle, which)
+    if opened.tree.apple and which & SecurityInformation.DACL:
+        descriptor = nfs_aces.added(descriptor, opened.handle.info())
     if len(descriptor) > body.output_buffer_length:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL, _SIZE.pack(len(descriptor)))
     return _reply(descriptor, body.output_buffer_length)

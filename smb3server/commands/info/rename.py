@@ -268,7 +268,7 @@ class Rename(_NameChange):
 
     def _check_below(self) -> list[Open]:
         """Check that there are no opens below the directory, and break the handle caching of those that there are.
-        Return those that move along, as the share's ``rename_open_folders`` allows it. [MS-FSA 2.1.4.2]
+        Return those that are moved along: by the share's ``rename_open_folders``, or a Mac's own. [MS-FSA 2.1.4.2]
 
         POSIX opens do not need the name of what they are of, and are in the way of no other POSIX open.
         All of them are asked at once. Raises ``StatusError``, and ``MustWait`` if this needs an acknowledgment."""
@@ -277,6 +277,9 @@ class Rename(_NameChange):
         below = [other for other in table.values() if other not in self.elsewhere and self._is_below(other, prefix)]
         posix = self.opened.posix
         in_the_way = [other for other in below if not (posix and other.posix)]
+        if self.opened.tree.apple:
+            # Programs of a Mac expect that a folder can be renamed while they use files in it.
+            in_the_way = [other for other in below if other.session is not self.opened.session]
         if in_the_way:
             self.break_handles(*{other.file for other in in_the_way if other.file is not None})
             if not self.opened.tree.share.rules.rename_open_folders:

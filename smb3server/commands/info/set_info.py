@@ -8,6 +8,7 @@ from typing import NamedTuple
 from smb3server.access import posix_security, required
 from smb3server.access.of_handle import set_security
 from smb3server.backends.base import Handle
+from smb3server.commands.apple import nfs_aces
 from smb3server.commands.info import waits
 from smb3server.commands.info.rename import Link, Rename
 from smb3server.commands.info.waits import cut
@@ -28,7 +29,7 @@ from smb3server.wire.create_contexts import parse_eas
 from smb3server.wire.file_info import DispositionFlags, FileInfoClass
 from smb3server.wire.fs_info import FsInfoClass
 from smb3server.wire.header import Command
-from smb3server.wire.query_info import InfoType
+from smb3server.wire.query_info import InfoType, SecurityInformation
 from smb3server.wire.set_info import SET_INFO_RESPONSE, SetInfoRequest, SetInfoResponse, parse_set_info_request
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -414,9 +415,15 @@ def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data
         waits.break_handles(opened, [file])
         write_times.changing_entry(opened)
         caller, keep = caller_of(opened.session, tree, accounts), tree.share.rules.keep_inherited_flag
-        handle, changes = handle_of(opened), memoryview(descriptor)
-        if not (opened.posix and posix_security.change(handle, which, changes, caller)):
-            set_security(handle, which, changes, caller, accounts, keep_inherited_flag=keep)
+        handle, parts, new, mode = handle_of(opened), which, descriptor, None
+        if opened.posix and posix_security.change(handle, which, memoryview(descriptor), caller):
+            parts = 0
+        elif tree.apple and which & SecurityInformation.DACL:
+            parts, new, mode = nfs_aces.taken_out(which, descriptor)
+        if parts:
+            set_security(handle, parts, memoryview(new), caller, accounts, keep_inherited_flag=keep)
+        if mode is not None and mode != handle.info().mode & 0o777:
+            handle.set_permissions(None, None, mode)
         if tree.share.audit is not None:
             file_events.permissions_changed(opened, which)
         report(opened, NotifyFilter.SECURITY, entry=False)

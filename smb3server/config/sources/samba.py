@@ -92,8 +92,16 @@ _ELSEWHERE = {
     "full_audit:prefix": "records are lines of JSON with user, address and share (audit_file)",
     "full_audit:facility": "records go to audit_file, or to the log",
     "full_audit:priority": "records go to audit_file, or to the log",
-    "fruit:time machine": "Time Machine is not served",
-    "fruit:time machine max size": "Time Machine is not served",
+    "fruit:metadata": "metadata are streams here; what Samba has stored is moved into them when it is looked at",
+    "fruit:resource": "resource forks are streams here; what Samba has stored is moved into them when it is looked at",
+    "fruit:encoding": "names are mapped in one way (docs/local-backend.md)",
+    "fruit:posix_rename": "always so, as far as others have no files of the folder open",
+    "fruit:veto_appledouble": "AppleDouble files are moved into streams",
+    "fruit:nfs_aces": "always so",
+    "fruit:zero_file_id": "always so",
+    "fruit:delete_empty_adfiles": "always so",
+    "fruit:wipe_intentionally_left_blank_rfork": "always so",
+    "fruit:copyfile": "always so",
 }
 """Why a parameter is not carried over, and what to do."""
 _WITHOUT_MEANING = tuple(
@@ -101,13 +109,14 @@ _WITHOUT_MEANING = tuple(
     pam password change, panic action, logging, socket options, use sendfile, aio read size, aio write size,
     client min protocol, client max protocol""".replace("\n    ", " ").split(", ")
 )
+_WITH_A_MODULE = ("recycle", "full_audit", "shadow_copy2", "fruit")
+"""Modules that keys stand for."""
 _CONSIDERED = ("available", "printable", "copy", "vfs objects", "full_audit:success", "full_audit:failure")
 """Parameters that were looked at, whatever came of it."""
 _MODULES = {
     "acl_xattr": "descriptors are kept without a module",
     "streams_xattr": "streams are served without a module",
     "catia": "characters that Windows does not allow are mapped in one way (docs/local-backend.md)",
-    "fruit": "streams are served; Apple's extensions are not",
     "btrfs": "clones of ranges need no module",
     "io_uring": _NEEDLESS,
     "aio_pthread": _NEEDLESS,
@@ -264,6 +273,14 @@ def _mode(text: str) -> str:
     return f"{number:04o}"
 
 
+def _size(text: str) -> int:
+    """Convert a number of bytes, with K, M, G, T or P."""
+    found = re.fullmatch(r"(\d+)\s*([kmgtp]?)b?", text.casefold())
+    if found is None:
+        raise ValueError("no size")
+    return int(found[1]) << 10 * " kmgtp".index(found[2] or " ")
+
+
 def _yes_or_no(text: str) -> bool:
     truth = _truth(text)
     if truth is None:
@@ -325,6 +342,8 @@ _SHARE: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "recycle:repository": ("recycle_folder", lambda text: text.replace("%U", "{user}").replace("%u", "{user}")),
     "recycle:exclude": ("recycle_exclude", _words),
     "recycle:maxsize": ("recycle_max_size", int),
+    "fruit:time machine": ("time_machine", _yes_or_no),
+    "fruit:time machine max size": ("time_machine_max_size", _size),
 }
 """Parameters of shares: the key here, and how the value is converted."""
 _SERVER: Mapping[str, tuple[str, Callable[[str], object]]] = {
@@ -472,6 +491,12 @@ def _share(name: str, values: Mapping[str, str], own: Mapping[str, str]) -> _Blo
         _shadow(block, values)
     if "full_audit" in _words(values.get("vfs objects", "")):
         _audit(block, values)
+    if "fruit" in _words(values.get("vfs objects", "")):
+        if not block.values.get("time_machine"):
+            block.values["macos"] = True
+    else:
+        for key in ("time_machine", "time_machine_max_size"):
+            block.values.pop(key, None)
     if "recycle" not in _words(values.get("vfs objects", "")):
         for key in [key for key in block.values if key.startswith("recycle")]:
             del block.values[key]
@@ -483,7 +508,7 @@ def _share(name: str, values: Mapping[str, str], own: Mapping[str, str]) -> _Blo
 
 def _modules(block: _Block, text: str) -> None:
     for word in _words(text):
-        if word not in ("recycle", "full_audit", "shadow_copy2"):
+        if word not in _WITH_A_MODULE:
             block.comments.append(f"vfs objects = {word}: not carried over: {_MODULES.get(word, _NO_COUNTERPART)}")
 
 
@@ -558,6 +583,7 @@ def _settle(block: _Block, is_homes: bool) -> None:
         "hide_dot_files": False,
         "case_sensitive": False,
         "posix": False,
+        "time_machine": False,
         "max_connections": 0,
     }
     if is_homes:

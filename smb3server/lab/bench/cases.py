@@ -26,7 +26,10 @@ class Case(NamedTuple):
 
 def size_name(size: int) -> str:
     """Return 4 KiB for 4096, and so on."""
-    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
+    for shift, unit in ((20, "MiB"), (10, "KiB")):
+        if size >= 1 << shift:
+            return f"{size >> shift} {unit}"
+    return f"{size} B"
 
 
 def bulk(test: str, size: int, depth: int, protection: str = "") -> Case:

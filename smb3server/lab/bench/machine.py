@@ -59,6 +59,14 @@ def _load() -> str:
     return f"{os.getloadavg()[0]:.2f}"
 
 
+def briefly(extent: str) -> str:
+    """Return when, on what and with what is measured, in a sentence. ``extent`` says how much is."""
+    return (
+        f"Measured: {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {extent}, on {_processor()}, "
+        f"{len(os.sched_getaffinity(0))} processors, Linux {platform.release()}, Python {platform.python_version()}."
+    )
+
+
 class Beginning(NamedTuple):
     """When a run began, and the load before it."""
 

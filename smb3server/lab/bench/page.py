@@ -105,10 +105,12 @@ def _fabric_columns(rows: list[Row]) -> list[list[str]]:
     return lines
 
 
-def grid(lines: Sequence[Sequence[str]]) -> str:
-    """Return a table of Markdown; the first line has the names of the columns."""
+def grid(lines: Sequence[Sequence[str]], align: str = "") -> str:
+    """Return a table of Markdown; the first line has the names of the columns. ``align`` has a letter for each column:
+    r for one of numbers, which stand on the right."""
     head, *body = lines
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body))
+    rule = ["---:" if letter == "r" else "---" for letter in align.ljust(len(head))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *body))
 
 
 def _counted(verdicts: list[str]) -> str:

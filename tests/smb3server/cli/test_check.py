@@ -126,6 +126,12 @@ def test_a_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ('[[share]]\nname = "g"\npath = "/mnt"\nguest = true', "share g: guest: has no effect"),
         ('[[share]]\nname = "n"\npath = "/mnt"\nusers = []', "share n: users: is empty"),
         ('[cluster]\netcd = "etcd://192.0.2.1:2379"\nnode = "a"', "[cluster] etcd: etcd is reached WITHOUT TLS"),
+        ('[[share]]\nname = "b"\npath = "/mnt"\ntime_machine = true', "share b: time_machine: Macs do not find it by"),
+        (
+            '[[share]]\nname = "b"\npath = "/mnt"\ntime_machine_max_size = 1',
+            "time_machine_max_size: does nothing without",
+        ),
+        ('[[share]]\nname = "b"\npath = "/mnt"\nmacos_file_ids = true', "macos_file_ids: does nothing without macos"),
     ],
 )
 def test_what_is_seldom_meant(tmp_path: Path, text: str, warning: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,6 +141,12 @@ def test_what_is_seldom_meant(tmp_path: Path, text: str, warning: str, capsys: p
     warnings = capsys.readouterr().err.splitlines()
     assert any(line.startswith(f"warning: {file}:") and warning in line for line in warnings), warnings
     assert main(["check", "--config", str(file), "--strict"]) == 1
+
+
+def test_a_share_for_macs_needs_streams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path, GOOD + '[[share]]\nname = "b"\npath = "/mnt"\nmacos = true\nstreams = false\n')
+    assert main(["check", "--config", str(file)]) == 2
+    assert "share b: streams: a share for Macs (macos, time_machine) needs streams" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_no_line_is_lost(tmp_path: Path) -> None:
         assert f"# {line}: " in text or f"#     {line}" in text, line
     assert "# full_audit:success = fsync: not carried over: this operation is not recorded" in text
     assert data["snapshots"] == ".snapshots/@GMT-%Y.%m.%d-%H.%M.%S"
-    for module in ("catia", "fruit", "streams_xattr"):
+    for module in ("catia", "streams_xattr"):
         assert f"# vfs objects = {module}: not carried over: " in text
     assert "[scans]: path = /srv/scans/%U: not carried over: a share has one folder for all" in text
     assert "#     preexec = /bin/true" in text
@@ -225,6 +225,33 @@ def test_snapshots_of_shadow_copy2(tmp_path: Path, lines: list[str], expected: s
     assert data.get("snapshots") == expected
     assert data.get("snapshot_times") == ("local" if expected else None)
     assert ("# vfs objects = shadow_copy2: not carried over: " in text) is (expected is None)
+
+
+MACS = """[global]
+   vfs objects = catia fruit streams_xattr
+   fruit:metadata = netatalk
+[papers]
+   path = /srv/papers
+[backups]
+   path = /srv/backups
+   fruit:time machine = yes
+   fruit:time machine max size = 2 T
+[plain]
+   path = /srv/plain
+   vfs objects = streams_xattr
+   fruit:time machine = yes
+"""
+
+
+def test_shares_for_macs_stay_so(tmp_path: Path) -> None:
+    file = tmp_path / "smb.conf"
+    file.write_text(MACS)
+    text, values = converted(file)
+    papers, backups, plain = values["share"]
+    assert papers["macos"] and "time_machine" not in papers
+    assert backups["time_machine"] and backups["time_machine_max_size"] == 2 << 40 and "macos" not in backups
+    assert not {"macos", "time_machine"} & plain.keys()
+    assert "# fruit:metadata = netatalk: not carried over: metadata are streams here" in text
 
 
 def test_the_result_is_a_configuration(conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

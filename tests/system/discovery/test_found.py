@@ -90,6 +90,34 @@ def test_an_avahi_of_the_same_machine_keeps_the_host_name(
     lab.inside(SERVER, body)
 
 
+@needs("avahi-daemon", "avahi-browse", "dbus-daemon")
+def test_avahi_sees_the_shares_for_time_machine(lab: Network, tmp_path: Path) -> None:
+    """They come and go with the shares. The icon is that of the model."""
+
+    async def body() -> None:
+        shares = ["backups", "caf\u00e9 2", "with, comma"]
+        async with (
+            avahi(lab.prefix(CLIENT), tmp_path / "avahi", "client") as bus,
+            announced(DiscoveryConfig(ws_discovery=False, model="TimeCapsule8,119"), backups=shares) as announcer,
+        ):
+            await until_mdns(announcer)
+            (disks, *_) = await browse(lab, bus, "_adisk._tcp")
+            assert (disks[3], disks[6]) == (NAME, f"{NAME}.local")
+            texts = {text.strip('"') for text in disks[9].split('" "')}
+            assert "sys=waMa=0,adVF=0x100" in texts and "dk0=adVN=backups,adVF=0x82" in texts and len(texts) == 3
+            assert "share with, comma is not announced" in announcer.problems[0]
+            (device, *_) = await browse(lab, bus, "_device-info._tcp")
+            assert device[9] == '"model=TimeCapsule8,119"'
+            shares.clear()
+            announcer.refresh_soon()
+            async with asyncio.timeout(20):
+                while await browse(lab, bus, "_adisk._tcp"):
+                    await asyncio.sleep(0.1)
+            assert await browse(lab, bus, "_smb._tcp")
+
+    lab.inside(SERVER, body)
+
+
 @needs("avahi-daemon", "dbus-run-session", "gio")
 @pytest.mark.skipif(not DNSSD.exists(), reason=f"there is no {DNSSD} (Debian: gvfs-backends)")
 def test_nautilus_lists_the_server(lab: Network, tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
+from smb3server.lab.bench import page
 from smb3server.lab.bench.cases import size_name
 from smb3server.lab.bench.figures import Sample
 from tools.bench.report.plan import DEPTHS, IMPACKET, IWARP, LOOPBACK, ROCE, SAMBA, SIZES, TCP, Point
@@ -50,28 +52,49 @@ def late(sample: Sample) -> float:
 
 
 def _lines(axes: Axes, points: dict[Point, list[Sample]], value: Value, place: Callable[[Point], float]) -> None:
-    """Draw one line per series: medians, with a band from the lowest to the highest round."""
+    """Draw one line per series."""
     series: dict[str, list[tuple[float, list[float]]]] = {}
     for point, samples in points.items():
         values = [value(sample) for sample in samples]
         if min(values) > 0:  # Processor time may be unknown; it cannot be 0.
             series.setdefault(point.series, []).append((place(point), values))
     for name, found in series.items():
-        found.sort(key=lambda item: item[0])
         target, _, protection = name.partition(" ")
-        colour, dash = _COLOURS.get(target, _OTHER), _DASHES.get(protection, "-")
-        places = [where for where, _ in found]
-        axes.plot(places, [median(values) for _, values in found], dash, color=colour, marker=".", label=name)
-        low, high = [min(values) for _, values in found], [max(values) for _, values in found]
-        axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
+        line(axes, name, found, _COLOURS.get(target, _OTHER), _DASHES.get(protection, "-"))
+
+
+def line(axes: Axes, name: str, points: Iterable[tuple[float, Sequence[float]]], colour: str, dash: str = "-") -> None:
+    """Draw a line through the medians of points, with a band from the lowest to the highest round. A point is its place
+    and its rounds."""
+    found = sorted(points, key=lambda point: point[0])
+    places = [where for where, _ in found]
+    axes.plot(places, [median(values) for _, values in found], dash, color=colour, marker=".", label=name)
+    low, high = [min(values) for _, values in found], [max(values) for _, values in found]
+    axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def bars(axes: Axes, title: str, found: Mapping[str, Sequence[float]], colours: Mapping[str, str]) -> None:
+    """Draw a bar for each name, the first one on top: the median, and a mark from the lowest to the highest round."""
+    middles = [median(values) for values in found.values()]
+    low = [middle - min(values) for middle, values in zip(middles, found.values(), strict=True)]
+    high = [max(values) - middle for middle, values in zip(middles, found.values(), strict=True)]
+    axes.barh(list(found), middles, xerr=(low, high), color=[colours[name] for name in found], ecolor=_OTHER)
+    axes.invert_yaxis()
+    axes.locator_params(axis="x", nbins=5)
+    axes.set_axisbelow(True)
+    axes.set_title(title, fontsize=9)
 
 
 def label(axes: Axes, title: str, below: str, ticks: Sequence[float], names: Sequence[str]) -> None:
-    """Give a plot its title and its axes, both logarithmic."""
+    """Give a plot with lines its title and its axes, both logarithmic."""
     axes.set_title(title, fontsize=9)
     axes.set_xlabel(below)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < 100 * low:  # It may have no power of ten.
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, _: page.number(value))
     axes.set_xticks(ticks, names, rotation=30 if max(map(len, names)) > 3 else 0)
     axes.minorticks_off()
 
@@ -84,7 +107,8 @@ def _connections(point: Point) -> float:
     return float(point.case.options[-1])
 
 
-def _figure(panels: int) -> tuple[Figure, list[Axes]]:
+def figure_of(panels: int) -> tuple[Figure, list[Axes]]:
+    """Return a figure with its plots, two in each row."""
     rows = (panels + 1) // 2
     figure = Figure(figsize=(9, 3.6 * rows), layout="constrained")
     return figure, [figure.add_subplot(rows, 2, number + 1) for number in range(panels)]
@@ -93,14 +117,16 @@ def _figure(panels: int) -> tuple[Figure, list[Axes]]:
 def write(figure: Figure, axes: Sequence[Axes], path: Path) -> None:
     """Write a figure with one legend for all its plots."""
     labels = {label: handle for one in axes for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
-    figure.legend(labels.values(), labels, loc="outside lower center", ncols=6 if max(map(len, labels)) < 12 else 3)
+    if labels:
+        columns = 6 if max(map(len, labels)) < 12 else 3
+        figure.legend(labels.values(), labels, loc="outside lower center", ncols=columns)
     figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 def sizes(results: Results, path: Path) -> bool:
     """Draw throughput and processor time by block size."""
     names = [size_name(size) for size in SIZES]
-    figure, axes = _figure(4)
+    figure, axes = figure_of(4)
     for column, test in enumerate(("read", "write")):
         points = results.of(f"sizes, {test}")
         if not points:
@@ -118,7 +144,7 @@ def depths(results: Results, path: Path) -> bool:
     points = results.of("depth")
     if not points:
         return False
-    figure, axes = _figure(2)
+    figure, axes = figure_of(2)
     names = [str(depth) for depth in DEPTHS]
     _lines(axes[0], points, middle, _by_x)
     label(axes[0], "4 KiB random read, median latency, µs", "requests in flight", DEPTHS, names)
@@ -141,7 +167,7 @@ def protections(results: Results, path: Path) -> bool:
     }
     ticks = sorted(wanted)
     names = [size_name(size) for size in ticks]
-    figure, axes = _figure(2)
+    figure, axes = figure_of(2)
     _lines(axes[0], plain | points, rate, _by_x)
     label(axes[0], "read, MB/s", "block, 4 at once", ticks, names)
     _lines(axes[1], plain | points, cost_per_mebibyte, _by_x)
@@ -155,7 +181,7 @@ def connections(results: Results, path: Path) -> bool:
     points = results.of("connections")
     if not points:
         return False
-    figure, axes = _figure(4)
+    figure, axes = figure_of(4)
     kinds = sorted({point.case.name.partition(",")[0] for point in points}, reverse=True)
     ticks = sorted({_connections(point) for point in points})
     names = [f"{tick:g}" for tick in ticks]

@@ -15,6 +15,7 @@ import pytest
 
 from smb3server.access.descriptor import Ace, AceType, Acl, Control, SecurityDescriptor, Sid
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
+from smb3server.backends.local.macos import MacBackend
 from smb3server.backends.local.snapshot_folders import SnapshotFolders
 from smb3server.backends.snapshot_names import hiding, parse, parse_token
 from smb3server.backends.snapshots import Snapshots
@@ -45,11 +46,11 @@ def mode(bits: int) -> list[RawContext]:
     return [RawContext(posix.VERSION, struct.pack("<I", bits))]
 
 
-def play(folder: Path, test: Test) -> None:
+def play(folder: Path, test: Test, store: type[LocalBackend] = LocalBackend, **rules: Any) -> None:
     async def body() -> None:
-        with closing(LocalBackend(folder)) as backend:
+        with closing(store(folder)) as backend:
             async with running() as harness:
-                harness.server.add_share(share_of("posix", backend, posix=True))
+                harness.server.add_share(share_of("posix", backend, posix=True, **rules))
                 with_posix, plain = await harness.connect(), await harness.connect()
                 await with_posix.login(share="posix", contexts=[*contexts_for(), OFFER])
                 await plain.login(share="posix")
@@ -712,6 +713,29 @@ def test_what_lies_above_the_share_is_not_told(tmp_path: Path) -> None:
         assert (await listing(client, "folder"))[".."][0].inode == tmp_path.stat().st_ino
 
     play(tmp_path, test)
+
+
+def test_a_share_for_macs_may_have_them(tmp_path: Path) -> None:
+    limit = 1 << 20
+
+    async def test(client: Client, _: Client) -> None:
+        file, _ = await make(client, "file")
+        assert (await write(client, file, b"data")).status == 0
+        assert await rename(client, file, "FILE") == 0
+        volume = posix.POSIX_VOLUME_INFORMATION.unpack(
+            output(await query(client, file, posix.LEVEL, InfoType.FILESYSTEM))
+        )
+        assert volume.total_blocks * volume.block_size == limit
+        await unlink(client, "FILE")
+        assert not list(tmp_path.iterdir())
+        assert (await query(client, file, posix.LEVEL)).status == 0
+        _, stream, _ = await opened(client, "other:stream", desired_access=ALL)
+        assert (await write(client, stream, b"data")).status == 0
+        await close(client, stream)
+        await unlink(client, "other")
+        assert [path.name for path in tmp_path.iterdir()] == [".smb3server"]
+
+    play(tmp_path, test, MacBackend, time_machine=True, time_machine_max_size=limit)
 
 
 def test_listing_needs_a_posix_open(tmp_path: Path) -> None:
