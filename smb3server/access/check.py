@@ -18,15 +18,18 @@ _OWNER_IMPLIED = int(Access.READ_CONTROL | Access.WRITE_DAC)
 
 
 class Token(NamedTuple):
-    """The SIDs of the user who asks for access. No user of this server has a privilege. [MS-DTYP 2.5.2]"""
+    """The SIDs and privileges of the user who asks for access. [MS-DTYP 2.5.2]"""
 
     user: Sid
     sids: frozenset[Sid]
     """All SIDs: those of the user and of its groups, and Everyone where it applies."""
     primary_group: Sid
+    privileges: int = 0
+    """``access.privileges.Privilege``."""
 
 
-def _applies(ace: Ace, token: Token, is_owner: bool) -> bool:
+def applies(ace: Ace, token: Token, is_owner: bool) -> bool:
+    """Return whether an entry is about the user, who owns the file (``is_owner``) or not."""
     if ace.flags & AceFlag.INHERIT_ONLY or ace.sid is None:
         return False
     return ace.sid in token.sids or (is_owner and ace.sid == OWNER_RIGHTS)
@@ -49,7 +52,7 @@ def granted_access(descriptor: SecurityDescriptor, token: Token) -> int:
         granted = _OWNER_IMPLIED
     for ace in dacl.aces:
         kind = ace.type
-        if not _applies(ace, token, is_owner):
+        if not applies(ace, token, is_owner):
             continue
         if kind in GRANTING:
             granted |= map_generic(ace.mask) & ~denied

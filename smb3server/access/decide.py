@@ -14,6 +14,7 @@ from smb3server.access import masks
 from smb3server.access.check import Token
 from smb3server.access.descriptor import Sid
 from smb3server.access.posix import gid_of
+from smb3server.access.privileges import Privilege
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smb3server.wire.status import NtStatus, StatusError
@@ -23,6 +24,8 @@ _ADD_SUBDIRECTORY = int(Access.APPEND_DATA)
 _DELETE = int(Access.DELETE)
 _DELETE_CHILD = int(Access.DELETE_CHILD)
 _MAXIMUM_ALLOWED = int(Access.MAXIMUM_ALLOWED)
+_SYSTEM_SECURITY = int(Access.ACCESS_SYSTEM_SECURITY)
+_SECURITY, _RESTORE = int(Privilege.SECURITY), int(Privilege.RESTORE)
 _DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
 _BY_PARENT = int(Access.DELETE | Access.READ_ATTRIBUTES)
 _OVERWRITES = frozenset([CreateDisposition.SUPERSEDE, CreateDisposition.OVERWRITE, CreateDisposition.OVERWRITE_IF])
@@ -49,7 +52,8 @@ def wanted(access: int, disposition: int, options: int, attributes: int = 0) -> 
     """Return what a CREATE with these fields wants. ``access`` has generic rights mapped."""
     deletes = bool(options & _DELETE_ON_CLOSE)
     implied = masks.implied_by(disposition)
-    of_share = access & ~_MAXIMUM_ALLOWED
+    # A SACL may be read on a read-only share. Nobody changes it there: ``required.check_set_security``.
+    of_share = access & ~(_MAXIMUM_ALLOWED | _SYSTEM_SECURITY)
     if deletes:
         of_share |= _DELETE
     if disposition != CreateDisposition.OPEN_IF:
@@ -87,6 +91,16 @@ def check_share(wanted: Wanted, share: int) -> None:
     """Refuse access that the tree connect's MaximalAccess (``share``) rules out for every file. [MS-SMB2 3.3.5.9]"""
     if wanted.of_share & ~share:
         raise StatusError(NtStatus.ACCESS_DENIED)
+
+
+def check_system_security(privileges: int, for_backup: int) -> None:
+    """Refuse ACCESS_SYSTEM_SECURITY to a user without the privilege for it. [MS-DTYP 2.5.3.2, MS-FSA 2.1.5.1]
+
+    ``privileges`` are those of the user, ``for_backup`` is the access that ``privileges.access_for_backup`` gives to
+    this open.
+    """
+    if not privileges & _SECURITY and not for_backup & _SYSTEM_SECURITY:
+        raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
 
 
 def check_addition(parent: int, directory: bool) -> None:
@@ -187,9 +201,9 @@ def check_owner(token: Token, owner: Sid | None, present: Sid | None = None) -> 
     """Refuse an owner that is not in the user's token: INVALID_OWNER. [MS-FSA 2.1.5.17]
 
     A user may name one of its own groups as owner: this only gives the group's members an implied WRITE_DAC. Naming the
-    ``present`` owner changes nothing.
+    ``present`` owner changes nothing. A user with SeRestorePrivilege may name any owner.
     """
-    if owner is None or (owner not in token.sids and owner != present):
+    if owner is None or (owner not in token.sids and owner != present and not token.privileges & _RESTORE):
         raise StatusError(NtStatus.INVALID_OWNER)
 
 
@@ -197,22 +211,25 @@ def check_group(token: Token, group: Sid | None, present: Sid | None = None) -> 
     """Refuse a group of the host that the user is not a member of: INVALID_PRIMARY_GROUP.
 
     Windows lets every user with WRITE_OWNER name any group. A group that the host does not know gives no rights here. A
-    group of the host becomes the file's group, with its rights and set-id bits on the host.
+    group of the host becomes the file's group, with its rights and set-id bits on the host: that takes
+    SeRestorePrivilege.
     """
     if group is None:
         raise StatusError(NtStatus.INVALID_PRIMARY_GROUP)
-    if group not in token.sids and group != present and gid_of(group) is not None:
+    if group in token.sids or group == present or token.privileges & _RESTORE:
+        return
+    if gid_of(group) is not None:
         raise StatusError(NtStatus.INVALID_PRIMARY_GROUP)
 
 
 def check_creator(token: Token, owner: Sid | None, group: Sid | None, has_sacl: bool) -> None:
     """Refuse a descriptor for a new file that the user may not give it. None means the default. [MS-DTYP 2.5.3.4.1]
 
-    A SACL needs SeSecurityPrivilege, which no user of this server has.
+    A SACL needs SeSecurityPrivilege.
     """
     if owner is not None:
         check_owner(token, owner)
     if group is not None:
         check_group(token, group)
-    if has_sacl:
+    if has_sacl and not token.privileges & _SECURITY:
         raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)

@@ -21,6 +21,7 @@ INVALID_BITS = 0x0CE0FE00
 """Reserved bits of an access mask."""
 WRITES_DATA = int(Access.WRITE_DATA | Access.APPEND_DATA)
 _MAXIMUM_ALLOWED = int(Access.MAXIMUM_ALLOWED)
+_SYSTEM_SECURITY = int(Access.ACCESS_SYSTEM_SECURITY)
 
 
 def map_generic(access: int) -> int:
@@ -47,9 +48,9 @@ def grant(desired: int, maximal: int, implied: int = 0) -> int:
     """Return the granted access.
 
     ``desired`` has generic rights mapped. Raises ``StatusError`` (ACCESS_DENIED) if a right in ``desired`` or
-    ``implied`` is not in ``maximal``.
+    ``implied`` is not in ``maximal``. ACCESS_SYSTEM_SECURITY is granted: ``decide.check_system_security`` refuses it.
     """
     wanted = desired & ~_MAXIMUM_ALLOWED
-    if (wanted | implied) & ~maximal:
+    if (wanted | implied) & ~(maximal | _SYSTEM_SECURITY):
         raise StatusError(NtStatus.ACCESS_DENIED)
-    return maximal if desired & _MAXIMUM_ALLOWED else wanted
+    return maximal | wanted if desired & _MAXIMUM_ALLOWED else wanted

@@ -158,8 +158,24 @@ def set_security(
         packed = merged.pack()
     except ValueError:
         raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
+    if not which & ~_SACL_PARTS:
+        packed = _beside_the_mode(handle, merged) or packed
     handle.set_security_descriptor(packed)
     to_host(handle, merged, which, caller, accounts)
+
+
+def _beside_the_mode(handle: Handle, merged: SecurityDescriptor) -> bytes | None:
+    """Return what to store of a file that has only another SACL now. None means the whole descriptor: it has a DACL.
+
+    Where the mode of the host decides it goes on to decide: storing the DACL that it stands for would end that.
+    """
+    stored = handle.security_descriptor()
+    if stored is not None and tokens.has_dacl(stored):
+        return None
+    found = tokens.parsed(stored) if stored is not None else None
+    return SecurityDescriptor(
+        found.owner if found is not None else None, None, None, merged.sacl, merged.control & _SACL_BITS
+    ).pack()
 
 
 def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: Caller, accounts: HostUsers) -> None:

@@ -28,6 +28,7 @@ SET_FILE: dict[int, int] = {
     FileInfoClass.RENAME: _DELETE,
     FileInfoClass.RENAME_EX: _DELETE,
     FileInfoClass.LINK: NOTHING,
+    FileInfoClass.LINK_EX: NOTHING,
     FileInfoClass.DISPOSITION: _DELETE,
     FileInfoClass.DISPOSITION_EX: _DELETE,
     FileInfoClass.POSITION: NOTHING,
@@ -63,12 +64,20 @@ _READ_CONTROL_PARTS = int(
     | SecurityInformation.LABEL
     | SecurityInformation.ATTRIBUTE
     | SecurityInformation.SCOPE
-    | SecurityInformation.BACKUP
 )
-_AUDIT_PARTS = int(SecurityInformation.SACL | SecurityInformation.BACKUP)
+_AUDIT_PARTS = int(SecurityInformation.SACL)
 _WRITE_OWNER_PARTS = int(SecurityInformation.OWNER | SecurityInformation.GROUP | SecurityInformation.LABEL)
-_WRITE_DAC_PARTS = int(SecurityInformation.DACL | SecurityInformation.ATTRIBUTE | SecurityInformation.BACKUP)
+_WRITE_DAC_PARTS = int(SecurityInformation.DACL | SecurityInformation.ATTRIBUTE)
 _PRIVILEGED_PARTS = int(SecurityInformation.SACL | SecurityInformation.SCOPE)
+
+
+ALL_PARTS = _READ_CONTROL_PARTS | _AUDIT_PARTS
+
+
+def parts_of(which: int) -> int:
+    """Return ``which`` (SecurityInformation) with all parts if it has BACKUP, which means the whole descriptor.
+    [MS-DTYP 2.4.7]"""
+    return which | ALL_PARTS if which & SecurityInformation.BACKUP else which
 
 
 def check(granted: int, any_of: int) -> None:
@@ -87,12 +96,16 @@ def check_query_security(granted: int, parts: int) -> None:
         check(granted, int(Access.ACCESS_SYSTEM_SECURITY))
 
 
-def check_set_security(granted: int, parts: int) -> None:
+def check_set_security(granted: int, parts: int, share: int) -> None:
     """Refuse to replace parts of a descriptor (SecurityInformation) without the rights they need.
-    [MS-SMB2 3.3.5.21.3]"""
+    [MS-SMB2 3.3.5.21.3]
+
+    ``share``: the tree connect's MaximalAccess. ACCESS_SYSTEM_SECURITY, which also reads, is no right of a share: where
+    the share lets nobody change a DACL, nobody changes a SACL."""
     if parts & _WRITE_OWNER_PARTS:
         check(granted, int(Access.WRITE_OWNER))
     if parts & _WRITE_DAC_PARTS:
         check(granted, int(Access.WRITE_DAC))
     if parts & _PRIVILEGED_PARTS:
         check(granted, int(Access.ACCESS_SYSTEM_SECURITY))
+        check(share, int(Access.WRITE_DAC))

@@ -42,7 +42,15 @@ def _sids_on_host(user: User) -> set[Sid]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _token(account: Sid, own: User | None, acting: User, guest: bool, anonymous: bool, groups: frozenset[Sid]) -> Token:
+def _token(
+    account: Sid,
+    own: User | None,
+    acting: User,
+    guest: bool,
+    anonymous: bool,
+    groups: frozenset[Sid],
+    privileges: int,
+) -> Token:
     # Several accounts may share one user of the host: only the account's SID distinguishes them.
     user = account if acting.shared else user_sid(acting.uid)
     sids = (
@@ -56,10 +64,12 @@ def _token(account: Sid, own: User | None, acting: User, guest: bool, anonymous:
         sids.add(BUILTIN_GUESTS)
     elif not anonymous:
         sids |= {AUTHENTICATED_USERS, BUILTIN_USERS}
-    return Token(user, frozenset(sids), group_sid(acting.gid))
+    return Token(user, frozenset(sids), group_sid(acting.gid), privileges)
 
 
-def token_for(identity: Identity, account: Sid, user: User | None, groups: frozenset[Sid] = frozenset()) -> Token:
+def token_for(
+    identity: Identity, account: Sid, user: User | None, groups: frozenset[Sid] = frozenset(), privileges: int = 0
+) -> Token:
     """Make the token of an identity.
 
     ``account`` is the SID of the identity itself, ``groups`` has those of the groups it is in.
@@ -68,9 +78,10 @@ def token_for(identity: Identity, account: Sid, user: User | None, groups: froze
 
     ``Token.user`` will own new files. It is the SID of the host's user if no other identity uses these credentials,
     otherwise ``account`` (of an account, the guest or a Kerberos principal). ``Token.sids`` has both.
+    ``privileges`` are those of the identity (``access.privileges``).
     """
     acting = user or User(os.geteuid(), os.getegid(), shared=True)
-    return _token(account, identity.user, acting, identity.guest, identity.anonymous, groups)
+    return _token(account, identity.user, acting, identity.guest, identity.anonymous, groups, privileges)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -81,6 +92,11 @@ def _by_mode(mode: int, uid: int, gid: int, directory: bool, owner: Sid | None, 
 def has_dacl(data: bytes | memoryview) -> bool:
     """Return whether a packed self-relative descriptor has a DACL. A null DACL counts."""
     return bool(int.from_bytes(data[2:4], "little") & Control.DACL_PRESENT)
+
+
+def parsed(data: bytes) -> SecurityDescriptor | None:
+    """Return a stored descriptor. None means that it is malformed."""
+    return _KNOWN.find(data).parsed
 
 
 def effective_descriptor(stored: bytes | memoryview | None, info: FileInfo) -> SecurityDescriptor:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from smb3server.access.descriptor import ANONYMOUS, AUTHENTICATED_USERS, Sid
 from smb3server.access.identity import HOST_GROUP
+from smb3server.access.privileges import NO_PRIVILEGE, Privilege
 from smb3server.auth.directory import Known, Use
 from smb3server.auth.groups import Groups
 from smb3server.backends.base import User
@@ -42,7 +43,7 @@ _MAX_PRINCIPALS = 1024
 
 DOMAIN_USERS, DOMAIN_USERS_NAME = 513, "None"
 """The primary group of every account, under the name that it has on Windows outside of a domain. [MS-SAMR 3.1.1.6]"""
-_ADMINISTRATORS, _USERS, _GUESTS = 544, 545, 546
+_ADMINISTRATORS, _USERS, _GUESTS, _BACKUP_OPERATORS = 544, 545, 546, 551
 """RIDs of aliases in BUILTIN. [MS-DTYP 2.4.2.4]"""
 
 
@@ -55,6 +56,16 @@ class Lists(Protocol):
     @property
     def admins(self) -> frozenset[str]:
         """Users who may change the server from afar."""
+        ...
+
+    @property
+    def security_operators(self) -> frozenset[str] | None:
+        """Users with SeSecurityPrivilege. None means ``admins``."""
+        ...
+
+    @property
+    def backup_operators(self) -> frozenset[str]:
+        """Users with SeBackupPrivilege and SeRestorePrivilege."""
         ...
 
 
@@ -172,6 +183,19 @@ class Accounts:
         """Return whether a user is one of the configuration's administrators."""
         return self._lists is not None and identity is not None and identity.is_on(self._lists.admins)
 
+    def privileges(self, identity: Identity | None) -> Privilege:
+        """Return the privileges that the configuration gives to a user. [MS-LSAD 3.1.1.2.1]"""
+        lists = self._lists
+        if lists is None or identity is None:
+            return NO_PRIVILEGE
+        found = Privilege.MANAGE_VOLUME if identity.is_on(lists.admins) else NO_PRIVILEGE
+        security = lists.admins if lists.security_operators is None else lists.security_operators
+        if identity.is_on(security):
+            found |= Privilege.SECURITY
+        if identity.is_on(lists.backup_operators):
+            found |= Privilege.BACKUP | Privilege.RESTORE
+        return found
+
     def may_be_asked_by(self, identity: Identity | None) -> bool:
         """Return whether a user may look up names of accounts and of the host's users.
 
@@ -244,6 +268,8 @@ class Accounts:
         found = {self.group_sid(name) for name in self.groups.of(identity)}
         if self.administers(identity):
             found.add(_builtin(_ADMINISTRATORS))
+        if self.privileges(identity) & Privilege.BACKUP:
+            found.add(_builtin(_BACKUP_OPERATORS))
         return frozenset(found)
 
     def group_sid(self, name: str) -> Sid:
@@ -258,6 +284,9 @@ class Accounts:
             return [self._of_domain(_GUEST_RID)]
         if alias == _builtin(_ADMINISTRATORS):
             return [self.account_sid(account.name) for _, account in self.users() if self.administers(account.identity)]
+        if alias == _builtin(_BACKUP_OPERATORS):
+            accounts = (account for _, account in self.users())
+            return [self.account_sid(one.name) for one in accounts if self.privileges(one.identity) & Privilege.BACKUP]
         number = self._rid_of(alias)
         group = self._group(number) if number is not None else None
         if group is not None:

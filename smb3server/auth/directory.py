@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from smb3server.access.descriptor import Sid
     from smb3server.access.identity import Identity
+    from smb3server.access.privileges import Privilege
     from smb3server.auth.groups import Groups
     from smb3server.auth.users import Account
     from smb3server.backends.base import User
@@ -115,6 +116,10 @@ class Directory(Logons, Tickets, Protocol):
 
     def memberships(self, identity: Identity) -> frozenset[Sid]:
         """Return the SIDs of the groups that a user is in, besides those that every user is in."""
+        ...
+
+    def privileges(self, identity: Identity | None) -> Privilege:
+        """Return the privileges of a user. Guests and anonymous users have none."""
         ...
 
     def members(self, alias: Sid) -> list[Sid] | None:

@@ -50,6 +50,16 @@ class Kind(enum.IntEnum):
     """A FIFO, socket or device. It is listed, and opened for metadata (to delete it), but never for data."""
 
 
+class Beyond(enum.IntFlag):
+    """What a user may do to files of the host beyond the rights that the host gives it."""
+
+    NOTHING = 0
+    READ = 1
+    """Read and search every file and folder."""
+    WRITE = 2
+    """Write every file and folder, and change the owner, the mode and the times of every file."""
+
+
 class User(NamedTuple):
     """POSIX credentials to act with. None in place of a ``User`` means the server's own."""
 
@@ -58,6 +68,8 @@ class User(NamedTuple):
     groups: tuple[int, ...] = ()
     shared: bool = False
     """Whether several users act with them. The kernel cannot distinguish these users."""
+    beyond: Beyond = Beyond.NOTHING
+    """For opens that back up or restore. A store gives it as far as the server itself may do that."""
 
 
 class FileInfo(NamedTuple):

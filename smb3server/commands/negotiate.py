@@ -173,6 +173,8 @@ def _apply(request: Request, body: NegotiateRequest, dialects: tuple[int, ...], 
             capabilities |= Capability.DIRECTORY_LEASING
         if server.has_continuous_availability and body.capabilities & Capability.PERSISTENT_HANDLES:
             capabilities |= Capability.PERSISTENT_HANDLES
+        if dialect == Dialect.SMB_3_1_1 and body.capabilities & Capability.NOTIFICATIONS:
+            capabilities |= Capability.NOTIFICATIONS
         if dialect < Dialect.SMB_3_1_1:
             connection.signing_algorithm_id = SigningAlgorithm.AES_CMAC
             if body.capabilities & Capability.ENCRYPTION and Cipher.AES_128_CCM in settings.ciphers:

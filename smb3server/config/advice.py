@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from shlex import quote
 
+from smb3server.access.identity import HOST_GROUP
 from smb3server.backends.local.impersonate import may_act
 from smb3server.config.checks import FolderDownError, FolderForbiddenError, check_folder
 from smb3server.config.error import ConfigError, Problem, Problems, label
@@ -175,6 +176,13 @@ class _Advice:
             owner = f"user {account.name}"
             if account.user is not None and account.user.uid == 0:
                 yield owner, "unix_user", f"{account.name} acts as root, and can read and change all files of shares"
+        operators = self._settings.backup_operators
+        if operators:
+            who = ", ".join(sorted(name for name in operators if not name.startswith(HOST_GROUP)))
+            text = (
+                "can read and change all files of the shares that they may connect to, when they open them for backup"
+            )
+            yield _SERVER, "backup_operators", f"{who or 'the members of a group of the host'} {text}"
 
     def guests(self) -> Iterator[Finding]:
         """Guests who cannot come in, or see nothing."""

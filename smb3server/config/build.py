@@ -163,6 +163,8 @@ class _Builder:
         with problems.of("[groups]", ""):
             settings.groups = Groups(groups)
         settings.admins = self._names(SERVER, "admins", section.admins) or frozenset()
+        settings.security_operators = self._names(SERVER, "security_operators", section.security_operators)
+        settings.backup_operators = self._names(SERVER, "backup_operators", section.backup_operators) or frozenset()
         settings.unknown_principals = self._unknown_principals(section.unknown_principals)
         settings.hosts = self._hosts(SERVER, section)
         settings.share_folders = tuple(section.share_folders)

@@ -163,7 +163,12 @@ def _check_logons(config: Config, problems: Problems) -> None:
 def _check_lists(config: Config, problems: Problems) -> None:
     """Check that lists name existing accounts. With a keytab they may also name principals without an account."""
     known = {account.name.casefold(): account.name for account in config.accounts}
-    lists = [(_SERVER, "admins", config.settings.admins)]
+    settings = config.settings
+    lists = [
+        (_SERVER, "admins", settings.admins),
+        (_SERVER, "security_operators", settings.security_operators or frozenset()),
+        (_SERVER, "backup_operators", settings.backup_operators),
+    ]
     for share in config.shares:
         owner = f"share {share.name}"
         lists += [(owner, key, getattr(share, key) or frozenset()) for key in ("users", "read_list", "write_list")]

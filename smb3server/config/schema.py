@@ -29,7 +29,7 @@ _AS_ALL = "as `log_level`"
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
-AuditEvent = Literal["connect", "open", "create", "write", "delete", "rename", "permission", "denied"]
+AuditEvent = Literal["connect", "open", "create", "write", "delete", "rename", "permission", "denied", "sacl"]
 DialectName = Literal["2.0.2", "2.1", "3.0", "3.0.2", "3.1.1"]
 CipherName = Literal["AES-128-GCM", "AES-256-GCM", "AES-128-CCM", "AES-256-CCM"]
 SigningName = Literal["AES-GMAC", "AES-CMAC", "HMAC-SHA256"]
@@ -290,6 +290,26 @@ class Server(Section):
             unset="nobody",
         ),
     ] = field(default_factory=list)
+    security_operators: Annotated[
+        list[str] | None,
+        about(
+            "list of users who may read and change SACLs, which say what Windows audits "
+            "([access.md](access.md#privileges))",
+            Effect.AT_ONCE,
+            example=["auditor"],
+            unset="`admins`",
+        ),
+    ] = None
+    backup_operators: Annotated[
+        list[str],
+        about(
+            "list of users who may read and write every file of every share when they back up or restore it, whatever "
+            "its permissions say ([access.md](access.md#privileges))",
+            Effect.AT_ONCE,
+            example=["backup"],
+            unset="nobody",
+        ),
+    ] = field(default_factory=list)
     min_dialect: Annotated[
         DialectName, about("lowest dialect over TCP: `2.0.2`, `2.1`, `3.0`, `3.0.2`, `3.1.1`", Effect.NEW_CONNECTIONS)
     ] = "2.1"
@@ -450,7 +470,7 @@ class ShareOptions(ShareRules, kw_only=True):
         list[AuditEvent],
         about(
             "with `audit = true`: list of what is recorded, of `connect`, `open`, `create`, `write`, `delete`, "
-            "`rename`, `permission` and `denied`",
+            "`rename`, `permission`, `denied` and `sacl`",
             Effect.AT_ONCE,
             field="audit",
             example=["create", "delete", "rename", "denied"],

@@ -28,6 +28,7 @@ from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import Connection
 from smb3server.wire.create import parse_request as parse_create
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
+from smb3server.wire.server_notification import SERVER_TO_CLIENT_NOTIFICATION
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
@@ -425,10 +426,11 @@ class Dispatcher:
     # Unsolicited
 
     def notify(self, session: Session, segments: Sequence[Buffer], command: int = Command.OPLOCK_BREAK) -> None:
-        """Send an oplock or lease break, or another unsolicited message. It is never signed. [MS-SMB2 3.3.4.6,
+        """Send an oplock or lease break, or another unsolicited message. Breaks are never signed. [MS-SMB2 3.3.4.6,
         3.3.4.7]"""
         encrypt = session if session.encrypt_data else None
-        self.writer.send([self.writer.notification(segments, command)], encrypt)
+        named = session if command == SERVER_TO_CLIENT_NOTIFICATION else None
+        self.writer.send([self.writer.notification(segments, command, named)], encrypt)
 
     # The connection's life
 

@@ -144,12 +144,18 @@ class ReplyWriter:
         )
         return Reply(bytearray(packed), (_EMPTY_ERROR,), header.message_id)
 
-    def notification(self, segments: Sequence[Buffer], command: int) -> Reply:
-        """Return a message without MessageId, session, tree connect, credits and signature. [MS-SMB2 3.3.4.6]"""
+    def notification(self, segments: Sequence[Buffer], command: int, session: Session | None = None) -> Reply:
+        """Return a message without MessageId, tree connect and credits. [MS-SMB2 3.3.4.6]
+
+        ``session``: the one that it names, by whose key it is signed. Only the last message of a session may have one:
+        with AES-GMAC every further one would repeat its nonce."""
+        session_id = session.session_id if session is not None else 0
         packed = REPLY_HEADER.pack(
-            PROTOCOL_ID, HEADER_SIZE, 0, NtStatus.SUCCESS, command, 0, _REPLY, 0, _NO_MESSAGE_ID, 0, 0
+            PROTOCOL_ID, HEADER_SIZE, 0, NtStatus.SUCCESS, command, 0, _REPLY, 0, _NO_MESSAGE_ID, 0, session_id
         )
-        return Reply(bytearray(packed), segments, _NO_MESSAGE_ID)
+        signs = session is not None and session.signing_required and not session.encrypt_data
+        signer = session.signer_on(self.connection) if session is not None and signs else None
+        return Reply(bytearray(packed), segments, _NO_MESSAGE_ID, signer=signer)
 
     def send(
         self, replies: Sequence[Reply], encrypt_for: Session | None, then: Callable[[], None] | None = None

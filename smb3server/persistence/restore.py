@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from smb3server.access import masks
 from smb3server.access.identity import Identity
+from smb3server.access.privileges import Privilege
 from smb3server.backends.base import Disposition, Handle, Kind, OpenRequest
 from smb3server.backends.deferred import DeferredHandle
 from smb3server.files import host_locks
@@ -35,6 +36,7 @@ from smb3server.state.objects import Open, Session, SessionState, TreeConnect
 from smb3server.wire.create import Access, CreateAction, CreateOptions
 
 if TYPE_CHECKING:
+    from smb3server.access.caller import Caller
     from smb3server.auth.directory import Directory
     from smb3server.backends.base import Backend
     from smb3server.files.file import File
@@ -233,6 +235,13 @@ def _account_here(server: ServerState, given: Identity) -> Identity:
     return replace(given, user=account.user)
 
 
+def _caller_of(accounts: Directory, opened: Open) -> Caller:
+    """Return the user of an open, with the rights that CREATE gave it."""
+    caller = caller_of(opened.session, opened.tree, accounts)
+    for_backup = opened.create_options & CreateOptions.OPEN_FOR_BACKUP_INTENT
+    return caller.opening_for_backup() if for_backup else caller
+
+
 def _handle_of(accounts: Directory, backend: Backend, opened: Open, record: OpenRecord) -> Handle:
     """Return a handle that opens the file as the user when it is first used, which may be never.
 
@@ -241,7 +250,7 @@ def _handle_of(accounts: Directory, backend: Backend, opened: Open, record: Open
     file later raises them then."""
     data = record.granted_access
     share = opened.tree.share
-    user = share.acting_user(opened.session.user)
+    user = _caller_of(accounts, opened).user
     wanted = OpenRequest(
         record.path,
         record.stream,
@@ -285,7 +294,10 @@ def _check_rights(accounts: Directory, backend: Backend, handle: Handle, opened:
 
     A user who created the file was granted the requested access, regardless of the file's descriptor. If the descriptor
     still grants all access to data in it, reduce the granted access to what the descriptor grants."""
-    held = caller_of(opened.session, opened.tree, accounts).rights_on(backend, handle.path, handle.describe())
+    caller = _caller_of(accounts, opened)
+    held = caller.rights_on(backend, handle.path, handle.describe())
+    if caller.token.privileges & Privilege.SECURITY:
+        held |= Access.ACCESS_SYSTEM_SECURITY
     missing = opened.granted_access & ~held
     if missing & (_DATA if opened.create_action == CreateAction.CREATED else ~0):
         raise PermissionError(errno.EACCES, f"its user no longer has access {missing:#x} to the file")

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from impacket.dcerpc.v5 import lsad, lsat
-from impacket.dcerpc.v5.dtypes import LPWSTR, NULL, PRPC_UNICODE_STRING, RPC_SID
-from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRULONG, NDRUSHORT
+from impacket.dcerpc.v5.dtypes import LPWSTR, NULL, PRPC_UNICODE_STRING
+from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRULONG
 
 from smb3server.access.descriptor import EVERYONE, LOCAL_SYSTEM, Acl, SecurityDescriptor, Sid, allow
 from smb3server.auth.directory import Directory, Known, Use
 from smb3server.rpc.dcerpc import Interface
+from smb3server.rpc.lsa_privileges import Privileges
+from smb3server.rpc.lsa_structures import rpc_sid, sid_of, string_of
 from smb3server.rpc.ndr import NULL_HANDLE, Handles, operation, wire_uuid
-from smb3server.rpc.privileges import PRIVILEGES, by_name, by_value
 from smb3server.state.objects import Session
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus
@@ -28,38 +29,7 @@ _ADMINISTRATORS = Sid(5, (32, 544))
 _POLICY_READ = 0x00020801
 """READ_CONTROL, POLICY_LOOKUP_NAMES and POLICY_VIEW_LOCAL_INFORMATION. [MS-LSAD 2.2.1.1.2]"""
 _POLICY_DACL = Acl((allow(EVERYONE, _POLICY_READ),))
-_ENGLISH = 0x0409
 _PRIMARY, _ACCOUNT, _ROLE, _DNS, _LOCAL_ACCOUNT = 3, 5, 6, 12, 14
-
-
-def rpc_sid(sid: Sid) -> RPC_SID:
-    """Return a SID as an NDR structure."""
-    made = RPC_SID()
-    made["Revision"] = 1
-    made["SubAuthorityCount"] = len(sid.sub_authorities)
-    made["IdentifierAuthority"] = sid.authority.to_bytes(6, "big")
-    for sub in sid.sub_authorities:
-        made["SubAuthority"].append(sub)
-    return made
-
-
-def sid_of(decoded: Any) -> Sid:
-    """Return the SID in an NDR structure. Raises ``ValueError`` for a NULL pointer, which impacket decodes to bytes."""
-    if isinstance(decoded, bytes):
-        raise ValueError("no SID")
-    authority = int.from_bytes(bytes(decoded["IdentifierAuthority"]), "big")
-    return Sid(authority, tuple(int(sub) for sub in decoded["SubAuthority"]))
-
-
-def string_of(decoded: Any) -> str:
-    """Return the text of an RPC_UNICODE_STRING. impacket returns either the text or a structure."""
-    value = decoded if isinstance(decoded, str | bytes) else decoded["Data"]
-    return str(value) if isinstance(value, str) else ""
-
-
-class _DisplayName(lsad.LsarLookupPrivilegeDisplayNameResponse):  # type: ignore[misc]
-    # impacket's LanguageReturned has one byte. [MS-LSAD 3.1.4.8.6]
-    structure = (("Name", PRPC_UNICODE_STRING), ("LanguageReturned", NDRUSHORT), ("ErrorCode", NDRULONG))
 
 
 class _Reference(NDRPOINTER):  # type: ignore[misc]
@@ -81,10 +51,6 @@ class _UserNameRequest(NDRCALL):  # type: ignore[misc]
 
 class _UserName(NDRCALL):  # type: ignore[misc]
     structure = (("UserName", PRPC_UNICODE_STRING), ("DomainName", _Reference), ("ErrorCode", NDRULONG))
-
-
-def _put_luid(luid: Any, value: int) -> None:
-    luid["LowPart"], luid["HighPart"] = value, 0
 
 
 class _Domains:
@@ -181,91 +147,6 @@ class _Service:
         answer["EnumerationBuffer"]["Entries"] = 0
         answer["EnumerationBuffer"]["Information"] = NULL
         answer["ErrorCode"] = NtStatus.NO_MORE_ENTRIES
-        return answer
-
-    def enumerate_privileges(self, request: Any) -> Any:
-        """Serve LsarEnumeratePrivileges. EnumerationContext counts what was sent before. [MS-LSAD 3.1.4.8.1]"""
-        self.handles.find(request["PolicyHandle"])
-        answer = lsad.LsarEnumeratePrivilegesResponse()
-        left = PRIVILEGES[int(request["EnumerationContext"]) :]
-        answer["EnumerationContext"] = len(PRIVILEGES)
-        answer["EnumerationBuffer"]["Entries"] = len(left)
-        if not left:
-            answer["EnumerationBuffer"]["Privileges"] = NULL
-            answer["ErrorCode"] = NtStatus.NO_MORE_ENTRIES
-            return answer
-        for privilege in left:
-            entry = lsad.LSAPR_POLICY_PRIVILEGE_DEF()
-            entry["Name"] = privilege.name
-            _put_luid(entry["LocalValue"], privilege.value)
-            answer["EnumerationBuffer"]["Privileges"].append(entry)
-        return answer
-
-    def enumerate_accounts(self, request: Any) -> Any:
-        """Serve LsarEnumerateAccounts: no account has privileges or rights of its own. [MS-LSAD 3.1.4.5.2]"""
-        self.handles.find(request["PolicyHandle"])
-        answer = lsad.LsarEnumerateAccountsResponse()
-        answer["EnumerationContext"] = request["EnumerationContext"]
-        answer["EnumerationBuffer"]["EntriesRead"] = 0
-        answer["EnumerationBuffer"]["Information"] = NULL
-        answer["ErrorCode"] = NtStatus.NO_MORE_ENTRIES
-        return answer
-
-    def accounts_with_right(self, request: Any) -> Any:
-        """Serve LsarEnumerateAccountsWithUserRight. [MS-LSAD 3.1.4.5.5]"""
-        self.handles.find(request["PolicyHandle"])
-        answer = lsad.LsarEnumerateAccountsWithUserRightResponse()
-        answer["EnumerationBuffer"]["EntriesRead"] = 0
-        answer["EnumerationBuffer"]["Information"] = NULL
-        answer["ErrorCode"] = NtStatus.NO_MORE_ENTRIES
-        return answer
-
-    def open_account(self, request: Any) -> Any:
-        """Serve LsarOpenAccount: there is no account object. [MS-LSAD 3.1.4.5.3]"""
-        self.handles.find(request["PolicyHandle"])
-        answer = lsad.LsarOpenAccountResponse()
-        answer["AccountHandle"] = NULL_HANDLE
-        answer["ErrorCode"] = NtStatus.OBJECT_NAME_NOT_FOUND
-        return answer
-
-    def account_rights(self, request: Any) -> Any:
-        """Serve LsarEnumerateAccountRights: there is no account object. [MS-LSAD 3.1.4.5.10]"""
-        self.handles.find(request["PolicyHandle"])
-        answer = lsad.LsarEnumerateAccountRightsResponse()
-        answer["UserRights"]["EntriesRead"] = 0
-        answer["UserRights"]["UserRights"] = NULL
-        answer["ErrorCode"] = NtStatus.OBJECT_NAME_NOT_FOUND
-        return answer
-
-    def privilege_value(self, request: Any) -> Any:
-        """Serve LsarLookupPrivilegeValue. [MS-LSAD 3.1.4.8.4]"""
-        self.handles.find(request["PolicyHandle"])
-        answer = lsad.LsarLookupPrivilegeValueResponse()
-        found = by_name(string_of(request["Name"]))
-        if found is None:
-            answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE
-        else:
-            _put_luid(answer["Value"], found.value)
-        return answer
-
-    def privilege_name(self, request: Any) -> Any:
-        """Serve LsarLookupPrivilegeName. [MS-LSAD 3.1.4.8.5]"""
-        self.handles.find(request["PolicyHandle"])
-        answer = lsad.LsarLookupPrivilegeNameResponse()
-        luid = request["Value"]
-        found = None if int(luid["HighPart"]) else by_value(int(luid["LowPart"]))
-        answer["Name"] = NULL if found is None else found.name
-        answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE if found is None else NtStatus.SUCCESS
-        return answer
-
-    def privilege_display_name(self, request: Any) -> Any:
-        """Serve LsarLookupPrivilegeDisplayName. [MS-LSAD 3.1.4.8.6]"""
-        self.handles.find(request["PolicyHandle"])
-        answer = _DisplayName()
-        found = by_name(string_of(request["Name"]))
-        answer["Name"] = NULL if found is None else found.display_name
-        answer["LanguageReturned"] = _ENGLISH
-        answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE if found is None else NtStatus.SUCCESS
         return answer
 
     def query_security(self, request: Any) -> Any:
@@ -396,28 +277,31 @@ class _Service:
 def interface(accounts: Directory, session: Session) -> Interface:
     """Return the operations that are served. All others fault with the opnum out of range."""
     service = _Service(accounts, session)
+    privileges = Privileges(accounts, service.handles)
     return Interface(
         UUID,
         VERSION,
         {
             0: operation(lsad.LsarClose, service.close),
-            2: operation(lsad.LsarEnumeratePrivileges, service.enumerate_privileges),
+            2: operation(lsad.LsarEnumeratePrivileges, privileges.enumerate_privileges),
             3: operation(lsad.LsarQuerySecurityObject, service.query_security),
             6: operation(Unread, lambda request: service.open_policy(lsad.LsarOpenPolicyResponse())),
             7: operation(
                 lsad.LsarQueryInformationPolicy,
                 lambda request: service.query_policy(request, lsad.LsarQueryInformationPolicyResponse()),
             ),
-            11: operation(lsad.LsarEnumerateAccounts, service.enumerate_accounts),
+            11: operation(lsad.LsarEnumerateAccounts, privileges.enumerate_accounts),
             13: operation(lsad.LsarEnumerateTrustedDomains, service.trusted_domains),
             14: operation(lsat.LsarLookupNames, service.lookup_names),
             15: operation(lsat.LsarLookupSids, service.lookup_sids),
-            17: operation(lsad.LsarOpenAccount, service.open_account),
-            31: operation(lsad.LsarLookupPrivilegeValue, service.privilege_value),
-            32: operation(lsad.LsarLookupPrivilegeName, service.privilege_name),
-            33: operation(lsad.LsarLookupPrivilegeDisplayName, service.privilege_display_name),
-            35: operation(lsad.LsarEnumerateAccountsWithUserRight, service.accounts_with_right),
-            36: operation(lsad.LsarEnumerateAccountRights, service.account_rights),
+            17: operation(lsad.LsarOpenAccount, privileges.open_account),
+            18: operation(lsad.LsarEnumeratePrivilegesAccount, privileges.privileges_of_account),
+            23: operation(lsad.LsarGetSystemAccessAccount, privileges.system_access),
+            31: operation(lsad.LsarLookupPrivilegeValue, privileges.value),
+            32: operation(lsad.LsarLookupPrivilegeName, privileges.name),
+            33: operation(lsad.LsarLookupPrivilegeDisplayName, privileges.display_name),
+            35: operation(lsad.LsarEnumerateAccountsWithUserRight, privileges.accounts_with_right),
+            36: operation(lsad.LsarEnumerateAccountRights, privileges.account_rights),
             44: operation(Unread, lambda request: service.open_policy(lsad.LsarOpenPolicy2Response())),
             45: operation(_UserNameRequest, service.get_user_name),
             46: operation(

@@ -1,4 +1,4 @@
-"""The privileges that a Windows server knows. Nobody holds one here. [MS-LSAD 3.1.1.2.1]"""
+"""The privileges that a Windows server knows. ``lsa_privileges`` says which count here. [MS-LSAD 3.1.1.2.1]"""
 
 from __future__ import annotations
 

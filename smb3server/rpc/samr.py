@@ -13,7 +13,7 @@ from smb3server.auth.accounts import BUILTIN
 from smb3server.auth.directory import Use
 from smb3server.rpc import samr_aliases, samr_domains, samr_passwords, samr_users
 from smb3server.rpc.dcerpc import Interface
-from smb3server.rpc.lsarpc import rpc_sid, sid_of, string_of
+from smb3server.rpc.lsa_structures import rpc_sid, sid_of, string_of
 from smb3server.rpc.ndr import NULL_HANDLE, operation, wire_uuid
 from smb3server.rpc.samr_context import Context, DomainObject, ServerObject, UserObject
 from smb3server.state.objects import Session

@@ -13,7 +13,7 @@ from smb3server.access.descriptor import Sid
 from smb3server.auth.accounts import DOMAIN_USERS
 from smb3server.auth.directory import Use
 from smb3server.rpc.dcerpc import Operation
-from smb3server.rpc.lsarpc import rpc_sid, sid_of
+from smb3server.rpc.lsa_structures import rpc_sid, sid_of
 from smb3server.rpc.ndr import NULL_HANDLE, operation
 from smb3server.rpc.samr_context import AliasObject, Context, DomainObject, GroupObject, answer_status
 from smb3server.wire.status import NtStatus

@@ -22,7 +22,8 @@ from smb3server.auth.guessing import LogonRefused
 from smb3server.auth.password_rules import PasswordRefused, check_new_password
 from smb3server.auth.users import Account, nt_hash
 from smb3server.rpc.dcerpc import Operation
-from smb3server.rpc.lsarpc import Unread, string_of
+from smb3server.rpc.lsa_structures import string_of
+from smb3server.rpc.lsarpc import Unread
 from smb3server.rpc.ndr import declare, operation
 from smb3server.rpc.samr_context import Context, answer_status
 from smb3server.wire.status import NtStatus

@@ -19,7 +19,7 @@ from smb3server.auth.password_rules import EMPTY_HASH, PasswordRefused, check_ne
 from smb3server.auth.users import Account
 from smb3server.auth.users_file import StoredUser, check_name
 from smb3server.rpc.dcerpc import Operation
-from smb3server.rpc.lsarpc import string_of
+from smb3server.rpc.lsa_structures import string_of
 from smb3server.rpc.ndr import NULL_HANDLE, declare, operation
 from smb3server.rpc.samr_context import Context, DomainObject, UserObject, answer_status, put_time
 from smb3server.rpc.samr_passwords import EncryptedPasswordAes, aes_parts

@@ -58,6 +58,10 @@ class Outcome:
             log.warning("these changes need a restart: %s", ", ".join(self.restart))
 
 
+_LISTS = frozenset({"admins", "security_operators", "backup_operators"})
+"""Settings that say which privileges users have."""
+
+
 class Reload:
     """Applies configurations to one server. The caller sees to it that only one is applied at a time."""
 
@@ -193,6 +197,8 @@ class Reload:
                 setattr(settings, name, getattr(fresh, name))
                 outcome.changes.append(f"{name}: {effect.value}")
         self.config = replace(self.config, settings=settings)
+        if _LISTS & found.keys():
+            self._forget_tokens()
         self._server.settings_changed()
         if self._server.local_accounts.principals is not None and not settings.trusted_realms:
             self._server.local_accounts.principals.trusted_realms = realms
@@ -204,6 +210,14 @@ class Reload:
                 if not settings.hosts.admits(connection.client_name):
                     outcome.changes.append(f"connection from {connection.client_name}: ended")
                     connection.disconnect("its address is no longer admitted")
+
+    def _forget_tokens(self) -> None:
+        """Compute the tokens of all sessions anew: the privileges of their users may be others now. They count
+        for files opened from now on."""
+        for session in self._server.sessions.by_id.values():
+            session.token = None
+            for tree in session.tree_connect_table.values():
+                tree.caller = None
 
     # Users
 

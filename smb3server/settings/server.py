@@ -51,6 +51,10 @@ class Settings(Limits, kw_only=True):
     """Directories below which administrators may add shares from afar. Empty: below those of the configured shares."""
     admins: frozenset[str] = frozenset()
     """Users who may change the server from afar (``Groups.expand``)."""
+    security_operators: frozenset[str] | None = None
+    """Users with SeSecurityPrivilege. None means ``admins``."""
+    backup_operators: frozenset[str] = frozenset()
+    """Users with SeBackupPrivilege and SeRestorePrivilege."""
     hosts: HostLists = EVERYBODY
     """Addresses that may connect."""
     keytab: str = ""

@@ -12,7 +12,9 @@ from typing import Protocol
 
 CONNECT, OPEN, CREATE, WRITE = "connect", "open", "create", "write"
 DELETE, RENAME, PERMISSION, DENIED = "delete", "rename", "permission", "denied"
-KINDS = (CONNECT, OPEN, CREATE, WRITE, DELETE, RENAME, PERMISSION, DENIED)
+SACL = "sacl"
+"""What the SACL of a file asks for. [MS-DTYP 2.4.4.10]"""
+KINDS = (CONNECT, OPEN, CREATE, WRITE, DELETE, RENAME, PERMISSION, DENIED, SACL)
 
 
 class Sink(Protocol):

@@ -22,7 +22,12 @@ def token_of(session: Session, user: User | None, accounts: Directory) -> Token:
     known = session.token
     if known is not None and known[0] is identity and known[1] is user:
         return known[2]
-    token = tokens.token_for(identity, accounts.identity_sid(identity), user, accounts.memberships(identity))
+    sid, groups, privileges = (
+        accounts.identity_sid(identity),
+        accounts.memberships(identity),
+        accounts.privileges(identity),
+    )
+    token = tokens.token_for(identity, sid, user, groups, privileges)
     session.token = (identity, user, token)
     return token
 

@@ -18,12 +18,14 @@ from smb3server.backends.base import Backend, FolderNotRead, Handle, Kind, Path
 from smb3server.files.caching import Holder, Lease
 from smb3server.files.file import Deleter, File
 from smb3server.files.recycling import problem
-from smb3server.state import change_reports, file_events
+from smb3server.state import audit, change_reports, file_events
 from smb3server.state.objects import Open, TreeConnect
 from smb3server.wire.change_notify import Action, NotifyFilter
+from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.status import NtStatus, StatusError
 
 log = logging.getLogger(__name__)
+_DELETE = int(Access.DELETE)
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
@@ -243,28 +245,48 @@ def _recycle(asked: Open, handle: Handle) -> Path | None:
     if share.recycling is None or asked.store is None:
         return None
     try:
-        caller = tree.caller[1] if tree.caller is not None else None
-        return share.recycling.keep(asked.store, handle, tree.session.identity, tree.user, caller)
+        caller, user = tree.caller[1] if tree.caller is not None else None, tree.user
+        if caller is not None and asked.create_options & CreateOptions.OPEN_FOR_BACKUP_INTENT:
+            caller = caller.opening_for_backup()
+            user = caller.user
+        return share.recycling.keep(asked.store, handle, tree.session.identity, user, caller)
     except OSError as error:
         log.warning("share %s: a file was not deleted, as it cannot be kept: %s", share.name, problem(error))
         raise
 
 
+def _audited_descriptor(opened: Open, handle: Handle) -> bytes | None:
+    """Return the stored descriptor of a file that is to be deleted, if the audit of its share asks SACLs."""
+    share = opened.tree.share.audit
+    if share is None or audit.SACL not in share.kinds:
+        return None
+    try:
+        return handle.security_descriptor()
+    except OSError as error:
+        log.warning("share %s: the SACL of a file could not be read: %s", opened.tree.share.name, error.strerror)
+        return None
+
+
 def _remove(opened: Open, deleter: Deleter[Open] | None, handle: Handle, stream: str) -> None:
     """Delete what ``handle`` names, at the close of ``opened``, and report it. Errors are logged."""
+    by_user = deleter.opened if deleter is not None else opened
+    descriptor = _audited_descriptor(opened, handle)
     try:
         path = handle.path
-        kept = None if stream else _recycle(deleter.opened if deleter is not None else opened, handle)
+        kept = None if stream else _recycle(by_user, handle)
         if kept is None:
             handle.unlink()
     except OSError as error:
         # The directory is not empty, or a program of the host was faster. There is no reply that could carry the error.
         log.info("delete on close: %s", error)
         if opened.tree.share.audit is not None:
-            file_events.deleted(deleter.opened if deleter is not None else opened, opened.path, error)
+            file_events.deleted(by_user, opened.path, error)
         return
     if opened.tree.share.audit is not None:
-        file_events.deleted(deleter.opened if deleter is not None else opened, path)
+        file_events.deleted(by_user, path)
+        if descriptor is not None and by_user.tree.caller is not None:
+            token = by_user.tree.caller[1].token
+            file_events.by_sacl(by_user.tree, (path, stream), descriptor, token, _DELETE, operation="delete")
     if opened.is_directory:
         opened.tree.share.notify.directory_deleted(path)
     if stream:

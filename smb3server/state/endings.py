@@ -1,7 +1,8 @@
 """Ending what clients have, because the operator or the configuration says so. [MS-SMB2 3.3.4.12, 3.3.4.15, 3.3.4.17]
 
 Whatever ends here ends as if its client had ended it: waiting requests are cancelled, locks and caching rights are
-released, and opens that would have waited for their client are closed, too. The client finds out with its next request.
+released, and opens that would have waited for their client are closed, too. The client finds out with its next request,
+or by a notification if it has negotiated that.
 """
 
 from __future__ import annotations
@@ -13,6 +14,12 @@ from smb3server.process.turns import call_apart
 from smb3server.state.objects import Session, TreeConnect
 from smb3server.state.server_state import ServerState
 from smb3server.state.share import Share
+from smb3server.wire.negotiate import Capability
+from smb3server.wire.server_notification import (
+    SERVER_TO_CLIENT_NOTIFICATION,
+    SESSION_CLOSED_NOTIFICATION,
+    SessionClosed,
+)
 
 
 def end_tree(server: ServerState, tree: TreeConnect) -> None:
@@ -35,7 +42,17 @@ def end_session(server: ServerState, session: Session) -> None:
     server.events.session_ended(session, session.connection, "ended by the operator or the configuration")
     for tree in list(session.tree_connect_table.values()):
         end_tree(server, tree)
+    _tell_closed(session)
     server.sessions.remove(session)
+
+
+def _tell_closed(session: Session) -> None:
+    """Tell the client on every channel that its session has ended, if it has negotiated notifications.
+    [MS-SMB2 2.2.44, 3.3.5.4]"""
+    for connection in list(session.channel_list):
+        if connection.server_capabilities & Capability.NOTIFICATIONS:
+            body = SESSION_CLOSED_NOTIFICATION.pack(SessionClosed())
+            connection.host.notify(session, [body], SERVER_TO_CLIENT_NOTIFICATION)
 
 
 def end_user(server: ServerState, concerns: Callable[[Identity], bool]) -> int:

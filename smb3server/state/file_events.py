@@ -5,6 +5,9 @@ Callers look first whether the share has an audit: without one none of these fun
 
 from __future__ import annotations
 
+from smb3server.access import tokens
+from smb3server.access.auditing import audited_access
+from smb3server.access.check import Token
 from smb3server.backends.base import Path
 from smb3server.process.log_lines import printable
 from smb3server.state import audit, events
@@ -81,6 +84,36 @@ def renamed(opened: Open, old: Path, new: Path, link: bool = False) -> None:
 def permissions_changed(opened: Open, parts: int) -> None:
     """The security descriptor of a file has changed. ``parts``: SECURITY_INFORMATION. [MS-DTYP 2.4.7]"""
     _record(opened, audit.PERMISSION, security_information=f"0x{parts:08x}")
+
+
+def by_sacl(
+    tree: TreeConnect,
+    name: tuple[Path, str],
+    descriptor: bytes | None,
+    token: Token,
+    access: int,
+    status: int = 0,
+    operation: str = "open",
+) -> None:
+    """A user has got or was refused access to a file, or has deleted it: record it if the file's SACL asks for that.
+    [MS-DTYP 2.5.3.2]
+
+    ``name``: path and stream. ``descriptor``: the stored one. ``access``: what was granted, or asked for in vain.
+    """
+    share = tree.share.audit
+    if share is None or audit.SACL not in share.kinds or descriptor is None:
+        return
+    found = tokens.parsed(descriptor)
+    rights = audited_access(found, token, access, not status) if found is not None else 0
+    if rights:
+        fields: events.Fields = {
+            **events.of_session(tree.session),
+            "share": tree.share.name,
+            "path": _shown(*name),
+            "operation": operation,
+            "access": access_names(rights),
+        }
+        audit.record(share, audit.SACL, fields, events.status_name(status) if status else "success")
 
 
 def denied(tree: TreeConnect, connection: Connection, command: int, path: str, status: int, asked: int = 0) -> None:

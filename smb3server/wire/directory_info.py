@@ -24,6 +24,10 @@ _ID_BOTH = struct.Struct("<IIqqqqqqIIIBB24sHQ")
 _NAMES = struct.Struct("<III")
 _ID_EXTD = struct.Struct("<IIqqqqqqIIIIQQ")
 _ID_EXTD_BOTH = struct.Struct("<IIqqqqqqIIIIQQBB24s")
+_ID_64_EXTD = struct.Struct("<IIqqqqqqIIIIQ")
+_ID_64_EXTD_BOTH = struct.Struct("<IIqqqqqqIIIIQBB24s")
+_ID_ALL_EXTD = struct.Struct("<IIqqqqqqIIIIQQQ")
+_ID_ALL_EXTD_BOTH = struct.Struct("<IIqqqqqqIIIIQQQBB24s")
 _NEXT = struct.Struct("<I")
 _ID = struct.Struct("<IQ")
 """Reserved and FileId."""
@@ -31,6 +35,10 @@ _SHORT = struct.Struct("<BB24s")
 """ShortNameLength, Reserved and ShortName."""
 _EXTD = struct.Struct("<IIQQ")
 """EaSize, ReparsePointTag, and FileId in 128 bits."""
+_EXTD_64 = struct.Struct("<IIQ")
+"""EaSize, ReparsePointTag, and FileId in 64 bits."""
+_EXTD_ALL = struct.Struct("<IIQQQ")
+"""EaSize, ReparsePointTag, FileId, and FileId128."""
 
 
 class Metadata(Protocol):
@@ -139,6 +147,23 @@ def _id_extd_both(following: int, i: Metadata, length: int, short: bytes) -> byt
     return _id_extd(following, i, length, short) + _SHORT.pack(len(short), 0, short)
 
 
+def _id_64_extd(following: int, i: Metadata, length: int, short: bytes) -> bytes:
+    return _directory(following, i, length, short) + _EXTD_64.pack(i.ea_size, i.reparse_tag, i.key[1])
+
+
+def _id_64_extd_both(following: int, i: Metadata, length: int, short: bytes) -> bytes:
+    return _id_64_extd(following, i, length, short) + _SHORT.pack(len(short), 0, short)
+
+
+def _id_all_extd(following: int, i: Metadata, length: int, short: bytes) -> bytes:
+    number = i.key[1]
+    return _directory(following, i, length, short) + _EXTD_ALL.pack(i.ea_size, i.reparse_tag, number, number, 0)
+
+
+def _id_all_extd_both(following: int, i: Metadata, length: int, short: bytes) -> bytes:
+    return _id_all_extd(following, i, length, short) + _SHORT.pack(len(short), 0, short)
+
+
 class ForMacs(NamedTuple):
     """What an entry holds for a Mac that was promised ``apple.ServerCaps.READ_DIR_ATTR``."""
 
@@ -194,10 +219,19 @@ LEVELS: dict[int, Level] = {
     FileInfoClass.NAMES: Level(_names, _NAMES, 2),
     FileInfoClass.ID_EXTD_DIRECTORY: Level(_id_extd, _ID_EXTD, 9),
     FileInfoClass.ID_EXTD_BOTH_DIRECTORY: Level(_id_extd_both, _ID_EXTD_BOTH, 9),
+    FileInfoClass.ID_64_EXTD_DIRECTORY: Level(_id_64_extd, _ID_64_EXTD, 9),
+    FileInfoClass.ID_64_EXTD_BOTH_DIRECTORY: Level(_id_64_extd_both, _ID_64_EXTD_BOTH, 9),
+    FileInfoClass.ID_ALL_EXTD_DIRECTORY: Level(_id_all_extd, _ID_ALL_EXTD, 9),
+    FileInfoClass.ID_ALL_EXTD_BOTH_DIRECTORY: Level(_id_all_extd_both, _ID_ALL_EXTD_BOTH, 9),
 }
-_WITH_SHORT_NAMES = frozenset(
-    {FileInfoClass.BOTH_DIRECTORY, FileInfoClass.ID_BOTH_DIRECTORY, FileInfoClass.ID_EXTD_BOTH_DIRECTORY}
-)
+_SHORT_NAME_FIELD = {
+    FileInfoClass.BOTH_DIRECTORY: 11,
+    FileInfoClass.ID_BOTH_DIRECTORY: 11,
+    FileInfoClass.ID_EXTD_BOTH_DIRECTORY: 14,
+    FileInfoClass.ID_64_EXTD_BOTH_DIRECTORY: 13,
+    FileInfoClass.ID_ALL_EXTD_BOTH_DIRECTORY: 15,
+}
+"""Index of ShortNameLength among the values of the layouts that have short names."""
 _PADDING = tuple(bytes(size) for size in range(8))
 
 
@@ -213,7 +247,7 @@ class Packer:
         level = LEVELS[info_class]
         self._encode: Callable[[int, Any, int, bytes], bytes] = _id_both_for_macs if for_macs else level.encode
         self._fixed = level.layout.size
-        self._short_name = short_name if info_class in _WITH_SHORT_NAMES and not for_macs else None
+        self._short_name = short_name if info_class in _SHORT_NAME_FIELD and not for_macs else None
         self.buffer = bytearray()
         self.limit = limit
         self.count = 0
@@ -271,17 +305,25 @@ class ListedEntry(NamedTuple):
 
 
 _EA_SIZE_LEVELS = frozenset(LEVELS) - {FileInfoClass.DIRECTORY, FileInfoClass.NAMES}
-_EXTD_LEVELS = frozenset({FileInfoClass.ID_EXTD_DIRECTORY, FileInfoClass.ID_EXTD_BOTH_DIRECTORY})
-_SHORT_NAME_FIELD = {
-    FileInfoClass.BOTH_DIRECTORY: 11,
-    FileInfoClass.ID_BOTH_DIRECTORY: 11,
-    FileInfoClass.ID_EXTD_BOTH_DIRECTORY: 14,
-}
+_EXTD_LEVELS = frozenset(
+    {
+        FileInfoClass.ID_EXTD_DIRECTORY,
+        FileInfoClass.ID_EXTD_BOTH_DIRECTORY,
+        FileInfoClass.ID_64_EXTD_DIRECTORY,
+        FileInfoClass.ID_64_EXTD_BOTH_DIRECTORY,
+        FileInfoClass.ID_ALL_EXTD_DIRECTORY,
+        FileInfoClass.ID_ALL_EXTD_BOTH_DIRECTORY,
+    }
+)
 _FILE_ID_FIELD = {
     FileInfoClass.ID_FULL_DIRECTORY: 12,
     FileInfoClass.ID_BOTH_DIRECTORY: 15,
     FileInfoClass.ID_EXTD_DIRECTORY: 12,
     FileInfoClass.ID_EXTD_BOTH_DIRECTORY: 12,
+    FileInfoClass.ID_64_EXTD_DIRECTORY: 12,
+    FileInfoClass.ID_64_EXTD_BOTH_DIRECTORY: 12,
+    FileInfoClass.ID_ALL_EXTD_DIRECTORY: 12,
+    FileInfoClass.ID_ALL_EXTD_BOTH_DIRECTORY: 12,
 }
 
 

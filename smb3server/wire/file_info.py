@@ -72,6 +72,10 @@ class FileInfoClass(enum.IntEnum):
     DISPOSITION_EX = 64
     RENAME_EX = 65
     LINK_EX = 72
+    ID_64_EXTD_DIRECTORY = 78
+    ID_64_EXTD_BOTH_DIRECTORY = 79
+    ID_ALL_EXTD_DIRECTORY = 80
+    ID_ALL_EXTD_BOTH_DIRECTORY = 81
 
 
 class DispositionFlags(enum.IntFlag):
@@ -85,7 +89,7 @@ class DispositionFlags(enum.IntFlag):
 
 
 class RenameFlags(enum.IntFlag):
-    """Flags of FileRenameInformationEx. [MS-FSCC 2.4.42.2]"""
+    """Flags of FileRenameInformationEx and FileLinkInformationEx. [MS-FSCC 2.4.42.2]"""
 
     REPLACE_IF_EXISTS = 0x01
     POSIX_SEMANTICS = 0x02

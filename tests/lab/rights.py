@@ -38,6 +38,9 @@ from tests.lab.wire_client import Client, ioctl_body
 
 ME = User(54321, 54321, (54323,))
 STRANGER = user_sid(60000)
+SOMEBODY = user_sid(60001)
+SYSTEM_SECURITY = int(Access.ACCESS_SYSTEM_SECURITY)
+FOR_BACKUP = int(CreateOptions.OPEN_FOR_BACKUP_INTENT)
 MAXIMUM = int(Access.MAXIMUM_ALLOWED)
 READ_ATTRIBUTES = int(Access.READ_ATTRIBUTES)
 ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
@@ -139,9 +142,15 @@ def _create(operation_name: str, name: str, access: int, disposition: int, optio
 
 
 for _row in TABLE:
-    if _row.operation.startswith("open for "):
+    if _row.operation.removeprefix("open for ") in rights_table.RIGHTS:
         _create(_row.operation, "folder\\file", rights_table.RIGHTS[_row.operation.removeprefix("open for ")], OPEN)
 _create("open a stream for WRITE_DATA", "folder\\file:s", int(Access.WRITE_DATA), OPEN)
+_create("open for reading, for backup", "folder\\file", int(Access.READ_DATA), OPEN, FOR_BACKUP)
+_create("list a folder, for backup", "folder\\inner", int(Access.READ_DATA), OPEN, FOR_BACKUP | FOLDER)
+_create("open for writing, for backup", "folder\\file", int(Access.WRITE_DATA), OPEN, FOR_BACKUP)
+_create("create a file, for backup", "folder\\new", READ_ATTRIBUTES, CREATE, FOR_BACKUP)
+_create("create a folder, for backup", "folder\\new", READ_ATTRIBUTES, CREATE, FOR_BACKUP | FOLDER)
+_create("delete on close, for backup", "folder\\file", int(Access.DELETE), OPEN, ON_CLOSE | FOR_BACKUP)
 _create("create a file", "folder\\new", READ_ATTRIBUTES, CREATE)
 _create("open or create a file", "folder\\new", MAXIMUM, OPEN_IF)
 _create("overwrite or create a file", "folder\\new", READ_ATTRIBUTES, OVERWRITE_IF)
@@ -162,9 +171,17 @@ _create("delete a stream on close", "folder\\file:s", MAXIMUM, OPEN, ON_CLOSE)
 _create("delete a folder on close", "folder\\inner", MAXIMUM, OPEN, ON_CLOSE | FOLDER)
 
 
-def _set(operation_name: str, level: int, data: bytes, name: str = "folder\\file", parts: int = -1) -> None:
+def _set(
+    operation_name: str,
+    level: int,
+    data: bytes,
+    name: str = "folder\\file",
+    parts: int = -1,
+    access: int = MAXIMUM,
+    options: int = 0,
+) -> None:
     async def act(actor: Actor) -> None:
-        async with actor.opened(name) as file:
+        async with actor.opened(name, access, options) as file:
             if parts >= 0:
                 await actor.set_info(file, 0, data, InfoType.SECURITY, parts)
             else:
@@ -196,6 +213,7 @@ _name("rename a folder", FileInfoClass.RENAME, "folder\\inner", "there\\new")
 _name("rename over a file", FileInfoClass.RENAME, "folder\\file", "there\\target", 1)
 _name("rename a stream", FileInfoClass.RENAME, "folder\\file:s", ":new")
 _name("link", FileInfoClass.LINK, "folder\\file", "there\\new")
+_name("link, extended", FileInfoClass.LINK_EX, "folder\\file", "there\\new")
 _name("link over a file", FileInfoClass.LINK, "folder\\file", "there\\target", 1)
 
 
@@ -209,19 +227,35 @@ _set("set the owner", 0, self_relative(owner=EVERYONE), parts=SecurityInformatio
 _set("set the group", 0, self_relative(group=BUILTIN_GUESTS), parts=SecurityInformation.GROUP)
 _set("set the DACL", 0, self_relative(dacl=Acl((allow(EVERYONE, FILE_ALL_ACCESS),))), parts=SecurityInformation.DACL)
 _set("set the mandatory label", 0, self_relative(sacl=Acl((LABEL,))), parts=SecurityInformation.LABEL)
-_set("set the SACL", 0, self_relative(sacl=Acl((AUDIT,))), parts=SecurityInformation.SACL)
+_set("set the SACL", 0, self_relative(sacl=Acl((AUDIT,))), parts=SecurityInformation.SACL, access=SYSTEM_SECURITY)
+_set(
+    "set another owner, for backup",
+    0,
+    self_relative(owner=SOMEBODY),
+    parts=SecurityInformation.OWNER,
+    access=int(Access.WRITE_OWNER),
+    options=FOR_BACKUP,
+)
+_set(
+    "set the DACL, for backup",
+    0,
+    self_relative(dacl=Acl((allow(EVERYONE, FILE_ALL_ACCESS),))),
+    parts=SecurityInformation.DACL,
+    access=int(Access.WRITE_DAC),
+    options=FOR_BACKUP,
+)
 
 
-def _query(operation_name: str, level: int, kind: int = InfoType.FILE, parts: int = 0) -> None:
+def _query(operation_name: str, level: int, kind: int = InfoType.FILE, parts: int = 0, access: int = MAXIMUM) -> None:
     async def act(actor: Actor) -> None:
-        async with actor.opened("folder\\file") as file:
+        async with actor.opened("folder\\file", access) as file:
             await actor.query_info(file, level, kind, parts)
 
     ACTS[operation_name] = act
 
 
 _query("query owner, group and DACL", 0, InfoType.SECURITY, 7)
-_query("query the SACL", 0, InfoType.SECURITY, SecurityInformation.SACL)
+_query("query the SACL", 0, InfoType.SECURITY, SecurityInformation.SACL, SYSTEM_SECURITY)
 _query("query extended attributes", FileInfoClass.FULL_EA)
 _query("query times and attributes", FileInfoClass.BASIC)
 

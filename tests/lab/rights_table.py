@@ -51,6 +51,8 @@ class Row(NamedTuple):
     """It changes something: no read-only share allows it."""
     refusal: NtStatus = NtStatus.ACCESS_DENIED
     section: str = ""
+    privilege: str = ""
+    """A privilege that is enough without any of the rights."""
 
 
 def _need(text: str) -> Need:
@@ -59,9 +61,16 @@ def _need(text: str) -> Need:
     return tuple(Right(*right.split(".")) for right in text.split(" or "))
 
 
-def _row(operation: str, needs: str, section: str, changes: bool = True, refusal: NtStatus | None = None) -> Row:
+def _row(
+    operation: str,
+    needs: str,
+    section: str,
+    changes: bool = True,
+    refusal: NtStatus | None = None,
+    privilege: str = "",
+) -> Row:
     found = tuple(map(_need, needs.split(", "))) if needs else ()
-    return Row(operation, found, changes, refusal or NtStatus.ACCESS_DENIED, section)
+    return Row(operation, found, changes, refusal or NtStatus.ACCESS_DENIED, section, privilege)
 
 
 _BY_PARENT = {"DELETE": " or folder.DELETE_CHILD", "READ_ATTRIBUTES": " or folder.LIST"}
@@ -75,6 +84,7 @@ DELETE_TARGET = "target.DELETE or there.DELETE_CHILD"
 _OPEN, _NEW, _ACCESS = "MS-FSA 2.1.5.1.2", "MS-FSA 2.1.5.1.1", "MS-FSA 2.1.5.1.2.1"
 _SET, _RENAME, _LINK = "MS-SMB2 3.3.5.21.1", "MS-FSA 2.1.5.15.12", "MS-FSA 2.1.5.15.6"
 _FSCTL = "MS-FSA 2.1.5.10"
+_SECURITY, _BACKUP, _RESTORE = "SeSecurityPrivilege", "SeBackupPrivilege", "SeRestorePrivilege"
 
 TABLE: tuple[Row, ...] = (
     *(
@@ -82,7 +92,15 @@ TABLE: tuple[Row, ...] = (
         for right in _OPENS[0].split()
     ),
     *(_row(f"open for {right}", f"file.{right}{_BY_PARENT.get(right, '')}", _ACCESS) for right in _OPENS[1].split()),
-    _row("open for ACCESS_SYSTEM_SECURITY", "nobody", "MS-DTYP 2.5.3.2", True, NtStatus.PRIVILEGE_NOT_HELD),
+    _row("open for ACCESS_SYSTEM_SECURITY", "nobody", "MS-DTYP 2.5.3.2", False, NtStatus.PRIVILEGE_NOT_HELD, _SECURITY),
+    _row("open for reading, for backup", "file.READ_DATA", _ACCESS, False, privilege=_BACKUP),
+    _row("list a folder, for backup", "inner.LIST", _ACCESS, False, privilege=_BACKUP),
+    _row("open for writing, for backup", "file.WRITE_DATA", _ACCESS, privilege=_RESTORE),
+    _row("create a file, for backup", "folder.ADD_FILE", _NEW, privilege=_RESTORE),
+    _row("create a folder, for backup", "folder.ADD_SUBDIRECTORY", _NEW, privilege=_RESTORE),
+    _row("set another owner, for backup", "nobody", "MS-FSA 2.1.5.17", True, NtStatus.INVALID_OWNER, _RESTORE),
+    _row("set the DACL, for backup", "file.WRITE_DAC", "MS-SMB2 3.3.5.21.3", privilege=_RESTORE),
+    _row("delete on close, for backup", DELETE_FILE, _OPEN, privilege=_RESTORE),
     _row("open a stream for WRITE_DATA", "file.WRITE_DATA", _ACCESS),
     _row("create a file", "folder.ADD_FILE", _NEW),
     _row("open or create a file", "folder.ADD_FILE", _NEW),
@@ -114,14 +132,15 @@ TABLE: tuple[Row, ...] = (
     _row("rename over a file", f"{DELETE_FILE}, there.ADD_FILE, {DELETE_TARGET}", _RENAME),
     _row("rename a stream", DELETE_FILE, _RENAME),
     _row("link", "file.WRITE_ATTRIBUTES, there.ADD_FILE", _LINK),
+    _row("link, extended", "file.WRITE_ATTRIBUTES, there.ADD_FILE", _LINK),
     _row("link over a file", f"file.WRITE_ATTRIBUTES, there.ADD_FILE, {DELETE_TARGET}", _LINK),
     _row("set the owner", "file.WRITE_OWNER", "MS-SMB2 3.3.5.21.3"),
     _row("set the group", "file.WRITE_OWNER", "MS-SMB2 3.3.5.21.3"),
     _row("set the mandatory label", "file.WRITE_OWNER", "MS-SMB2 3.3.5.21.3"),
     _row("set the DACL", "file.WRITE_DAC", "MS-SMB2 3.3.5.21.3"),
-    _row("set the SACL", "nobody", "MS-SMB2 3.3.5.21.3"),
+    _row("set the SACL", "nobody", "MS-SMB2 3.3.5.21.3", True, NtStatus.PRIVILEGE_NOT_HELD, _SECURITY),
     _row("query owner, group and DACL", "file.READ_CONTROL", "MS-SMB2 3.3.5.20.3", False),
-    _row("query the SACL", "nobody", "MS-SMB2 3.3.5.20.3", False),
+    _row("query the SACL", "nobody", "MS-SMB2 3.3.5.20.3", False, NtStatus.PRIVILEGE_NOT_HELD, _SECURITY),
     _row("query extended attributes", "file.READ_EA", "MS-SMB2 3.3.5.20.1", False),
     _row("query times and attributes", "file.READ_ATTRIBUTES or folder.LIST", "MS-SMB2 3.3.5.20.1", False),
     _row("list a folder", "inner.LIST", "MS-SMB2 3.3.5.18", False),
@@ -163,8 +182,10 @@ def _shown(need: Need) -> str:
 def as_markdown() -> str:
     lines = ["| operation | needs | read-only share | otherwise | rule |", "|---|---|---|---|---|"]
     for row in TABLE:
-        needs = "; ".join(_shown(need) for need in row.needs)
-        allowed = "refused" if row.changes or () in row.needs else "allowed"
+        needs = "; ".join(_shown(need) for need in row.needs if need or not row.privilege)
+        if row.privilege:
+            needs = f"{needs} or {row.privilege}" if needs else row.privilege
+        allowed = "refused" if row.changes or (() in row.needs and not row.privilege) else "allowed"
         lines.append(f"| {row.operation} | {needs} | {allowed} | {row.refusal.name} | {row.section} |")
     return "\n".join(lines) + "\n"
 

@@ -180,11 +180,18 @@ class Client:
     # Set-up
 
     async def negotiate(
-        self, dialect: int = 0x0311, cipher: int = 2, signing: int = 2, contexts: list[bytes] | None = None
+        self,
+        dialect: int = 0x0311,
+        cipher: int = 2,
+        signing: int = 2,
+        contexts: list[bytes] | None = None,
+        capabilities: int = 0x7F,
     ) -> Reply:
         if contexts is None and dialect == 0x0311:
             contexts = contexts_for(cipher, signing)
-        message = self.build(Command.NEGOTIATE, negotiate_body((dialect,), contexts, self.guid))
+        message = self.build(
+            Command.NEGOTIATE, negotiate_body((dialect,), contexts, self.guid, capabilities=capabilities)
+        )
         await self.frame(message)
         reply = await self.receive()
         if not reply.status:

@@ -14,10 +14,10 @@ import threading
 from types import TracebackType
 from typing import NamedTuple
 
-from smb3server.backends.base import User
+from smb3server.backends.base import Beyond, User
 from smb3server.backends.local import syscalls
 from smb3server.process import capabilities
-from smb3server.process.capabilities import Capability, Change, Sets
+from smb3server.process.capabilities import NO_CAPABILITY, Capability, Change, Sets
 
 ACTING = Capability.SETUID | Capability.SETGID
 """The capabilities that acting as another user requires."""
@@ -46,6 +46,8 @@ class _Own(NamedTuple):
     """Lowers the effective set. None means that ``setfsuid`` is enough."""
     restore: Change | None
     """Restores the effective set. None if and only if ``lower`` is."""
+    sets: Sets
+    """The sets of the process when it acts as no other user."""
 
 
 @functools.cache
@@ -59,7 +61,28 @@ def _own() -> _Own | None:
     if uid != 0 or sets.effective & Capability.SYS_RESOURCE:
         lower = Change(Sets(sets.effective & ~_NO_USERS, sets.permitted, sets.inheritable))
         restore = Change(sets)
-    return _Own(uid, os.getegid(), tuple(os.getgroups()), lower, restore)
+    return _Own(uid, os.getegid(), tuple(os.getgroups()), lower, restore, sets)
+
+
+_BEYOND = {
+    Beyond.READ: Capability.DAC_READ_SEARCH,
+    Beyond.WRITE: Capability.DAC_OVERRIDE | Capability.CHOWN | Capability.FOWNER,
+}
+"""The capabilities that a user keeps who backs up or restores files. Without CAP_FSETID set-id bits are cleared as for
+every user."""
+
+
+@functools.cache
+def _keeping(sets: Sets, beyond: Beyond) -> tuple[Change, Change]:
+    """Return what changes the effective set for a user who may do more than the host allows, and what restores it.
+
+    ``sets``: those of the process.
+    """
+    kept = NO_CAPABILITY
+    for one, needed in _BEYOND.items():
+        kept |= needed if beyond & one else NO_CAPABILITY
+    effective = sets.effective & ~_NO_USERS | sets.effective & kept
+    return Change(Sets(effective, sets.permitted, sets.inheritable)), Change(sets)
 
 
 def may_act() -> bool:
@@ -99,8 +122,11 @@ class ActAs:
             if user.groups != own.groups:
                 syscalls.set_thread_groups(user.groups)
             self._take(user)
-            if own.lower is not None and user.uid != 0:
-                own.lower.make()
+            if user.uid != 0:
+                if user.beyond:
+                    _keeping(own.sets, user.beyond)[0].make()
+                elif own.lower is not None:
+                    own.lower.make()
         except BaseException:
             self._restore(own, user)
             raise
@@ -119,8 +145,10 @@ class ActAs:
     def _restore(own: _Own, user: User) -> tuple[int, int]:
         """Become the server again, which no kernel refuses. Return uid and gid as they were before."""
         before = syscalls.switch_ids(own.uid, own.gid)
-        if own.restore is not None:
-            # After the uid is restored: changing the uid from 0 would remove capabilities again.
+        # After the uid is restored: changing the uid from 0 would remove capabilities again.
+        if user.beyond:
+            _keeping(own.sets, user.beyond)[1].make()
+        elif own.restore is not None:
             own.restore.make()
         if user.groups != own.groups:
             syscalls.set_thread_groups(own.groups)

@@ -6,6 +6,7 @@ import functools
 from typing import NamedTuple
 
 from smb3server.access import decide, masks
+from smb3server.access.caller import Caller
 from smb3server.backends import names
 from smb3server.backends.base import Path
 from smb3server.commands.create.contexts import CreateContexts
@@ -85,10 +86,10 @@ class Checked(NamedTuple):
     """Whether options and name require a directory (True) or a file (False). None means that either is accepted."""
 
 
-def check(body: CreateRequest, name: str, asked: CreateContexts, share: int, streams: bool) -> Checked:
+def check(body: CreateRequest, name: str, asked: CreateContexts, caller: Caller, streams: bool) -> Checked:
     """Check the fields, split the name, and refuse requests that the share allows for no file.
 
-    ``share``: the tree connect's MaximalAccess. ``streams``: whether the share has alternate streams. Raises
+    ``caller``: who asks, and what its tree connect allows. ``streams``: whether the share has alternate streams. Raises
     ``StatusError``."""
     wanted, directory = check_fields(
         body.impersonation_level,
@@ -103,9 +104,8 @@ def check(body: CreateRequest, name: str, asked: CreateContexts, share: int, str
     if path is None:
         path, stream, directory = _parse_name(body, name, asked, streams)
     if wanted.access & _SYSTEM_SECURITY:
-        # This takes SeSecurityPrivilege, which no user of this server has.
-        raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
-    decide.check_share(wanted, share)
+        decide.check_system_security(caller.token.privileges, caller.for_backup)
+    decide.check_share(wanted, caller.share)
     return Checked(wanted, path, stream, directory)
 
 

@@ -38,6 +38,7 @@ from smb3server.wire.create import (
     CREATE_FLAG_REPARSEPOINT,
     Access,
     CreateAction,
+    CreateOptions,
     CreateRequest,
     CreateResponse,
     pack_response,
@@ -53,6 +54,7 @@ from smb3server.wire.status import NtStatus, StatusError
 _PIPE, _AT_ONCE = ShareType.PIPE, Interim.AT_ONCE
 _NO_OPLOCK, _LEASE = int(OplockLevel.NONE), int(OplockLevel.LEASE)
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
+_FOR_BACKUP = int(CreateOptions.OPEN_FOR_BACKUP_INTENT)
 _DFS = int(HeaderFlags.DFS_OPERATIONS)
 _READ_WRITE = masks.FILE_GENERIC_READ | masks.FILE_GENERIC_WRITE
 """The access that MAXIMUM_ALLOWED grants to a pipe."""
@@ -78,10 +80,13 @@ def create(request: TreeRequest) -> Response | Pending:
         return _create_on_pipe(request, body, name)
     if request.header.flags & _DFS:
         name = tree.share.below(name)
+    caller = caller_of(session, tree, server.accounts)
+    if body.create_options & _FOR_BACKUP:
+        caller = caller.opening_for_backup()
     opener = Opener(
         session,
         tree,
-        caller_of(session, tree, server.accounts),
+        caller,
         connection.client_guid,
         connection.dialect,
         connection.server_capabilities,
@@ -101,7 +106,7 @@ def create(request: TreeRequest) -> Response | Pending:
         # POSIX opens may have any name.
         seconds, name = previous.asked_for(name, asked.timewarp)
     try:
-        checked = checks.check(body, name, asked, tree.maximal_access, tree.share.rules.streams)
+        checked = checks.check(body, name, asked, opener.caller, tree.share.rules.streams)
     except checks.BadNameError as error:
         if seconds:
             raise
@@ -221,7 +226,7 @@ def _answer_again(
         return None
     if earlier.durable is None or not earlier.durable.disconnected:
         return _respond_to_replay(earlier, body)
-    checked = checks.check(body, name, asked, tree.maximal_access, tree.share.rules.streams)
+    checked = checks.check(body, name, asked, opener.caller, tree.share.rules.streams)
     opening = _opening(server, opener, body, asked, checked)
     durable.revive(earlier, opener, body, opens)
     opening.action = CreateAction(earlier.create_action)
@@ -316,6 +321,7 @@ def _respond(opening: Opening, opened: Open) -> Response:
             opens.replays.remember(opened, Replayable(key, fields, answers))
     if opener.tree.share.audit is not None:
         file_events.opened(opened)
+        opening.audit_success(opened)
     fresh = Fresh(opened, opening.info, opening.path_on_disk) if not opening.settled else None
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id, fresh=fresh)
 

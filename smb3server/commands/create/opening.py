@@ -37,7 +37,7 @@ from smb3server.files import symlinks
 from smb3server.files.caching import Lease
 from smb3server.files.file import File
 from smb3server.files.write_times import DelayedWriteTime, changing
-from smb3server.state import change_reports, deletions
+from smb3server.state import audit, change_reports, deletions, file_events
 from smb3server.state.objects import Open
 from smb3server.state.server_state import ServerState
 from smb3server.wire import attributes as attr
@@ -114,6 +114,8 @@ class Opening:
     """The rest of an overwriting, to be called on a worker thread; None if there is none."""
     removed: list[str] = field(default_factory=list, init=False)
     """The streams that overwriting has removed."""
+    _stored: bytes | None = field(default=None, init=False)
+    """The stored security descriptor of the file."""
     _maximal: int = field(default=0, init=False)
     _descriptor: bytes | None = field(default=None, init=False)
     """The security descriptor for a new file."""
@@ -144,6 +146,9 @@ class Opening:
         self._may_add = False
         try:
             handle, found, _, self.path_on_disk = self._find_or_create()
+        except PermissionError:
+            self._audit_refusal_of_host()
+            raise
         except OSError as error:
             if not (isinstance(error, (FileNotFoundError, NotADirectoryError)) or self._met_link(error)):
                 raise
@@ -191,6 +196,38 @@ class Opening:
                 base.unlink()
         finally:
             base.close()
+
+    # What SACLs ask for
+
+    def audit_success(self, opened: Open) -> None:
+        """Record the access that was granted, if the file's SACL asks for it."""
+        operation = "create" if self.action is _CREATED else "open"
+        name, token = (self.path, self.stream), self.opener.caller.token
+        file_events.by_sacl(self.opener.tree, name, self._stored, token, opened.granted_access, 0, operation)
+
+    def _audit_refusal(self, path: Path, stream: str, descriptor: bytes | None, access: int, status: int) -> None:
+        """Record the access that was refused, if the SACL of the file or folder asks for it."""
+        file_events.by_sacl(self.opener.tree, (path, stream), descriptor, self.opener.caller.token, access, status)
+
+    def _audit_refusal_of_host(self) -> None:
+        """Record what the host refuses to the user. The server reads the SACL with its own rights."""
+        share = self.opener.tree.share.audit
+        if share is None or audit.SACL not in share.kinds:
+            return
+        try:
+            handle = self.backend.open(OpenRequest(self.path, open_reparse_point=True))
+        except FolderNotRead:
+            # The attempt is repeated, and the host refuses again.
+            raise
+        except OSError:
+            # There is no such file: the host has refused to make it.
+            return
+        try:
+            descriptor = handle.security_descriptor()
+        finally:
+            handle.close()
+        access = self.wanted.access | self.wanted.implied
+        self._audit_refusal(self.path, self.stream, descriptor, access, NtStatus.ACCESS_DENIED)
 
     # Finding or creating it
 
@@ -329,7 +366,9 @@ class Opening:
         request = self._backend_request(_CREATE, read, write)
         try:
             decide.check_addition(caller.rights_in(found), directory)
-        except StatusError:
+        except StatusError as error:
+            added = Access.APPEND_DATA if directory else Access.WRITE_DATA
+            self._audit_refusal(self.path[:-1], "", found.descriptor, added, error.status)
             if self.body.create_disposition == CreateDisposition.CREATE and self._key() is not None:
                 raise StatusError(self._collision()) from None
             raise
@@ -440,6 +479,7 @@ class Opening:
     def _open(self, handle: Handle, found: Described) -> Open:
         """Make an open of a handle. ``found``: the file as it was when the handle was made."""
         self.info = info = found.info
+        self._stored = found.descriptor
         if info.reparse_tag == attr.TAG_SYMLINK and self._follow and not handle.created:
             raise symlinks.stopped(handle, (), self.backend.posix)
         if self.server.opens.dormant:
@@ -521,7 +561,11 @@ class Opening:
         # To POSIX the attribute READONLY is no obstacle: it has the mode.
         attributes = 0 if is_directory or self.backend.posix else found.info.attributes
         self._maximal = self.opener.caller.rights_on(self.backend, self.path, found)
-        granted = decide.grant_existing(wanted, self._maximal, attributes)
+        try:
+            granted = decide.grant_existing(wanted, self._maximal, attributes)
+        except StatusError as error:
+            self._audit_refusal(self.path, self.stream, found.descriptor, wanted.access | wanted.implied, error.status)
+            raise
         if found.info.ea_size and self.body.create_options & CreateOptions.NO_EA_KNOWLEDGE:
             self._check_needed_eas(handle)
         if wanted.deletes:

@@ -92,7 +92,9 @@ class PreviousOpening(Opening):
         if self.wanted.access & ~_READS & ~now:
             raise StatusError(NtStatus.ACCESS_DENIED)
         self.wanted = self.wanted._replace(access=self.wanted.access & _READS)
-        self.opener = self.opener._replace(caller=caller._replace(share=READ_ONLY_ACCESS & now))
+        reading = READ_ONLY_ACCESS & now
+        limited = caller._replace(share=reading, for_backup=caller.for_backup & reading)
+        self.opener = self.opener._replace(caller=limited)
         return then & now
 
     def _look(self, store: Backend, caller: Caller) -> tuple[Path, int]:

@@ -78,6 +78,7 @@ def volume_attributes(share: Share, backend: Backend) -> int:
         | FsAttributes.PERSISTENT_ACLS
         | FsAttributes.SUPPORTS_SPARSE_FILES
         | FsAttributes.SUPPORTS_REPARSE_POINTS
+        | FsAttributes.SUPPORTS_POSIX_UNLINK_RENAME
         | FsAttributes.SUPPORTS_OBJECT_IDS
         | FsAttributes.SUPPORTS_HARD_LINKS
         | FsAttributes.SUPPORTS_EXTENDED_ATTRIBUTES

@@ -165,7 +165,7 @@ def _query_fs(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: 
 
 def _query_security(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: memoryview) -> Response:
     """Return the security descriptor. [MS-SMB2 3.3.5.20.3]"""
-    which = body.additional_information
+    which = required.parts_of(body.additional_information)
     required.check_query_security(opened.granted_access, which)
     if opened.handle is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)

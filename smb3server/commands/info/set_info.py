@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from smb3server.access import posix_security, required
 from smb3server.access.of_handle import set_security
+from smb3server.access.privileges import Privilege
 from smb3server.backends.base import Handle
 from smb3server.commands.apple import nfs_aces
 from smb3server.commands.info import waits
@@ -365,7 +366,7 @@ def _name_change(kind: type[Rename | Link], extended: bool = False) -> SetLevel:
 def _valid_data_length(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """Accept the valid data length that the file has: data is valid up to the end of file, whoever wrote it.
     Administrators have SeManageVolumePrivilege. [MS-FSA 2.1.5.15.17]"""
-    if not request.server.accounts.administers(opened.session.identity):
+    if not request.server.accounts.privileges(opened.session.identity) & Privilege.MANAGE_VOLUME:
         raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
     length = wire.VALID_DATA_LENGTH.unpack(data).valid_data_length
     if opened.is_directory or length != handle_of(opened).info().end_of_file:
@@ -388,6 +389,7 @@ _LEVELS: dict[int, SetLevel] = {
     FileInfoClass.RENAME: _name_change(Rename),
     FileInfoClass.RENAME_EX: _name_change(Rename, extended=True),
     FileInfoClass.LINK: _name_change(Link),
+    FileInfoClass.LINK_EX: _name_change(Link, extended=True),
     FileInfoClass.DISPOSITION: SetLevel(_disposition, 1),
     FileInfoClass.DISPOSITION_EX: SetLevel(_disposition_ex, 4),
     FileInfoClass.POSITION: SetLevel(_position, 8),
@@ -403,8 +405,8 @@ _LEVELS: dict[int, SetLevel] = {
 
 def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data: memoryview) -> Response | Pending:
     """Set the security descriptor. Others lose their handle caching first. [MS-SMB2 3.3.5.21.3, MS-FSA 2.1.5.17]"""
-    which = body.additional_information
-    required.check_set_security(opened.granted_access, which)
+    which = required.parts_of(body.additional_information)
+    required.check_set_security(opened.granted_access, which, opened.tree.maximal_access)
     file = opened.file
     if file is None or opened.handle is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)

@@ -39,6 +39,7 @@ from tests.lab.rights_table import TABLE, Right, Row
 from tests.lab.wire_client import Client, Harness, running
 
 LONGEST_TURN = 0.1
+OPERATOR = User(54330, 54330)
 
 
 class World(NamedTuple):
@@ -50,6 +51,8 @@ class World(NamedTuple):
     user: Client
     guest: Client
     at_read_only: Client
+    privileged: Client
+    privileged_at_read_only: Client
     numbers: Iterator[int]
 
 
@@ -73,17 +76,25 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         root.chmod(0o777)
         backend = LocalBackend(root)
     with asyncio.Runner() as runner:
-        manager = running(Settings(allow_guest=True))
+        operators = frozenset({"p"})
+        manager = running(Settings(allow_guest=True, security_operators=operators, backup_operators=operators))
         harness = runner.run(manager.__aenter__())
         try:
             server = harness.server
             server.users.add(Account("u", nt_hash("pw"), ME))
+            server.users.add(Account("p", nt_hash("pw"), OPERATOR))
             server.add_share(Share("disk", backend=backend))
             server.add_share(Share("public", backend=backend, rules=ShareRules(guest=True), user=User(54329, 54329)))
             server.add_share(Share("frozen", backend=backend, read_only=True))
             clients = [
                 runner.run(_client(harness, name, "pw", share))
-                for name, share in (("u", "disk"), ("somebody", "public"), ("u", "frozen"))
+                for name, share in (
+                    ("u", "disk"),
+                    ("somebody", "public"),
+                    ("u", "frozen"),
+                    ("p", "disk"),
+                    ("p", "frozen"),
+                )
             ]
             yield World(runner, backend, root, *clients, itertools.count())
             for entry in list(server.opens.by_id.values()):
@@ -165,7 +176,7 @@ def attempt(world: World, client: Client, row: Row, masks: dict[str, int], who: 
     return status, snapshot(world.backend, (base,)) != before
 
 
-LEAVES_NO_TRACE = {"create a stream, deleted on close", "flush", "set compression"} | {
+LEAVES_NO_TRACE = {"create a stream, deleted on close", "flush", "set compression", "list a folder, for backup"} | {
     row.operation for row in TABLE if row.operation.startswith("open")
 } - {"open or create a file", "open or create a stream"}
 """What changes nothing that lasts even if it is allowed."""
@@ -188,6 +199,7 @@ ENOUGH = [
     for right in need
 ]
 ROWS = [pytest.param(row, id=row.operation) for row in TABLE]
+PRIVILEGED = [pytest.param(row, id=row.operation) for row in TABLE if row.privilege]
 MY_SID = user_sid(ME.uid)
 
 
@@ -212,9 +224,30 @@ def test_read_only_share(world: World, row: Row) -> None:
         assert status == 0
 
 
+@pytest.mark.parametrize("row", PRIVILEGED)
+def test_user_with_the_privilege_and_no_right(world: World, row: Row) -> None:
+    masks = dict.fromkeys(PATHS, 0)
+    assert attempt(world, world.privileged, row, masks, MY_SID) == (0, _traces(row))
+
+
+@pytest.mark.parametrize("row", PRIVILEGED)
+def test_user_with_the_privilege_at_a_read_only_share(world: World, row: Row) -> None:
+    status, changed = attempt(world, world.privileged_at_read_only, row, dict.fromkeys(PATHS, 0), MY_SID)
+    assert not changed
+    assert status == (NtStatus.ACCESS_DENIED if row.changes else 0)
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if not row.privilege], ids=lambda row: row.operation)
+def test_user_with_privileges_that_a_row_does_not_name(world: World, row: Row) -> None:
+    masks = dict.fromkeys(PATHS, 0)
+    assert attempt(world, world.privileged, row, masks, MY_SID) == (row.refusal, False)
+
+
 @pytest.mark.parametrize("row", ROWS)
 def test_guest_who_is_given_nothing(world: World, row: Row) -> None:
-    assert attempt(world, world.guest, row, {}, BUILTIN_USERS) == (row.refusal, False)
+    status, changed = attempt(world, world.guest, row, {}, BUILTIN_USERS)
+    assert status in (row.refusal, NtStatus.ACCESS_DENIED)
+    assert not changed
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if () not in row.needs], ids=lambda row: row.operation)

@@ -18,7 +18,7 @@ from smb3server.access.descriptor import EVERYONE, Acl, Control, SecurityDescrip
 from smb3server.access.masks import FILE_ALL_ACCESS
 from smb3server.access.posix import user_sid
 from smb3server.auth.users import Account, nt_hash
-from smb3server.backends.base import Disposition, Handle, OpenRequest
+from smb3server.backends.base import Disposition, Handle, OpenRequest, User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.snapshot_folders import SnapshotFolders
 from smb3server.backends.snapshot_names import hiding, parse
@@ -46,6 +46,8 @@ class World(NamedTuple):
     """The folder of the snapshot, to be written to by the test."""
     root: Path
     client: Client
+    operator: Client
+    """Of a user with every privilege."""
     share: Share
     numbers: Iterator[int]
 
@@ -65,18 +67,23 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     options = LocalOptions(read_only=True, is_snapshot=True)
     snapshots = Snapshots(SnapshotFolders(pattern), lambda folder: LocalBackend(folder, options))
     with asyncio.Runner() as runner:
-        manager = running(Settings())
+        operators = frozenset({"p"})
+        manager = running(Settings(security_operators=operators, backup_operators=operators))
         harness = runner.run(manager.__aenter__())
         try:
             server = harness.server
             server.users.add(Account("u", nt_hash("pw"), ME))
             share = Share("disk", backend=present, snapshots=snapshots)
             server.add_share(share)
-            client = runner.run(harness.connect())
-            runner.run(client.negotiate())
-            assert runner.run(client.session_setup("u", "pw")).status == 0
-            assert runner.run(client.tree_connect("disk")).status == 0
-            yield World(runner, present, past, root, client, share, itertools.count())
+            server.users.add(Account("p", nt_hash("pw"), User(54330, 54330)))
+            clients = []
+            for user in ("u", "p"):
+                client = runner.run(harness.connect())
+                runner.run(client.negotiate())
+                assert runner.run(client.session_setup(user, "pw")).status == 0
+                assert runner.run(client.tree_connect("disk")).status == 0
+                clients.append(client)
+            yield World(runner, present, past, root, *clients, share, itertools.count())
             for entry in list(server.opens.by_id.values()):
                 server.opens.close(entry)
         finally:
@@ -130,7 +137,7 @@ def state_of(root: Path, base: str) -> list[tuple[object, ...]]:
     return found
 
 
-def attempt(world: World, row: Row, then: dict[str, int], now: dict[str, int]) -> int:
+def attempt(world: World, row: Row, then: dict[str, int], now: dict[str, int], client: Client | None = None) -> int:
     """The status that the operation ends with in the snapshot."""
     base = f"c{next(world.numbers)}"
     places = ((world.past, world.root / ".snapshots" / TOKEN, then), (world.present, world.root, now))
@@ -139,15 +146,21 @@ def attempt(world: World, row: Row, then: dict[str, int], now: dict[str, int]) -
     before = [state_of(root, base) for _, root, _ in places]
     status = 0
     try:
-        world.runner.run(ACTS[row.operation](Actor(world.client, f"{TOKEN}\\{base}")))
+        world.runner.run(ACTS[row.operation](Actor(client or world.client, f"{TOKEN}\\{base}")))
     except Refused as refused:
         status = refused.status
     assert [state_of(root, base) for _, root, _ in places] == before
     return status
 
 
-OPENED_FOR_READING = {"open for WRITE_DATA", "open for APPEND_DATA", "open a stream for WRITE_DATA"}
+OPENED_FOR_READING = {
+    "open for WRITE_DATA",
+    "open for APPEND_DATA",
+    "open a stream for WRITE_DATA",
+    "open for writing, for backup",
+}
 """Programs that open for writing may read."""
+PRIVILEGED = [row for row in TABLE if row.privilege]
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.changes], ids=lambda row: row.operation)
@@ -159,6 +172,14 @@ def test_nothing_changes_in_a_snapshot(world: World, row: Row) -> None:
     # A new name with the time in it is looked for in the share as it is now, where there is no such folder.
     path = NtStatus.OBJECT_PATH_NOT_FOUND if row.operation.startswith("link") else row.refusal
     assert status in (NtStatus.MEDIA_WRITE_PROTECTED, NtStatus.ACCESS_DENIED, row.refusal, path)
+
+
+@pytest.mark.parametrize("row", PRIVILEGED, ids=lambda row: row.operation)
+def test_privileges_read_in_a_snapshot_and_nothing_else(world: World, row: Row) -> None:
+    nothing = dict.fromkeys(PATHS, 0)
+    status = attempt(world, row, nothing, nothing, world.operator)
+    reads = not row.changes or row.operation in OPENED_FOR_READING
+    assert status == 0 if reads else status in (NtStatus.MEDIA_WRITE_PROTECTED, NtStatus.ACCESS_DENIED), hex(status)
 
 
 @pytest.mark.parametrize("level", [FileInfoClass.LINK, FileInfoClass.RENAME])

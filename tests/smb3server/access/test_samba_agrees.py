@@ -55,6 +55,7 @@ EXPLAINED: dict[str, str] = {
         "Samba wants DELETE by name; here what MAXIMUM_ALLOWED came to counts",
     ),
     "set disposition, extended": "a level that Samba does not know",
+    "link, extended": "a level that Samba does not know",
     "trim": "a control code that Samba does not know",
     "set a reparse point": "Samba makes none for this client",
     "set the group": "Samba takes no group that it cannot map; Windows does, and it gives nobody anything here",

@@ -12,6 +12,7 @@ import pytest
 import smb3server
 from smb3server.access.descriptor import Sid
 from smb3server.access.identity import Identity
+from smb3server.access.privileges import NO_PRIVILEGE, Privilege
 from smb3server.auth.directory import Directory, Known, Use
 from smb3server.auth.groups import Groups
 from smb3server.auth.users import Account, LogonError, UserDatabase, nt_hash
@@ -70,6 +71,9 @@ class Foreign:
 
     def memberships(self, identity: Identity) -> frozenset[Sid]:
         return frozenset({STAFF})
+
+    def privileges(self, identity: Identity | None) -> Privilege:
+        return NO_PRIVILEGE
 
     def members(self, alias: Sid) -> list[Sid] | None:
         return [CAROL] if alias == STAFF else None

@@ -234,3 +234,22 @@ def test_opens_of_one_user_share_what_says_so(tmp_path: Path) -> None:
             setup.server.opens.abandon(opened)
 
     run(tmp_path, body)
+
+
+@pytest.mark.parametrize(("options", "operator"), [(0x4000, True), (0x4000, False), (0, True)])
+def test_an_open_for_backup_comes_back_while_its_user_is_a_backup_operator(
+    tmp_path: Path, options: int, operator: bool
+) -> None:
+    async def body(setup: Setup) -> None:
+        setup.server.settings.backup_operators = frozenset({"bob"} if operator else ())
+        setup.file("f")
+        entry = await setup.restored(setup.record("f", options=options))
+        assert entry is not None
+        if options and operator:
+            assert os.pread(woken(setup, entry).descriptor or -1, 6, 0) == b"secret"
+        else:
+            with pytest.raises(PermissionError):
+                setup.server.opens.wake(entry)
+        setup.server.opens.close(entry)
+
+    run(tmp_path, body)

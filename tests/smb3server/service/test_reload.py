@@ -19,7 +19,7 @@ from smb3server.service import effects
 from smb3server.settings.declaring import Effect, Section, about
 from smb3server.settings.limits import Limits
 from smb3server.settings.server import Settings
-from smb3server.wire.create import CreateDisposition
+from smb3server.wire.create import Access, CreateDisposition
 from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost
 from tests.lab.serving import (
@@ -277,5 +277,26 @@ def test_memory_does_not_grow(tmp_path: Path) -> None:
                 counts.append(len(list(Path("/proc/self/fd").iterdir())))
             assert counts[1:] == counts[:-1]
             assert len(service.server.host_changes) == 0
+
+    asyncio.run(main())
+
+
+def test_privileges_come_and_go_at_once(tmp_path: Path) -> None:
+    """A session that is there already has them, or has them no longer, for files opened from then on."""
+
+    async def main() -> None:
+        before = ALICE + share(tmp_path, "data")
+        async with serving(tmp_path, before) as service, tree_of(service, "alice", "data") as tree:
+            await make(tree, "file")
+            assert await status_of_open(tree, "file", Access.ACCESS_SYSTEM_SECURITY) == NtStatus.PRIVILEGE_NOT_HELD
+            for line, status in (
+                ('admins = ["alice"]', 0),
+                ('admins = ["alice"]\nsecurity_operators = []', NtStatus.PRIVILEGE_NOT_HELD),
+                ('security_operators = ["alice"]', 0),
+                ("", NtStatus.PRIVILEGE_NOT_HELD),
+            ):
+                write(tmp_path, f"[server]\n{line}\n{before}")
+                assert not (await service.reload()).restart
+                assert await status_of_open(tree, "file", Access.ACCESS_SYSTEM_SECURITY) == status, line
 
     asyncio.run(main())

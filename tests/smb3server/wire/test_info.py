@@ -219,7 +219,7 @@ def test_directory_levels_round_trip(level: int, at_once: int) -> None:
     assert [entry.name for entry in entries] == names
     if level != file_info.FileInfoClass.NAMES:
         assert {entry[1:8] for entry in entries} == {(1, 2, 3, 4, 5, 4096, 0x20)}
-    if level in directory_info._WITH_SHORT_NAMES:
+    if level in directory_info._SHORT_NAME_FIELD:
         assert [entry.short_name for entry in entries] == ["", "L~1", "Ü~1", "", ""]
 
 
