@@ -24,8 +24,11 @@ owned() { [ "$(stat -c %u:%g:%a $D/owned)" = $1 ]; }
 touch $D/owned; ck umount /mnt
 ck mnt modefromsid,idsfromsid                             # without these options this client keeps new owners to itself
 ck chown 1234:2345 $D/owned; ck chmod 0640 $D/owned
-ck mkdir $D/again; ck /out/posix.bin modes $D/again; ck rmdir $D/again     # now the client sends descriptors with new files
+made() { chmod 0755 /out/posix.bin && (umask 026; mkdir $D/made && cp /out/posix.bin $D/made/751 && echo > $D/made/640); }
+ck made                                                   # now the client sends descriptors with new files
 umount /mnt; ck mnt actimeo=0,closetimeo=0; ck owned 1234:2345:640     # nothing cached
+stays() { [ "$(cd $D && stat -c %n:%a made made/*)" = "$(printf 'made:751\nmade/640:640\nmade/751:751')" ]; }
+ck stays
 ck rm -r $D; ck umount /mnt
 sleep 1; kill -INT $T; wait $T; cp /tmp/cap.pcap $CASE_OUT/session.pcap
 exit $fail
