@@ -7,9 +7,9 @@ Reading order:
 - what the server stands on: ``process`` (what the process asks of its host), ``wire`` (messages), ``backends``
   (stores), ``crypto`` (signing and encryption), ``access`` (who may do what to a file), ``auth`` (who a client is),
   ``net`` (transports and addresses), ``admin`` (the admin socket), ``settings`` (what can be set);
-- the server: ``files`` (what all opens of a file share), ``state`` (connections, sessions, opens), ``dispatch`` (one
-  message in, one reply out), ``rpc`` (named pipes), ``commands`` (one section of MS-SMB2 3.3.5 a module), ``server``
-  (accepts connections);
+- the server: ``dfs`` (namespaces), ``files`` (what all opens of a file share), ``state`` (connections, sessions,
+  opens), ``dispatch`` (one message in, one reply out), ``rpc`` (named pipes), ``commands`` (one section of MS-SMB2
+  3.3.5 a module), ``server`` (accepts connections);
 - around it: ``persistence`` (what outlives the process), ``status`` (what administrators see), ``observing`` (metrics,
   traces), ``discovery`` (being found), ``web`` (the web page), ``cluster`` (several nodes);
 - the client: ``client`` (shares as folders), ``remote`` (its former name);

@@ -53,6 +53,7 @@ COMMANDS = {
     "doctor": Entry("smb3server.cli.doctor", SHOWING, "what this machine can serve, or how a share is reached"),
     "user": Entry("smb3server.cli.admin.user", CHANGING, "add, change, list and remove users, import them from Samba"),
     "share": Entry("smb3server.cli.admin.share", CHANGING, "list, add, change and remove shares at run time"),
+    "dfs": Entry("smb3server.cli.admin.dfs", CHANGING, "list namespaces, and add, change and remove their links"),
     "snapshot": Entry("smb3server.cli.admin.snapshot", CHANGING, "make, list and remove snapshots of a share"),
     "session": Entry("smb3server.cli.admin.session", CHANGING, "list sessions, end some"),
     "file": Entry("smb3server.cli.admin.file", CHANGING, "list open files, close some"),

@@ -62,6 +62,10 @@ def connect(url: str, **options: Unpack[ConnectKeywords]) -> Connecting:
     Characters that SMB does not allow in names (``: * ?`` ...) are carried as other clients do, unless ``map_names`` is
     False.
 
+    Links of a namespace (DFS) are followed, to the servers that its server names in a signed or encrypted answer: the
+    same user logs on there, unless the file with credentials has a section for that server. With ``follow`` False none
+    is.
+
     Times are in seconds. ``timeout`` is for connecting, logging on and reaching the share. ``answer_timeout`` is for
     each single answer of the server, and for signs of life while there is nothing to answer; 0 is for ever. Without
     them the connection is lost. A connection that is lost is made again, for ``patience`` seconds.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from smb3server.client.address import Address
@@ -38,8 +38,10 @@ def default_file() -> Path:
     return Path(home) / "smb3server" / "credentials"
 
 
-def read(path: Path, host: str) -> dict[str, str]:
+def read(path: Path, host: str, everywhere: bool = True) -> dict[str, str]:
     """Return user, password and domain for ``host`` from a file; empty if it has none.
+
+    ``everywhere``: also those that the file has for all servers.
 
     The file has lines ``key = value``, below a line ``[HOST]`` for each server, or without one for all of them. Others
     must not be able to read it. Raises ``CredentialsError``.
@@ -50,7 +52,7 @@ def read(path: Path, host: str) -> dict[str, str]:
         parser.read_string(text if text.lstrip().startswith("[") else f"[*]\n{text}", str(path))
     except (SecretFileError, UnicodeDecodeError, configparser.Error) as error:
         raise CredentialsError(str(error).replace("\n", " ")) from error
-    for section in (host, host.lower(), "*"):
+    for section in (host, host.lower(), *("*" if everywhere else "")):
         if parser.has_section(section):
             found = dict(parser.items(section))
             if unknown := found.keys() - KEYS.keys():
@@ -89,6 +91,24 @@ def find(address: Address, given: ConnectOptions) -> Login:
             f" {default_file()} (mode 600), below [{address.host}]"
         )
     return Login(user, password, domain)
+
+
+def on_the_way(login: Login, host: str, other: str, given: ConnectOptions) -> Login:
+    """Return the account for another server, to which a link of a namespace on ``host`` leads.
+
+    It is that of the namespace, unless a file with credentials has a section for the other server. Raises
+    ``CredentialsError``.
+    """
+    if host.casefold() == other.casefold() or not (login.user or login.kerberos) or login.guest:
+        return login
+    if login.kerberos:
+        return replace(login, kerberos=other)
+    for file in (Path(given.credentials_file) if given.credentials_file is not None else None, default_file()):
+        if file is not None and file.exists():
+            found = read(file, other, everywhere=False)
+            if "user" in found and "password" in found:
+                return Login(found["user"], found["password"], found.get("domain", login.domain))
+    return login
 
 
 def _look_up(

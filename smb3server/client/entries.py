@@ -35,7 +35,7 @@ class Entry:
     """The file's number on its volume, as a listing tells it; 0 if it is not known."""
 
     def is_dir(self) -> bool:
-        """Return whether it is a folder, and not a symbolic link to one."""
+        """Return whether it is a folder, and not a symbolic link to one. A link of a namespace (DFS) is a folder."""
         return bool(self.attributes & attr.DIRECTORY) and not self.is_symlink()
 
     def is_file(self) -> bool:
@@ -44,6 +44,11 @@ class Entry:
 
     def is_symlink(self) -> bool:
         """Return whether it is a symbolic link, or another reparse point that leads elsewhere. [MS-FSCC 2.1.2.1]"""
+        return bool(self.attributes & attr.REPARSE_POINT) and self.reparse_tag != attr.TAG_DFS
+
+    @property
+    def is_link(self) -> bool:
+        """Whether it leads elsewhere: a symbolic link, or a link of a namespace (DFS)."""
         return bool(self.attributes & attr.REPARSE_POINT)
 
     @property

@@ -25,9 +25,11 @@ from smb3server.client.protocol import Client
 from smb3server.client.protocol.messages import Break, UnprovenServer
 from smb3server.client.protocol.messages import Way as DataWay
 from smb3server.client.protocol.negotiation import Offer
+from smb3server.client.protocol.referrals import ask_referral
 from smb3server.client.protocol.session import BoundSession, ClientSession
 from smb3server.client.protocol.transports import addresses_of, open_tcp, speaks_smb1
 from smb3server.client.protocol.tree import RDMA_THRESHOLD, Tree
+from smb3server.wire.dfs import Referral
 from smb3server.wire.oplock_break import LeaseBreakNotification
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
@@ -153,6 +155,25 @@ class Link:
                 await self._set_up_anew()
             assert self._control is not None
             return self._control
+
+    @property
+    def is_dfs(self) -> bool:
+        """Return whether the share is the root of a namespace, or has links. [MS-SMB2 3.2.5.5]"""
+        return self._control is not None and self._control.tree.is_dfs
+
+    @property
+    def is_protected(self) -> bool:
+        """Return whether nobody on the way can change what the server answers."""
+        return self.options.signs or self.options.encrypt
+
+    async def referral(self, path: str) -> Referral:
+        """Ask the server where a path of a namespace lies. Raises ``StatusError`` and ``RemoteError``."""
+
+        async def ask(tree: Tree) -> Referral:
+            assert isinstance(tree.session, ClientSession)
+            return await ask_referral(tree.session, path)
+
+        return await self.again(ask)
 
     @property
     def has_connection(self) -> bool:

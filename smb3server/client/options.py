@@ -37,6 +37,7 @@ class ConnectKeywords(TypedDict, total=False):
     sign: bool
     encrypt: bool
     map_names: bool
+    follow: bool
     timeout: float
     answer_timeout: float
     patience: float
@@ -66,6 +67,8 @@ class ConnectOptions:
     sign: bool = True
     encrypt: bool = False
     map_names: bool = True
+    follow: bool = True
+    """Whether links of a namespace (DFS) are followed to other shares."""
     timeout: float = 10.0
     """For connecting, logging on and reaching the share."""
     answer_timeout: float = 60.0

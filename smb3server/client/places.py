@@ -433,7 +433,8 @@ class SharePlace:
     async def remove(self, item: Item, keeps: Keeps, dry_run: bool = False) -> bool:
         """Remove an entry. READONLY files are removed, too, as a local folder's are."""
         gone = True
-        if item.kind is Kind.FOLDER:
+        # Of a link of a namespace the files beyond it are not removed. The server refuses to remove the link.
+        if item.kind is Kind.FOLDER and not item.attributes & attr.REPARSE_POINT:
             listed = await self.share.listing(self.at(item.path), item.file_id)
             below = [_of_share(names.join(item.path, entry.name), entry) for entry in listed.entries]
             wanted = [one for one in below if not keeps(one)]

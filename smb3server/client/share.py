@@ -9,12 +9,12 @@ import fnmatch
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace as changed_copy
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, TypeVar, Unpack
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack
 
 from smb3server.client import copying, entries, errors, names, transfers
 from smb3server.client.credentials import Login
@@ -22,6 +22,7 @@ from smb3server.client.entries import Entry, filetime_of
 from smb3server.client.file import MODES, File, normal_mode
 from smb3server.client.handle import Handle, open_handle
 from smb3server.client.link import Link
+from smb3server.client.links import Links
 from smb3server.client.options import CopyKeywords, CopyOptions
 from smb3server.client.protocol.tree import READ, SHARE_ALL, RemoteFile, Tree
 from smb3server.client.transfers import Transfer
@@ -48,6 +49,7 @@ from smbdirect.errors import DecodeError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+P = ParamSpec("P")
 StrPath = str | os.PathLike[str]
 AT_ONCE = 32
 """Files that are removed at the same time."""
@@ -109,6 +111,33 @@ _ACTIONS: dict[int, str] = {
 }
 
 
+_Method = Callable[Concatenate["Share", str, P], Coroutine[object, object, T]]
+"""A method of a share that takes a cleaned path."""
+
+
+def _where_it_lies(repeats: bool) -> Callable[[_Method[P, T]], _Method[P, T]]:
+    """Do something with a path where it lies: on this share, or where a link of a namespace above it leads.
+
+    ``repeats``: whether it may be repeated at another target of the link."""
+
+    def decorate(method: _Method[P, T]) -> _Method[P, T]:
+        async def there(share: Share, path: str, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            if share._links is None:
+                return await method(share, path, *args, **kwargs)
+
+            async def here() -> T:
+                return await method(share, path, *args, **kwargs)
+
+            async def beyond(other: Share, rest: str) -> T:
+                return await there(other, rest, *args, **kwargs)
+
+            return await share._links.follow(path, share._on_share(path), here, beyond, repeats)
+
+        return there
+
+    return decorate
+
+
 class Share:
     """A connected share; ``connect`` makes one.
 
@@ -116,13 +145,23 @@ class Share:
     ``OSError`` with errno and file name, which is a ``FileNotFoundError``, ``PermissionError`` ... as for local files.
     """
 
-    def __init__(self, link: Link, login: Login, *, map_names: bool = True) -> None:
+    def __init__(self, link: Link, login: Login, *, map_names: bool = True, links_before: int = 0) -> None:
+        """``links_before``: the links of namespaces that led here."""
         self.link = link
         self.address = link.address
         self.left_out = 0
         """Entries that were left out of listings, because no entry can have their name."""
         self._login = login
         self._map_names = map_names
+        self._links: Links[Share] | None = None
+        """None if the share is no namespace."""
+        if link.is_dfs and link.options.follow:
+            self._links = Links(
+                link,
+                login,
+                lambda link, login, depth: Share(link, login, map_names=map_names, links_before=depth),
+                links_before,
+            )
 
     def __repr__(self) -> str:
         return f"<Share {self.address}, {self.transport}>"
@@ -163,8 +202,16 @@ class Share:
         """
         return self.link.moved
 
+    @property
+    def followed(self) -> list[Share]:
+        """The shares to which links of a namespace have led, each with connections of its own."""
+        found = self._links.shares if self._links is not None else []
+        return [share for one in found for share in (one, *one.followed)]
+
     async def close(self) -> None:
         """Log off and close the connections. Idempotent."""
+        if self._links is not None:
+            await self._links.close()
         await self.link.close()
 
     async def __aenter__(self) -> Share:
@@ -190,6 +237,7 @@ class Share:
         """Give errors of a block the path; the folder that was connected to has an address only."""
         return errors.named(path or str(self.address))
 
+    @_where_it_lies(repeats=True)
     async def _handle(
         self,
         path: str,
@@ -222,7 +270,10 @@ class Share:
     async def stat(self, path: StrPath = "") -> Entry:
         """Return what is known of a file or folder. A symbolic link that the server does not follow is told as such."""
         clean = names.clean(path)
+        return changed_copy(await self._stat(clean), name=names.split(clean)[1], path=clean)
 
+    @_where_it_lies(repeats=True)
+    async def _stat(self, clean: str) -> Entry:
         async def look(tree: Tree, options: int = 0) -> Entry:
             file = await tree.create(self._on_share(clean), _LOOK, CreateDisposition.OPEN, options)
             await tree.close(file)
@@ -238,8 +289,10 @@ class Share:
 
     async def file_id(self, path: StrPath = "") -> int:
         """Return the number that a file or folder has on its volume; 0 if the server has none."""
-        clean = names.clean(path)
+        return await self._file_id(names.clean(path))
 
+    @_where_it_lies(repeats=True)
+    async def _file_id(self, clean: str) -> int:
         async def look(tree: Tree) -> int:
             file = await tree.create(self._on_share(clean), _LOOK)
             try:
@@ -303,7 +356,16 @@ class Share:
         clean = names.clean(path)
         if clean.count("/") >= MAX_DEPTH:
             raise errors.make(errno.ELOOP, clean, reason=f"more than {MAX_DEPTH} folders within each other")
+        found = await self._listing(clean, file_id)
+        return Listing(
+            [changed_copy(entry, path=names.join(clean, entry.name)) for entry in found.entries]
+            if self._links is not None
+            else found.entries,
+            found.unusable,
+        )
 
+    @_where_it_lies(repeats=True)
+    async def _listing(self, clean: str, file_id: int) -> Listing:
         async def read(tree: Tree) -> Listing:
             folder = await tree.create(self._on_share(clean), READ, CreateDisposition.OPEN, _FOLDER)
             found: list[Entry] = []
@@ -363,16 +425,22 @@ class Share:
         """Yield (folder, its folders, its other entries) for a folder and all below it, sorted by name.
 
         With ``topdown`` a caller may remove folders from the list that it gets, to leave them out. Symbolic links are
-        not followed.
+        not followed; links of a namespace are.
         """
-        clean = names.clean(path)
+        async with contextlib.aclosing(self._walk(names.clean(path), topdown=topdown)) as walk:
+            async for item in walk:
+                yield item
+
+    async def _walk(self, clean: str, *, topdown: bool, through_links: bool = True) -> AsyncGenerator[Walked, None]:
+        """Walk through a folder. Without ``through_links``, links of a namespace are among the other entries."""
         found = sorted(await self._list(clean), key=lambda entry: entry.name)
-        folders = [entry for entry in found if entry.is_dir()]
-        others = [entry for entry in found if not entry.is_dir()]
+        folders = [entry for entry in found if entry.is_dir() and (through_links or not entry.is_link)]
+        others = [entry for entry in found if entry not in folders]
         if topdown:
             yield clean, folders, others
         for folder in folders:
-            async with contextlib.aclosing(self.walk(folder.path, topdown=topdown)) as below:
+            below_it = self._walk(folder.path, topdown=topdown, through_links=through_links)
+            async with contextlib.aclosing(below_it) as below:
                 async for item in below:
                     yield item
         if not topdown:
@@ -500,8 +568,9 @@ class Share:
         source, clean = Path(local), names.clean(path)
         if not exact and (not clean or str(path).endswith("/") or await self.is_dir(clean)):
             clean = names.join(clean, source.name)
+        share, there = await self._place(clean)
         return await transfers.upload(
-            _Target(self, clean, replace),
+            _Target(share, there, replace),
             source,
             CopyOptions(**how),
             attributes,
@@ -526,13 +595,15 @@ class Share:
         clean_target = names.clean(target)
         if not exact and (not clean_target or await other.is_dir(clean_target)):
             clean_target = names.join(clean_target, names.split(clean)[1])
-        if other is self and names.key(clean) == names.key(clean_target):
+        share, there = await other._place(clean_target)
+        mine, path = await self._place(clean)
+        if mine is share and names.key(path) == names.key(there):
             raise errors.make(errno.EINVAL, clean, reason="source and target are the same file", to=clean_target)
         handle = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
         try:
             return await copying.copy(
                 handle,
-                _Target(other, clean_target, replace),
+                _Target(share, there, replace),
                 CopyOptions(**how),
             )
         finally:
@@ -540,12 +611,21 @@ class Share:
 
     # Changing names
 
+    async def _place(self, path: str) -> tuple[Share, str]:
+        """Return the share that a path lies on, and the path there. The file itself need not be there."""
+        if self._links is None:
+            return self, path
+        with contextlib.suppress(OSError):
+            # Whoever opens the path learns of a link above it.
+            await self._stat(path)
+        found = await self._links.place(path)
+        return (self, path) if found is None else await found[0]._place(found[1])
+
     async def mkdir(self, path: StrPath, *, parents: bool = False, exist_ok: bool = False) -> None:
         """Make a folder; with ``parents`` those above it, too."""
         clean = names.clean(path)
         try:
-            with self._named(clean):
-                await self.link.once(lambda tree: tree.make_directory(self._on_share(clean)))
+            await self._make_directory(clean)
         except FileExistsError:
             if not exist_ok or not await self.is_dir(clean):
                 raise
@@ -556,6 +636,11 @@ class Share:
             await self.mkdir(above, parents=True, exist_ok=True)
             await self.mkdir(clean, exist_ok=exist_ok)
 
+    @_where_it_lies(repeats=False)
+    async def _make_directory(self, path: str) -> None:
+        with self._named(path):
+            await self.link.once(lambda tree: tree.make_directory(self._on_share(path)))
+
     async def remove(self, path: StrPath, *, force: bool = False) -> None:
         """Remove a file, or a symbolic link; with ``force`` a READONLY one, too."""
         clean = names.clean(path)
@@ -565,6 +650,7 @@ class Share:
         """Remove an empty folder."""
         await self._remove(names.clean(path), _FOLDER)
 
+    @_where_it_lies(repeats=False)
     async def _remove(self, path: str, options: int, clear_read_only: bool = False) -> None:
         """Mark for deletion rather than open with DELETE_ON_CLOSE: errors are told then. [MS-FSA 2.1.5.15.3]"""
         if not path:
@@ -578,6 +664,12 @@ class Share:
 
         Another file of that name, or a file that was changed, stays (ESTALE). ``force`` removes READONLY ones, too.
         """
+        await self._remove_listed(entry.path, entry, force)
+
+    @_where_it_lies(repeats=False)
+    async def _remove_listed(self, path: str, entry: Entry, force: bool) -> None:
+        if not path:
+            raise errors.make(errno.EBUSY, str(self.address), reason="it is the folder that was connected to")
 
         async def compare_and_mark(tree: Tree, file: RemoteFile) -> None:
             now = entries.of_open(file.response, entry.name, entry.path)
@@ -588,8 +680,8 @@ class Share:
 
         clear = force and entry.read_only
         access = int(Access.DELETE | Access.READ_ATTRIBUTES) | (int(Access.WRITE_ATTRIBUTES) if clear else 0)
-        with self._named(entry.path):
-            await self._with_open(entry.path, access, _kind_of(entry) | _ITSELF, compare_and_mark)
+        with self._named(path):
+            await self._with_open(path, access, _kind_of(entry) | _ITSELF, compare_and_mark)
 
     async def rmtree(self, path: StrPath, *, ignore_missing: bool = False, force: bool = False) -> int:
         """Remove a folder and everything below it; return how many entries. Symbolic links are not followed.
@@ -597,9 +689,11 @@ class Share:
         ``force`` removes READONLY files, too.
         """
         clean = names.clean(path)
+        if (place := await self._place(clean))[0] is not self and not place[1]:
+            raise errors.make(errno.EBUSY, clean, reason="it is a link of a namespace; name what is in it")
         count = 0
         try:
-            async with contextlib.aclosing(self.walk(clean, topdown=False)) as walk:
+            async with contextlib.aclosing(self._walk(clean, topdown=False, through_links=False)) as walk:
                 async for folder, _, others in walk:
                     for at in range(0, len(others), AT_ONCE):
                         batch = others[at : at + AT_ONCE]
@@ -623,10 +717,14 @@ class Share:
         await self._rename(names.clean(source), names.clean(target), True)
 
     async def _rename(self, source: str, target: str, replace: bool) -> None:
-        record = encode_rename(RenameInformation(int(replace), 0, self._on_share(target)))
+        share, name = await self._place(source)
+        other, new = await self._place(target)
+        if share is not other:
+            raise errors.make(errno.EXDEV, source, reason="they lie on different shares; copy it", to=target)
+        record = encode_rename(RenameInformation(int(replace), 0, share._on_share(new)))
         with errors.named(source, target):
-            await self._with_open(
-                source,
+            await share._with_open(
+                name,
                 int(Access.DELETE | Access.SYNCHRONIZE),
                 _ITSELF,
                 lambda tree, file: tree.set_info(file, FileInfoClass.RENAME, record),
@@ -643,6 +741,7 @@ class Share:
         """Set the attributes READONLY, HIDDEN, SYSTEM and ARCHIVE, and clear those that are not given. [MS-FSCC 2.6]"""
         await self._set_basic(names.clean(path), BasicInformation(attributes=attributes or attr.NORMAL))
 
+    @_where_it_lies(repeats=False)
     async def _set_basic(self, path: str, record: BasicInformation) -> None:
         with self._named(path):
             await self._with_open(
@@ -658,9 +757,15 @@ class Share:
         """Yield the changes in a folder as they happen. [MS-SMB2 3.2.4.18]
 
         If the connection is lost, or more happens than the server can report, a change ``overflow`` says that some were
-        missed: list the folder then.
+        missed: list the folder then. Of a namespace, changes beyond its links are not reported.
         """
         clean = names.clean(path)
+        share, there = await self._place(clean)
+        if share is not self:
+            async with contextlib.aclosing(share.watch(there, recursive=recursive)) as changes:
+                async for change in changes:
+                    yield Change(change.action, names.join(clean, change.path[len(there) :].lstrip("/")))
+            return
         while True:
             with self._named(clean):
                 channel = await self.link.ready()

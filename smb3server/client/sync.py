@@ -224,6 +224,11 @@ class Share:
         return self.asynchronous.why_not_one_sided
 
     @property
+    def followed(self) -> list[AsyncShare]:
+        """The shares to which links of a namespace have led: their transports, and what they moved."""
+        return self.asynchronous.followed
+
+    @property
     def moved(self) -> dict[str, tuple[int, int]]:
         """Bytes of file data written and read so far, by what carried them."""
         return self.asynchronous.moved

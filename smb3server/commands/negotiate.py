@@ -180,6 +180,8 @@ def _apply(request: Request, body: NegotiateRequest, dialects: tuple[int, ...], 
             if body.capabilities & Capability.ENCRYPTION and Cipher.AES_128_CCM in settings.ciphers:
                 connection.cipher_id = Cipher.AES_128_CCM
                 capabilities |= Capability.ENCRYPTION
+    if server.serves_dfs:
+        capabilities |= Capability.DFS
     connection.server_capabilities = capabilities
     if (
         connection.cipher_id

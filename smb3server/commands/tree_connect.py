@@ -9,7 +9,7 @@ from smb3server.dispatch.request import Interim, Pending, Response, SessionReque
 from smb3server.state.caller import maximal_access_of
 from smb3server.state.endings import end_tree
 from smb3server.state.objects import SessionState, TreeConnect
-from smb3server.state.share import Share, ShareFlags, ShareType
+from smb3server.state.share import Share, ShareCapabilities, ShareFlags, ShareType
 from smb3server.wire.fields import tail
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import Dialect
@@ -79,13 +79,17 @@ def _connect(request: SessionRequest, body: TreeConnectRequest, share: Share) ->
         flags |= ShareFlags.FORCE_LEVELII_OPLOCK
     if share.type is ShareType.PIPE:
         flags |= ShareFlags.NO_CACHING
+    capabilities = share.capabilities
+    if connection.dialect < Dialect.SMB_3_0:
+        # 2.2.10: the others belong to the 3.x dialects.
+        capabilities &= ShareCapabilities.DFS
     return Response(
         (
             TREE_CONNECT_RESPONSE.pack(
                 TreeConnectResponse(
                     share_type=share.type,
                     share_flags=flags,
-                    capabilities=share.capabilities if connection.dialect >= Dialect.SMB_3_0 else 0,
+                    capabilities=capabilities,
                     maximal_access=tree.maximal_access,
                 )
             ),

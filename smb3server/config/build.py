@@ -16,7 +16,7 @@ from smb3server.auth.users import Account, nt_hash, parse_hash, parse_principal
 from smb3server.backends.base import User
 from smb3server.config import schema
 from smb3server.config.error import ConfigError, Problems
-from smb3server.config.model import Config, ShareConfig
+from smb3server.config.model import Config, NamespaceConfig, ShareConfig
 from smb3server.config.sections import keys_of
 from smb3server.config.sources.host_users import user_to_become
 from smb3server.config.sources.passwords import read_password
@@ -30,6 +30,7 @@ from smb3server.config.values import (
     unix_user,
 )
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
+from smb3server.dfs.namespace import Link, Namespace, Site, Target
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.net.host_lists import parse as parse_hosts
 from smb3server.net.store_access import StoreAccess
@@ -39,7 +40,7 @@ from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.limits import MESSAGE_OVERHEAD, Limits
 from smb3server.settings.observing import LogSettings, MetricsSettings
 from smb3server.settings.server import Settings
-from smb3server.settings.share import ShareRules
+from smb3server.settings.share import ConnectionRules, ShareRules
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 from smb3server.wire.address import Address
@@ -83,6 +84,7 @@ def build(document: schema.Document, problems: Problems, own_users: bool = True)
     config.shares = list(builder.shares(document.share))
     if document.homes is not None:
         config.homes = builder.homes(document.homes)
+    config.namespaces = list(builder.namespaces(document.namespace, tuple(builder.sites(document.site))))
     if config.drop_privileges:
         with problems.of(SERVER, "drop_privileges"):
             config.run_as = user_to_become(config.drop_privileges, config.run_as, config.shares)
@@ -209,6 +211,30 @@ class _Builder:
         if "{user}" not in section.path:
             self._problems.add("[homes]", "path", "must have {user} for the name of the user")
         return self._share("[homes]", "homes", section)
+
+    def sites(self, sections: Iterable[schema.Site]) -> Iterable[Site]:
+        for section in sections:
+            with self._problems.of(f"site {section.name}", "networks"):
+                yield Site(section.name, parse_hosts(section.networks), tuple(section.nearest))
+
+    def namespaces(self, sections: Iterable[schema.Namespace], sites: tuple[Site, ...]) -> Iterable[NamespaceConfig]:
+        for section in sections:
+            owner = f"namespace {section.name}"
+            with self._problems.of(owner, "name"):
+                check_share_name(section.name)
+            servers, links = [], []
+            with self._problems.of(owner, "servers"):
+                servers = list(map(Target.parse, section.servers))
+            for entry in section.link:
+                with self._problems.of(owner, "link"):
+                    links.append(Link.make(entry.path, entry.targets, entry.comment, entry.ttl, entry.failback))
+            with self._problems.of(owner, "link"):
+                yield NamespaceConfig(
+                    Namespace(section.name, tuple(links), section.ttl, section.failback, tuple(servers), sites),
+                    self._names(owner, "users", section.users),
+                    self._hosts(owner, section),
+                    **{key: getattr(section, key) for key in keys_of(ConnectionRules)},
+                )
 
     def _share(self, owner: str, name: str, section: schema.Share | schema.Homes) -> ShareConfig:
         if section.recycle:
@@ -348,7 +374,7 @@ class _Builder:
                 return self._settings.groups.expand(names)
         return None
 
-    def _hosts(self, owner: str, section: schema.Server | schema.ShareOptions) -> HostLists:
+    def _hosts(self, owner: str, section: schema.Server | schema.ShareOptions | schema.Namespace) -> HostLists:
         if section.hosts_allow is None and not section.hosts_deny:
             return EVERYBODY
         allow, deny = None, None

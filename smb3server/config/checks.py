@@ -53,6 +53,7 @@ def find(config: Config, problems: Problems) -> None:
             )
         if share.for_macs and not share.streams:
             problems.add(owner, "streams", "a share for Macs (macos, time_machine) needs streams")
+    _check_namespaces(config, problems)
     _check_protection(config, problems)
     _check_limits(config, problems)
     _check_logons(config, problems)
@@ -113,6 +114,25 @@ def check_folder(path: Path, require_mount: bool = False) -> None:
         raise FolderForbiddenError(f"this server, which runs as uid {os.geteuid()}, may not read {path}")
 
 
+def _check_namespaces(config: Config, problems: Problems) -> None:
+    """Check that namespaces have names of their own, and that their targets here are there."""
+    shares = {share.name.casefold() for share in config.shares}
+    roots = {entry.name.casefold() for entry in config.namespaces}
+    for entry in config.namespaces:
+        owner = f"namespace {entry.name}"
+        if entry.name.casefold() in shares:
+            problems.add(owner, "name", "there is a share of this name")
+        for link in entry.namespace.links:
+            for target in link.targets:
+                name = target.path[0].casefold()
+                if not target.server and name == entry.name.casefold():
+                    problems.add(owner, "link", f"link {link.name} leads to its own namespace")
+                elif not target.server and name not in shares | roots and config.homes is None:
+                    config.notes.append(
+                        f"namespace {entry.name}: link {link.name} leads to share {target.path[0]}, which is not there"
+                    )
+
+
 def _check_protection(config: Config, problems: Problems) -> None:
     settings = config.settings
     for key in ("min_dialect", "rdma_min_dialect"):
@@ -121,6 +141,7 @@ def _check_protection(config: Config, problems: Problems) -> None:
     if not settings.signing_algorithms:
         problems.add(_SERVER, "signing_algorithms", "name at least one")
     encrypted = [(f"share {share.name}", "encrypt") for share in config.shares if share.encrypt]
+    encrypted += [(f"namespace {entry.name}", "encrypt") for entry in config.namespaces if entry.encrypt]
     if settings.require_encryption:
         encrypted.insert(0, (_SERVER, "require_encryption"))
     for owner, key in encrypted:
@@ -176,6 +197,7 @@ def _check_lists(config: Config, problems: Problems) -> None:
             problems.add(owner, "write_list", "is for shares with read_only = true")
         for name in sorted(share.read_list & share.write_list):
             problems.add(owner, "write_list", f"{name} is both in read_list and in write_list")
+    lists += [(f"namespace {entry.name}", "users", entry.users or frozenset()) for entry in config.namespaces]
     if problems.concern("user", "[[user]]", "[server] users_file", "[groups]"):
         return  # Some users could not be read: they would be missed here.
     for owner, key, names in lists:

@@ -22,13 +22,14 @@ COMMON = {
     "user": ("name", "password_file", "unix_user"),
 }
 """Sections and keys of the short example."""
-MORE = {
+MORE: Mapping[str, tuple[Mapping[str, object], ...]] = {
+    "site": ({"name": "paris", "networks": ["198.51.100.0/24"]},),
     "user": (
         {"name": "bob", "nt_hash": "878d8014606cda29677a44efa1353fc7"},
         {"name": "carol", "password": "correct horse battery staple"},
-    )
+    ),
 }
-"""Further sections of the full example, for keys that exclude one another."""
+"""Further sections of the full example: for keys that exclude one another, and what others name."""
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 
@@ -57,8 +58,13 @@ def effects(*parts: type[Section]) -> str:
 
 
 def sections() -> Mapping[str, type[Section]]:
-    """Return the sections that have tables, by their headers: ``[server]``, ``[[share]]``."""
-    return {header(key): key.section for key in keys_of(Document).values() if key.section is not None}
+    """Return the sections that have tables, by their headers: ``[server]``, ``[[share]]``, ``[[namespace.link]]``."""
+    found = {header(key): key.section for key in keys_of(Document).values() if key.section is not None}
+    for title, section in list(found.items()):
+        for key in keys_of(section).values():
+            if key.section is not None:
+                found[f"[[{title.strip('[]')}.{key.name}]]"] = key.section
+    return found
 
 
 def header(key: Key) -> str:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from smb3server.auth.users import Account
 from smb3server.backends.base import User
+from smb3server.dfs.namespace import Namespace
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.settings.cluster import ClusterConfig
 from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.observing import LogSettings, MetricsSettings, TraceConfig
 from smb3server.settings.server import Settings
-from smb3server.settings.share import ShareRules
+from smb3server.settings.share import ConnectionRules, ShareRules
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 
@@ -48,6 +49,19 @@ class ShareConfig(ShareRules):
     def never_written(self) -> bool:
         """Whether no user can write to the share."""
         return self.read_only and not self.write_list
+
+
+class NamespaceConfig(ConnectionRules):
+    """One namespace, as configured or as a program gives it."""
+
+    namespace: Namespace
+    users: frozenset[str] | None = None
+    hosts: HostLists = EVERYBODY
+
+    @property
+    def name(self) -> str:
+        """The share by which clients reach it."""
+        return self.namespace.name
 
 
 @dataclass(slots=True)
@@ -96,6 +110,13 @@ class Config:
     """The template of home shares. Its path has ``{user}`` for the user's name. None means that there are none."""
     discovery: DiscoveryConfig | None = None
     web: WebConfig | None = None
+    namespaces: list[NamespaceConfig] = field(default_factory=list)
+
+    @property
+    def share_names(self) -> frozenset[str]:
+        """The names of shares and namespaces, case-folded."""
+        namespaces = (entry.name for entry in self.namespaces)
+        return frozenset(name.casefold() for name in (*(share.name for share in self.shares), *namespaces))
 
     @property
     def keeps_users(self) -> bool:

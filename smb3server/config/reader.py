@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+from smb3server.config import schema
 from smb3server.config.build import build, build_cluster, build_share
 from smb3server.config.checks import FolderDownError, check_folder, find
 from smb3server.config.error import ConfigError, Place, Problem, Problems
@@ -15,6 +16,7 @@ from smb3server.config.model import Config, ShareConfig
 from smb3server.config.positions import Positions
 from smb3server.config.schema import Cluster, Document, Share
 from smb3server.config.sections import SectionReader
+from smb3server.dfs.namespace import Link
 from smb3server.settings.cluster import ClusterConfig
 
 _SYNTAX_ERROR = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
@@ -56,6 +58,19 @@ def read_share(source: str, values: Mapping[str, object], config: Config) -> Sha
         check_folder(share.path, share.require_mount)
     problems.finish()
     return share
+
+
+def read_link(source: str, values: Mapping[str, object]) -> Link:
+    """Read one link that does not stand in the file. ``source`` names its origin. Raises ``ConfigError``."""
+    problems = Problems()
+    section = SectionReader(Path(source), None, problems).section(schema.Link, values, ("link", 0))
+    problems.finish()
+    if section is None:
+        raise ConfigError(f"{source}: not a link")
+    try:
+        return Link.make(section.path, section.targets, section.comment, section.ttl, section.failback)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from error
 
 
 def read_cluster(path: Path) -> ClusterConfig:

@@ -12,13 +12,14 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from smb3server.auth.password_rules import MAX_LENGTH
+from smb3server.dfs.namespace import DEFAULT_TTL as LINK_TTL
 from smb3server.settings.cluster import DEFAULT_FENCE_TIMEOUT, DEFAULT_NAME, DEFAULT_STORAGE_TIMEOUT, DEFAULT_TTL
-from smb3server.settings.declaring import Effect, Seconds, Section, about
+from smb3server.settings.declaring import Effect, Positive, Seconds, Section, about
 from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.limits import LARGEST_IO, Limits
 from smb3server.settings.observing import MetricsSettings
 from smb3server.settings.server import Settings
-from smb3server.settings.share import ShareRules
+from smb3server.settings.share import ConnectionRules, ShareRules
 from smb3server.settings.web import WebConfig
 
 _SETTINGS = Settings()
@@ -372,18 +373,40 @@ class Server(Section):
     )
 
 
+AllowedUsers = Annotated[
+    list[str] | None,
+    about(
+        "list of allowed users and groups ([groups](#groups)); guests are on no list",
+        Effect.AT_ONCE,
+        example=["@staff", "bob", "carol@EXAMPLE.COM"],
+        unset="every user",
+    ),
+]
+AllowedHosts = Annotated[
+    list[str] | None,
+    about(
+        "list of addresses and networks that may use the share, among those that may connect",
+        Effect.AT_ONCE,
+        field="hosts",
+        example=["192.0.2.0/25"],
+        unset="everybody",
+    ),
+]
+DeniedHosts = Annotated[
+    list[str],
+    about(
+        "list of addresses and networks that may not; wins over `hosts_allow`",
+        Effect.AT_ONCE,
+        field="hosts",
+        unset="none",
+    ),
+]
+
+
 class ShareOptions(ShareRules, kw_only=True):
     """What can be set for a share, besides its name and path."""
 
-    users: Annotated[
-        list[str] | None,
-        about(
-            "list of allowed users and groups ([groups](#groups)); guests are on no list",
-            Effect.AT_ONCE,
-            example=["@staff", "bob", "carol@EXAMPLE.COM"],
-            unset="every user",
-        ),
-    ] = None
+    users: AllowedUsers = None
     read_list: Annotated[
         list[str], about("list of users who may only read", Effect.NEW_OPENS, example=["bob"], unset="none")
     ] = field(default_factory=list)
@@ -391,25 +414,8 @@ class ShareOptions(ShareRules, kw_only=True):
         list[str],
         about("with `read_only = true`: list of users who may write all the same", Effect.NEW_OPENS, unset="none"),
     ] = field(default_factory=list)
-    hosts_allow: Annotated[
-        list[str] | None,
-        about(
-            "list of addresses and networks that may use the share, among those that may connect",
-            Effect.AT_ONCE,
-            field="hosts",
-            example=["192.0.2.0/25"],
-            unset="everybody",
-        ),
-    ] = None
-    hosts_deny: Annotated[
-        list[str],
-        about(
-            "list of addresses and networks that may not; wins over `hosts_allow`",
-            Effect.AT_ONCE,
-            field="hosts",
-            unset="none",
-        ),
-    ] = field(default_factory=list)
+    hosts_allow: AllowedHosts = None
+    hosts_deny: DeniedHosts = field(default_factory=list)
     hide_files: Annotated[
         list[str],
         about(
@@ -511,6 +517,85 @@ class Homes(ShareOptions):
             "a directory, with `{user}` for the name of the user", Effect.RESTART, example="/home/{user}", is_path=True
         ),
     ]
+
+
+class Link(Section):
+    """A folder of a namespace that leads to a share, here or on another server."""
+
+    path: Annotated[
+        str,
+        about(
+            "the folder, below the root; folders above it are there by themselves", Effect.AT_ONCE, example="projects"
+        ),
+    ]
+    targets: Annotated[
+        list[str],
+        about(
+            "list of shares or folders of shares with the same files ([dfs.md](dfs.md#targets)): `//SERVER/SHARE`, or "
+            "`SHARE` for a share of this server; may go on with `; priority=`, `; rank=` and `; site=`",
+            Effect.AT_ONCE,
+            example=["//files1/projects", "//files2/projects; priority=last"],
+        ),
+    ]
+    comment: Annotated[str, about("for administrators", Effect.AT_ONCE)] = ""
+    ttl: Annotated[
+        Positive | None,
+        about(
+            "seconds that clients remember where it leads", Effect.AT_ONCE, example=300, unset="that of the namespace"
+        ),
+    ] = None
+    failback: Annotated[
+        bool | None,
+        about(
+            "clients go back to a better target when it is there again",
+            Effect.AT_ONCE,
+            example=True,
+            unset="that of the namespace",
+        ),
+    ] = None
+
+
+class Namespace(ConnectionRules, kw_only=True):
+    """One name for several servers: a share that has nothing but links to other shares ([dfs.md](dfs.md))."""
+
+    name: Annotated[str, about("the share by which clients reach it", Effect.AT_ONCE, example="files")]
+    users: AllowedUsers = None
+    hosts_allow: AllowedHosts = None
+    hosts_deny: DeniedHosts = field(default_factory=list)
+    ttl: Annotated[Positive, about("seconds that clients remember where a link leads", Effect.AT_ONCE)] = LINK_TTL
+    failback: Annotated[
+        bool, about("clients go back to a better target when it is there again", Effect.AT_ONCE, example=True)
+    ] = False
+    servers: Annotated[
+        list[str],
+        about(
+            "list of the servers that have this namespace, as targets `//SERVER/NAME`",
+            Effect.AT_ONCE,
+            example=["//files1/files", "//files2/files"],
+            unset="this one, by the name that the client has for it",
+        ),
+    ] = field(default_factory=list)
+    link: Annotated[list[Link], about("its links: `[[namespace.link]]`", Effect.AT_ONCE, unset="none")] = field(
+        default_factory=list
+    )
+
+
+class Site(Section):
+    """A part of the network whose machines are near to each other. Clients get the targets of their site first."""
+
+    name: Annotated[str, about("compared without case", Effect.AT_ONCE, example="berlin")]
+    networks: Annotated[
+        list[str], about("list of the networks of its clients", Effect.AT_ONCE, example=["192.0.2.0/24"])
+    ]
+    nearest: Annotated[
+        list[str],
+        about(
+            "list of other sites, the nearest first; those not named are the farthest",
+            Effect.AT_ONCE,
+            example=["paris"],
+            unset="none is nearer than another",
+        ),
+    ] = field(default_factory=list)
 
 
 class User(Section):
@@ -795,6 +880,8 @@ class Document(Section):
     limits: Limits = field(default_factory=Limits)
     share: list[Share] = field(default_factory=list)
     homes: Homes | None = None
+    namespace: list[Namespace] = field(default_factory=list)
+    site: list[Site] = field(default_factory=list)
     user: list[User] = field(default_factory=list)
     cluster: Cluster = field(default_factory=Cluster)
     service: list[Service] = field(default_factory=list)

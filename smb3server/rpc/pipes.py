@@ -28,6 +28,12 @@ def _wkssvc(server: ServerState, session: Session) -> list[Interface]:
     return [wkssvc.interface(server.settings.server_name)]
 
 
+def _netdfs(server: ServerState, session: Session) -> list[Interface]:
+    from smb3server.rpc import netdfs
+
+    return [netdfs.interface(server, session)] if server.serves_dfs else []
+
+
 def _lsarpc(server: ServerState, session: Session) -> list[Interface]:
     from smb3server.rpc import dssetup, lsarpc, samr
 
@@ -46,6 +52,7 @@ def _fsrvp(server: ServerState, session: Session) -> list[Interface]:
 PIPES: dict[str, InterfaceFactory] = {
     "srvsvc": _srvsvc,
     "wkssvc": _wkssvc,
+    "netdfs": _netdfs,
     # All interfaces of LSASS are available on each of its pipes, because the bind chooses the interface (MS-RPCE).
     "lsarpc": _lsarpc,
     "samr": _lsarpc,

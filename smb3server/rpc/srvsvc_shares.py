@@ -425,7 +425,7 @@ def _descriptor_of(info: Any, prefix: str) -> SecurityDescriptor | None:
 
 def _flags(share: Share) -> int:
     """Return SHI1005_FLAGS_*. [MS-SRVS 2.2.4.29]"""
-    flags = share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM
+    flags = share.flags & (ShareFlags.ACCESS_BASED_DIRECTORY_ENUM | ShareFlags.DFS | ShareFlags.DFS_ROOT)
     flags |= _ENCRYPT if share.rules.encrypt else 0
     flags |= ShareFlags.FORCE_LEVELII_OPLOCK if share.rules.force_level2_oplocks else 0
     return flags | (_ENABLE_CA if share.capabilities & ShareCapabilities.CONTINUOUS_AVAILABILITY else 0)

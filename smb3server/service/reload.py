@@ -24,6 +24,7 @@ from smb3server.net.listener import TcpListener
 from smb3server.server.server import Server
 from smb3server.service import effects
 from smb3server.service.kerberos import realms_of_keytab
+from smb3server.service.namespaces import RunningNamespaces
 from smb3server.service.running_shares import Change, RunningShares
 from smb3server.service.users import LiveUsers
 from smb3server.settings.declaring import Effect
@@ -66,13 +67,20 @@ class Reload:
     """Applies configurations to one server. The caller sees to it that only one is applied at a time."""
 
     def __init__(
-        self, config: Config, server: Server, shares: RunningShares, users: LiveUsers, listeners: list[TcpListener]
+        self,
+        config: Config,
+        server: Server,
+        shares: RunningShares,
+        namespaces: RunningNamespaces,
+        users: LiveUsers,
+        listeners: list[TcpListener],
     ) -> None:
         """``config``: the one that the server was started with. ``listeners``: the server's live list."""
         self.config = config
         """What is in effect now, and what a restart will change as it was at the start."""
         self._server = server
         self._shares = shares
+        self._namespaces = namespaces
         self._users = users
         self._listeners = listeners
         self.limits_changed: Callable[[], None] = lambda: None
@@ -105,12 +113,14 @@ class Reload:
         before, self.config = self.config, config
         self._apply_settings(before, fresh.settings, realms, outcome)
         self._apply_users(self.config, outcome)
+        outcome.changes += self._namespaces.leave(config.namespaces)
         for name in gone:
             self._remove(present[name], "removed" if name not in wanted else "replaced", outcome)
         for name, change in prepared.items():
             self._change(present[name], wanted[name], change, outcome)
         for share in made:
             await self._add(share, outcome)
+        outcome.changes += self._namespaces.serve(config.namespaces)
         self._forget_others()
         return outcome
 

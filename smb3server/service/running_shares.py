@@ -17,8 +17,7 @@ from smb3server.service.shares import Prepared, adopt, make_share, prepare
 from smb3server.service.stored_opens import StoredOpens
 from smb3server.state import endings
 from smb3server.state.audit import ShareAudit
-from smb3server.state.caller import maximal_access_of
-from smb3server.state.objects import TreeConnect
+from smb3server.state.caller import maximal_access_of, may_use
 from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
@@ -166,7 +165,7 @@ class RunningShares:
         for shown in self._showing(share):
             follow(shown, share)
             self.review(shown)
-        ended = endings.end_trees(server, share, lambda tree: not self._allows(share, tree))
+        ended = endings.end_trees(server, share, lambda tree: not may_use(tree.session, share, server.accounts))
         for tree in server.trees_of(share):
             tree.maximal_access = maximal_access_of(tree.session, share, server.accounts)
             tree.caller = None
@@ -175,12 +174,6 @@ class RunningShares:
     def _showing(self, share: Share) -> list[Share]:
         """Return the shares that show a snapshot of this one."""
         return [shown for shown in self._server.share_list.values() if shown.original is share]
-
-    def _allows(self, share: Share, tree: TreeConnect) -> bool:
-        session = tree.session
-        if session.identity is None or not share.admits(session.identity, session.connection.client_name):
-            return False
-        return bool(maximal_access_of(session, share, self._server.accounts))
 
     def remove(self, share: Share) -> int:
         """Stop serving a share: end its tree connects, and return how many. [MS-SMB2 3.3.4.15]"""

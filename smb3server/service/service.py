@@ -20,9 +20,10 @@ from smb3server.backends.base import Backend
 from smb3server.commands import load
 from smb3server.config import schema
 from smb3server.config.error import ConfigError
-from smb3server.config.model import Config
+from smb3server.config.model import Config, NamespaceConfig
 from smb3server.config.program import configure
 from smb3server.config.values import check_address, check_share_name
+from smb3server.dfs.namespace import Namespace
 from smb3server.net.host import machine_id
 from smb3server.net.listener import TcpListener
 from smb3server.process import parts
@@ -30,11 +31,13 @@ from smb3server.process.service_manager import ServiceManager
 from smb3server.server.server import Server
 from smb3server.service.admin.account_keeper import UsersFileKeeper
 from smb3server.service.admin.clients import ClientAdmin
-from smb3server.service.admin.commands import client_commands, process_commands, share_commands
+from smb3server.service.admin.commands import client_commands, link_commands, process_commands, share_commands
+from smb3server.service.admin.links import LinkAdmin
 from smb3server.service.admin.shares import ShareAdmin
 from smb3server.service.homes import HomeShares
 from smb3server.service.kerberos import realms_of_keytab
 from smb3server.service.listeners import Fabrics
+from smb3server.service.namespaces import RunningNamespaces
 from smb3server.service.observing import Observing
 from smb3server.service.privileges import Privileges, in_force
 from smb3server.service.reception import Reception
@@ -140,9 +143,11 @@ class Service(Running):
         self._looking: asyncio.Task[None] | None = None
         """Looks for folders of shares that are down."""
         self.users = LiveUsers(server, config)
-        self._reload = Reload(config, server, self.shares, self.users, self._tcp.listeners)
+        self.namespaces = RunningNamespaces(server, self.shares)
+        self._reload = Reload(config, server, self.shares, self.namespaces, self.users, self._tcp.listeners)
         self._reload.limits_changed = self._limit_opens
         self.share_admin = server.share_administration = ShareAdmin(self._reload, self.shares)
+        self.link_admin = LinkAdmin(self._reload, self.share_admin)
         self._shadow_copies = ServedShadowCopies(server)
         server.shadow_copies = ShadowCopyAgent(self._shadow_copies)
         self.on_stop: Callable[[], None] = lambda: None
@@ -174,7 +179,7 @@ class Service(Running):
         self._open_state()
         self._choose_domain()
         self.share_admin.load(self.config.state)
-        self._reload.start_with(self.share_admin.complete(self.config))
+        self._reload.start_with(self._complete(self.config))
         self.notes += self.config.notes
         self.server.account_keeper = UsersFileKeeper(
             self.users, asyncio.get_running_loop(), bool(self.config.cluster.url)
@@ -184,6 +189,7 @@ class Service(Running):
             share = self.shares.try_make(self.config, wanted, self.notes)
             if share is not None:
                 self.server.add_share(share)
+        self.namespaces.serve(self.config.namespaces)
         await self._restore_opens()
         await self._restore_shadow_copies()
         await self.server.interfaces.start()
@@ -217,10 +223,25 @@ class Service(Running):
         server. A reload leaves the share as it is. Raises ``ConfigError`` for a name that is taken or not possible.
         """
         check_share_name(name)
-        names = [share.name.casefold() for share in self.config.shares]
-        if name.casefold() in names or self.shares.find(name) is not None:
+        if name.casefold() in self.config.share_names or self.shares.find(name) is not None:
             raise ConfigError(f"share {name}: there is one of this name")
         self.server.add_share(Share(name, backend=store, read_only=read_only))
+
+    def add_namespace(self, namespace: Namespace) -> None:
+        """Serve a namespace of the program's own, to all users. Call this before or after ``start``.
+
+        Call it again with other links to change it. A reload leaves it as it is. Raises ``ConfigError`` for a name that
+        is taken or not possible.
+        """
+        check_share_name(namespace.name)
+        share = self.shares.find(namespace.name)
+        if namespace.name.casefold() in self.config.share_names or (share is not None and share.namespace is None):
+            raise ConfigError(f"namespace {namespace.name}: there is a share or a namespace of this name")
+        self.namespaces.add(NamespaceConfig(namespace))
+
+    def _complete(self, config: Config) -> Config:
+        """Return ``config`` with the shares and links of run time."""
+        return self.link_admin.complete(self.share_admin.complete(config))
 
     def _check_kerberos(self) -> None:
         """Trust the realms of the keytab unless others are named. Raises ``ConfigError``."""
@@ -340,6 +361,7 @@ class Service(Running):
             "reload_users": self.users.reload_command,
             **process_commands(self.reload, self.on_stop),
             **share_commands(self.share_admin),
+            **link_commands(self.link_admin),
             **client_commands(ClientAdmin(self.server)),
             **self.observing.commands(),
         }
@@ -366,7 +388,7 @@ class Service(Running):
             with self.manager.reloading():
                 try:
                     given = self._given if self._read is None else await asyncio.to_thread(self._read)
-                    fresh = self.share_admin.complete(replace(given, accounts=self.users.read_again(given)))
+                    fresh = self._complete(replace(given, accounts=self.users.read_again(given)))
                     outcome = await self._reload.apply(fresh)
                 except ConfigError as error:
                     for line in str(error).splitlines():

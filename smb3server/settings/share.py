@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 from smb3server.settings.declaring import Effect, NotNegative, Section, about
 
 
-class ShareRules(Section, kw_only=True):
-    """What a share allows. ``Share.rules`` has it: a new key is declared here, and read by the code that obeys it."""
+class ConnectionRules(Section, kw_only=True):
+    """What decides who may connect, and how it is shown: the keys of shares and of namespaces."""
 
-    read_only: Annotated[bool, about("nobody writes, except users in `write_list`", Effect.NEW_OPENS)] = False
     encrypt: Annotated[
         bool,
         about(
@@ -42,6 +41,12 @@ class ShareRules(Section, kw_only=True):
             Effect.AT_ONCE,
         ),
     ] = False
+
+
+class ShareRules(ConnectionRules, kw_only=True):
+    """What a share allows. ``Share.rules`` has it: a new key is declared here, and read by the code that obeys it."""
+
+    read_only: Annotated[bool, about("nobody writes, except users in `write_list`", Effect.NEW_OPENS)] = False
     access_based_enumeration: Annotated[
         bool, about("folders list only entries that the user may read", Effect.AT_ONCE, example=True)
     ] = False

@@ -47,6 +47,14 @@ def maximal_access_of(session: Session, share: Share, accounts: Directory) -> in
     return granted
 
 
+def may_use(session: Session, share: Share, accounts: Directory) -> bool:
+    """Return whether a session may connect to ``share``, as far as its user and address decide. [MS-SMB2 3.3.5.7]"""
+    identity = session.identity
+    if identity is None or not share.admits(identity, session.connection.client_name):
+        return False
+    return bool(maximal_access_of(session, share, accounts))
+
+
 def caller_of(session: Session, tree: TreeConnect, accounts: Directory) -> Caller:
     """Return the user of a session, with the credentials and the maximal access of a tree connect, which caches it."""
     identity = session.identity

@@ -143,6 +143,11 @@ class ServerState:
         if self.share_list.get(share.name.casefold()) is share:
             del self.share_list[share.name.casefold()]
 
+    @property
+    def serves_dfs(self) -> bool:
+        """Whether there is a namespace (IsDfsCapable). [MS-SMB2 3.3.1.5]"""
+        return any(share.namespace is not None for share in self.share_list.values())
+
     def trees_of(self, share: Share) -> list[TreeConnect]:
         """Return all tree connects to a share."""
         sessions = self.sessions.by_id.values()

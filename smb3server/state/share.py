@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from smb3server.access.identity import Identity
     from smb3server.backends.base import Backend, User
     from smb3server.backends.snapshots import Snapshots
+    from smb3server.dfs.namespace import Namespace
     from smb3server.files.recycling import Recycling
 
 IPC_SHARE_NAME = "IPC$"
@@ -38,6 +39,7 @@ class ShareFlags(enum.IntFlag):
     """SMB2_SHAREFLAG_*. [MS-SMB2 2.2.10]"""
 
     DFS = 0x00000001
+    DFS_ROOT = 0x00000002
     NO_CACHING = 0x00000030
     ACCESS_BASED_DIRECTORY_ENUM = 0x00000800
     FORCE_LEVELII_OPLOCK = 0x00001000
@@ -116,6 +118,8 @@ class Share:
     """The model of the server that Macs are told."""
     audit: ShareAudit | None = None
     """What is recorded of its use. None means nothing."""
+    namespace: Namespace | None = None
+    """The namespace that it is the root of. None means that it is no such share."""
 
     bytes_read: int = 0
     """Bytes that READs returned through opens that are closed by now. Each open counts its own until then."""
@@ -128,15 +132,19 @@ class Share:
         """Return the name of a file below this share out of a request with SMB2_FLAGS_DFS_OPERATIONS.
 
         In a DFS share such names begin with server and share. Other shares take them as they are. Raises
-        ``StatusError``: PATH_NOT_COVERED for the name of another share. [MS-SMB2 2.2.13, 3.3.5.9, MS-DFSC 3.2.4.1]
+        ``StatusError``: PATH_NOT_COVERED for the name of another share, and for a link and what is below it.
+        [MS-SMB2 2.2.13, 3.3.5.9, MS-DFSC 3.2.4.1]
         """
         if not self.flags & _DFS:
             return name
         if not name:
             raise StatusError(NtStatus.INVALID_PARAMETER)
-        _, _, covered = name.partition("\\")
+        # Some clients begin it as the user writes it, and Windows takes that.
+        _, _, covered = name.lstrip("\\").partition("\\")
         share, _, rest = covered.partition("\\")
         if share and not WINDOWS.same((share,), (self.name,)):
+            raise StatusError(NtStatus.PATH_NOT_COVERED)
+        if self.namespace is not None and self.namespace.covering(tuple(rest.split("\\"))) is not None:
             raise StatusError(NtStatus.PATH_NOT_COVERED)
         return rest
 

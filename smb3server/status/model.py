@@ -237,6 +237,8 @@ class ShareRecord(Record):
     open_count: int
     bytes_read: int
     bytes_written: int
+    links: int | UnsetType = UNSET
+    """Of the root of a namespace (DFS): how many links it has."""
     rates: Rates | UnsetType = UNSET
 
 

@@ -6,6 +6,8 @@ import ipaddress
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from smb3server.net.interfaces import serves
 from smb3server.state.ceilings import GUESTS
 from smb3server.status.model import InterfaceRecord, ShareRecord, UserRecord
@@ -40,6 +42,7 @@ def shares(server: Server) -> list[ShareRecord]:
             open_count=opens[share],
             bytes_read=share.bytes_read + read[share],
             bytes_written=share.bytes_written + written[share],
+            links=UNSET if share.namespace is None else len(share.namespace.links),
         )
         for share in server.share_list.values()
     ]

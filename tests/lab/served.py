@@ -104,3 +104,28 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
         timeout=60,
         check=False,
     )
+
+
+def run_command(server: Served, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``smb3server`` for a running server, as its operator does."""
+    return subprocess.run(
+        [sys.executable, "-m", "smb3server", *arguments, "--state", str(server.state)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=60,
+        check=False,
+    )
+
+
+def done(server: Served, *arguments: str) -> str:
+    found = run_command(server, *arguments)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def refused(server: Served, *arguments: str) -> str:
+    found = run_command(server, *arguments)
+    assert found.returncode == 1, found.stdout
+    return found.stderr

@@ -16,7 +16,7 @@ ROOMS = (
     *_rooms("smbdirect", "message_transport", "tapping"),
     *_rooms("smbdirect", "core", "providers", "rdma", "transport"),
     *_rooms("smb3server", "process", "wire", "backends", "crypto", "access", "auth", "net", "admin", "settings"),
-    *_rooms("smb3server", "files", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),
+    *_rooms("smb3server", "dfs", "files", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),
     *_rooms("smb3server", "observing", "discovery", "web"),
     "witness",
     *_rooms(

@@ -37,6 +37,27 @@ SLIRP_HOST = "10.0.2.2"
 """The host's 127.0.0.1, as a guest on QEMU's user network sees it."""
 CONSOLE = "console.log"
 """File name of the console's output that run.sh writes."""
+NAMESPACE = """
+[[namespace]]
+name = "files"
+
+[[namespace.link]]
+path = "here"
+targets = ["share"]
+
+[[namespace.link]]
+path = "there"
+targets = ["//{address}/share/below"]
+
+[[namespace.link]]
+path = "in/folders/deep"
+targets = ["share/below"]
+
+[[namespace.link]]
+path = "moved"
+targets = ["//{address}9/share; priority=first", "//{address}/share; priority=last"]
+"""
+"""What the cases with a namespace mount. The first target of "moved" is not there."""
 _SOURCE = "kernel lab"
 _SHOWN = ("=== ", "TIME ", "STALL ")
 
@@ -238,7 +259,8 @@ def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Hos
             addresses = network.ADDRESSES[: case.nics]
             if case.snapshots:
                 fill_snapshot(share)
-            server = stack.enter_context(running_server(share, log, addresses, case.fabric, prefix, case.keys))
+            more = NAMESPACE.format(address=network.ADDRESS) if case.namespace else ""
+            server = stack.enter_context(running_server(share, log, addresses, case.fabric, prefix, case.keys, more))
             host = Host(network.ADDRESS, server, prefix)
         else:
             server = stack.enter_context(running_server(share, log))

@@ -66,6 +66,8 @@ class Case(NamedTuple):
     """
     reconnects: bool = False
     """The client loses its connection on purpose, and its kernel may log that."""
+    namespace: bool = False
+    """The server has a namespace (DFS) with links to its share, and the client mounts that."""
     mounted: bool = True
     """The kernel's client takes part."""
     program: str = ""
@@ -88,7 +90,7 @@ class Case(NamedTuple):
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str, str]:
+    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str, str, bool]:
         """A key: cases with the same value can share a boot of the guest."""
         cluster = self.name if self.cluster or self.conformance else ""
         return (
@@ -101,6 +103,7 @@ class Case(NamedTuple):
             self.failure,
             cluster,
             self.keys,
+            self.namespace,
         )
 
     @property
@@ -139,6 +142,8 @@ CASES = (
     Case("siw-vers-3.0.2", "siw", "vers=3.0.2", rdma_transfers=True, invalidation=True, tap=True),
     Case("tcp-sign", "tcp", "sign", tap=True),
     Case("tcp-seal", "tcp", "seal", encrypted=True, tap=True),
+    Case("dfs", "tcp", tap=True, namespace=True),
+    Case("dfs-siw", "siw", rdma_transfers=True, invalidation=True, tap=True, namespace=True),
     Case("two-clients", "siw", rdma_transfers=True, invalidation=True, program="stress", tap=True),
     Case("two-clients-tcp", "tcp", program="stress", tap=True),
     Case("stress", "siw", captured=False, program="stress", tap=True),

@@ -344,7 +344,8 @@ def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
         found += log_complaints(log)[:5]
     elif case.verbs and case.mounted:
         found.append("no log of the server")
-    if not case.verbs and counted and not (case.program or case.snapshots):  # Only workout.sh asks for them.
+    own = case.program or case.snapshots or case.namespace
+    if not case.verbs and counted and not own:  # Only workout.sh asks for them.
         found += _counters(case, folder)
     if case.shows:
         found += judge_shown(case.shows, folder, case.protocol)
@@ -361,7 +362,8 @@ def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
     problems, capture = _capture(case, path)
     found += problems[:10]
     if capture is not None:
-        if case.protocol != "tcp" and not case.verbs and counted and not case.program:  # As workout.sh leaves it.
+        if case.protocol != "tcp" and not case.verbs and counted and not (case.program or case.namespace):
+            # As workout.sh leaves it.
             found += _sizes(case, folder, capture)
         if shutil.which("tshark"):
             found += tshark_complaints(path)[:10]

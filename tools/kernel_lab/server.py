@@ -123,8 +123,9 @@ def running_server(
     fabric: str = "iwarp",
     prefix: Sequence[str] = (),
     keys: str = "",
+    more: str = "",
 ) -> Iterator[Server]:
-    """Run ``smb3server`` with ``share`` on ``addresses`` until the block ends.
+    """Run ``smb3server`` with ``share`` on ``addresses`` until the block ends. ``more``: sections of its file.
 
     ``prefix`` is a command that starts it elsewhere, for example in a network namespace. ``keys``: lines for the
     share's section of the configuration. Raises ``ServerError``.
@@ -133,12 +134,15 @@ def running_server(
         check_ports()
     command = list(prefix)
     command += [sys.executable, "-c", "import sys; from smb3server.cli.main import main; sys.exit(main())"]
+    sections = more
     if keys:
-        config = log.with_suffix(".toml")
-        config.write_text(f'[[share]]\nname = "share"\npath = "{share}"\n{own_user.LINE}{keys}')
-        command += ["--config", str(config)]
+        sections = f'[[share]]\nname = "share"\npath = "{share}"\n{own_user.LINE}{keys}{more}'
     else:
         command += ["--share", own_user.option("share", share)]
+    if sections:
+        config = log.with_suffix(".toml")
+        config.write_text(sections)
+        command += ["--config", str(config)]
     command += ["--user", "u:pw", f"--rdma={fabric}"]
     for address in addresses:
         command += ["--listen", address]

@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from smb3server.process import output
 from tools.wpts import page, table
@@ -27,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "tests" / "conformance"
 PAGE = ROOT / "docs" / "microsoft-suites.md"
 DECISIONS = table.HERE / "decisions.md"
+SETTINGS = {"dfsc": ["StorageServerName=10.88.1.2", "SMBDfsLink=Further\\SMBDfsLink"]}
+"""Properties that a suite has besides those of the runner's own configuration."""
 _SLOW = "Name!~Scavenger"
 """Leaves out two cases that wait for ten minutes."""
 
@@ -46,8 +49,8 @@ def _arguments() -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def _server(folder: Path, log: Path) -> Iterator[None]:
-    """Run the server as the suites want it, with its shares, users and reparse points."""
+def _server(folder: Path, suite: str, log: Path) -> Iterator[None]:
+    """Run the server as the suites want it, with its shares, users and reparse points, and what one suite asks for."""
     with tempfile.TemporaryDirectory(prefix="wpts-") as name:
         place = Path(name)
         place.chmod(0o755)
@@ -55,13 +58,28 @@ def _server(folder: Path, log: Path) -> Iterator[None]:
         try:
             with open(log, "w", encoding="utf-8") as file:
                 subprocess.run(
-                    ["bash", folder / "server.sh", place, sys.prefix], stdout=file, stderr=file, check=True, timeout=120
+                    ["bash", folder / "server.sh", place, sys.prefix],
+                    stdout=file,
+                    stderr=file,
+                    check=True,
+                    timeout=120,
                 )
+                _add_sections(place, suite, file)
             yield
         finally:
             if pid.exists():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid.read_text()), signal.SIGTERM)
+
+
+def _add_sections(place: Path, suite: str, log: IO[str]) -> None:
+    """Add what one suite asks for, SUITE.toml, to the configuration of the running server."""
+    more = table.HERE / f"{suite}.toml"
+    if more.exists():
+        with (place / "sut.toml").open("a", encoding="utf-8") as file:
+            file.write(more.read_text(encoding="utf-8"))
+        command = [sys.executable, "-m", "smb3server", "reload", "--state", str(place / "state")]
+        subprocess.run(command, stdout=log, stderr=log, check=True, timeout=60)
 
 
 def _run(options: argparse.Namespace, suite: str, platform: str) -> list[table.Case]:
@@ -72,7 +90,9 @@ def _run(options: argparse.Namespace, suite: str, platform: str) -> list[table.C
         command += ["--filter", options.filter or _SLOW]
     # A program beside the runner answers for one that Windows has.
     environment = os.environ | {"PATH": f"{options.folder}:{os.environ['PATH']}"}
-    with _server(options.folder, out / f"{suite}-server.log"):
+    for setting in SETTINGS.get(suite, ()):
+        command += ["--set", setting]
+    with _server(options.folder, suite, out / f"{suite}-server.log"):
         subprocess.run([*command, suite], cwd=options.folder, env=environment, check=True, stdout=subprocess.DEVNULL)
     return table.parse((out / f"{suite}.tsv").read_text(encoding="utf-8"))
 

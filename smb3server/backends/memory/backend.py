@@ -1,4 +1,5 @@
-"""A store in memory, for tests and demonstrations. It implements the whole contract and uses nothing of the host.
+"""A store in memory, for tests and what has no folder on the host. It implements the whole contract and uses nothing of
+the host.
 
 It ignores users: no kernel checks rights here, so the server alone does (security descriptors).
 """

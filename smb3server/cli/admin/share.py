@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from smb3server.cli import known_names
 from smb3server.cli.exits import EXIT_DONE, CommandError
 from smb3server.cli.running_server import server_choice
+
+if TYPE_CHECKING:
+    from smb3server.settings.declaring import Section
 
 _SET = click.option(
     "--set",
@@ -125,17 +128,18 @@ def remove(name: str, state: Path | None, socket: Path | None, config: Path | No
     return EXIT_DONE
 
 
-def read_settings(settings: Sequence[str]) -> dict[str, Any]:
+def read_settings(settings: Sequence[str], section: type[Section] | None = None) -> dict[str, Any]:
     """Return settings ``KEY=VALUE`` by key. Raises ``CommandError``.
 
-    Values are taken as TOML if they are, else as text. The server judges them.
+    Values are taken as TOML if they are, else as text. The server judges them. ``section`` declares the keys; None
+    means those of a share.
     """
     import tomllib
 
     from smb3server.config.schema import Share
     from smb3server.config.sections import keys_of
 
-    known = keys_of(Share)
+    known = keys_of(section or Share)
 
     found: dict[str, Any] = {}
     for text in settings:

@@ -87,6 +87,13 @@ def connection_options(function: _Decorated) -> _Decorated:
             ),
             click.option("--encrypt", is_flag=True, help="Encrypt all messages and data."),
             click.option(
+                "--follow/--no-follow",
+                "follow",
+                default=True,
+                show_default=True,
+                help="Follow links of a namespace (DFS): the same user logs on where they lead.",
+            ),
+            click.option(
                 "--timeout", type=float, default=10.0, show_default=True, metavar="SECONDS", help="For connecting."
             ),
             click.option(
@@ -132,8 +139,8 @@ class Shares:
 
     @property
     def connected(self) -> list[Share]:
-        """The shares that were used."""
-        return list(self._found.values())
+        """The shares that were used, with those that links of namespaces have led to."""
+        return [share for found in self._found.values() for share in (found, *found.followed)]
 
     @property
     def listed_all(self) -> int:

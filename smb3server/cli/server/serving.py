@@ -122,6 +122,8 @@ async def serve(
     for share in service.config.shares:
         why = f"down: {down[share.name]}" if share.name in down else share.path
         print(f"share {share.name}: {why}{' (read-only)' if share.read_only else ''}")
+    for namespace in service.config.namespaces:
+        print(f"namespace {namespace.name}: {len(namespace.namespace.links)} links")
     for choice in service.fabrics.choices:
         print(f"rdma: {choice}")
     for note in service.notes:

@@ -359,7 +359,7 @@ def _shares(report: Report) -> list[Table]:
             amount(entry.bytes_read),
             amount(entry.bytes_written),
             ", ".join(options).replace("_", " ") or "-",
-            entry.path or "-",
+            entry.path or (f"namespace, {entry.links} links" if isinstance(entry.links, int) else "-"),
         )
     return [table]
 

@@ -2,8 +2,8 @@
 
 Reading order: ``messages`` (requests, responses, and the ways of data) -> ``negotiation`` and ``silence`` (how long an
 answer may take) -> ``exposed`` (memory for RDMA) -> ``connection`` (requests, credits) -> ``payloads`` (how data
-travels) -> ``tree`` (the operations on files) -> ``session`` (logon, trees, further channels) -> ``interfaces`` ->
-``transports`` (TCP and SMB Direct).
+travels) -> ``tree`` (the operations on files) -> ``session`` (logon, trees, further channels) -> ``interfaces`` and
+``referrals`` -> ``transports`` (TCP and SMB Direct).
 
     connection = await Client.connect(await open_tcp("server", 445))
     session = await connection.log_on("user", "password")

@@ -41,11 +41,14 @@ SHARE_ALL = int(ShareAccess.READ | ShareAccess.WRITE | ShareAccess.DELETE)
 _FLUSH = struct.Struct("<QQQ")
 """StructureSize and reserved fields, and the FileId. [MS-SMB2 2.2.17]"""
 _SUCCESS = (NtStatus.SUCCESS,)
+_BACKSLASH = "\\"
 _FOUND = (NtStatus.SUCCESS, NtStatus.END_OF_FILE)
 _OVERHEAD = 512
 """Bytes around the data of a READ or WRITE: transform header, header, body and padding, rounded up."""
 SHARE_TYPE_DISK, SHARE_TYPE_PIPE = 1, 2
 """SMB2_SHARE_TYPE_DISK and SMB2_SHARE_TYPE_PIPE. [MS-SMB2 2.2.10]"""
+SHARE_CAP_DFS = 0x00000008
+"""SMB2_SHARE_CAP_DFS. [MS-SMB2 2.2.10]"""
 RDMA_THRESHOLD = 4096
 """Bytes from which data is moved by RDMA; less costs more by RDMA than in the message. Linux uses the same number."""
 R = TypeVar("R")
@@ -117,6 +120,8 @@ class Tree:
         self.capabilities = capabilities
         """SMB2_SHARE_CAP_*."""
         self.is_pipe = share_type == SHARE_TYPE_PIPE
+        self.is_dfs = bool(capabilities & SHARE_CAP_DFS)
+        """TreeConnect.IsDfsShare."""
 
     def on(self, session: TreeSession) -> Tree:
         """Return the same tree connect on another channel of its session."""
@@ -176,8 +181,9 @@ class Tree:
     ) -> RemoteFile:
         """Open or create a file. [MS-SMB2 3.2.4.3]
 
-        ``name`` is relative to the share, with backslashes between components and none at the beginning. ``replay``
-        marks a request that was sent before and whose response was lost.
+        ``name`` is relative to the share, with backslashes between components and none at the beginning. Servers of a
+        namespace get it with server and share before it. ``replay`` marks a request that was sent before and whose
+        response was lost.
         """
         record = create_wire.CreateRequest(
             requested_oplock_level=oplock,
@@ -188,6 +194,9 @@ class Tree:
             create_options=options,
         )
         flags = int(HeaderFlags.REPLAY_OPERATION) if replay else 0
+        if self.is_dfs:
+            flags |= HeaderFlags.DFS_OPERATIONS
+            name = f"{self.path.lstrip(_BACKSLASH)}\\{name}".rstrip(_BACKSLASH)
         body = [create_wire.pack_request(record, name, contexts)]
         response, found = await self._ask(Command.CREATE, body, create_wire.parse_response, flags=flags)
         return RemoteFile((response.persistent, response.volatile), response, found)

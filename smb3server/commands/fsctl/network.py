@@ -1,5 +1,5 @@
-"""FSCTLs about the connection: VALIDATE_NEGOTIATE_INFO, QUERY_NETWORK_INTERFACE_INFO, resiliency, DFS referrals.
-[MS-SMB2 3.3.5.15.12, 3.3.5.15.11, 3.3.5.15.9, 3.3.5.15.2]"""
+"""FSCTLs about the connection: VALIDATE_NEGOTIATE_INFO, QUERY_NETWORK_INTERFACE_INFO, resiliency.
+[MS-SMB2 3.3.5.15.12, 3.3.5.15.11, 3.3.5.15.9]"""
 
 from __future__ import annotations
 
@@ -99,11 +99,3 @@ def request_resiliency(control: Control) -> Buffer:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     durable.make_resilient(opened, connection.client_guid, timeout / 1000)
     return b""
-
-
-@fsctl(Fsctl.DFS_GET_REFERRALS)
-@fsctl(Fsctl.DFS_GET_REFERRALS_EX)
-def dfs_get_referrals(control: Control) -> Buffer:
-    """Refuse the request, as there is no DFS namespace. [MS-SMB2 3.3.5.15.2]"""
-    _no_file(control)
-    raise StatusError(NtStatus.FS_DRIVER_REQUIRED)

@@ -1,4 +1,5 @@
-"""The file of the shares that were added at run time, and of the permissions that administrators have given shares.
+"""The file of the shares and links that were added at run time, and of the permissions that administrators have given
+shares.
 
 It is ``shares.toml`` in the state directory, and has the keys of the configuration file:
 
@@ -6,6 +7,11 @@ It is ``shares.toml`` in the state directory, and has the keys of the configurat
     name = "projects"
     path = "/srv/projects"
     read_only = true
+
+    [[link]]
+    namespace = "files"
+    path = "projects"
+    targets = ["//files1/projects"]
 
     [permissions]
     projects = "D:(A;;FA;;;S-1-5-21-1-2-3-1001)(A;;FR;;;AU)"
@@ -27,7 +33,8 @@ from smb3server.access.descriptor import SecurityDescriptor
 from smb3server.config import toml
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
-from smb3server.config.reader import read_share
+from smb3server.config.reader import read_link, read_share
+from smb3server.dfs.namespace import Link
 from smb3server.process.own_files import replace_file
 
 FILE_NAME = "shares.toml"
@@ -38,7 +45,7 @@ _KEPT = ".kept"
 
 Value = str | bool | int | float | list[str]
 Table = dict[str, Value]
-"""One share, as a table of the configuration file."""
+"""One share or link, as a table of the configuration file."""
 
 
 @dataclass(slots=True)
@@ -46,6 +53,8 @@ class StoredShares:
     """The content of the file. Names are case-folded."""
 
     tables: dict[str, Table] = field(default_factory=dict)
+    links: dict[str, Table] = field(default_factory=dict)
+    """By namespace and path with a slash between them."""
     permissions: dict[str, SecurityDescriptor] = field(default_factory=dict)
     """Of these and of other shares."""
 
@@ -72,6 +81,10 @@ def read(path: Path) -> StoredShares:
         if not isinstance(name, str):
             raise ConfigError(f"{path}: [[share]]: a name is missing")
         stored.tables[name.casefold()] = table
+    for table in document.get("link", []):
+        if not isinstance(table, dict) or not all(isinstance(table.get(key), str) for key in ("namespace", "path")):
+            raise ConfigError(f"{path}: [[link]]: a namespace or a path is missing")
+        stored.links[f"{table['namespace']}/{table['path']}".casefold()] = table
     for name, text in document.get("permissions", {}).items():
         try:
             stored.permissions[name.casefold()] = sddl.parse(str(text))
@@ -101,10 +114,9 @@ def write(path: Path, stored: StoredShares) -> None:
 def text_of(stored: StoredShares) -> str:
     """Return the content of the file."""
     lines = [_HEADER]
-    for table in stored.tables.values():
-        lines.append("[[share]]")
-        lines += [f"{key} = {toml.literal(value)}" for key, value in table.items()]
-        lines.append("")
+    for header, tables in (("[[share]]", stored.tables), ("[[link]]", stored.links)):
+        for table in tables.values():
+            lines += [header, *(f"{key} = {toml.literal(value)}" for key, value in table.items()), ""]
     if stored.permissions:
         lines.append("[permissions]")
         lines += [
@@ -124,6 +136,11 @@ def from_options(name: str, path: str, options: Mapping[str, object]) -> Table:
         else:
             raise ConfigError(f"share {name}: {key}: text, a number, true, false or a list of texts is needed")
     return table
+
+
+def link_of(where: str, table: Table) -> Link:
+    """Return the link that a table describes. Raises ``ConfigError``."""
+    return read_link(where, {key: value for key, value in table.items() if key != "namespace"})
 
 
 def share_of(where: str, table: Table, config: Config) -> ShareConfig:

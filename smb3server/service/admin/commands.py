@@ -14,6 +14,7 @@ from typing import Any
 from smb3server.admin.socket import Answer, Command, RefusedError
 from smb3server.config.error import ConfigError
 from smb3server.service.admin.clients import ClientAdmin
+from smb3server.service.admin.links import LinkAdmin
 from smb3server.service.admin.shares import ShareAdmin
 from smb3server.service.reload import Outcome
 from smb3server.state.ports import ShareChangeError
@@ -48,6 +49,32 @@ def share_commands(shares: ShareAdmin) -> dict[str, Command]:
         "share-add": add,
         "share-set": change,
         "share-remove": remove,
+    }
+
+
+def link_commands(links: LinkAdmin) -> dict[str, Command]:
+    """Return the commands of ``smb3server dfs``."""
+
+    async def add(request: Json) -> Answer:
+        with _refused():
+            lasting = await links.add(_text(request, "namespace"), _text(request, "path"), _options(request))
+        return {"lasting": lasting}
+
+    async def change(request: Json) -> Answer:
+        with _refused():
+            await links.change(_text(request, "namespace"), _text(request, "path"), _options(request))
+        return {}
+
+    async def remove(request: Json) -> Answer:
+        with _refused():
+            await links.remove(_text(request, "namespace"), _text(request, "path"))
+        return {}
+
+    return {
+        "dfs-list": lambda _: {"namespaces": links.report()},
+        "dfs-add": add,
+        "dfs-set": change,
+        "dfs-remove": remove,
     }
 
 

@@ -62,13 +62,14 @@ def _resolved(name: str, path: str) -> str:
 
 
 class ShareAdmin:
-    """The shares that were added at run time, and the permissions of all shares."""
+    """The shares that were added at run time, and the permissions of all shares. It keeps their file, which has the
+    links of namespaces, too (``LinkAdmin``)."""
 
     def __init__(self, reload: Reload, shares: RunningShares) -> None:
         self._reload = reload
         self._shares = shares
         self._path: Path | None = None
-        self._stored = StoredShares()
+        self.stored = StoredShares()
         """What the file has. Invariant: no name is in ``_temporary``, too."""
         self._temporary: dict[str, Table] = {}
         """Shares that are forgotten at the next restart. Without a state directory all are."""
@@ -81,8 +82,8 @@ class ShareAdmin:
         """Read what earlier runs have stored. Raises ``ConfigError``."""
         if state is not None:
             self._path = state / stored_shares.FILE_NAME
-            self._stored = stored_shares.read(self._path)
-        self._shares.permissions = self._stored.permissions
+            self.stored = stored_shares.read(self._path)
+        self._shares.permissions = self.stored.permissions
 
     # The configuration with these shares
 
@@ -90,7 +91,7 @@ class ShareAdmin:
         """Return ``config`` with the shares of run time.
 
         Those that cannot be served are noted in it, and stay in the file."""
-        given = {share.name.casefold() for share in config.shares}
+        given = config.share_names
         present = {share.name.casefold(): share for share in self._reload.config.shares}
         added, notes = [], []
         for key, table in self._tables().items():
@@ -106,7 +107,7 @@ class ShareAdmin:
         return replace(config, shares=[*config.shares, *added], notes=[*config.notes, *notes])
 
     def _tables(self) -> dict[str, Table]:
-        return self._stored.tables | self._temporary
+        return self.stored.tables | self._temporary
 
     @staticmethod
     def _share_of(table: Table, config: Config) -> ShareConfig:
@@ -119,12 +120,7 @@ class ShareAdmin:
         async with self.lock:
             if self._shares.find(name) is not None or name.casefold() in self._tables():
                 raise ShareChangeError(ShareProblem.DUPLICATE, f"share {name}: there is one of this name")
-            if self._shares.cluster is not None:
-                raise ShareChangeError(
-                    ShareProblem.FIXED,
-                    f"share {name}: this server is a node of a cluster, and the other nodes would not have the share; "
-                    "remedy: add it to the configuration file of every node, then `smb3server reload` at each",
-                )
+            self.check_alone(f"share {name}")
             if not os.path.isabs(path):
                 raise ShareChangeError(ShareProblem.NO_FOLDER, f"share {name}: {path!r} is not an absolute path")
             if not os.path.isdir(path):
@@ -136,12 +132,12 @@ class ShareAdmin:
                 check_folder(wanted.path, wanted.require_mount)
             await self._apply(name, table)
             keep = lasting and self._path is not None
-            (self._stored.tables if keep else self._temporary)[name.casefold()] = table
+            (self.stored.tables if keep else self._temporary)[name.casefold()] = table
             if keep:
                 try:
-                    await self._store()
+                    await self.store()
                 except ShareChangeError:
-                    del self._stored.tables[name.casefold()]
+                    del self.stored.tables[name.casefold()]
                     await self._apply(name, None)
                     raise
 
@@ -157,9 +153,9 @@ class ShareAdmin:
                 return
             await self._apply(name, table)
             tables[name.casefold()] = table
-            if tables is self._stored.tables:
+            if tables is self.stored.tables:
                 try:
-                    await self._store()
+                    await self.store()
                 except ShareChangeError:
                     tables[name.casefold()] = before
                     await self._apply(name, before)
@@ -170,14 +166,14 @@ class ShareAdmin:
         async with self.lock:
             tables, before = self._own(name)
             del tables[name.casefold()]
-            permissions = self._stored.permissions.pop(name.casefold(), None)
-            if tables is self._stored.tables or permissions is not None:
+            permissions = self.stored.permissions.pop(name.casefold(), None)
+            if tables is self.stored.tables or permissions is not None:
                 try:
-                    await self._store()
+                    await self.store()
                 except ShareChangeError:
                     tables[name.casefold()] = before
                     if permissions is not None:
-                        self._stored.permissions[name.casefold()] = permissions
+                        self.stored.permissions[name.casefold()] = permissions
                     raise
             await self._apply(name, None)
 
@@ -189,7 +185,7 @@ class ShareAdmin:
                 return
             del tables[name.casefold()]
             try:
-                await self._store()
+                await self.store()
             except ShareChangeError:
                 tables[name.casefold()] = table
                 raise
@@ -217,11 +213,11 @@ class ShareAdmin:
                         "status says what is wrong; then set them again",
                     ) from error
                 return
-            stored, key = self._stored.permissions, name.casefold()
+            stored, key = self.stored.permissions, name.casefold()
             before = stored.get(key)
             _put(stored, key, permissions)
             try:
-                await self._store()
+                await self.store()
             except ShareChangeError:
                 _put(stored, key, before)
                 raise
@@ -236,7 +232,7 @@ class ShareAdmin:
         """Use the permissions that the cluster has for a service's share, and keep a copy in the file.
 
         The copy counts when etcd has lost them."""
-        _put(self._stored.permissions, share.name.casefold(), permissions)
+        _put(self.stored.permissions, share.name.casefold(), permissions)
         self._use(share, permissions)
         if self._copying is None or self._copying.done():
             self._copying = asyncio.ensure_future(self._copy())
@@ -244,9 +240,18 @@ class ShareAdmin:
     async def _copy(self) -> None:
         async with self.lock:
             try:
-                await self._store()
+                await self.store()
             except ShareChangeError as error:
                 log.warning("permissions of services' shares are not copied to this node's state directory: %s", error)
+
+    def check_alone(self, what: str) -> None:
+        """Raise ``ShareChangeError`` on a node of a cluster: the others would not have what is added here."""
+        if self._shares.cluster is not None:
+            raise ShareChangeError(
+                ShareProblem.FIXED,
+                f"{what}: this server is a node of a cluster, and the other nodes would not have it; remedy: add it to "
+                "the configuration file of every node, then `smb3server reload` at each",
+            )
 
     def allows_folder(self, path: str) -> bool:
         """Return whether administrators may share this directory from afar."""
@@ -260,7 +265,7 @@ class ShareAdmin:
 
     def _own(self, name: str) -> tuple[dict[str, Table], Table]:
         """Return the table of a share that was added at run time, and what it is in. Raises ``ShareChangeError``."""
-        for tables in (self._temporary, self._stored.tables):
+        for tables in (self._temporary, self.stored.tables):
             if name.casefold() in tables:
                 return tables, tables[name.casefold()]
         if self._shares.find(name) is None:
@@ -284,19 +289,20 @@ class ShareAdmin:
             raise ShareChangeError(ShareProblem.NOT_STORED, "; ".join(outcome.notes))
         return outcome
 
-    async def _store(self) -> None:
-        """Write the file. Raises ``ShareChangeError``."""
+    async def store(self) -> bool:
+        """Write the file. Return whether there is one. Raises ``ShareChangeError``."""
         if self._path is None:
-            return
+            return False
         try:
-            await asyncio.to_thread(stored_shares.write, self._path, self._stored)
+            await asyncio.to_thread(stored_shares.write, self._path, self.stored)
         except OSError as error:
             raise ShareChangeError(ShareProblem.NOT_STORED, f"{self._path}: {error.strerror}") from error
+        return True
 
     # Reports
 
     def _origin(self, key: str) -> str:
-        if key in self._stored.tables:
+        if key in self.stored.tables:
             return "run time"
         return "until restart" if key in self._temporary else "configuration"
 
@@ -305,7 +311,7 @@ class ShareAdmin:
         found = []
         for config in self._reload.config.shares:
             share, key = self._shares.find(config.name), config.name.casefold()
-            permissions = self._stored.permissions.get(key)
+            permissions = self.stored.permissions.get(key)
             found.append(
                 {
                     "name": config.name,

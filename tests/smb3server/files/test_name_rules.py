@@ -52,6 +52,7 @@ def test_all_who_compare_agree(one: str, other: str) -> None:
 ROOT = Path(__file__).resolve().parents[3]
 FOLDS = re.compile(r"\b(?:casefold|upper|lower)\(\)|\bupcase\(")
 OTHER_NAMES = {
+    "commands/fsctl/dfs.py": "servers and shares",
     "commands/info/file_levels.py": "the 8.3 name that is shown, which is in upper case",
     "commands/info/query_info.py": "extended attributes",
     "commands/info/set_info.py": "extended attributes",

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +19,7 @@ from smb3server.config.examination import examine
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost
-from tests.lab.served import ROOT, Served, open_up, served
+from tests.lab.served import Served, done, open_up, refused, run_command, served
 from tools.support import own_user
 
 
@@ -42,30 +39,6 @@ def write(folder: Path, more: str) -> None:
     users = "".join(f'[[user]]\nname = "{name}"\npassword = "pw"\n' for name in ("alice", "bob"))
     share = f'[[share]]\nname = "data"\npath = "{folder / "data"}"\n{own_user.LINE}'
     (folder / "c.toml").write_text(f"{users}{share}{more}")
-
-
-def command(server: Served, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "smb3server", *arguments, "--state", str(server.state)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        timeout=60,
-        check=False,
-    )
-
-
-def done(server: Served, *arguments: str) -> str:
-    found = command(server, *arguments)
-    assert found.returncode == 0, found.stderr
-    return found.stdout
-
-
-def refused(server: Served, *arguments: str) -> str:
-    found = command(server, *arguments)
-    assert found.returncode == 1, found.stdout
-    return found.stderr
 
 
 def shares(server: Served) -> dict[str, str]:
@@ -175,7 +148,7 @@ def test_a_signal_reloads(server: Served, tmp_path: Path) -> None:
 def test_stop(server: Served) -> None:
     done(server, "stop", "--wait")
     assert server.process.wait(10) == 0
-    assert command(server, "stop").returncode == 3
+    assert run_command(server, "stop").returncode == 3
 
 
 def test_values_of_settings() -> None:

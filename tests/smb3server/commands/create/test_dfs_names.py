@@ -25,6 +25,7 @@ OPEN = 1
         (DFS, True, "any-server\\share", 0),
         (DFS, True, "any-server\\share\\", 0),
         (DFS, True, "any-server", 0),
+        (DFS, True, "\\\\any-server\\share\\folder\\file", 0),
         (DFS, True, "", NtStatus.INVALID_PARAMETER),
         (DFS, True, "any-server\\other\\folder\\file", NtStatus.PATH_NOT_COVERED),
         (DFS, True, "folder\\file", NtStatus.PATH_NOT_COVERED),
