@@ -9,6 +9,6 @@ descriptor, and back) -> ``inheritance`` (the descriptor of a new file) -> ``ide
 ``known_descriptors`` (SIDs of a user, and what a descriptor grants to them) -> ``privileges`` (what is granted whatever
 a descriptor says) -> ``decide`` (the rules of MS-FSA, as functions of masks: who may open, add, delete, replace or link
 a file) -> ``required`` (the rights that each command needs) -> ``caller`` (applies the rules to real files) -> ``past``
-(and to those of a snapshot) -> ``of_handle`` (the parts of a descriptor that clients query and set) -> ``auditing``
-(what a SACL asks to be recorded).
+(and to those of a snapshot) -> ``of_handle`` (the parts of a descriptor that clients query and set) and
+``posix_security`` (mode and owner that POSIX opens set) -> ``auditing`` (what a SACL asks to be recorded).
 """

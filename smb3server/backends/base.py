@@ -27,6 +27,8 @@ from smbdirect.message_transport import FileRange, Payload
 
 MAX_DESCRIPTOR_BYTES = 65536
 """Bytes of the largest security descriptor that a store keeps."""
+FILE_MODE_BITS, FOLDER_MODE_BITS = 0o1777, 0o3777
+"""The permission bits that clients may set. No client makes programs that run as another user."""
 Path = tuple[str, ...]
 """Components below the share's root, in any case; () is the root itself."""
 
@@ -128,6 +130,9 @@ class VolumeInfo(NamedTuple):
     available_bytes: int
     block_size: int
     sector_size: int
+    file_nodes: int | None = None
+    """Number of files that it has room for. None means that nobody knows."""
+    free_file_nodes: int | None = None
 
 
 class DirectoryEntry(NamedTuple):
@@ -237,6 +242,8 @@ class OpenRequest:
     """FILE_NO_INTERMEDIATE_BUFFERING or a write-through hint. A backend may ignore it."""
     by_mac: bool = False
     """Whether the client is a Mac. A store for Macs then has no named streams without data."""
+    mode: int | None = None
+    """The permission bits of a new file on the host, whatever the umask is. None means those of the store."""
 
 
 class Handle(ABC):
@@ -393,6 +400,13 @@ class Handle(ABC):
 
         This acts with the rights of the user whose handle it is: PermissionError if the host refuses it to the user.
         Set-id bits of a file are removed. A store without such things does nothing."""
+
+    def set_mode(self, mode: int) -> None:
+        """Set the permission bits on the host, as chmod(2) does with the rights of the user whose handle it is.
+
+        A folder may get the set-group-ID and the sticky bit. Raises PermissionError, and EOPNOTSUPP for a store without
+        such bits."""
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     @abstractmethod
     def streams(self) -> list[StreamInfo]:
@@ -632,6 +646,8 @@ class Backend(ABC):
     """None: its file system keeps none."""
     name_rules: NameRules = WINDOWS
     """How its names compare. They may change."""
+    posix: ClassVar[bool] = False
+    """Whether this is a store as the POSIX extensions see it (``as_posix``)."""
     max_file_size: int = MAX_OFFSET
     """Bytes. Writes beyond it fail with INVALID_PARAMETER instead of the store's own error."""
     volume_serial: int
@@ -649,6 +665,17 @@ class Backend(ABC):
 
     def end_row(self) -> None:  # noqa: B027
         """End the row of writes."""
+
+    def as_posix(self) -> Backend | None:
+        """Return the same store for POSIX opens: case matters in all names, and no symlink is followed.
+
+        None means that the store has no files with modes and owners."""
+        return None
+
+    @property
+    def whole(self) -> Backend:
+        """The store that the files are in: this one, or the one that ``as_posix`` gave this view of."""
+        return self
 
     def is_available(self) -> bool:
         """Return whether the store exists. If its directory is gone, no client can connect."""

@@ -154,6 +154,9 @@ class DeferredHandle(Handle):
     ) -> None:
         self.open().set_permissions(uid, gid, mode, acl)
 
+    def set_mode(self, mode: int) -> None:
+        self.open().set_mode(mode)
+
     def streams(self) -> list[StreamInfo]:
         return self.open().streams()
 

@@ -43,6 +43,7 @@ _DISK_TO_WIRE = {code: 0xF000 + code for code in range(1, 0x20)}
 _DISK_TO_WIRE.update({ord(char): 0xF020 + index for index, char in enumerate('"*:<>?\\|')})
 _DISK_TO_WIRE.update({0xDC80 + index: 0xF780 + index for index in range(0x80)})
 _WIRE_TO_DISK = {wire: disk for disk, wire in _DISK_TO_WIRE.items()}
+_WIRE_TO_POSIX = {wire: disk for wire, disk in _WIRE_TO_DISK.items() if disk < 0x80}
 _DISK_SPECIAL = frozenset(map(chr, _DISK_TO_WIRE))
 _PLAIN = r"(?!\.)[ !#-)+-.0-9;=@-\[\]-{}~]{1,255}(?<![ .])"
 """Matches a component of ASCII characters that is the same on disk and on the wire, and neither relative nor
@@ -60,6 +61,8 @@ class InvalidName(OSError):
     """The components above the one that breaks them. That they exist is judged first. [MS-FSA 2.1.5.1 phases 6, 7]"""
     wrong_type = False
     """Whether a stream has the type of a directory, which is STATUS_INVALID_PARAMETER."""
+    above = False
+    """Whether the name leads above the share, which is STATUS_OBJECT_PATH_SYNTAX_BAD."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(errno.EILSEQ, reason, name)
@@ -136,6 +139,49 @@ def split_plain(name: str) -> Path | None:
         return None
     path = tuple(name.split("\\"))
     return path if len(path) <= MAX_DEPTH else None
+
+
+def split_posix(name: str) -> Path:
+    """Split the name of a POSIX open into components in the form that they have everywhere else (``to_wire``).
+
+    Only a slash separates, and every other character but NUL is one of the name. Empty components and "." are left out.
+    ".." leads to the folder above. A client may have mapped characters as described above: then the result is the same.
+    Raises ``InvalidName``: with ``above`` set for a name that leads out of the share. [POSIX-SMB2]"""
+    if len(name) > MAX_PATH_UNITS:
+        raise InvalidName(name[:64], "path too long")
+    if name.startswith("/"):
+        raise InvalidName(name[:64], "leading slash")
+    found: list[str] = []
+    for component in name.split("/"):
+        if component == "..":
+            if not found:
+                error = InvalidName(name[:64], "leads out of the share")
+                error.above = True
+                raise error
+            found.pop()
+        elif component not in ("", "."):
+            found.append(_from_posix(component))
+    if len(found) > MAX_DEPTH:
+        raise InvalidName(name[:64], "too many components")
+    return tuple(found)
+
+
+def _from_posix(component: str) -> str:
+    if "\0" in component or any("\ud800" <= char <= "\udfff" for char in component):
+        raise InvalidName(component[:64], "not a valid file name")
+    if utf16_units(component) > MAX_COMPONENT_UNITS:
+        raise InvalidName(component[:64], "component longer than 255 characters")
+    return to_wire(component)
+
+
+def to_posix(name: str) -> str:
+    """Return the name that POSIX opens show for a name on the wire: as on disk, but for bytes that are not UTF-8."""
+    if name.isascii():
+        return name
+    disk = name.translate(_WIRE_TO_POSIX)
+    final = _FINAL_BACK.get(disk[-1:])
+    shown = disk if final is None else disk[:-1] + final
+    return name if shown in (".", "..") else shown
 
 
 def _split_stream(last: str) -> tuple[str, str, bool | None]:

@@ -15,12 +15,11 @@ from smb3server.dispatch.request import SMB1_NEGOTIATE, Request, Response, handl
 from smb3server.settings.server import Settings
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import Connection
-from smb3server.wire import filetime
+from smb3server.wire import filetime, posix
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
     NEGOTIATE_REQUEST,
     NEGOTIATE_RESPONSE,
-    POSIX_EXTENSIONS,
     Capability,
     ContextType,
     Dialect,
@@ -67,7 +66,8 @@ def negotiate(request: Request) -> Response:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     contexts: list[tuple[int, bytes]] = []
     if dialect is Dialect.SMB_3_1_1:
-        contexts = _negotiate_contexts(connection, request.server.settings, contexts_of(request.message, body))
+        offered = contexts_of(request.message, body)
+        contexts = _negotiate_contexts(connection, request.server.settings, offered, request.server.has_posix)
         start = preauth.extend(preauth.INITIAL_HASH, (request.message,))
         request.on_encoded = partial(_hash_reply, connection, start)
     _apply(request, body, dialects, dialect)
@@ -79,11 +79,11 @@ def _hash_reply(connection: Connection, start: bytes, segments: Sequence[Buffer]
 
 
 def _negotiate_contexts(
-    connection: Connection, settings: Settings, contexts: list[tuple[int, memoryview]]
+    connection: Connection, settings: Settings, contexts: list[tuple[int, memoryview]], has_posix: bool
 ) -> list[tuple[int, bytes]]:
     """Choose hash, cipher, signing algorithm and RDMA transforms. Return the negotiate contexts of the response.
 
-    Raises ``StatusError``.
+    ``has_posix``: whether some share has POSIX extensions to agree on. Raises ``StatusError`` and ``DecodeError``.
 
     Unknown types are ignored, as the specification requires. A type that comes twice is an error."""
     offered: dict[int, memoryview] = {}
@@ -125,7 +125,10 @@ def _negotiate_contexts(
         answers.append((ContextType.RDMA_TRANSFORM, _negotiate_transforms(connection, settings, offered)))
     connection.cipher_id = cipher
     connection.signing_algorithm_id = algorithm
-    connection.client_knows_posix = POSIX_EXTENSIONS in offered
+    connection.client_knows_posix = posix.EXTENSIONS_AVAILABLE in offered
+    if connection.client_knows_posix and has_posix and posix.names_version(offered[posix.EXTENSIONS_AVAILABLE]):
+        connection.posix_extensions = True
+        answers.append((posix.EXTENSIONS_AVAILABLE, posix.VERSION))
     return answers
 
 

@@ -12,8 +12,9 @@ from smb3server.access import tokens
 from smb3server.access.masks import FILE_GENERIC_READ
 from smb3server.access.past import rights_now
 from smb3server.backends.base import DirectoryEntry, FolderNotRead, Handle, OpenRequest
-from smb3server.backends.names import short_name
+from smb3server.backends.names import has_wildcards, short_name, to_wire
 from smb3server.commands.apple import for_macs
+from smb3server.commands.info.posix import PosixPacker, type_in
 from smb3server.commands.info.presentation import NameTest, hidden
 from smb3server.dispatch import waiting
 from smb3server.dispatch.lookup import find_open
@@ -27,6 +28,8 @@ from smb3server.wire.create import Access
 from smb3server.wire.directory_info import LEVELS, ForMacs, Packer
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command
+from smb3server.wire.posix import LEVEL as POSIX_LEVEL
+from smb3server.wire.posix import POSIX_INFORMATION, PosixType
 from smb3server.wire.query_directory import QueryDirectoryFlags, parse_query_directory_request
 from smb3server.wire.query_info import build_output_response
 from smb3server.wire.status import NtStatus, StatusError
@@ -55,22 +58,29 @@ def query_directory(request: TreeRequest) -> Response | Pending:
     opened = find_open(request, body.file_id)
     if not opened.is_directory or opened.handle is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if body.info_class not in LEVELS:
+    posix = body.info_class == POSIX_LEVEL and opened.posix
+    if body.info_class not in LEVELS and not posix:
         known = body.info_class in _DOCUMENTED
         raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
     if body.output_buffer_length > request.connection.max_transact_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if not opened.granted_access & Access.READ_DATA:
         raise StatusError(NtStatus.ACCESS_DENIED)
-    level = LEVELS[body.info_class]
     # An entry has a name of at least one character.
-    if body.output_buffer_length < level.layout.size + 2:
+    fixed = POSIX_INFORMATION.size if posix else LEVELS[body.info_class].layout.size
+    if body.output_buffer_length < fixed + 2:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
+    if opened.posix and not has_wildcards(pattern):
+        pattern = to_wire(pattern) if pattern else pattern
     enumeration = _enumeration(opened, opened.handle, body.flags, pattern)
     for_mac = None
     if opened.tree.apple and opened.tree.apple & _READ_DIR_ATTR and body.info_class == _ID_BOTH:
         for_mac = for_macs.describing(request, opened)
-    packer = Packer(body.info_class, body.output_buffer_length, short_name, for_mac is not None)
+    packer: Packer | PosixPacker
+    if posix:
+        packer = PosixPacker(body.output_buffer_length, not opened.handle.path, partial(_posix_type, opened))
+    else:
+        packer = Packer(body.info_class, body.output_buffer_length, short_name, for_mac is not None)
     listing = _Listing(
         packer, enumeration, bool(body.flags & _ONE), _visible(request, opened), opened.tree.share.hides, for_mac
     )
@@ -78,6 +88,21 @@ def query_directory(request: TreeRequest) -> Response | Pending:
         return listing.response()
     enumeration.unfinished += 1
     return waiting.run(request, listing.finish(request))
+
+
+def _posix_type(opened: Open, name: str) -> PosixType:
+    """Return the type of an entry of a folder, from its reparse data. That of a plain file if it is gone."""
+    handle, store = opened.handle, opened.store
+    if handle is None or store is None:
+        return PosixType.FILE
+    try:
+        entry = store.open(OpenRequest((*handle.path, name), open_reparse_point=True, user=opened.tree.user))
+    except OSError:
+        return PosixType.FILE
+    try:
+        return type_in(entry.reparse_point())
+    finally:
+        entry.close()
 
 
 def _enumeration(opened: Open, handle: Handle, flags: int, pattern: str) -> Enumeration:
@@ -141,7 +166,7 @@ def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None
 class _Listing:
     """The part of an enumeration that one request lists."""
 
-    packer: Packer
+    packer: Packer | PosixPacker
     enumeration: Enumeration
     single: bool
     visible: Callable[[str], bool] | None

@@ -46,6 +46,8 @@ from smbdirect.message_transport import Payload, PooledBuffer
 
 _WRITES = required.WRITE
 _WRITE_DATA = int(Access.WRITE_DATA)
+_AT_END = 0xFFFFFFFFFFFFFFFF
+"""The offset that stands for the end of file, for POSIX opens that may only append."""
 _THROUGH = int(WriteFlags.WRITE_THROUGH)
 _OPTION_THROUGH = int(CreateOptions.WRITE_THROUGH)
 
@@ -87,11 +89,22 @@ def _check(opened: Open, offset: int, length: int) -> None:
     if not opened.granted_access & _WRITES:
         past = opened.store is not None and opened.store.is_snapshot
         raise StatusError(NtStatus.MEDIA_WRITE_PROTECTED if past else NtStatus.ACCESS_DENIED)
+    if not opened.granted_access & _WRITE_DATA and opened.posix:
+        offset = _end_for(opened, offset)
     file = opened.file
     if file is None or offset + length > (opened.max_offset if length else MAX_OFFSET):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if file.locks.locks and file.locks.denies_write(opened, offset, length):
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
+
+
+def _end_for(opened: Open, offset: int) -> int:
+    """Return where a POSIX open that may only append writes: at the end of file, as with O_APPEND.
+
+    Raises INVALID_PARAMETER for any other offset, as Samba does."""
+    if offset != _AT_END or opened.handle is None:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    return opened.handle.info().end_of_file
 
 
 def _store(
@@ -110,10 +123,13 @@ def _store(
         return response
     if file.caching.holders:
         file.data_changes(opened.caching)
-    _put(opened, handle, data, body.offset)
+    offset = body.offset
+    if not opened.granted_access & _WRITE_DATA and opened.posix:
+        offset = _end_for(opened, offset)
+    _put(opened, handle, data, offset)
     if not opened.wrote:
         report_write(opened)
-    opened.position = body.offset + count
+    opened.position = offset + count
     opened.bytes_written += count
     if not (body.flags & _THROUGH or opened.create_options & _OPTION_THROUGH or opened.write_through):
         return response

@@ -160,6 +160,9 @@ def _check_protection(config: Config, problems: Problems) -> None:
             problems.add(owner, key, "needs ciphers")
         if settings.max_dialect < Dialect.SMB_3_0:
             problems.add(owner, key, "needs max_dialect 3.0 or later")
+    for share in config.shares:
+        if share.posix and settings.max_dialect < Dialect.SMB_3_1_1:
+            problems.add(f"share {share.name}", "posix", "needs max_dialect 3.1.1")
 
 
 def _check_limits(config: Config, problems: Problems) -> None:

@@ -87,6 +87,8 @@ class OpenRecord:
     lock_sequences: dict[int, int]
     app_instance_id: bytes | None
     app_instance_version: tuple[int, int] | None
+    posix: bool
+    """Whether it is a POSIX open. False in records of servers that had none."""
 
 
 _NO_CACHING = CachingRecord(0, False, 0, 0)
@@ -140,6 +142,7 @@ def snapshot(opened: Open) -> bytes:
         "sequences": list(opened.lock_sequences.items()),
         "app": opened.app_instance_id.hex() if opened.app_instance_id is not None else None,
         "app_version": opened.app_instance_version,
+        "posix": opened.posix,
     }
     return json.dumps(record, separators=(",", ":")).encode()
 
@@ -196,6 +199,7 @@ def parse(data: bytes) -> OpenRecord:
             lock_sequences={int(index): int(number) for index, number in record["sequences"]},
             app_instance_id=bytes.fromhex(record["app"]) if record["app"] is not None else None,
             app_instance_version=(version[0], version[1]) if version is not None else None,
+            posix=record.get("posix", False),
         )
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise ValueError(f"not a record of an open: {error!r}") from error
@@ -227,7 +231,7 @@ def _check(record: OpenRecord) -> None:
     )
     texts = (record.share, record.stream, identity.name, identity.domain, caching.key, caching.client_guid)
     deleted = record.delete_on_close, record.delete_pending, record.name_deleted
-    flags = record.is_directory, *deleted, identity.guest, identity.anonymous
+    flags = record.is_directory, *deleted, identity.guest, identity.anonymous, record.posix
     path = record.path
     if (
         {*map(type, numbers)} != {int}

@@ -162,6 +162,8 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
     ``PermissionError`` if its user no longer has the right to it."""
     if record.persistent_id in server.opens.by_id:
         return False
+    if record.posix:
+        backend = backend.as_posix() or backend
     opened = Open(
         (record.persistent_id, 0),
         *owners.of(record.identity, share),

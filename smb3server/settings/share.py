@@ -61,6 +61,16 @@ class ShareRules(ConnectionRules, kw_only=True):
             Effect.NEW_OPENS,
         ),
     ] = False
+    posix: Annotated[
+        bool,
+        about(
+            "Linux clients that mount with `posix` get modes, owners, symlinks, special files and all names "
+            "([posix.md](posix.md)); Windows clients see such names with other characters, and of names that differ "
+            "in case only one",
+            Effect.NEW_OPENS,
+            example=True,
+        ),
+    ] = False
     recycle: Annotated[
         bool,
         about(

@@ -4,6 +4,8 @@
 Most files have one name, and ``File.delete_pending`` says it all. If a file has several hard links, an open was made by
 one of them (Open.Link). Then this name alone is deleted, when the last open made by it is closed: those made by other
 names do not count, and can still be made. (``File.link_deletions``)
+
+POSIX opens keep no name: it is deleted when no others are left. They work on without it, as after unlink(2).
 """
 
 from __future__ import annotations
@@ -110,7 +112,8 @@ def _has_name(deletion: Deleter[Open], backend: Backend | None, path: Path) -> b
     try:
         return (
             backend is not None
-            and deletion.opened.store is backend
+            and deletion.opened.store is not None
+            and deletion.opened.store.whole is backend.whole
             and backend.name_rules.same(deletion.handle.path, path)
         )
     except OSError:
@@ -154,6 +157,9 @@ def _closed(file: File[Open], opened: Open, holder: Holder[Open] | None) -> None
         _remove(opened, file.deleter, file.deleter.handle, file.stream)
         file.keep()
     if file.opens:
+        if file.delete_pending and all(other.posix for other in file.opens) and not _other_streams_open(file):
+            _remove_last(file, opened, opened.handle)
+            file.keep()
         return
     if file.delete_pending and opened.handle is not None:
         if not file.stream and _other_streams_open(file):
@@ -209,7 +215,8 @@ def _delete_names(file: File[Open], closed: Open) -> None:
     named = file.table.find(file.key) if file.stream else file
     if named is None or not named.link_deletions:
         return
-    opens = [opened for stream in file.table.streams(file.key) for opened in stream.opens]
+    # POSIX opens keep no name.
+    opens = [opened for stream in file.table.streams(file.key) for opened in stream.opens if not opened.posix]
     for asked, deletion in list(named.link_deletions.items()):
         at_once = deletion.posix and asked is closed
         if at_once or not any(concerns(deletion, opened) for opened in opens):
@@ -219,10 +226,12 @@ def _delete_names(file: File[Open], closed: Open) -> None:
         file.table.release(named)
 
 
-def _remove_last(file: File[Open], opened: Open, handle: Handle) -> None:
+def _remove_last(file: File[Open], opened: Open, handle: Handle | None) -> None:
     """Delete a file with its last open, ``opened``."""
     deleter = file.deleter
-    _remove(opened, deleter, deleter.handle if deleter is not None else handle, file.stream)
+    handle = deleter.handle if deleter is not None else handle
+    if handle is not None:
+        _remove(opened, deleter, handle, file.stream)
     file.release_deleter()
 
 

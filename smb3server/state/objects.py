@@ -79,7 +79,9 @@ class Connection:
         self.client_security_mode = 0
         self.client_dialects: tuple[int, ...] = ()
         self.client_knows_posix = False
-        """It offered the POSIX extensions: a Linux client."""
+        """It offered the POSIX extensions, whether or not they are used: a Linux client, or Samba's."""
+        self.posix_extensions = False
+        """The POSIX extensions were agreed upon: its CREATEs may ask for POSIX opens. [POSIX-SMB2]"""
         self.server_capabilities = 0
         self.server_security_mode = 0
         self.supports_multi_credit = False
@@ -496,6 +498,11 @@ class Open:
     """Bytes reserved behind the file's end."""
     resume_key: bytes | None = None
     """Open.ResumeKey, once a client has requested it."""
+
+    @property
+    def posix(self) -> bool:
+        """Whether it is a POSIX open. [POSIX-SMB2]"""
+        return self.store is not None and self.store.posix
 
     @property
     def is_dormant(self) -> bool:

@@ -159,6 +159,11 @@ class ServerState:
         return any(share.rules.continuous_availability for share in self.share_list.values())
 
     @property
+    def has_posix(self) -> bool:
+        """Whether clients of at least one share may use the POSIX extensions."""
+        return any(share.rules.posix for share in self.share_list.values())
+
+    @property
     def wants_encryption(self) -> bool:
         """Whether the administrator requires encryption, for at least one share."""
         return self.settings.require_encryption or any(share.rules.encrypt for share in self.share_list.values())

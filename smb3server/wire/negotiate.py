@@ -68,10 +68,6 @@ class ContextType(enum.IntEnum):
     SIGNING = 8
 
 
-POSIX_EXTENSIONS = 0x100
-"""Type of the context with which Linux clients offer the SMB3 POSIX extensions. Not in MS-SMB2."""
-
-
 class NegotiateRequest(NamedTuple):
     """The fixed part of a NEGOTIATE request. [MS-SMB2 2.2.3]"""
 

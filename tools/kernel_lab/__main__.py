@@ -260,9 +260,7 @@ def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Hos
             if case.snapshots:
                 fill_snapshot(share)
             more = NAMESPACE.format(address=network.ADDRESS) if case.namespace else ""
-            server = stack.enter_context(
-                running_server(share, log, addresses, case.fabric, prefix, case.snapshots, more)
-            )
+            server = stack.enter_context(running_server(share, log, addresses, case.fabric, prefix, case.keys, more))
             host = Host(network.ADDRESS, server, prefix)
         else:
             server = stack.enter_context(running_server(share, log))

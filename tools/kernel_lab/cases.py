@@ -72,6 +72,8 @@ class Case(NamedTuple):
     """The kernel's client takes part."""
     program: str = ""
     """A C program of guest/ that the case's script runs."""
+    posix: bool = False
+    """The server's share has the POSIX extensions."""
     snapshots: bool = False
     """The share has a snapshot, ``server.SNAPSHOT``, which the case mounts."""
     conformance: bool = False
@@ -88,7 +90,7 @@ class Case(NamedTuple):
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str, bool, bool]:
+    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str, str, bool]:
         """A key: cases with the same value can share a boot of the guest."""
         cluster = self.name if self.cluster or self.conformance else ""
         return (
@@ -100,9 +102,16 @@ class Case(NamedTuple):
             self.mtu,
             self.failure,
             cluster,
-            self.snapshots,
+            self.keys,
             self.namespace,
         )
+
+    @property
+    def keys(self) -> str:
+        """Lines for the share's section of the configuration. Empty: the command line is enough."""
+        if self.posix:
+            return "posix = true\n"
+        return 'snapshots = ".snapshots/@GMT-%Y.%m.%d-%H.%M.%S"\n' if self.snapshots else ""
 
     @property
     def fabric(self) -> str:
@@ -139,6 +148,8 @@ CASES = (
     Case("two-clients-tcp", "tcp", program="stress", tap=True),
     Case("stress", "siw", captured=False, program="stress", tap=True),
     Case("stress-tcp", "tcp", captured=False, program="stress", tap=True),
+    Case("posix-tcp", "tcp", "posix", program="posix", posix=True, tap=True),
+    Case("posix-siw", "siw", "posix", rdma_transfers=True, invalidation=True, program="posix", posix=True, tap=True),
     Case("rxe", "rxe", rdma_transfers=True, invalidation=True, tap=True, client_defect=FULL_QUEUE),
     Case("rxe-sign", "rxe", "sign", tap=True, client_defect=FULL_QUEUE),
     Case("rxe-seal", "rxe", "seal", encrypted=True, tap=True, client_defect=FULL_QUEUE),

@@ -122,36 +122,32 @@ def running_server(
     addresses: Sequence[str] = ("127.0.0.1",),
     fabric: str = "iwarp",
     prefix: Sequence[str] = (),
-    snapshots: bool = False,
+    keys: str = "",
     more: str = "",
 ) -> Iterator[Server]:
     """Run ``smb3server`` with ``share`` on ``addresses`` until the block ends. ``more``: sections of its file.
 
-    ``prefix`` is a command that starts it elsewhere, for example in a network namespace. ``snapshots``: the share has
-    some, in ``.snapshots``. Raises ``ServerError``.
+    ``prefix`` is a command that starts it elsewhere, for example in a network namespace. ``keys``: lines for the
+    share's section of the configuration. Raises ``ServerError``.
     """
     if not prefix:
         check_ports()
     command = list(prefix)
     command += [sys.executable, "-c", "import sys; from smb3server.cli.main import main; sys.exit(main())"]
-    if snapshots:
-        config = log.with_suffix(".toml")
-        config.write_text(
-            f'[[share]]\nname = "share"\npath = "{share}"\nsnapshots = ".snapshots/@GMT-%Y.%m.%d-%H.%M.%S"\n'
-            + own_user.LINE
-        )
-        command += ["--config", str(config)]
+    sections = more
+    if keys:
+        sections = f'[[share]]\nname = "share"\npath = "{share}"\n{own_user.LINE}{keys}{more}'
     else:
         command += ["--share", own_user.option("share", share)]
+    if sections:
+        config = log.with_suffix(".toml")
+        config.write_text(sections)
+        command += ["--config", str(config)]
     command += ["--user", "u:pw", f"--rdma={fabric}"]
     for address in addresses:
         command += ["--listen", address]
     state = log.with_suffix(".state")
     command += ["--state", str(state)]
-    if more:
-        file = log.with_suffix(".toml")
-        file.write_text(more)
-        command += ["--config", str(file)]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,

@@ -147,6 +147,7 @@ class LocalBackend(Backend):
             self.streams.refused = refused
             self._watcher = Watcher(self.resolver, self.own)
             self.namespace = Namespace(self.resolver, self.store, self.own, self.read_only)
+            self._posix: PosixStore | None = None
             self._ask_root()
         except BaseException:
             self.own.close()
@@ -262,12 +263,22 @@ class LocalBackend(Backend):
         )
         self.resolver.follow_symlinks = options.symlinks == "beneath"
         self.name_rules = POSIX if options.case_sensitive else WINDOWS
-        self.resolver.set_names(options.case_sensitive, options.vetoes)
+        views = [self] if self._posix is None else [self, self._posix]
+        for view in views:
+            view.resolver.set_names(options.case_sensitive, options.vetoes)
         if self.read_only and not read_only:
-            self.read_only = self.namespace.read_only = False
+            self.read_only = False
+            for view in views:
+                view.namespace.read_only = False
             self._sidecar.make_writable()
             self.file_ids.close()
             self._ask_root()
+
+    def as_posix(self) -> Backend:
+        """See ``Backend``. There is one such view of each store."""
+        if self._posix is None:
+            self._posix = PosixStore(self)
+        return self._posix
 
     def check_writable(self) -> None:
         if self.read_only:
@@ -516,14 +527,14 @@ class LocalBackend(Backend):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), addition.present)
             self.own.expect(parent, name, CREATE)
             if request.directory is not True or request.stream:
-                mode = self.options.file_mode
+                mode = self.options.file_mode if request.mode is None else request.mode
                 descriptor = os.open(name, flags, mode, dir_fd=parent)
             else:
-                mode = self.options.directory_mode
+                mode = self.options.directory_mode if request.mode is None else request.mode
                 os.mkdir(name, mode, dir_fd=parent)
                 access = os.O_RDONLY if request.read else os.O_PATH
                 descriptor = os.open(name, access | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-            if self.options.exact_modes:
+            if self.options.exact_modes or request.mode is not None:
                 _set_mode(descriptor, mode)
             cache.after(addition.before, parent, added=name, added_hash=addition.hash)
         return descriptor
@@ -645,6 +656,9 @@ class LocalBackend(Backend):
             found.f_bavail * found.f_frsize,
             found.f_frsize,
             512,
+            # A file system that makes them as they are needed reports none.
+            found.f_files or None,
+            found.f_ffree if found.f_files else None,
         )
 
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
@@ -652,6 +666,27 @@ class LocalBackend(Backend):
         if not isinstance(handle, LocalHandle) or handle.kind is not _DIRECTORY:
             return None
         return self._watcher.subscribe(handle.disk_path, recursive, on_change)
+
+
+class PosixStore(LocalBackend):
+    """A store as the POSIX extensions see it: case matters in all names, and no symlink is followed.
+
+    It is a view: everything but the look-up of names it has in common with the store that it was made of."""
+
+    # Descriptors of slots come before what the common ``__dict__`` has under the same names.
+    __slots__ = ("_whole", "name_rules", "namespace", "resolver")
+    posix = True
+
+    def __init__(self, whole: LocalBackend) -> None:
+        self.__dict__ = whole.__dict__
+        self._whole = whole
+        self.name_rules = POSIX
+        self.resolver = whole.resolver.for_posix()
+        self.namespace = Namespace(self.resolver, self.store, self.own, whole.namespace.read_only)
+
+    @property
+    def whole(self) -> Backend:
+        return self._whole
 
 
 class _RememberedFile(Remembered):

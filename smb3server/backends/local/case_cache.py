@@ -366,3 +366,36 @@ class CaseCache:
                 entry.stamp = (stat.mtime, stat.ctime)
                 if entry.expires is None:
                     entry.expires = time.monotonic() + entry.patience
+
+
+class ExactNames:
+    """What a ``CaseCache`` is to look-ups for which case matters: it tells the cache of changes and asks it nothing."""
+
+    def __init__(self, cache: CaseCache) -> None:
+        self._cache = cache
+
+    def find(self, directory: int, disk_name: str, stat: syscalls.Statx | None = None) -> str | None:
+        """Return None: a name is found by itself alone."""
+        return None
+
+    def before_adding(self, directory: int, name: str) -> Addition:
+        """Do ``CaseCache.before_adding``. An entry whose name differs in case does not matter."""
+        disk_name = names.to_disk(name)
+        if self._cache.excludes(disk_name):
+            raise PermissionError(errno.EACCES, "reserved name", disk_name)
+        return Addition(self._cache.before(directory), disk_name, names.fold(disk_name).hash, None)
+
+    def before(self, directory: int) -> Before:
+        """Do ``CaseCache.before``."""
+        return self._cache.before(directory)
+
+    def after(
+        self,
+        before: Before,
+        directory: int,
+        added: str | None = None,
+        removed: Sequence[str] = (),
+        added_hash: int | None = None,
+    ) -> None:
+        """Do ``CaseCache.after``."""
+        self._cache.after(before, directory, added, removed, added_hash)

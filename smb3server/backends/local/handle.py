@@ -13,6 +13,8 @@ from typing import Protocol
 
 from smb3server.backends import names
 from smb3server.backends.base import (
+    FILE_MODE_BITS,
+    FOLDER_MODE_BITS,
     Described,
     FileInfo,
     FileKey,
@@ -436,9 +438,19 @@ class LocalHandle(Handle):
             if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
                 raise
 
+    def set_mode(self, mode: int) -> None:
+        if self.kind == Kind.SYMLINK:
+            raise OSError(errno.EOPNOTSUPP, "a symbolic link has no mode")
+        self._changing()
+        with ActAs(self._user):
+            os.chmod(self._ref, mode & (FOLDER_MODE_BITS if self.kind == Kind.DIRECTORY else FILE_MODE_BITS))
+
     def reparse_point(self) -> bytes | None:
         if self.kind == Kind.SYMLINK:
-            return reparse.symlink_buffer(names.to_wire(os.readlink("", dir_fd=self._descriptor())))
+            return reparse.symlink_buffer(os.readlink("", dir_fd=self._descriptor()))
+        if self.kind == Kind.OTHER:
+            stat = os.stat(self._ref)
+            return reparse.special_buffer(stat.st_mode, stat.st_rdev)
         return self._blob(Blob.REPARSE)
 
     def set_reparse_point(self, data: bytes | None) -> None:

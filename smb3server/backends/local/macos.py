@@ -18,6 +18,7 @@ from typing import cast
 from smb3server.backends import names
 from smb3server.backends.base import (
     NO_FINDER_DATA,
+    Backend,
     Described,
     FileInfo,
     FileKey,
@@ -31,7 +32,7 @@ from smb3server.backends.base import (
     User,
 )
 from smb3server.backends.local import foreign_streams, syscalls
-from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.local.backend import LocalBackend, PosixStore
 from smb3server.backends.local.backups import Backups
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.local.metadata import Blob
@@ -141,6 +142,11 @@ class MacBackend(LocalBackend):
     def backups_size(self) -> int:
         return self._backups.size(self._root)
 
+    def as_posix(self) -> Backend:
+        if self._posix is None:
+            self._posix = _PosixMacStore(self)
+        return self._posix
+
     def stream_type(self, name: str) -> type[LocalHandle]:
         key = stream_key(name)
         return _AfpInfoHandle if key == _INFO_KEY else _ResourceHandle if key == _RESOURCE_KEY else _StreamHandle
@@ -192,6 +198,12 @@ class MacBackend(LocalBackend):
             return super()._open_stream(request, descriptor, stat, kind)
         finally:
             self.streams.by_mac = False
+
+
+class _PosixMacStore(PosixStore, MacBackend):
+    """A store for Macs as the POSIX extensions see it."""
+
+    __slots__ = ()
 
 
 class MacHandle(LocalHandle):

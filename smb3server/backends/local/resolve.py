@@ -10,6 +10,7 @@ Exact names are tried first, in one call. If that fails, a walk ignores case and
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import stat as stat_module
@@ -20,7 +21,7 @@ from typing import NamedTuple
 from smb3server.backends import names
 from smb3server.backends.base import FolderNotRead, Path, PathNotFound
 from smb3server.backends.local import syscalls
-from smb3server.backends.local.case_cache import CaseCache, Patience
+from smb3server.backends.local.case_cache import CaseCache, ExactNames, Patience
 from smb3server.backends.local.syscalls import Statx
 
 _PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -79,19 +80,31 @@ class Resolver:
         self._root = root
         self.follow_symlinks = follow_symlinks
         self.openat2 = syscalls.have_openat2() if openat2 is None else openat2
-        self.cache = CaseCache(patience=patience)
+        self.cache: CaseCache | ExactNames
+        self._any_case = self.cache = CaseCache(patience=patience)
         self.excludes: Callable[[str], bool]
         """Returns whether an on-disk name exists for no client."""
         self.set_names(case_sensitive, vetoes)
         self.lookups = 0
         """The number of paths resolved so far."""
+        self._stops_at_links = False
+        """Whether a symlink is what its own name leads to, and nothing is found by way of it (``for_posix``)."""
 
     def set_names(self, case_sensitive: bool, vetoes: Callable[[str], bool] | None) -> None:
         """Set which names exist for clients."""
         self.has_vetoes = vetoes is not None
         self.excludes = names.is_private if vetoes is None else _excluding(vetoes)
-        self.cache.exact = case_sensitive
-        self.cache.excludes = self.excludes
+        self._any_case.exact = case_sensitive
+        self._any_case.excludes = self.excludes
+
+    def for_posix(self) -> Resolver:
+        """Return a resolver of the same share for which case matters, and which follows no symlink: one as the last
+        component is found itself. It has its own setting of what exists for clients (``set_names``)."""
+        made = copy.copy(self)
+        made._stops_at_links = True
+        made.follow_symlinks = False
+        made.cache = ExactNames(self._any_case)
+        return made
 
     # -- descriptors to paths
 
@@ -271,7 +284,7 @@ class Resolver:
         except FileNotFoundError:
             raise _missing(disk, last) from None
         child_stat = self._stat(child)
-        if stat_module.S_ISLNK(child_stat.mode) and (follow or not last):
+        if stat_module.S_ISLNK(child_stat.mode) and (not last or (follow and not self._stops_at_links)):
             os.close(child)
             try:
                 child = self._follow(directory, name)
@@ -289,7 +302,9 @@ class Resolver:
         try:
             stat = syscalls.statx(descriptor)
             for index in range(len(disk) - 1):
-                child, stat = self._enter(descriptor, stat, disk, index, True)
+                # To the resolver of ``for_posix`` a symlink is an ancestor like any other.
+                way = disk[: index + 1] if self._stops_at_links else disk
+                child, stat = self._enter(descriptor, stat, way, index, True)
                 os.close(descriptor)
                 descriptor = child
                 if matches(descriptor, stat):

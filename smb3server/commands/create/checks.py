@@ -10,6 +10,7 @@ from smb3server.access.caller import Caller
 from smb3server.backends import names
 from smb3server.backends.base import Path
 from smb3server.commands.create.contexts import CreateContexts
+from smb3server.commands.info.posix import path_of as posix_path
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.status import NtStatus, StatusError
@@ -99,7 +100,7 @@ def check(body: CreateRequest, name: str, asked: CreateContexts, caller: Caller,
         body.create_options,
     )
     stream = ""
-    path = names.split_plain(name) if asked.eas is None else None
+    path = names.split_plain(name) if asked.eas is None and asked.posix is None else None
     if path is None:
         path, stream, directory = _parse_name(body, name, asked, streams)
     if wanted.access & _SYSTEM_SECURITY:
@@ -108,8 +109,10 @@ def check(body: CreateRequest, name: str, asked: CreateContexts, caller: Caller,
     return Checked(wanted, path, stream, directory)
 
 
-def check_name(body: CreateRequest, name: str) -> Checked:
+def check_name(body: CreateRequest, name: str, posix: bool = False) -> Checked:
     """Check the part of a CREATE that matters when a client reconnects to a durable open. Raises ``StatusError``."""
+    if posix:
+        return Checked(decide.wanted(0, body.create_disposition, body.create_options), posix_path(name), "", None)
     try:
         path, stream, _ = names.split_path(_without_dots(name))
     except names.InvalidName:
@@ -119,10 +122,12 @@ def check_name(body: CreateRequest, name: str) -> Checked:
 
 def _parse_name(body: CreateRequest, name: str, asked: CreateContexts, streams: bool) -> tuple[Path, str, bool | None]:
     """Return path, stream and ``Checked.directory``. Refuse contexts that no file can satisfy."""
-    if name.startswith("\\"):
+    if name.startswith("\\") and asked.posix is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if asked.eas is not None and body.create_options & CreateOptions.NO_EA_KNOWLEDGE:
         raise StatusError(NtStatus.ACCESS_DENIED)
+    if asked.posix is not None:
+        return posix_path(name), "", _directory(body.create_options, False, None, "")
     if ":" in name and not streams:
         raise StatusError(NtStatus.OBJECT_NAME_INVALID)
     # A POSIX name cannot contain a slash. Like Samba, treat it as the separator that the client means.

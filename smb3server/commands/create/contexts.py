@@ -29,6 +29,8 @@ class CreateContexts(NamedTuple):
     durable_v2: wire.DurableRequestV2 | None = None
     reconnect: wire.DurableReconnect | wire.DurableReconnectV2 | None = None
     """The durable open to which the client reconnects."""
+    posix: int | None = None
+    """The mode of a POSIX open, as it is on the wire. None: the open is not one. (``posix``)"""
     others: Mapping[bytes, Any] = {}
     """By name the decoded data of the contexts that have a module of their own (``registry``)."""
 

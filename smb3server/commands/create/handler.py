@@ -12,6 +12,7 @@ from smb3server.backends.base import FileInfo, Kind
 from smb3server.commands.create import checks, durable, previous, sharing
 from smb3server.commands.create.contexts import NOTHING, CreateContexts, Opener
 from smb3server.commands.create.opening import Opening
+from smb3server.commands.create.posix import agreed
 from smb3server.commands.create.registry import KINDS, Described, decode
 from smb3server.commands.info import presentation, quotas
 from smb3server.commands.info.waits import one_step
@@ -46,6 +47,7 @@ from smb3server.wire.create import (
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
+from smb3server.wire.posix import VERSION
 from smb3server.wire.status import NtStatus, StatusError
 
 # A name of a module costs less to look up than a member of an enumeration.
@@ -68,6 +70,8 @@ def create(request: TreeRequest) -> Response | Pending:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     pipe = tree.share.type is _PIPE
     asked = NOTHING if pipe or not raw_contexts else decode(raw_contexts, connection.dialect)
+    if VERSION in asked.others:
+        asked = agreed(asked, connection, tree.share)
     if session.usage is not None and asked.reconnect is None:
         # An open to which a client reconnects is counted already. Dormant opens take no descriptor.
         server.ceilings.check_open(session.usage, len(opens.by_id) - opens.dormant, opens.limit)
@@ -100,8 +104,11 @@ def create(request: TreeRequest) -> Response | Pending:
         if answer is not None:
             return answer
     seconds = 0
-    if tree.share.snapshots is not None:
-        seconds, name = (tree.share.as_of, name) if tree.share.as_of else previous.asked_for(name, asked.timewarp)
+    if tree.share.as_of:
+        seconds = tree.share.as_of
+    elif tree.share.snapshots is not None and (asked.posix is None or asked.timewarp):
+        # POSIX opens may have any name.
+        seconds, name = previous.asked_for(name, asked.timewarp)
     try:
         checked = checks.check(body, name, asked, opener.caller, tree.share.rules.streams)
     except checks.BadNameError as error:
@@ -180,6 +187,8 @@ def _opening(
 ) -> Opening:
     share = opener.tree.share
     backend = share.backend
+    if backend is not None and asked.posix is not None:
+        backend = backend.as_posix()
     if backend is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     lease = asked.lease if body.requested_oplock_level == _LEASE else None
@@ -198,7 +207,8 @@ def _reconnect(server: ServerState, opener: Opener, body: CreateRequest, name: s
     """Answer a client that reconnects to a durable open. [MS-SMB2 3.3.5.9.7, 3.3.5.9.12]
 
     The fixed part of the request is ignored, except for name and oplock level."""
-    opening = _opening(server, opener, body, asked, checks.check_name(body, name))
+    checked = checks.check_name(body, name, asked.posix is not None)
+    opening = _opening(server, opener, body, asked, checked)
     opened = durable.reconnect(opener, asked, server.opens, opening.path, opening.lease is not None)
     return _respond_again(opening, opened)
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from smb3server.access import decide, masks, of_handle, tokens
+from smb3server.access import decide, masks, of_handle, posix_security, tokens
 from smb3server.access.decide import Wanted
 from smb3server.access.descriptor import unpack
 from smb3server.backends.base import (
+    FILE_MODE_BITS,
+    FOLDER_MODE_BITS,
     Backend,
     Described,
     Disposition,
@@ -44,6 +46,7 @@ from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.file_info import NEED_EA
 from smb3server.wire.negotiate import Dialect
+from smb3server.wire.posix import NO_MODE
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -118,6 +121,8 @@ class Opening:
     """The security descriptor for a new file."""
     _has_dacl: bool = field(default=False, init=False)
     """Whether ``_descriptor`` has a DACL."""
+    _numbers: int = field(default=0, init=False)
+    """The parts of the request's security descriptor, if they are the numbers of a POSIX open (``posix_security``)."""
     _may_add: bool = field(default=False, init=False)
     """Whether this attempt has checked the rights on the file's folder."""
 
@@ -144,7 +149,9 @@ class Opening:
         except PermissionError:
             self._audit_refusal_of_host()
             raise
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as error:
+            if not (isinstance(error, (FileNotFoundError, NotADirectoryError)) or self._met_link(error)):
+                raise
             link = symlinks.on_the_way(self.backend, self.path, self.opener.caller.user)
             if link is not None:
                 raise link from None
@@ -160,6 +167,18 @@ class Opening:
                 finally:
                     handle.close()
         return opened
+
+    def _met_link(self, error: OSError) -> bool:
+        """Return whether an error says that a symlink of the host is on the way of a POSIX open."""
+        return self.backend.posix and error.errno == errno.ELOOP
+
+    @property
+    def _mode(self) -> int | None:
+        """The permission bits for a new file that a POSIX open asks for. None means those of the share."""
+        mode = self.contexts.posix
+        if mode is None or mode == NO_MODE:
+            return None
+        return mode & (FOLDER_MODE_BITS if self.directory is True else FILE_MODE_BITS)
 
     def undo_creation(self, handle: Handle) -> None:
         """Remove what ``handle`` created, including a file that was made for its stream. Raises ``OSError``.
@@ -234,6 +253,7 @@ class Opening:
             or_folder,
             bool(options & _UNBUFFERED),
             self.opener.tree.apple != 0,
+            self._mode if self.contexts.posix is not None else None,
         )
 
     def _find_or_create(self) -> OpenedFile:
@@ -317,7 +337,7 @@ class Opening:
         folder, found, _, _ = seen or self._open_folder()
         try:
             if found.info.reparse_tag == attr.TAG_SYMLINK:
-                raise symlinks.stopped(folder, self.path[-1:])
+                raise symlinks.stopped(folder, self.path[-1:], self.backend.posix)
             return self._add_to(folder, found, read, write)
         except FileExistsError:
             return None
@@ -332,7 +352,8 @@ class Opening:
         except FileNotFoundError as error:
             raise PathNotFound(*error.args) from None
         except NotADirectoryError:
-            raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
+            link = symlinks.on_the_way(self.backend, self.path, self.opener.caller.user)
+            raise link or StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
 
     def _add_to(self, folder: Handle, found: Described, read: bool, write: bool) -> OpenedFile | None:
         """Check the rights on the folder, and create the file there. [MS-FSA 2.1.5.1.1]
@@ -356,9 +377,14 @@ class Opening:
             raise StatusError(NtStatus.DELETE_PENDING)
         given = self.contexts.security_descriptor
         try:
+            if given is not None and self.backend.posix:
+                self._numbers = posix_security.numbers_in(given)
+                given = given if not self._numbers else None
             if given is not None:
                 self._check_creator(given)
-            descriptor = tokens.new_descriptor(found.descriptor, given, directory, caller.token, caller.user)
+            # The mode of a POSIX open says what a folder's descriptor would pass on otherwise.
+            passed_on = found.descriptor if request.mode is None else None
+            descriptor = tokens.new_descriptor(passed_on, given, directory, caller.token, caller.user)
         except ValueError:
             raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
         request.security_descriptor = self._descriptor = descriptor
@@ -385,7 +411,7 @@ class Opening:
             return False
         try:
             if found.info.reparse_tag == attr.TAG_SYMLINK and self._follow:
-                raise symlinks.stopped(base, ())
+                raise symlinks.stopped(base, (), self.backend.posix)
             if self._base_pending(base):
                 raise StatusError(NtStatus.DELETE_PENDING)
             decide.grant_new_stream(self.wanted, self._rights_on(found), self._attributes_of(base, found.info))
@@ -444,7 +470,7 @@ class Opening:
             return
         try:
             if handle.info().reparse_tag == attr.TAG_SYMLINK:
-                raise symlinks.stopped(handle, ())
+                raise symlinks.stopped(handle, (), self.backend.posix)
         finally:
             handle.close()
 
@@ -455,7 +481,7 @@ class Opening:
         self.info = info = found.info
         self._stored = found.descriptor
         if info.reparse_tag == attr.TAG_SYMLINK and self._follow and not handle.created:
-            raise symlinks.stopped(handle, ())
+            raise symlinks.stopped(handle, (), self.backend.posix)
         if self.server.opens.dormant:
             self.server.opens.close_gone(self.server.file_table.find(handle.key, self.stream))
         file = self.server.file_table.get(handle.key, self.stream)
@@ -507,6 +533,10 @@ class Opening:
 
     def _settle_new(self, handle: Handle, info: FileInfo) -> None:
         """Apply the descriptor of a new file to the host's rights, and remove inherited compression if requested."""
+        given = self.contexts.security_descriptor
+        if self._numbers and given is not None:
+            posix_security.change(handle, self._numbers, memoryview(given), self.opener.caller)
+            self.info, self.settled = handle.info(), True
         if self._has_dacl and handle.file_created:
             descriptor = of_handle.current_descriptor(handle)
             of_handle.to_host(handle, descriptor, _DACL, self.opener.caller, self.server.accounts)
@@ -528,7 +558,8 @@ class Opening:
             raise StatusError(
                 NtStatus.OBJECT_NAME_COLLISION if self.directory is True else NtStatus.FILE_IS_A_DIRECTORY
             )
-        attributes = 0 if is_directory else found.info.attributes
+        # To POSIX the attribute READONLY is no obstacle: it has the mode.
+        attributes = 0 if is_directory or self.backend.posix else found.info.attributes
         self._maximal = self.opener.caller.rights_on(self.backend, self.path, found)
         if self.backend.retains:
             self._maximal &= ~decide.refused_on(handle.retained())

@@ -53,9 +53,11 @@ class PreviousOpening(Opening):
         wait tries again."""
         snapshots = self.snapshots
         self.backend = store = snapshots.hold(self.seconds)
+        if self.contexts.posix is not None:
+            self.backend = store.as_posix() or store
         try:
             self._check_reading()
-            allowed = self._limit(store)
+            allowed = self._limit(self.backend)
             opened = Opening.attempt(self)
         except BaseException:
             snapshots.release(store)

@@ -15,7 +15,7 @@ from smb3server.dispatch.long_work import run_steps
 from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.request import Pending, Response
 from smb3server.dispatch.stable_storage import after_flush
-from smb3server.files import write_times
+from smb3server.files import symlinks, write_times
 from smb3server.process.long_work import Steps
 from smb3server.state import deletions
 from smb3server.state.change_reports import report_write
@@ -254,6 +254,8 @@ def get_reparse_point(control: Control) -> Response:
         raise StatusError(NtStatus.NOT_A_REPARSE_POINT)
     if control.max_output < wire.REPARSE_HEADER.size:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL)
+    if opened.posix and symlinks.is_link(buffer):
+        buffer = symlinks.to_posix(buffer)
     return overflowing(control, buffer)
 
 
@@ -293,7 +295,8 @@ def set_reparse_point(control: Control) -> bytes:
     present = handle.reparse_point()
     if present is not None:
         _check_same_kind(present, header.tag, data)
-    handle.set_reparse_point(bytes(data))
+    link = opened.posix and header.tag == attr.TAG_SYMLINK
+    handle.set_reparse_point(symlinks.from_posix(bytes(data)) if link else bytes(data))
     report(opened, NotifyFilter.ATTRIBUTES)
     return b""
 

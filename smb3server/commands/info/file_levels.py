@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from smb3server.backends.base import FileInfo, StreamInfo
 from smb3server.backends.names import short_name
 from smb3server.commands.apple import numbers
-from smb3server.commands.info import presentation
+from smb3server.commands.info import posix, presentation
 from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.lookup import handle_of
 from smb3server.state import deletions
@@ -19,6 +19,7 @@ from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.fsctl import CompressionFormat
 from smb3server.wire.negotiate import Dialect
+from smb3server.wire.posix import LEVEL, POSIX_INFORMATION
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Codec
 
@@ -146,6 +147,19 @@ def _id(opened: Open) -> wire.IdInformation:
     return wire.IdInformation(serial & 0xFFFFFFFFFFFFFFFF, _number(opened))
 
 
+def _posix(opened: Open, fresh: Fresh | None) -> bytes:
+    """Return FilePosixInformation. Raises INVALID_INFO_CLASS unless it is a POSIX open. [POSIX-FSCC 2.3.1.1]
+
+    As with fstat(2), the open need not have asked for FILE_READ_ATTRIBUTES, which its user must have."""
+    if not opened.posix:
+        raise StatusError(NtStatus.INVALID_INFO_CLASS)
+    if not opened.maximal_access & _READ_ATTRIBUTES:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    handle = handle_of(opened)
+    info = presentation.shown(opened, handle.info() if fresh is None else fresh.info)
+    return posix.information(info, posix.type_in(handle.reparse_point()) if posix.lacks_type(info) else None)
+
+
 def _of_file(layout: Codec[R], record: Callable[[Open, FileInfo], R], access: int = 0) -> FileLevel:
     """Return a level of fixed size that tells about the file, as its client sees it."""
 
@@ -188,6 +202,7 @@ FILE_LEVELS: dict[int, FileLevel] = {
     ),
     FileInfoClass.STANDARD_LINK: _of_file(wire.STANDARD_LINK, _standard_link),
     FileInfoClass.ID: _of_open(wire.ID, _id, 0, Dialect.SMB_3_0),
+    LEVEL: FileLevel(_posix, POSIX_INFORMATION.size),
 }
 
 

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from smb3server.backends.base import Backend, User, VolumeInfo
+from smb3server.commands.info import posix
 from smb3server.state.share import Share
 from smb3server.wire import fs_info as wire
 from smb3server.wire.fs_info import FsAttributes, FsInfoClass
+from smb3server.wire.posix import LEVEL, POSIX_VOLUME_INFORMATION
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Codec
 
 FILE_DEVICE_DISK = 7
@@ -61,7 +64,7 @@ def _in_units(volume: VolumeInfo) -> wire.FullSizeInformation:
     return wire.FullSizeInformation(total, available, free, unit // sector, sector)
 
 
-def _available(share: Share, backend: Backend, user: User | None) -> wire.FullSizeInformation:
+def _for_user(share: Share, backend: Backend, user: User | None) -> VolumeInfo:
     """Return the sizes of the volume, as far as the quota of ``user`` makes them available. [MS-FSCC 2.5.4]"""
     volume = _volume_of(share, backend)
     quota = backend.quotas.of_user(user) if backend.quotas is not None else None
@@ -70,7 +73,11 @@ def _available(share: Share, backend: Backend, user: User | None) -> wire.FullSi
             total_bytes=min(volume.total_bytes, quota.hard),
             available_bytes=min(volume.available_bytes, max(quota.hard - quota.used, 0)),
         )
-    return _in_units(volume)
+    return volume
+
+
+def _available(share: Share, backend: Backend, user: User | None) -> wire.FullSizeInformation:
+    return _in_units(_for_user(share, backend, user))
 
 
 def _size(share: Share, backend: Backend, user: User | None) -> wire.SizeInformation:
@@ -142,6 +149,13 @@ def _fixed(layout: Codec[R], record: Callable[[Share, Backend, User | None], R])
     return FsLevel(lambda share, backend, user: layout.pack(record(share, backend, user)), layout.size)
 
 
+def _posix(share: Share, backend: Backend, user: User | None) -> bytes:
+    """Return FileFsPosixInformation. Raises INVALID_INFO_CLASS unless a POSIX open asks for it. [POSIX-FSCC 2.3.2.1]"""
+    if not backend.posix:
+        raise StatusError(NtStatus.INVALID_INFO_CLASS)
+    return posix.volume(_for_user(share, backend, user), backend.volume_serial)
+
+
 FS_LEVELS: dict[int, FsLevel] = {
     # The fixed parts with names are counted with the padding of their C structures.
     FsInfoClass.VOLUME: FsLevel(_volume, 24),
@@ -154,4 +168,5 @@ FS_LEVELS: dict[int, FsLevel] = {
         wire.OBJECT_ID, lambda _, backend, user: wire.ObjectIdInformation(volume_object_id(backend))
     ),
     FsInfoClass.SECTOR_SIZE: _fixed(wire.SECTOR_SIZE, _sector_size),
+    LEVEL: FsLevel(_posix, POSIX_VOLUME_INFORMATION.size),
 }

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from smb3server.backends.base import FileInfo
+from smb3server.commands.info import posix
 from smb3server.files import write_times
 from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
@@ -39,10 +40,13 @@ def hidden(info: FileInfo) -> FileInfo:
 
 def shown(opened: Open, info: FileInfo) -> FileInfo:
     """Return ``info`` of the open's file as its client sees it."""
+    if opened.store is not None and opened.store.posix:
+        info = posix.shown(info)
     if opened.file is not None and opened.file.write_time is not None:
         info = write_times.visible(opened.file, info)
     hides = opened.tree.share.hides
-    if hides is not None and opened.handle is not None:
+    if hides is not None and opened.handle is not None and info.link_count:
+        # Without a link it was unlinked while it was open.
         path = opened.handle.path
         if path and hides(path[-1]):
             return hidden(info)

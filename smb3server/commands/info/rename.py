@@ -15,6 +15,7 @@ from smb3server.backends.base import Backend, FileInfo, OpenRequest, Path
 from smb3server.backends.name_rules import same_stream
 from smb3server.backends.names import split_path
 from smb3server.commands.info import waits
+from smb3server.commands.info.posix import path_of as posix_path
 from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest
 from smb3server.files import write_times
@@ -87,6 +88,10 @@ class _NameChange:
 
         It may begin with a backslash (MS-FSA 2.1.5.15.6, 2.1.5.15.12): the command ``hardlink`` of smbclient sends
         one. Raises ``StatusError``."""
+        if self.opened.posix:
+            if path := posix_path(self.info.name):
+                return path
+            raise StatusError(NtStatus.OBJECT_NAME_INVALID)
         name = self.info.name.removeprefix("\\")
         if self.request.header.flags & HeaderFlags.DFS_OPERATIONS:
             name = self.opened.tree.share.below(name)
@@ -150,12 +155,13 @@ class _NameChange:
 
         Each open stream of it counts, and handle caching alone is broken, as on Windows
         (smb2.lease.v2_rename_target_overwrite). MS-FSA 2.1.5.15.12 would break it as for a new end of file. With
-        POSIX_SEMANTICS opens that share deletion keep what is replaced. [MS-FSCC 2.4.43]"""
+        POSIX_SEMANTICS opens that share deletion keep what is replaced. [MS-FSCC 2.4.43] Between POSIX opens this is
+        always so."""
         if not self.replace:
             raise StatusError(NtStatus.OBJECT_NAME_COLLISION)
         rights, present = self.caller.rights_by_name(self.backend, target)
         attributes = present.attributes | info.attributes
-        if self.info.flags & RenameFlags.IGNORE_READONLY_ATTRIBUTE:
+        if self.opened.posix or self.info.flags & RenameFlags.IGNORE_READONLY_ATTRIBUTE:
             attributes &= ~attr.READONLY
         decide.check_replacement(rights, attributes)
         if self.opened.is_directory:
@@ -167,7 +173,7 @@ class _NameChange:
         streams = self.files.streams(info.key)
         self.break_handles(*streams)
         posix = self.info.flags & RenameFlags.POSIX_SEMANTICS
-        opens = [other for file in streams for other in file.opens]
+        opens = [other for file in streams for other in file.opens if not (self.opened.posix and other.posix)]
         if any(not (posix and other.share_access & ShareAccess.DELETE) for other in opens):
             raise StatusError(NtStatus.ACCESS_DENIED)
 
@@ -207,7 +213,7 @@ class Rename(_NameChange):
     def attempt(self) -> None:
         """Rename the file. [MS-FSA 2.1.5.15.11]"""
         opened, handle = self.opened, self.handle
-        if self.info.name.startswith(":"):
+        if self.info.name.startswith(":") and not opened.posix:
             self._rename_stream()
             return
         if handle.stream:
@@ -235,6 +241,9 @@ class Rename(_NameChange):
         info = self.existing(target)
         if info is not None and not (info.key == handle.key and self.backend.name_rules.same(old, target)):
             self.check_replaceable(target, info)
+            if info.key == handle.key and opened.posix:
+                # Both are names of the same file, and both stay. [rename(2)]
+                return
             if info.key == handle.key:
                 # A rename onto another name of the same file would do nothing. [rename(2)]
                 self._remove_name(target)
@@ -261,11 +270,13 @@ class Rename(_NameChange):
         """Check that there are no opens below the directory, and break the handle caching of those that there are.
         Return those that are moved along: by the share's ``rename_open_folders``, or a Mac's own. [MS-FSA 2.1.4.2]
 
+        POSIX opens do not need the name of what they are of, and are in the way of no other POSIX open.
         All of them are asked at once. Raises ``StatusError``, and ``MustWait`` if this needs an acknowledgment."""
         table = self.request.server.opens.by_id
         prefix = self.handle.path
         below = [other for other in table.values() if other not in self.elsewhere and self._is_below(other, prefix)]
-        in_the_way = below
+        posix = self.opened.posix
+        in_the_way = [other for other in below if not (posix and other.posix)]
         if self.opened.tree.apple:
             # Programs of a Mac expect that a folder can be renamed while they use files in it.
             in_the_way = [other for other in below if other.session is not self.opened.session]
@@ -276,7 +287,9 @@ class Rename(_NameChange):
         return below
 
     def _is_below(self, other: Open, prefix: Path) -> bool:
-        if other.store is not self.opened.store or other.handle is None or other.file is None:
+        if other.store is None or other.handle is None or other.file is None:
+            return False
+        if other.store.whole is not self.backend.whole:
             return False
         try:
             path = other.handle.path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from smb3server.access import required
+from smb3server.access import posix_security, required
 from smb3server.access.of_handle import set_security
 from smb3server.access.privileges import Privilege
 from smb3server.backends.base import Handle
@@ -120,7 +120,12 @@ def report(opened: Open, completion_filter: int, entry: bool = True) -> None:
         return
     action = Action.MODIFIED_STREAM if handle.stream else Action.MODIFIED
     tell = change_reports.report if entry else change_reports.notify
-    tell(opened, handle.path, action, completion_filter, handle.stream)
+    try:
+        path = handle.path
+    except FileNotFoundError:
+        # It was unlinked while it was open: no folder has it any longer.
+        return
+    tell(opened, path, action, completion_filter, handle.stream)
 
 
 # Levels
@@ -245,7 +250,7 @@ def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
     recycling, store = opened.tree.share.recycling, opened.store
     if recycling and store and opened.is_directory and recycling.holds(handle.path, store.name_rules):
         raise StatusError(NtStatus.CANNOT_DELETE)
-    if not ignore_readonly and handle.info().attributes & attr.READONLY:
+    if not (ignore_readonly or opened.posix) and handle.info().attributes & attr.READONLY:
         raise StatusError(NtStatus.CANNOT_DELETE)
     handle.check_unlink()
     if opened.is_directory and not handle.stream and not deletions.is_empty(handle):
@@ -413,7 +418,9 @@ def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data
         write_times.changing_entry(opened)
         caller, keep = caller_of(opened.session, tree, accounts), tree.share.rules.keep_inherited_flag
         handle, parts, new, mode = handle_of(opened), which, descriptor, None
-        if tree.apple and which & SecurityInformation.DACL:
+        if opened.posix and posix_security.change(handle, which, memoryview(descriptor), caller):
+            parts = 0
+        elif tree.apple and which & SecurityInformation.DACL:
             parts, new, mode = nfs_aces.taken_out(which, descriptor)
         if parts:
             set_security(handle, parts, memoryview(new), caller, accounts, keep_inherited_flag=keep)

@@ -181,3 +181,25 @@ def test_plain_paths_on_disk(components: list[str]) -> None:
         disk = names.to_disk_path(path)
         assert joined == os.fsencode("/".join(disk))
         assert not any(map(names.is_private, disk))
+
+
+_POSIX_NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=("Cs", "Co")), min_size=1).filter(
+    lambda name: name not in (".", "..") and names.utf16_units(name) <= 255
+)
+
+
+@given(st.lists(_POSIX_NAMES, min_size=1, max_size=4))
+def test_names_of_posix_opens_come_back(components: list[str]) -> None:
+    path = names.split_posix("/".join(components))
+    assert [names.to_posix(component) for component in path] == components
+    assert names.to_disk_path(path) == components
+
+
+@given(st.text(st.characters(codec="utf-16"), max_size=80))
+def test_no_name_of_a_posix_open_leaves_the_share(name: str) -> None:
+    try:
+        path = names.split_posix(name)
+    except names.InvalidName:
+        return
+    for component in names.to_disk_path(path):
+        assert component not in ("", ".", "..") and "/" not in component
