@@ -132,9 +132,13 @@ def running_samba(folder: Path, options: str = "") -> Iterator[tuple[int, Path]]
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        # What smbd starts for RPC, on demand, is in a session of its own and stays.
+        # What smbd starts for RPC, on demand, is in a session of its own and stays. It writes until it ends.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            os.kill(int((folder / "pid" / "samba-dcerpcd.pid").read_text()), signal.SIGTERM)
+            helper = int((folder / "pid" / "samba-dcerpcd.pid").read_text())
+            os.kill(helper, signal.SIGTERM)
+            for _ in range(50):
+                os.kill(helper, 0)
+                time.sleep(0.1)
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], output: Path) -> None:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from smb3server.process import output
 from tools.kernel_lab.__main__ import HERE, lab_folder
 
 ROOT = HERE.parents[1]
@@ -45,4 +46,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

@@ -118,6 +118,7 @@ CHANGES: dict[str, Operation] = {
     "set_eas": lambda handle: handle.set_eas([EaEntry(b"A", b"b")]),
     "set_security_descriptor": lambda handle: handle.set_security_descriptor(DESCRIPTOR),
     "set_permissions": lambda handle: handle.set_permissions(None, None, 0o600),
+    "set_mode": lambda handle: handle.set_mode(0o600),
     "set_reparse_point": lambda handle: handle.set_reparse_point(REPARSE),
     "rename": lambda handle: handle.rename(("other",), False),
     "link": lambda handle: handle.link(("link",), False),

@@ -52,6 +52,7 @@ def test_all_who_compare_agree(one: str, other: str) -> None:
 ROOT = Path(__file__).resolve().parents[3]
 FOLDS = re.compile(r"\b(?:casefold|upper|lower)\(\)|\bupcase\(")
 OTHER_NAMES = {
+    "commands/create/handler.py": "the file of quotas, which lies in no folder",
     "commands/fsctl/dfs.py": "servers and shares",
     "commands/info/file_levels.py": "the 8.3 name that is shown, which is in upper case",
     "commands/info/query_info.py": "extended attributes",
@@ -63,6 +64,7 @@ OTHER_NAMES = {
     "state/events.py": "users, and names of events",
     "state/file_events.py": "names of rights and commands",
     "state/server_state.py": "shares",
+    "state/shadow_copies.py": "shares",
 }
 """What is compared there is no name of a file or folder."""
 
