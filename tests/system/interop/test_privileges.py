@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -23,11 +21,10 @@ from impacket.smbconnection import SessionError, SMBConnection
 from smb3server.client.protocol import open_rdma
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from tests.lab.impacket_adapter import connect
+from tests.lab.port_445 import HOST, PORT, needing
 from tools.support.server_process import running
 
-HOST = f"127.78.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
-PORT, RDMA_PORT = 445, 5445
-"""smbcacls knows no other port."""
+RDMA_PORT = 5445
 ALICE, AUDITOR, KEEPER = "alice", "auditor", "keeper"
 USERS = {ALICE: "games", AUDITOR: "news", KEEPER: "backup"}
 ALL = "0xf"
@@ -39,25 +36,7 @@ SACL_PRESENT = 0x8010
 """With SELF_RELATIVE."""
 
 
-def _missing() -> str:
-    if shutil.which("smbcacls") is None or shutil.which("rpcclient") is None:
-        return "smbcacls and rpcclient are not installed"
-    if os.geteuid() != 0:
-        return "takes root: smbcacls knows port 445 only, and files have several owners"
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, PORT))
-        except OSError as error:
-            return f"{HOST} port {PORT}: {error.strerror}"
-    return ""
-
-
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.root,
-    pytest.mark.skipif(bool(_missing()), reason=_missing() or "-"),
-]
+pytestmark = needing("smbcacls", "rpcclient")
 
 
 @dataclass

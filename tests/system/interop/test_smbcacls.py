@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,35 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.port_445 import HOST, PORT, needing
 from tools.support.server_process import running
 
-HOST = f"127.77.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
 """Of this process alone: tests of this module may run in several processes, and smbcacls knows one port only."""
-PORT = 445
-"""smbcacls knows no other port."""
 PASSWORDS = {"alice": "alice-pw", "carol": "carol-pw", "dave": "dave-pw"}
 READ, CHANGE, FULL = "READ", "CHANGE", "FULL"
 
 
-def _missing() -> str:
-    if shutil.which("smbcacls") is None or shutil.which("rpcclient") is None:
-        return "smbcacls and rpcclient are not installed"
-    if os.geteuid() != 0:
-        return "takes root: smbcacls knows port 445 only"
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, PORT))
-        except OSError as error:
-            return f"{HOST} port {PORT}: {error.strerror}"
-    return ""
-
-
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.root,
-    pytest.mark.skipif(bool(_missing()), reason=_missing() or "-"),
-]
+pytestmark = needing("smbcacls", "rpcclient")
 
 
 @dataclass

@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import shutil
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -18,35 +17,16 @@ import pytest
 from smb3server.backends.base import Quota, Quotas
 from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.service.service import Service
+from tests.lab.port_445 import HOST, PORT, needing
 from tests.lab.quotas import Table
 from tests.lab.served import open_up
 
-HOST, PORT = "127.0.0.43", 445
-"""smbcquotas knows no other port."""
 MIB = 1 << 20
 GAMES, NEWS = 5, 9
 NO_LIMIT = str((1 << 64) - 1)
 
 
-def _missing() -> str:
-    if shutil.which("smbcquotas") is None:
-        return "smbcquotas is not installed"
-    if os.geteuid() != 0:
-        return "takes root: smbcquotas knows port 445 only"
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, PORT))
-        except OSError as error:
-            return f"{HOST} port {PORT}: {error.strerror}"
-    return ""
-
-
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.root,
-    pytest.mark.skipif(bool(_missing()), reason=_missing() or "-"),
-]
+pytestmark = needing("smbcquotas")
 
 
 @contextlib.contextmanager
