@@ -782,6 +782,11 @@ class Backend(ABC):
         """Return the bytes that backups of Macs take in the store."""
         return 0
 
+    def counting_backups(self) -> Iterator[None] | None:
+        """Return steps that count what ``backups_size`` returns, to be taken on another thread before it. None if it is
+        quick."""
+        return None
+
     @abstractmethod
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
         """Report changes below ``handle`` that other programs make. Return the function that stops it; None if the

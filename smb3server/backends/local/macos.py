@@ -142,6 +142,9 @@ class MacBackend(LocalBackend):
     def backups_size(self) -> int:
         return self._backups.size(self._root)
 
+    def counting_backups(self) -> Iterator[None] | None:
+        return self._backups.counting(self._root)
+
     def as_posix(self) -> Backend:
         if self._posix is None:
             self._posix = _PosixMacStore(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from smb3server.access import required
 from smb3server.access.of_handle import query_security
@@ -150,7 +151,7 @@ def _fitting(parts: list[bytes], limit: int) -> int:
     return len(parts)
 
 
-def _query_fs(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: memoryview) -> Response:
+def _query_fs(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: memoryview) -> Response | Pending:
     """Return information about the volume. [MS-SMB2 3.3.5.20.2]"""
     level = FS_LEVELS.get(body.info_class)
     if level is None:
@@ -161,7 +162,10 @@ def _query_fs(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: 
         raise StatusError(NtStatus.NOT_SUPPORTED)
     if body.output_buffer_length < level.minimum_size:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
-    return _reply(level.encode(opened.tree.share, backend, opened.tree.user), body.output_buffer_length)
+    encode = partial(level.encode, opened.tree.share, backend, opened.tree.user)
+    if opened.tree.share.rules.time_machine_max_size and (steps := backend.counting_backups()) is not None:
+        return run_steps(request, opened, steps, lambda: _reply(encode(), body.output_buffer_length))
+    return _reply(encode(), body.output_buffer_length)
 
 
 def _query_security(request: TreeRequest, opened: Open, body: QueryInfoRequest, data: memoryview) -> Response:

@@ -6,13 +6,15 @@ import errno
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from smb3server.backends.base import Disposition, Handle, OpenRequest
 from smb3server.backends.local import apple_double
+from smb3server.backends.local import backups as module
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.backups import Backups
 from smb3server.backends.local.macos import MacBackend
@@ -448,4 +450,35 @@ def test_an_unchanged_backup_is_not_read_again(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "listdir", listed)
     assert backups.size(root) == 16384 and len(lists) == 2
     assert backups.size(root) == 16384 and len(lists) == 3
+    os.close(root)
+
+
+def test_many_bands_are_counted_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listing them all would take the event loop as long as the disk needs for it."""
+    monkeypatch.setattr(module, "_MANY", 4)
+    monkeypatch.setattr(module, "_MANY_BYTES", 0)
+    monkeypatch.setattr(module, "_STEP", 4)
+    monkeypatch.setattr(module, "_PATIENCE", 0.0)
+    folder = bundle(tmp_path, "one.sparsebundle", 10) / "bands"
+    root = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    before = len(os.listdir("/proc/self/fd"))
+    backups = Backups()
+    steps = backups.counting(root)
+    assert steps is not None and len(list(steps)) == 3
+    assert backups.counting(root) is None
+    monkeypatch.setattr(os, "listdir", lambda folder: pytest.fail("it is known") if folder != root else [])
+    monkeypatch.setattr(module, "_bundles", lambda root: ["one.sparsebundle"])
+    assert backups.size(root) == 10 * 8192
+    (folder / "new").touch()
+    os.utime(folder)
+    assert backups.size(root) == 10 * 8192, "what is known of many is good enough"
+    steps = backups.counting(root)
+    assert steps is not None
+    next(steps)
+    cast(Generator[None], steps).close()
+    assert backups.size(root) == 10 * 8192, "a count that was given up changes nothing"
+    assert len(list(backups.counting(root) or ())) == 3
+    assert backups.size(root) == 11 * 8192
+    monkeypatch.undo()
+    assert len(os.listdir("/proc/self/fd")) == before
     os.close(root)

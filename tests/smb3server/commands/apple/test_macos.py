@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from smb3server.access.descriptor import Acl, SecurityDescriptor, Sid, allow, deny, unpack
 from smb3server.backends.base import OpenRequest, User
+from smb3server.backends.local import backups
 from smb3server.backends.local.syscalls import name_to_handle
 from smb3server.wire import apple, create
 from smb3server.wire.apple import Asked, ServerCaps, VolumeCaps
@@ -412,7 +415,21 @@ async def sizes(peer: Peer) -> tuple[int, int]:
     return total * sectors * sector, free * sectors * sector
 
 
-def test_backups_take_room_of_the_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("many", [False, True])
+def test_backups_take_room_of_the_limit(tmp_path: Path, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``many``: the bands are so many that another thread counts them."""
+    counted: list[str] = []
+    if many:
+        for limit in ("_MANY", "_MANY_BYTES", "_PATIENCE"):
+            monkeypatch.setattr(backups, limit, 0)
+    plain = backups.Backups._count_bands
+
+    def count(self: backups.Backups, root: int, name: str) -> Iterator[None]:
+        counted.append(threading.current_thread().name)
+        yield from plain(self, root, name)
+
+    monkeypatch.setattr(backups.Backups, "_count_bands", count)
+
     async def scene(place: Ground) -> None:
         peer = await place.peer()
         assert await sizes(peer) == (1 << 20, 1 << 20)
@@ -426,6 +443,8 @@ def test_backups_take_room_of_the_limit(tmp_path: Path) -> None:
             (bands / str(number)).touch()
         os.utime(bands)
         assert await sizes(peer) == (1 << 20, 0)
+        assert len(counted) == 2 * many
+        assert all(name.startswith("long-work") for name in counted)
 
     act(tmp_path, scene, time_machine=True, time_machine_max_size=1 << 20)
 
