@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat as stat_module
 from collections.abc import Sequence
@@ -179,7 +180,8 @@ class RetainedHandle(LocalHandle):
             try:
                 reading = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place)
                 try:
-                    names = os.listdir(reading)
+                    with os.scandir(reading) as entries:
+                        names = [entry.name for entry in itertools.islice(entries, MOST - seen + 1)]
                 finally:
                     os.close(reading)
                 seen += len(names)
