@@ -211,7 +211,7 @@ def _backend(config: Config, share: ShareConfig) -> LocalBackend:
         raise FolderDownError(f"share {share.name}: {error}") from error
     if share.worm and not backend.store.has_attributes(share.path):
         backend.close()
-        raise ConfigError(
+        raise FolderDownError(
             f"share {share.name}: worm needs extended attributes, and {share.path} has none for this server "
             f"(xattrs = {config.xattrs!r})"
         )
