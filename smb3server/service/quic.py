@@ -53,8 +53,7 @@ class QuicPorts:
                 await listener.open(host, port)
             except PermissionError as error:
                 raise ConfigError(
-                    f"[quic]: UDP port {port}: ports below 1024 need root or CAP_NET_BIND_SERVICE; "
-                    "remedy: port = 1443"
+                    f"[quic]: UDP port {port}: ports below 1024 need root or CAP_NET_BIND_SERVICE; remedy: port = 1443"
                 ) from error
             except OSError as error:
                 if host in optional:

@@ -6,6 +6,7 @@ bounded, and grows no further while nobody takes what has arrived. [RFC 9000 4]
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from aioquic.quic.configuration import QuicConfiguration
@@ -14,6 +15,9 @@ from aioquic.quic.packet import QuicFrameType
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
+
+# What ends a connection is told to whoever has it. Strangers must not fill the log.
+logging.getLogger("quic").setLevel(logging.ERROR)
 
 ALPN = "smb"
 """The protocol that both ends name in the TLS handshake. [MS-SMB2 2.1]"""
@@ -24,6 +28,8 @@ TRUSTED_WINDOW = 20 << 20
 that it never waits for the window: Samba's client aborts then (ngtcp2 asserts that a packet is not left unfinished)."""
 IDLE_TIMEOUT = 180.0
 """Seconds without a packet after which a connection has ended, as over TCP."""
+RECEIVE_BUFFER = 4 << 20
+"""Bytes of datagrams that the kernel keeps, if its net.core.rmem_max allows it."""
 STREAM = 0
 """The first stream that a client opens. It is the only one. [RFC 9000 2.1]"""
 _DATAGRAM = 1350

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import socket
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from aioquic.asyncio.server import QuicServer
 from aioquic.quic import events
 
 from smb3server.net.quic.connection import (
+    RECEIVE_BUFFER,
     STREAM,
     UNTRUSTED_WINDOW,
     Window,
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RECEIVE_BUFFER = 4 << 20
-"""Bytes that the kernel keeps of datagrams: those of all connections come in one socket."""
 CERTIFICATE_REQUIRED = 0x100 + 116
 """CRYPTO_ERROR with the alert certificate_required. [RFC 9000 20.1, RFC 8446 6.2]"""
 CONNECTION_REFUSED = 0x2
@@ -176,9 +174,7 @@ class _Server(QuicServer):
 class _Arriving:
     """A connection from its first packet to its first bytes."""
 
-    def __init__(
-        self, listener: QuicListener, protocol: QuicProtocol, window: Window, peer: tuple[str, int]
-    ) -> None:
+    def __init__(self, listener: QuicListener, protocol: QuicProtocol, window: Window, peer: tuple[str, int]) -> None:
         self._listener = listener
         self.protocol = protocol
         self.window = window

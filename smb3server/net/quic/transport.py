@@ -243,7 +243,9 @@ class QuicTransport:
             self._ended = self._ended or event.end_stream
             self._take()
         elif isinstance(event, events.ConnectionTerminated):
-            self._finish(None if event.error_code == 0 else ConnectionResetError(event.reason_phrase or "ended by QUIC"))
+            self._finish(
+                None if event.error_code == 0 else ConnectionResetError(event.reason_phrase or "ended by QUIC")
+            )
         elif isinstance(event, events.StreamReset | events.StopSendingReceived) and event.stream_id == STREAM:
             self._finish(ConnectionResetError("the peer has given up its stream"))
 
