@@ -24,18 +24,11 @@ SYSTEM_AUTHORITIES = ssl.get_default_verify_paths()
 
 
 class _ClientProtocol(QuicProtocol):
-    """The library's connection, which gives up its socket when it has ended."""
+    """The library's connection, which hears of errors of its socket."""
 
     def __init__(self, quic: QuicConnection) -> None:
         super().__init__(quic)
-        self.ended: Callable[[], None] = lambda: None
         self.on_error: Callable[[Exception], None] = lambda error: None
-
-    def quic_event_received(self, event: QuicEvent) -> None:
-        """See ``QuicConnectionProtocol``."""
-        super().quic_event_received(event)
-        if isinstance(event, events.ConnectionTerminated):
-            self.ended()
 
     def error_received(self, error: Exception) -> None:
         """Note that nothing listens at the server's port, say. Until the handshake is done, that is its end."""
@@ -97,12 +90,11 @@ async def _connect(
         await connected
     except BaseException:
         protocol.close()
-        endpoint.close()
+        protocol.give_up_socket()
         raise
     protocol.on_error = lambda error: None
-    protocol.ended = endpoint.close
     name = sock.getsockname()
-    transport = QuicTransport(protocol, window, BufferPool(), max_message_size, (name[0], name[1]), address)
+    transport = QuicTransport(protocol, window, BufferPool(), max_message_size, (name[0], name[1]), address, True)
     transport.trust(max_message_size)
     return transport
 

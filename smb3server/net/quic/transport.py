@@ -51,6 +51,8 @@ class QuicProtocol(QuicConnectionProtocol):
         super().__init__(quic, stream_handler)
         self.on_event: Callable[[QuicEvent], None] = lambda event: None
         self.after: Callable[[], None] = lambda: None
+        self._gone = False
+        """Whether the socket is given up."""
 
     @property
     def quic(self) -> QuicConnection:
@@ -63,8 +65,17 @@ class QuicProtocol(QuicConnectionProtocol):
 
     def transmit(self) -> None:
         """See ``QuicConnectionProtocol``."""
-        self.after()
-        super().transmit()
+        if not self._gone:
+            self.after()
+            super().transmit()
+
+    def give_up_socket(self) -> None:
+        """Close the socket of a client, who has said goodbye. What the peer still sends is refused."""
+        self._gone = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.close()
 
     def transmit_soon(self) -> None:
         """Send what is to be sent in the next turn of the event loop."""
@@ -88,9 +99,13 @@ class QuicTransport:
         max_message_size: int,
         local_address: tuple[str, int],
         peer_address: tuple[str, int],
+        own_socket: bool = False,
     ) -> None:
-        """Take over a connection whose handshake is done. ``max_message_size`` applies until ``trust``, in bytes."""
+        """Take over a connection whose handshake is done. ``max_message_size`` applies until ``trust``, in bytes.
+
+        ``own_socket``: the connection has a socket of its own, which is closed with it."""
         self._protocol = protocol
+        self._own_socket = own_socket
         self._quic = protocol.quic
         self._window = window
         self._pool = pool
@@ -217,6 +232,8 @@ class QuicTransport:
         self._protocol.on_event, self._protocol.after = lambda event: None, lambda: None
         self._quic.close(error_code=code)
         self._protocol.transmit_soon()
+        if self._own_socket:
+            self._loop.call_soon(self._protocol.give_up_socket)
         self._receiver.delivering = False
         self._receiver.close()
         self._arrived.clear()
