@@ -886,7 +886,7 @@ class Quic(Section):
         list[str],
         about(
             "list of SHA-256 fingerprints of clients' certificates: no other client may connect",
-            example=["0123...cdef"],
+            example=["01" * 32],
             unset="whoever has a certificate of `client_authority`; without that, everybody",
         ),
     ] = field(default_factory=list)

@@ -129,9 +129,9 @@ def test_a_session_that_is_not_encrypted_gets_no_channel_over_tcp(authority: Aut
                 await open_quic(HERE, port_of(service), authority.path), offer=Offer(transport_security=True)
             )
             session = await first.log_on("alice", "wonderland")
-            second = await Client.connect(
-                await open_tcp(HERE, service.address[1]), [0x0311], Offer(transport_security=True), client_guid=first.client_guid
-            )
+            offer = Offer(transport_security=True)
+            tcp = await open_tcp(HERE, service.address[1])
+            second = await Client.connect(tcp, [0x0311], offer, client_guid=first.client_guid)
             # Over TCP the offer means nothing (3.3.5.4).
             with pytest.raises(StatusError) as refused:
                 await BoundSession.bind(session, second, "alice", "wonderland")
