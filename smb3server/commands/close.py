@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from smb3server.backends.base import FileInfo
 from smb3server.commands.info import presentation, waits
 from smb3server.dispatch.lookup import find_open, fresh_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
@@ -10,7 +11,8 @@ from smb3server.state.opens import settle_write_time
 from smb3server.wire.close import CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request
 from smb3server.wire.header import Command
 
-_NO_ATTRIBUTES = CLOSE_RESPONSE.pack(CloseResponse())
+NO_ATTRIBUTES = CLOSE_RESPONSE.pack(CloseResponse())
+"""The body of a response without attributes."""
 
 
 @handles(Command.CLOSE, TreeRequest)
@@ -21,9 +23,9 @@ def close(request: TreeRequest) -> Response | Pending:
     queried = bool(body.flags & POSTQUERY_ATTRIB)
     if opened.delete_on_close and opened.file is not None and opened.file.caching.holders:
         return _close_and_delete(request, opened, queried)
-    response = _attributes(request, opened) if queried else _NO_ATTRIBUTES
+    answer = _attributes(request, opened) if queried else NO_ATTRIBUTES
     request.host.server.opens.close(opened)
-    return Response([response])
+    return Response([answer])
 
 
 def _close_and_delete(request: TreeRequest, opened: Open, queried: bool) -> Response | Pending:
@@ -33,9 +35,9 @@ def _close_and_delete(request: TreeRequest, opened: Open, queried: bool) -> Resp
 
     def attempt() -> Response:
         waits.break_handles(opened, [opened.file] if opened.file is not None else [])
-        response = _attributes(request, opened) if queried else _NO_ATTRIBUTES
+        answer = _attributes(request, opened) if queried else NO_ATTRIBUTES
         request.host.server.opens.close(opened)
-        return Response([response])
+        return Response([answer])
 
     return waits.change(request, opened, attempt)
 
@@ -43,14 +45,18 @@ def _close_and_delete(request: TreeRequest, opened: Open, queried: bool) -> Resp
 def _attributes(request: TreeRequest, opened: Open) -> bytes:
     """Return the response with the attributes. They are read last, to include the final write time."""
     if opened.handle is None:
-        return _NO_ATTRIBUTES
+        return NO_ATTRIBUTES
     fresh = fresh_of(request, opened)
     if fresh is None or (opened.file is not None and opened.file.write_time is not None):
         settle_write_time(opened)
         info = opened.handle.info()
     else:
         info = fresh.info
-    info = presentation.shown(opened, info)
+    return response(presentation.shown(opened, info))
+
+
+def response(info: FileInfo) -> bytes:
+    """Return the body of a response with attributes, as the client sees them."""
     return CLOSE_RESPONSE.pack(
         CloseResponse(
             flags=POSTQUERY_ATTRIB,
