@@ -11,7 +11,7 @@ chosen by chance.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from smb3server.crypto.envelope import seal, sign_reply
 from smb3server.dispatch.checks import has_expired, lacks_protection
@@ -23,10 +23,10 @@ from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_O
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
-    from smb3server.dispatch.measuring import Measuring
+    from smb3server.dispatch.measuring import Measuring, Start
     from smb3server.dispatch.parking import Parking
     from smb3server.dispatch.request import Handler, Host
-    from smb3server.state.objects import Connection, Session, TreeConnect
+    from smb3server.state.objects import Connection, Open, Session, TreeConnect
     from smbdirect.message_transport import InboundMessage
 
 COMMANDS = (int(Command.CREATE), int(Command.QUERY_INFO), int(Command.CLOSE))
@@ -42,10 +42,13 @@ LARGEST_REPLY = 16384
 """Bytes of replies that every peer takes in one message."""
 _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_REPLY
 """Bytes of unsent replies up to which these do not have to report that they are sent (``Dispatcher._flush``)."""
+_NEVER: Start = (0.0, 0.0)
 _PADDING = tuple(bytes(n) for n in range(8))
 
-Bodies = tuple[bytes, bytes, bytes]
-"""The bodies of the three responses."""
+Requests = tuple[memoryview, memoryview, memoryview]
+"""The three requests with their headers."""
+Seen = tuple["Open", bytes, bytes, bytes]
+"""The open that nobody saw, and the bodies of the three responses."""
 
 
 class Look(NamedTuple):
@@ -53,9 +56,9 @@ class Look(NamedTuple):
 
     handlers: tuple[Handler, Handler, Handler]
     """The handlers that it replaces. It is not used on a connection that has others."""
-    answer: Callable[[Host, Connection, Session, TreeConnect, int, tuple[memoryview, memoryview, memoryview]], Bodies | None]
-    """Takes the host, connection, session, tree connect, ChannelSequence and the three requests with their headers.
-    Returns None, with nothing changed, if the general way has to answer."""
+    answer: Callable[[Host, Connection, Session, TreeConnect, int, Requests], Seen | None]
+    """Takes the host, connection, session, tree connect, ChannelSequence and the requests. Returns None, with nothing
+    changed, if the general way has to answer."""
 
 
 class Registered:
@@ -81,7 +84,7 @@ class LookLane:
         ``view``: its commands, decrypted if it was encrypted. ``cipher_session``: the session whose key encrypted it;
         None in the clear. The caller has asked the fence, and knows that the first command is CREATE."""
         look, connection = Registered.look, self._connection
-        if look is None or not _SHORTEST <= len(view) <= LONGEST or self._measuring.observer is not None:
+        if look is None or not _SHORTEST <= len(view) <= LONGEST:
             return False
         headers, parts = [], []
         start, signed = 0, 0
@@ -129,11 +132,13 @@ class LookLane:
             signer = session.signer_on(connection)
             if signer is None or cipher_session is not None:
                 return False
-            if not all([signer.verify(part) for part in parts]):
+            if not all(signer.verify(part) for part in parts):
                 _restore(parts, headers)
                 return False
-        bodies = look.answer(self._host, connection, session, tree, sequence, (parts[0], parts[1], parts[2]))
-        if bodies is None or sum(map(len, bodies)) > LARGEST_REPLY - 3 * (HEADER_SIZE + 8):
+        observer = self._measuring.observer
+        begun = observer.began() if observer is not None else _NEVER
+        seen = look.answer(self._host, connection, session, tree, sequence, (parts[0], parts[1], parts[2]))
+        if seen is None or sum(map(len, seen[1:])) > LARGEST_REPLY - 3 * (HEADER_SIZE + 8):
             if signed:
                 _restore(parts, headers)
             return False
@@ -142,9 +147,14 @@ class LookLane:
             connection.disconnect("this node is fenced")
             inbound.release()
             return True
+        if observer is not None:
+            for command in COMMANDS:
+                # All of the work was that of the first.
+                observer.answered(command, connection, tree, seen[0], begun)
+                begun = observer.began()
         replies = bytearray()
         limit = connection.credit_limit
-        for (header, cost), body in zip(headers, bodies, strict=True):
+        for (header, cost), body in zip(headers, seen[1:], strict=True):
             _, _, charge, _, command, credits, flags, step, message_id, _, _, _, _ = header
             length = HEADER_SIZE + len(body)
             padding = -length & 7
@@ -176,7 +186,7 @@ class LookLane:
         return True
 
 
-def _restore(parts: list[memoryview], headers: list[tuple[tuple[object, ...], int]]) -> None:
+def _restore(parts: list[memoryview], headers: list[tuple[tuple[Any, ...], int]]) -> None:
     """Put back the signatures, which verifying has taken out."""
     for part, (header, _) in zip(parts, headers, strict=True):
-        part[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]  # type: ignore[assignment]
+        part[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]

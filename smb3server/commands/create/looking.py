@@ -15,7 +15,7 @@ from smb3server.commands.info import presentation, query_info
 from smb3server.commands.info.file_levels import FILE_LEVELS
 from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.checks import CREDIT_SIZE
-from smb3server.dispatch.look_lane import Bodies, Look, Registered
+from smb3server.dispatch.look_lane import Look, Registered, Seen
 from smb3server.dispatch.request import Host
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Connection, Open, Session, TreeConnect
@@ -59,7 +59,7 @@ def look(
     tree: TreeConnect,
     sequence: int,
     requests: tuple[memoryview, memoryview, memoryview],
-) -> Bodies | None:
+) -> Seen | None:
     """See ``look_lane.Look.answer``."""
     share, server = tree.share, host.server
     backend, opens = share.backend, server.opens
@@ -156,6 +156,7 @@ def look(
             handle.close()
     reparse = shown.attributes & attr.REPARSE_POINT and connection.dialect >= Dialect.SMB_3_0
     return (
+        opened,
         pack_response(
             CreateResponse(
                 89,
