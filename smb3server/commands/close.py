@@ -71,7 +71,8 @@ def _attributes(request: TreeRequest, opened: Open) -> bytes:
 def _look(
     connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
 ) -> Found | None:
-    """Return what answers a CLOSE that asks for no attributes, deletes nothing, and ends no other request."""
+    """Return what answers a CLOSE that asks for no attributes, deletes and reports nothing, and ends no other
+    request."""
     if len(message) < CLOSE_REQUEST.end:
         return None
     size, flags, _, persistent, volatile = CLOSE_REQUEST.fields_from(message, HEADER_SIZE)

@@ -19,12 +19,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from smb3server.backends.base import User
-from smb3server.backends.local import impersonate
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.commands import read as read_command
-from smb3server.state.objects import Open, SessionState
-from smb3server.state.opens import OpenTable
+from smb3server.state.objects import SessionState
 from smb3server.state.share import Share
 from smb3server.wire import create, lock, read_write
 from smb3server.wire.change_notify import CHANGE_NOTIFY_REQUEST, ChangeNotifyRequest
@@ -612,21 +610,6 @@ def test_the_lane_takes_a_close(lanes: Lanes, protection: str) -> None:
     """And the ECHO at the end of the scenario."""
     asyncio.run(run([START[0], ("close", {"slot": 0})], protection))
     assert lanes.taken == 2
-
-
-def test_a_close_ends_the_row_of_writes(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would set times as the user of the last write."""
-    seen: list[bool] = []
-    closes = OpenTable.close
-
-    def close(opens: OpenTable, opened: Open) -> None:
-        seen.append(impersonate._row.under_way)
-        closes(opens, opened)
-
-    monkeypatch.setattr(OpenTable, "close", close)
-    asyncio.run(run([*START, *CASES["row before a close"]], "none"))
-    assert seen[0] is False
-    assert lanes.taken > 4
 
 
 @pytest.mark.parametrize("sign", [False, True])
