@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from smb3server.backends.base import FileInfo
 from smb3server.commands.info import presentation, waits
+from smb3server.dispatch.fast_lane import SHORT_FORMS, Body, Found, ShortForm, ordinary_open
 from smb3server.dispatch.lookup import find_open, fresh_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
-from smb3server.state.objects import Open
+from smb3server.state.objects import Connection, Open, Opens, Session, TreeConnect
 from smb3server.state.opens import settle_write_time
-from smb3server.wire.close import CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request
-from smb3server.wire.header import Command
+from smb3server.wire.close import CLOSE_REQUEST, CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request
+from smb3server.wire.header import HEADER_SIZE, Command
 
 NO_ATTRIBUTES = CLOSE_RESPONSE.pack(CloseResponse())
 """The body of a response without attributes."""
@@ -69,3 +72,34 @@ def response(info: FileInfo) -> bytes:
             file_attributes=info.attributes,
         )
     )
+
+
+def _look(
+    connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
+) -> Found | None:
+    """Return what answers a CLOSE that asks for no attributes, deletes and reports nothing, and ends no other
+    request."""
+    if len(message) < CLOSE_REQUEST.end:
+        return None
+    size, flags, _, persistent, volatile = CLOSE_REQUEST.fields_from(message, HEADER_SIZE)
+    if size != _STRUCTURE_SIZE or flags & POSTQUERY_ATTRIB:
+        return None
+    opened = ordinary_open(session, tree, sequence, persistent, volatile)
+    if opened is None or opened.file is None or opened.durable is not None or opened.on_close:
+        return None
+    file, opens = opened.file, connection.host.opens
+    if opened.delete_on_close or file.delete_pending or file.link_deletions or opens.persistence is not None:
+        return None
+    return opened, partial(_close_now, opens, opened), None
+
+
+def _close_now(opens: Opens, opened: Open) -> Body:
+    """Close the open."""
+    opens.close(opened)
+    return NO_ATTRIBUTES, None
+
+
+_STRUCTURE_SIZE = 24
+
+
+SHORT_FORMS[Command.CLOSE] = ShortForm(close, _look, ends_row=True)

@@ -88,6 +88,7 @@ class Dispatcher:
     def __init__(self, server: ServerState, transport: MessageTransport, owner: Owner, measuring: Measuring) -> None:
         """``owner`` keeps account of connections. ``measuring`` says what is measured of commands."""
         self.server = server
+        self.opens = server.opens
         self._owner = owner
         self._measuring = measuring
         self.connection = Connection(transport, server.settings, self)
