@@ -22,7 +22,7 @@ from smb3server.client.credentials import Login
 from smb3server.client.one_sided import Line, Place
 from smb3server.client.options import MAX_CHANNELS, ConnectOptions
 from smb3server.client.protocol import Client
-from smb3server.client.protocol.messages import Break, UnprovenServer
+from smb3server.client.protocol.messages import Break, Chains, UnprovenServer
 from smb3server.client.protocol.messages import Way as DataWay
 from smb3server.client.protocol.negotiation import Offer
 from smb3server.client.protocol.referrals import ask_referral
@@ -102,6 +102,8 @@ class Link:
         self._control: Channel | None = None
         self._data: list[Channel] = []
         self._guid = os.urandom(16)
+        self._chains = Chains()
+        """Outlives the connections: a server may end one because of a chain."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop of ``connect``."""
         self._session_id = 0
@@ -270,6 +272,7 @@ class Link:
                 raise errors.make(errno.EPROTONOSUPPORT, str(self.address), reason=_SMB1) from None
             raise
         client.on_break = self._broken
+        client.chains = self._chains
         return client
 
     async def _choose_channels(self, session: ClientSession) -> None:
@@ -442,6 +445,7 @@ class Link:
                 dialects = [session.client.dialect]
                 offer = Offer(require_signing=self.options.signs)
                 client = await Client.connect(transport, dialects, offer, client_guid=self._guid)
+                client.chains = self._chains
                 login = self._login
                 bound = await BoundSession.bind(
                     session, client, login.user, login.password, login.domain, kerberos_host=login.kerberos
