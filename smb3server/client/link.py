@@ -496,6 +496,16 @@ class Link:
             kind = "messages"
         self.count_as(kind, written, read)
 
+    @property
+    def moves_by_rdma_from(self) -> int:
+        """Bytes from which data of one request goes by RDMA; more than any file has if it does not."""
+        return RDMA_THRESHOLD if any(channel.by_rdma for channel in self._data) else 1 << 63
+
+    def kind_of(self, tree: Tree) -> str:
+        """Return a kind of ``moved``: what carries the messages of a channel."""
+        fabric = next((channel.fabric for channel in self._data if channel.tree is tree), "tcp")
+        return fabric if fabric == "tcp" else "messages"
+
     def count_as(self, kind: str, written: int, read: int) -> None:
         """Count payload of a kind of ``moved``."""
         counts = self._moved.setdefault(kind, [0, 0])

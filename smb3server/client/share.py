@@ -9,6 +9,7 @@ import fnmatch
 import logging
 import os
 import re
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace as changed_copy
 from functools import partial
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack
 
-from smb3server.client import copying, entries, errors, names, transfers
+from smb3server.client import copying, entries, errors, names, small_files, transfers
 from smb3server.client.credentials import Login
 from smb3server.client.entries import Entry, filetime_of
 from smb3server.client.file import MODES, File, normal_mode
@@ -27,6 +28,7 @@ from smb3server.client.options import CopyKeywords, CopyOptions
 from smb3server.client.protocol import steps
 from smb3server.client.protocol.steps import Step
 from smb3server.client.protocol.tree import READ, SHARE_ALL, RemoteFile, Tree
+from smb3server.client.small_files import Content, Written
 from smb3server.client.transfers import Transfer
 from smb3server.process.log_lines import printable
 from smb3server.wire import attributes as attr
@@ -545,11 +547,23 @@ class Share:
                 target /= names.split(clean)[1]
             if target.is_symlink():
                 target = target.resolve(strict=True)
+        options = CopyOptions(**how)
+        if not options.verify and small_files.goes_by_chain(self.link, options.expected):
+            began = time.monotonic()
+            content = await self._content(clean)
+            if content is not None:
+                return transfers.save(content, self.link, clean, target, options, began)
         source = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
         try:
-            return await transfers.download(source, target, CopyOptions(**how))
+            return await transfers.download(source, target, options)
         finally:
             await source.close()
+
+    @_where_it_lies(repeats=True)
+    async def _content(self, clean: str) -> Content | None:
+        """Return a small file; None if it turns out to be a large one."""
+        with self._named(clean):
+            return await small_files.read(self.link, self._on_share(clean))
 
     async def upload(
         self,
@@ -832,6 +846,14 @@ def _kind_of(entry: Entry) -> int:
     return _FOLDER if entry.attributes & attr.DIRECTORY else _NO_FOLDER
 
 
+def _of_part(error: errors.RemoteError, path: str) -> errors.RemoteError:
+    """Return the error for a part that could not be opened."""
+    if error.status not in (NtStatus.SHARING_VIOLATION, NtStatus.FILE_NOT_AVAILABLE):
+        return error
+    reason = "another copy is writing this file, or was ended a moment ago; try again when it is done"
+    return errors.make(errno.EBUSY, path, status=error.status, reason=reason)
+
+
 class _Target:
     """A file of a share that is to be written: what ``transfers`` needs of it."""
 
@@ -858,15 +880,30 @@ class _Target:
             with self.share._named(self.path):
                 return await self.share._handle(path, access, disposition, _NO_FOLDER, share=int(ShareAccess.READ))
         except errors.RemoteError as error:
-            if error.status not in (NtStatus.SHARING_VIOLATION, NtStatus.FILE_NOT_AVAILABLE):
-                raise
-            reason = "another copy is writing this file, or was ended a moment ago; try again when it is done"
-            raise errors.make(errno.EBUSY, self.path, status=error.status, reason=reason) from error
+            raise _of_part(error, self.path) from error
 
     async def rename_part(self, part: Handle) -> None:
         """Give the complete file its name. Repeated, it does no harm: the open is that of the file itself."""
         with self.share._named(self.path):
             await part.rename(self.share._on_share(self.path), self._replace)
+
+    async def write_small(
+        self, part: str, data: bytes, times: BasicInformation, is_unchanged: Callable[[], bool]
+    ) -> bool:
+        share, path = self.share, self.path
+        file = Written(
+            share._on_share(names.join(names.split(path)[0], part)),
+            share._on_share(path),
+            self._replace,
+            data,
+            times,
+            is_unchanged,
+        )
+        try:
+            with share._named(path):
+                return await small_files.write(share.link, file)
+        except errors.RemoteError as error:
+            raise _of_part(error, path) from error
 
     async def open_complete(self) -> Handle:
         return await self.share._handle(self.path, int(Access.GENERIC_READ), options=_NO_FOLDER)

@@ -231,7 +231,9 @@ def measure(place: Path, rounds: int, chosen: Sequence[Job], extent: tuple[int, 
 
 def table(results: Results) -> str:
     """Return the medians, a line for each job and server."""
-    lines = [["job", "server", "ours: wall, s", "processor, s", "smbclient: wall, s", "processor, s", "wall", "processor"]]
+    lines = [
+        ["job", "server", "ours: wall, s", "processor, s", "smbclient: wall, s", "processor, s", "wall", "processor"]
+    ]
     for job, server in dict.fromkeys(key[:2] for key in results):
         ours = results[job, server, "ours"]
         theirs = results.get((job, server, "smbclient"))

@@ -707,4 +707,3 @@ class Tree:
         """Acknowledge a lease break with ``lease_state``. [MS-SMB2 3.2.5.19.2]"""
         body = LEASE_BREAK.pack(LeaseBreak(lease_key=lease_key, lease_state=lease_state))
         await self._ask(Command.OPLOCK_BREAK, [body], len)
-
