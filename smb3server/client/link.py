@@ -14,15 +14,13 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from spnego.exceptions import SpnegoError
-
 from smb3server.client import errors, fabrics, one_sided
 from smb3server.client.address import Address
 from smb3server.client.credentials import Login
 from smb3server.client.one_sided import Line, Place
 from smb3server.client.options import MAX_CHANNELS, ConnectOptions
 from smb3server.client.protocol import Client
-from smb3server.client.protocol.messages import Break, Chains, UnprovenServer
+from smb3server.client.protocol.messages import Break, Chains, LogonError, UnprovenServer
 from smb3server.client.protocol.messages import Way as DataWay
 from smb3server.client.protocol.negotiation import Offer
 from smb3server.client.protocol.referrals import ask_referral
@@ -134,7 +132,7 @@ class Link:
                 raise errors.of(error, f"{self.address.host}:{self.address.port}") from error
             except StatusError as error:
                 raise errors.of(error, str(self.address), reason=self._meaning(error.status)) from error
-            except SpnegoError as error:
+            except LogonError as error:
                 if not self._login.kerberos:
                     raise
                 reason = (

@@ -33,6 +33,10 @@ class UnprovenServer(ProtocolError):
     """The server offers a session without the protection that was asked for. It need not know the user's password."""
 
 
+class LogonError(Exception):
+    """A logon that came to no end: there is no ticket, or the server's part of it is wrong."""
+
+
 @dataclass(slots=True)
 class Reply:
     """One response. ``message`` starts at its SMB2 header. Call ``release`` when the message is no longer needed."""
