@@ -3,17 +3,14 @@
 Pure functions. They raise ``ValueError`` or ``DecodeError`` for bad input.
 """
 
-from __future__ import annotations
-
 import enum
 import functools
 import time
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int16ul, Int32ul, Int64ul
-
 from smb3server.wire import filetime
 from smbdirect.codec import Codec
+from smbdirect.fields import Bytes, Int16ul, Int32ul, Int64ul
 
 SIGNATURE = b"NTLMSSP\0"
 MIC_OFFSET, MIC_SIZE = 72, 16

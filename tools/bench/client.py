@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import filecmp
 import os
-import platform
 import shutil
 import statistics
 import subprocess
