@@ -154,9 +154,9 @@ class Fabrics:
         usable = []
         for way in ways:
             if way.name in self.silent:
-                minutes = TIME_TO_LIVE / 60
+                hours = TIME_TO_LIVE / 3600
                 self.reasons[way.fabric] = (
-                    f"{way.fabric} at {way.host} port {way.port}: no answer, seen within the last {minutes:.0f} minutes"
+                    f"{way.fabric} at {way.host} port {way.port}: no answer, seen within the last {hours:.0f} hours"
                 )
                 continue
             try:

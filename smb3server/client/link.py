@@ -26,7 +26,7 @@ from smb3server.client.protocol.negotiation import Offer
 from smb3server.client.protocol.referrals import ask_referral
 from smb3server.client.protocol.session import BoundSession, ClientSession
 from smb3server.client.protocol.transports import addresses_of, open_tcp, speaks_smb1
-from smb3server.client.protocol.tree import RDMA_THRESHOLD, Tree
+from smb3server.client.protocol.tree import RDMA_THRESHOLD, SOFTWARE_RDMA_THRESHOLD, Tree
 from smb3server.wire.dfs import Referral
 from smb3server.wire.oplock_break import LeaseBreakNotification
 from smb3server.wire.status import NtStatus, StatusError
@@ -71,6 +71,7 @@ class Channel:
         """Pieces in flight or waiting."""
         self.why_ended = ""
         """Why this side ended the connection."""
+        tree.rdma_from = SOFTWARE_RDMA_THRESHOLD if fabric in one_sided.FABRICS else RDMA_THRESHOLD
 
     @property
     def lost(self) -> bool:
@@ -490,14 +491,14 @@ class Link:
     def count(self, channel: Channel, written: int, read: int) -> None:
         """Count payload by what carried it."""
         kind = channel.fabric
-        if kind != "tcp" and (max(written, read) < RDMA_THRESHOLD or not channel.by_rdma):
+        if kind != "tcp" and (max(written, read) < channel.tree.rdma_from or not channel.by_rdma):
             kind = "messages"
         self.count_as(kind, written, read)
 
     @property
     def moves_by_rdma_from(self) -> int:
         """Bytes from which data of one request goes by RDMA; more than any file has if it does not."""
-        return RDMA_THRESHOLD if any(channel.by_rdma for channel in self._data) else 1 << 63
+        return min((channel.tree.rdma_from for channel in self._data if channel.by_rdma), default=1 << 63)
 
     def kind_of(self, tree: Tree) -> str:
         """Return a kind of ``moved``: what carries the messages of a channel."""

@@ -548,7 +548,7 @@ class Share:
             if target.is_symlink():
                 target = target.resolve(strict=True)
         options = CopyOptions(**how)
-        if not options.verify and small_files.goes_by_chain(self.link, options.expected):
+        if options.expected >= 0 and not options.verify and small_files.goes_by_chain(self.link, options.expected):
             began = time.monotonic()
             content = await self._content(clean)
             if content is not None:

@@ -51,7 +51,7 @@ class Content(NamedTuple):
 
 def goes_by_chain(link: Link, size: int) -> bool:
     """Return whether a file of this size is copied in chains. What RDMA or a loan moves is not."""
-    return 0 <= size <= SMALL and link.line is None and size < link.moves_by_rdma_from
+    return size <= SMALL and link.line is None and size < link.moves_by_rdma_from
 
 
 @contextlib.asynccontextmanager

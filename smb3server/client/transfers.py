@@ -16,7 +16,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -43,6 +43,8 @@ Range = tuple[int, int]
 FLUSH_EVERY = 1 << 28
 """Bytes after which an upload lets the server write to its disk: this much is sent again if the server ends. It bounds
 what a flush takes, too."""
+_MOMENT = 2.0
+"""Seconds."""
 _MAX_RANGES = 4096
 """Most ranges of data that are asked for at a time."""
 
@@ -77,7 +79,21 @@ class Target(Protocol):
     def link(self) -> Link:
         """The link of its share."""
 
-    async def open_part(self, name: str, access: int, disposition: int) -> Handle:
+    async def _completed(writing: Coroutine[object, object, bool]) -> bool:
+    """Return what writing a small file comes to. If that is cancelled in the middle, the file has a moment to get its
+    name: a part would stay otherwise.
+    """
+    task = asyncio.ensure_future(writing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=_MOMENT)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+
+
+async def open_part(self, name: str, access: int, disposition: int) -> Handle:
         """Open the file beside it that has the data until it is complete."""
 
     async def rename_part(self, part: Handle) -> None:
@@ -151,6 +167,8 @@ def save(content: Content, link: Link, path: str, target: Path, how: CopyOptions
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     if content.now != (content.opened.end_of_file, content.opened.last_write_time):
         raise changed(path)
+    if how.progress is not None:
+        how.progress(0, len(content.data))
     size, modified = len(content.data), to_ns(content.opened.last_write_time)
     version = version_of(f"{link.place}/{path}", size, modified)
     part = target.with_name(names.part_of(target.name, version))
@@ -318,7 +336,9 @@ async def upload(target: Target, source: Path, how: CopyOptions, attributes: int
             start = 0
             data = os.pread(descriptor, size, 0)
             part_name = names.part_of(names.split(target.path)[1], version)
-            if len(data) < size or not await target.write_small(part_name, data, times, is_unchanged):
+            if how.progress is not None:
+                how.progress(0, size)
+            if len(data) < size or not await _completed(target.write_small(part_name, data, times, is_unchanged)):
                 raise changed(str(source))
             if how.progress is not None:
                 how.progress(size, size)

@@ -229,14 +229,15 @@ class Requests:
             view = memoryview(segment)
             if not view.c_contiguous or view.nbytes != len(segment):
                 raise TypeError("a message needs bytes in one piece")
-        charge = self._charge(payload)
+        charge = max(1, (payload - 1) // CREDIT_SIZE + 1) if self.supports_multi_credit else 1
         if charge > self.credits_wanted:
             raise ValueError(
                 f"{payload} bytes need {charge} credits, and the client requests at most {self.credits_wanted}"
             )
         if self.credits < charge or self.closed is not None:
             await self._wait_for_credits(charge)
-        encrypt, signed = _protection(session, tree_id, sign)
+        encrypt = session is not None and (session.encrypt or tree_id in session.encrypted_trees)
+        signed = session is not None and not encrypt and (session.sign or (sign and session.signer is not None))
         started = self._enter(command, charge, session, tree_id, signed, encrypt, flags)
         try:
             self._transmit(started.header, body, session, signed, encrypt, on_encoded)
@@ -268,7 +269,8 @@ class Requests:
         total = sum(charges)
         if self.credits < total or self.closed is not None:
             await self._wait_for_credits(total)
-        encrypt, signed = _protection(session, tree_id)
+        encrypt = session.encrypt or tree_id in session.encrypted_trees
+        signed = not encrypt and session.sign
         if (session.cipher if encrypt else session.signer) is None and (encrypt or signed):
             raise ProtocolError("requests must be protected, and there is no key", "MS-SMB2 3.2.4.1.4")
         calls: list[Call] = []
@@ -512,14 +514,6 @@ class Requests:
         if not self._finished.done():
             self._finished.set_result(None)
         self.on_closed(error)
-
-
-def _protection(session: Protection | None, tree_id: int, sign: bool = False) -> tuple[bool, bool]:
-    """Return whether a request is encrypted, and whether it is signed. [MS-SMB2 3.2.4.1.1, 3.2.4.1.8]"""
-    if session is None:
-        return False, False
-    encrypt = session.encrypt or tree_id in session.encrypted_trees
-    return encrypt, not encrypt and (session.sign or (sign and session.signer is not None))
 
 
 def error_data(message: memoryview) -> bytes:

@@ -58,7 +58,9 @@ SHARE_TYPE_DISK, SHARE_TYPE_PIPE = 1, 2
 SHARE_CAP_DFS = 0x00000008
 """SMB2_SHARE_CAP_DFS. [MS-SMB2 2.2.10]"""
 RDMA_THRESHOLD = 4096
-"""Bytes from which data is moved by RDMA; less costs more by RDMA than in the message. Linux uses the same number."""
+"""Bytes from which a NIC moves data by RDMA; less costs more by RDMA than in the message. Linux has the same."""
+SOFTWARE_RDMA_THRESHOLD = 65536
+"""The same for RDMA in software, where a registration and a further message cost more than a copy."""
 R = TypeVar("R")
 
 
@@ -133,6 +135,8 @@ class Tree:
         self.capabilities = capabilities
         """SMB2_SHARE_CAP_*."""
         self.is_pipe = share_type == SHARE_TYPE_PIPE
+        self.rdma_from = RDMA_THRESHOLD
+        """Bytes from which ``read`` and ``write`` move data by RDMA."""
         self.is_dfs = bool(capabilities & SHARE_CAP_DFS)
         """TreeConnect.IsDfsShare."""
 
@@ -402,7 +406,7 @@ class Tree:
 
     async def _read_piece(self, file: RemoteFile, offset: int, length: int) -> bytes:
         exposed = self.client.exposed
-        way = Way.INLINE if exposed is None or length < RDMA_THRESHOLD else self.choice.way
+        way = Way.INLINE if exposed is None or length < self.rdma_from else self.choice.way
         if exposed is None or way is Way.INLINE:
             data = await self._read_inline(file, offset, length)
             self.client.payloads.read[Way.INLINE] += len(data)
@@ -526,7 +530,7 @@ class Tree:
 
     async def _write_piece(self, file: RemoteFile, offset: int, data: memoryview) -> int:
         exposed, length = self.client.exposed, len(data)
-        way = Way.INLINE if exposed is None or length < RDMA_THRESHOLD else self.choice.way
+        way = Way.INLINE if exposed is None or length < self.rdma_from else self.choice.way
         if exposed is None or way is Way.INLINE:
             count = await self._write_inline(file, offset, data)
             self.client.payloads.written[Way.INLINE] += count
