@@ -79,21 +79,7 @@ class Target(Protocol):
     def link(self) -> Link:
         """The link of its share."""
 
-    async def _completed(writing: Coroutine[object, object, bool]) -> bool:
-    """Return what writing a small file comes to. If that is cancelled in the middle, the file has a moment to get its
-    name: a part would stay otherwise.
-    """
-    task = asyncio.ensure_future(writing)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task], timeout=_MOMENT)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        raise
-
-
-async def open_part(self, name: str, access: int, disposition: int) -> Handle:
+    async def open_part(self, name: str, access: int, disposition: int) -> Handle:
         """Open the file beside it that has the data until it is complete."""
 
     async def rename_part(self, part: Handle) -> None:
@@ -368,6 +354,20 @@ async def upload(target: Target, source: Path, how: CopyOptions, attributes: int
     finally:
         os.close(descriptor)
     return Transfer(size, start, time.monotonic() - began)
+
+
+async def _completed(writing: Coroutine[object, object, bool]) -> bool:
+    """Return what writing a small file comes to. If that is cancelled in the middle, the file has a moment to get its
+    name: a part would stay otherwise.
+    """
+    task = asyncio.ensure_future(writing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=_MOMENT)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
 
 
 async def open_part(target: Target, version: str, resume: bool, size: int) -> tuple[Handle, int]:
