@@ -18,6 +18,7 @@ from smb3server.state.objects import Connection
 from smb3server.wire import filetime, posix
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
+    ACCEPT_TRANSPORT_LEVEL_SECURITY,
     NEGOTIATE_REQUEST,
     NEGOTIATE_RESPONSE,
     Capability,
@@ -26,6 +27,7 @@ from smb3server.wire.negotiate import (
     NegotiateRequest,
     NegotiateResponse,
     SecurityMode,
+    accepts_transport_security,
     contexts_of,
     dialects_of,
     numbers_of,
@@ -36,6 +38,7 @@ from smb3server.wire.rdma_transform import RDMA_TRANSFORM_CAPABILITIES, RdmaTran
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
+from smbdirect.message_transport import TransportKind
 
 _SALT_SIZE = 32
 _CONTEXT_TYPES = frozenset(ContextType)
@@ -123,6 +126,11 @@ def _negotiate_contexts(
             answers.append((ContextType.SIGNING, struct.pack("<HH", 1, algorithm)))
     if settings.rdma_transforms and ContextType.RDMA_TRANSFORM in offered:
         answers.append((ContextType.RDMA_TRANSFORM, _negotiate_transforms(connection, settings, offered)))
+    if connection.transport.kind is TransportKind.QUIC and ContextType.TRANSPORT in offered:
+        # Over TCP the context means nothing (3.3.5.4).
+        connection.accepts_transport_security = accepts_transport_security(offered[ContextType.TRANSPORT])
+        if connection.accepts_transport_security:
+            answers.append((ContextType.TRANSPORT, struct.pack("<I", ACCEPT_TRANSPORT_LEVEL_SECURITY)))
     connection.cipher_id = cipher
     connection.signing_algorithm_id = algorithm
     connection.client_knows_posix = posix.EXTENSIONS_AVAILABLE in offered
