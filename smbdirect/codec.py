@@ -31,6 +31,9 @@ Buffer = bytes | bytearray | memoryview
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
+new_record = tuple.__new__
+"""Makes a NamedTuple from its class and a tuple of all its fields, without a call of Python code: for the hot path."""
+
 
 class Codec(Generic[R]):
     """The codec of one fixed record; ``size`` is its length in bytes."""
