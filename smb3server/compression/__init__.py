@@ -4,5 +4,6 @@ Belongs here: bytes in, bytes out, and when that pays. Not here: which messages 
 ``commands``, ``client``), and the order of compression, signature and encryption (``crypto.envelope``).
 
 Reading order: ``lznt1``, ``lz77``, ``lz77_huffman`` (the formats of MS-XCA, in Python; in C: ``_xca``) -> ``codecs``
-(what compresses and decompresses, by algorithm) -> ``transform`` (compressed messages) -> ``benefit`` (whether it pays).
+(what compresses and decompresses, by algorithm) -> ``transform`` (compressed messages) -> ``benefit`` (whether it
+pays).
 """
