@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 from spnego.exceptions import SpnegoError
@@ -29,11 +30,13 @@ from smb3server.client.protocol.referrals import ask_referral
 from smb3server.client.protocol.session import BoundSession, ClientSession
 from smb3server.client.protocol.transports import addresses_of, open_tcp, speaks_smb1
 from smb3server.client.protocol.tree import RDMA_THRESHOLD, Tree
+from smb3server.net.host import SMB_PORT
+from smb3server.process import parts
 from smb3server.wire.dfs import Referral
 from smb3server.wire.oplock_break import LeaseBreakNotification
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
-from smbdirect.message_transport import MessageTransport
+from smbdirect.message_transport import MessageTransport, TransportKind
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -262,7 +265,10 @@ class Link:
             raise
 
     async def _negotiate(self, transport: MessageTransport, fabric: str) -> Client:
-        offer = Offer(require_signing=self.options.signs)
+        offer = Offer(
+            require_signing=self.options.signs,
+            transport_security=transport.kind is TransportKind.QUIC and not self.options.encrypt,
+        )
         try:
             client = await Client.connect(transport, offer=offer, client_guid=self._guid)
         except ConnectionLost:
@@ -275,6 +281,9 @@ class Link:
     async def _choose_channels(self, session: ClientSession) -> None:
         """Open the channels that were asked for. Nobody waits for RDMA that was not."""
         mode = self.options.rdma
+        if self.options.quic:
+            self.why_not_rdma = "the connection is over QUIC"
+            return
         if mode == "off":
             self.why_not_rdma = "it was turned off (rdma=off)"
         if mode == "auto" and self.options.channels == 1:
@@ -297,7 +306,22 @@ class Link:
             return f"{self.address.host} does not let {who} use {self.address.share!r}"
         return ""
 
+    async def _open_quic(self) -> tuple[MessageTransport, str]:
+        try:
+            # An extra, and others start faster without these modules.
+            from smb3server.net.quic.client import PORT, open_quic
+        except ImportError as error:
+            raise errors.make(errno.ENOSYS, reason=f"QUIC needs {error.name}; {parts.remedy('quic')}") from error
+        options = self.options
+        names = (options.quic_authority, options.quic_certificate, options.quic_key)
+        authority, certificate, key = (Path(name) if name else None for name in names)
+        port = self.address.port if self.address.port != SMB_PORT else PORT
+        made = await open_quic(self.address.host, port, authority, certificate, key, options.timeout)
+        return made, "quic"
+
     async def _open_tcp(self) -> tuple[MessageTransport, str]:
+        if self.options.quic:
+            return await self._open_quic()
         return await open_tcp(self.address.host, self.address.port, self.options.timeout), "tcp"
 
     async def _open_rdma(self, fabric: str) -> tuple[MessageTransport, str]:
@@ -488,7 +512,7 @@ class Link:
     def count(self, channel: Channel, written: int, read: int) -> None:
         """Count payload by what carried it."""
         kind = channel.fabric
-        if kind != "tcp" and (max(written, read) < RDMA_THRESHOLD or not channel.by_rdma):
+        if kind not in ("tcp", "quic") and (max(written, read) < RDMA_THRESHOLD or not channel.by_rdma):
             kind = "messages"
         self.count_as(kind, written, read)
 

@@ -20,6 +20,7 @@ from smb3server.wire import filetime, posix
 from smb3server.wire.compression import CHAINED, COMPRESSION_CAPABILITIES, CompressionAlgorithm, pack_compression
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
+    ACCEPT_TRANSPORT_LEVEL_SECURITY,
     NEGOTIATE_REQUEST,
     NEGOTIATE_RESPONSE,
     Capability,
@@ -28,6 +29,7 @@ from smb3server.wire.negotiate import (
     NegotiateRequest,
     NegotiateResponse,
     SecurityMode,
+    accepts_transport_security,
     contexts_of,
     dialects_of,
     numbers_of,
@@ -38,6 +40,7 @@ from smb3server.wire.rdma_transform import RDMA_TRANSFORM_CAPABILITIES, RdmaTran
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
+from smbdirect.message_transport import TransportKind
 
 _SALT_SIZE = 32
 _CONTEXT_TYPES = frozenset(ContextType)
@@ -127,6 +130,11 @@ def _negotiate_contexts(
         answers += _negotiate_compression(connection, settings, offered[ContextType.COMPRESSION])
     if settings.rdma_transforms and ContextType.RDMA_TRANSFORM in offered:
         answers.append((ContextType.RDMA_TRANSFORM, _negotiate_transforms(connection, settings, offered)))
+    if connection.transport.kind is TransportKind.QUIC and ContextType.TRANSPORT in offered:
+        # Over TCP the context means nothing (3.3.5.4).
+        connection.accepts_transport_security = accepts_transport_security(offered[ContextType.TRANSPORT])
+        if connection.accepts_transport_security:
+            answers.append((ContextType.TRANSPORT, struct.pack("<I", ACCEPT_TRANSPORT_LEVEL_SECURITY)))
     connection.cipher_id = cipher
     connection.signing_algorithm_id = algorithm
     connection.client_knows_posix = posix.EXTENSIONS_AVAILABLE in offered

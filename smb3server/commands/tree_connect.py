@@ -73,7 +73,7 @@ def _connect(request: SessionRequest, body: TreeConnectRequest, share: Share) ->
     session.limit_credits()
     request.server.events.tree_connected(tree, connection)
     flags = share.flags
-    if share.rules.encrypt and connection.dialect >= Dialect.SMB_3_0:
+    if share.rules.encrypt and not session.transport_secured and connection.dialect >= Dialect.SMB_3_0:
         flags |= ShareFlags.ENCRYPT_DATA
     if share.rules.compress and connection.compression is not None:
         flags |= ShareFlags.COMPRESS_DATA

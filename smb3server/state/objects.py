@@ -41,6 +41,9 @@ from smbdirect.unauthenticated import UnauthenticatedPeer
 log = logging.getLogger(__name__)
 
 
+QUIC_CREDITS = 256
+"""Most credits of a client over QUIC. What it may send for them fits into the window of its connection
+(``net.quic.connection.TRUSTED_WINDOW``)."""
 MAX_USERS = 8
 """Most names of users that a connection remembers for the log. A terminal server's connection has one for each user."""
 
@@ -93,6 +96,8 @@ class Connection:
         self.command_sequence_window = CommandSequenceWindow()
         self.credit_limit = settings.credits_before_authentication
         self._max_credits = settings.max_credits
+        if transport.kind is TransportKind.QUIC:
+            self._max_credits = min(self._max_credits, QUIC_CREDITS)
         self.sealed_credits: int | None = None
         """Most credits of a client that may encrypt. They keep its READs as short as its messages (``read_size``).
 
@@ -127,6 +132,8 @@ class Connection:
         """The client asked for the list of interfaces (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
         self.rdma_interfaces_told = 0
         """Interfaces flagged RDMA_CAPABLE in the answer."""
+        self.accepts_transport_security = False
+        """Whether messages need no encryption of SMB, since QUIC encrypts them. [MS-SMB2 3.3.1.7]"""
         self.rdma_transform_ids: tuple[int, ...] = ()
         """How data that moves by RDMA may be protected."""
         self.compression: Agreement | None = None
@@ -253,6 +260,8 @@ class Session:
         """Everybody can compute its keys, because it began with an anonymous logon: they prove and hide nothing."""
         self.signing_required = False
         self.encrypt_data = False
+        self.transport_secured = False
+        """Whether its messages need no encryption, since all its connections encrypt them (QUIC)."""
         self.cipher: SessionCipher | None = None
         """None if the dialect, the client or a missing key excludes encryption."""
         self.open_table: dict[int, Open] = {}
@@ -356,7 +365,7 @@ class TreeConnect:
         self.session = session
         self.share = share
         self.maximal_access = share.maximal_access(session.identity)
-        self.encrypt_data = session.encrypt_data or share.rules.encrypt
+        self.encrypt_data = session.encrypt_data or (share.rules.encrypt and not session.transport_secured)
         """Whether its requests must be encrypted. Invariant: no session demands it later than its logon."""
         self.creation_time = time.time()
         self.caller: tuple[Identity | None, Caller] | None = None
@@ -554,7 +563,8 @@ class Open:
     def end_io(self) -> None:
         """End what ``begin_io`` began."""
         self.in_flight -= 1
-        self._close_if_unused()
+        if self._closing is not None:
+            self._close_if_unused()
 
     def _close_if_unused(self) -> None:
         if self._closing is None or self.in_flight:
