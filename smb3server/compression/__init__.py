@@ -3,7 +3,7 @@
 Belongs here: bytes in, bytes out, and when that pays. Not here: which messages are compressed (``dispatch``,
 ``commands``, ``client``), and the order of compression, signature and encryption (``crypto.envelope``).
 
-Reading order: ``lznt1``, ``lz77``, ``lz77_huffman`` (the formats of MS-XCA, in Python; in C: ``_xca``) -> ``codecs``
-(what compresses and decompresses, by algorithm) -> ``transform`` (compressed messages) -> ``benefit`` (whether it
-pays).
+Reading order: ``matches`` -> ``lznt1``, ``lz77``, ``lz77_huffman`` (formats of MS-XCA, in Python) -> ``codecs`` (what
+compresses and decompresses, by algorithm) -> ``transform`` (compressed messages) -> ``benefit`` (whether it pays). The
+formats are in C as well, in a module that is preferred.
 """
