@@ -53,8 +53,8 @@ class ShareRules(ConnectionRules, kw_only=True):
     compress: Annotated[
         bool,
         about(
-            "clients learn that they should have data compressed on its way ([compression.md](compression.md)); without "
-            "it they may ask for that all the same",
+            "clients learn that they should have data compressed on the way ([compression.md](compression.md)); "
+            "without it they may ask for that all the same",
             Effect.NEW_TREES,
             example=True,
         ),
