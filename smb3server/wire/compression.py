@@ -7,9 +7,8 @@ import struct
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int8ul, Int16ul, Int32ul
-
 from smbdirect.codec import Codec
+from smbdirect.fields import Bytes, Int8ul, Int16ul, Int32ul
 
 COMPRESSION_PROTOCOL_ID = b"\xfcSMB"
 CHAINED = 0x0001
