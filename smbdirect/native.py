@@ -12,7 +12,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-MODULES = ("smb3server.backends.local._native",)
+MODULES = ("smb3server.backends.local._native", "smbdirect.providers.roce._native")
 """All of them, for reports."""
 SWITCH = "SMB3SERVER_NATIVE"
 

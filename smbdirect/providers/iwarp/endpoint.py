@@ -361,8 +361,9 @@ class IwarpEndpoint(BaseEndpoint):
         left = _BYTES_PER_EVENT
         self._receiving = True
         try:
+            buffers: Sequence[memoryview] = ()
             for _ in range(_TURNS):
-                buffers = receiver.buffers()
+                buffers = buffers or receiver.buffers()
                 try:
                     count = sock.recv_into(buffers[0]) if len(buffers) == 1 else sock.recvmsg_into(buffers)[0]
                 except BlockingIOError:
@@ -373,10 +374,13 @@ class IwarpEndpoint(BaseEndpoint):
                     detail = "" if receiver.at_boundary else "in the middle of an FPDU"
                     self._die(CloseReason(CloseCause.PEER, detail))
                     return
+                left -= count
+                if count == receiver.room and left > 0 and receiver.advance():
+                    continue
+                buffers = ()
                 receiver.received(count)
                 if self._deferred is not None:
                     raise self._deferred
-                left -= count
                 if left <= 0 or operations.fpdus > enough or (count < receiver.room and not receiver.midway):
                     break
         except TerminateError as error:

@@ -118,6 +118,12 @@ class Receiver:
             return [*self._direct, window]
         return [window]
 
+    def advance(self) -> bool:
+        """Return whether ``buffers()``, which one call has filled, were processed, and the same list is for the next
+        bytes. If not, ``received`` has to process them."""
+        layout = self._layout
+        return layout is not None and layout.continues and layout.advance()
+
     def received(self, count: int) -> None:
         """Process ``count`` bytes that were received into ``buffers()``. Raise ``TerminateError`` if the peer breaks a
         rule."""
