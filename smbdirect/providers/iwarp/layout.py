@@ -89,7 +89,8 @@ class Layout:
         payload, gap = self._payload, self._gap
         start, offset = self._start + payload, self._offset + payload
         if (
-            self._most != 1
+            not self.continues
+            or self._most != 1
             or self._filled
             or self._crc
             or self._end - start < 2 * payload

@@ -118,18 +118,13 @@ class Receiver:
             return [*self._direct, window]
         return [window]
 
-    def advance(self) -> bool:
-        """Return whether ``buffers()``, which one call has filled, were processed, and the same list is for the next
-        bytes. If not, ``received`` has to process them."""
-        layout = self._layout
-        return layout is not None and layout.continues and layout.advance()
-
     def received(self, count: int) -> None:
         """Process ``count`` bytes that were received into ``buffers()``. Raise ``TerminateError`` if the peer breaks a
         rule."""
         layout = self._layout
         if layout is not None and self._ring is None:
-            self._follow(layout, count)
+            if count != self.room or not layout.advance():
+                self._follow(layout, count)
             return
         full = count == self.room
         try:
@@ -235,6 +230,9 @@ class Receiver:
                 if view[head + 2] == _MIDDLE and self._expect_layout(view, head, length - ddp.TAGGED_HEADER_SIZE):
                     return
             else:
+                if view[head + 2] == _LAST and operations.receive_response(view, head, head + size, self.crc):
+                    self._head = head + size
+                    continue
                 if tagged:
                     self._head = self._run(view, head, tail)
                 else:
