@@ -32,6 +32,9 @@ Buffer = bytes | bytearray | memoryview
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
+new_record = tuple.__new__
+"""Makes a NamedTuple from its class and a tuple of all its fields, without a call of Python code: for the hot path."""
+
 
 def _struct_code(field: Any, name: str) -> tuple[str, str]:
     """Return the ``struct`` code of one construct field, and its byte order ('' if it has none)."""

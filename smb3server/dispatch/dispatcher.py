@@ -389,6 +389,8 @@ class Dispatcher:
                 result.on_sent()
             chain.end()
             return
+        if isinstance(result, Response) and self._fast_lane.finish(request, result):
+            return
         self._take(request, chain, result)
         if request.async_id:
             self._flush(chain)

@@ -556,7 +556,8 @@ class Open:
     def end_io(self) -> None:
         """End what ``begin_io`` began."""
         self.in_flight -= 1
-        self._close_if_unused()
+        if self._closing is not None:
+            self._close_if_unused()
 
     def _close_if_unused(self) -> None:
         if self._closing is None or self.in_flight:
