@@ -82,27 +82,6 @@ class Layout:
         self._at = -_HEADER
         """Where the header of the FPDU number ``_done`` begins in the group."""
 
-    def advance(self) -> bool:
-        """Note that one call filled ``buffers``. Return whether the header behind is the expected one and another group
-        of one FPDU follows, which ``buffers`` is for then. If not, nothing was changed: ``received`` finds out what
-        comes. This is ``received`` for the middle of an RDMA Write, which is a call for each FPDU."""
-        payload, gap = self._payload, self._gap
-        start, offset = self._start + payload, self._offset + payload
-        if (
-            not self.continues
-            or self._most != 1
-            or self._filled
-            or self._crc
-            or self._end - start < 2 * payload
-            or TAGGED_WORDS.fields_from(self._between, gap - _HEADER) != (self._kind, offset)
-        ):
-            return False
-        self.fpdus += 1
-        self.bytes_done += payload
-        self._start, self._offset = start, offset
-        self.buffers[0] = self._memory[start : start + payload]
-        return True
-
     def received(self, count: int) -> bool:
         """Note that ``count`` bytes were received into ``buffers``. Return whether every complete header is as
         expected. Raise ``TerminateError`` for a wrong checksum."""

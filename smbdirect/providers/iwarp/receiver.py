@@ -123,8 +123,7 @@ class Receiver:
         rule."""
         layout = self._layout
         if layout is not None and self._ring is None:
-            if count != self.room or not layout.advance():
-                self._follow(layout, count)
+            self._follow(layout, count)
             return
         full = count == self.room
         try:
