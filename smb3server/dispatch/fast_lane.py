@@ -1,8 +1,8 @@
 """The fast lane: the most frequent messages, answered without the objects of the general path.
 
-A busy connection mostly carries ordinary messages: one ECHO, or one READ or WRITE of some kilobytes, whose session,
-tree connect and open are in order. The lane answers such a message at once. The reply has the same bytes as the reply
-of the general path (``dispatcher``, ``checks``, ``reply``), and the same state results.
+A busy connection mostly carries ordinary messages: one ECHO, one plain CLOSE, or one READ or WRITE of some kilobytes,
+whose session, tree connect and open are in order. The lane answers such a message at once. The reply has the same bytes
+as the reply of the general path (``dispatcher``, ``checks``, ``reply``), and the same state results.
 
 ``FastLane.take`` looks before it acts. It leaves a message that is not ordinary in any respect to the general path, as
 it came and before any state has changed. So the lane refuses nothing: it knows only requests that the general path
@@ -93,6 +93,8 @@ class ShortForm(NamedTuple):
     """As ``look``. The message ends with its head, and its data is in the payload."""
     writes: bool = False
     """Whether ``Answer`` writes to a descriptor as the user whose space that takes, and does nothing else to files."""
+    ends_row: bool = False
+    """Whether ``Answer`` does more to files than reading and writing descriptors, which no row of writes may see."""
 
 
 _NEVER: Start = (0.0, 0.0)
@@ -251,7 +253,9 @@ class FastLane:
             return False
         observer = self._measuring.observer
         start = observer.began() if observer is not None else _NEVER
-        if (
+        if form.ends_row:
+            self.end_row()
+        elif (
             form.writes
             and self._row is None
             and opened is not None

@@ -1,17 +1,14 @@
 """READ and WRITE, and the buffer descriptors they carry. [MS-SMB2 2.2.19 to 2.2.22, MS-SMBD 2.2.3.1]"""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
-
-from construct import Int8ul, Int16ul, Int32ul, Int64ul
 
 from smb3server.wire.fields import Message
 from smb3server.wire.header import HEADER_SIZE
 from smbdirect.codec import Codec, new_record
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Int8ul, Int16ul, Int32ul, Int64ul
 from smbdirect.message_transport import RemoteBuffer
 
 

@@ -17,8 +17,11 @@ from smb3server.backends.local.backend import LocalBackend
 from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.dispatch import waiting
 from smb3server.dispatch.dispatcher import Dispatcher
+from smb3server.state.objects import Open
+from smb3server.state.opens import OpenTable
 from smb3server.state.share import Share
 from smb3server.wire import create, read_write
+from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
 from smb3server.wire.header import Command
 from smbdirect.codec import Buffer
 from tests.lab.harness import lab
@@ -140,6 +143,30 @@ def test_the_general_path_ends_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert scene.switches[:2] == [ALICE.uid, 0]
         assert scene.switches[-2:] == [ALICE.uid, 0]
         assert (tmp_path / "alice" / "new").stat().st_uid == ALICE.uid
+
+    play(tmp_path, monkeypatch, test)
+
+
+def test_a_close_ends_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lane takes it, and it runs as the server: it may set times."""
+
+    async def test(scene: Scene) -> None:
+        uids: list[int] = []
+        closes = OpenTable.close
+
+        def close(opens: OpenTable, opened: Open) -> None:
+            uids.append(present_uid())
+            closes(opens, opened)
+
+        reply = await scene.clients[0].open("another")
+        answer, _ = create.parse_response(memoryview(reply.message))
+        scene.general.clear()
+        monkeypatch.setattr(OpenTable, "close", close)
+        request = CLOSE_REQUEST.pack(CloseRequest(24, 0, 0, answer.persistent, answer.volatile))
+        messages = [scene.write(0), scene.write(0), scene.clients[0].build(Command.CLOSE, request)]
+        assert await scene.post(0, *messages) == [0] * 3
+        assert scene.general == []
+        assert uids == [0]
 
     play(tmp_path, monkeypatch, test)
 
