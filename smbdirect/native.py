@@ -12,7 +12,11 @@ import importlib.util
 import os
 from pathlib import Path
 
-MODULES = ("smb3server.backends.local._native", "smb3server.compression._xca")
+MODULES = (
+    "smb3server.backends.local._native",
+    "smb3server.compression._xca",
+    "smbdirect.providers.roce._native",
+)
 """All of them, for reports."""
 SWITCH = "SMB3SERVER_NATIVE"
 

@@ -1,29 +1,21 @@
-"""Measure the throughput of the iWARP provider between two processes over loopback, next to raw TCP in the same run.
-
-    python tools/bench/iwarp.py [--size BYTES] [--seconds S] [--crc] [--mss] [--depth N]
+"""One iWARP connection between two processes over loopback, and raw TCP beside it. ``fabrics`` is the command.
 
 Each operation is that of a server for one READ (RDMA Write + Send) or one WRITE (RDMA Read). The peer answers it before
-the next one starts (depth 1). One GB is 1e9 bytes. The processor time is that of one operation: ours and the peer's.
+the next one starts (depth 1).
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
 import os
 import socket
 import struct
-import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
-
-from smb3server.process import output
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from smbdirect.providers.base import (
     Access,
@@ -40,6 +32,7 @@ from smbdirect.providers.base import (
 from smbdirect.providers.iwarp import IwarpProvider
 
 DESCRIPTOR = struct.Struct("<QII")
+_PROCESSORS = sorted(os.sched_getaffinity(0))
 
 
 class Result(NamedTuple):
@@ -59,12 +52,20 @@ def processor_time(pid: int) -> float:
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
+def pin(first: int, second: int, together: bool) -> None:
+    """Put two processes on one processor, or each on one of its own."""
+    os.sched_setaffinity(first, {_PROCESSORS[0]})
+    os.sched_setaffinity(second, {_PROCESSORS[0 if together else -1]})
+
+
 class Meter:
     """Measures the processor time of both sides from its making to ``result``."""
 
-    def __init__(self, peer: int) -> None:
-        """``peer`` is the process of the peer."""
+    def __init__(self, peer: int, placed: str = "") -> None:
+        """``peer`` is the process of the peer. ``placed``: see ``fabrics``."""
         self._pids = (os.getpid(), peer)
+        if placed:
+            pin(*self._pids, placed == "together")
         self._times = [processor_time(pid) for pid in self._pids]
 
     def result(self, rate: float, operations: int) -> Result:
@@ -89,7 +90,7 @@ def raw_peer(pipe: Connection, size: int) -> None:
         sock.sendall(b"x")
 
 
-def bench_raw(size: int, seconds: float) -> Result:
+def bench_raw(size: int, seconds: float, placed: str = "") -> Result:
     """Measure plain sends, one outstanding."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=raw_peer, args=(theirs, size), daemon=True)
@@ -98,7 +99,7 @@ def bench_raw(size: int, seconds: float) -> Result:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         data = memoryview(bytearray(size))
         operations = 0
-        meter = Meter(process.pid or 0)
+        meter = Meter(process.pid or 0, placed)
         start = time.perf_counter()
         while time.perf_counter() - start < seconds:
             sock.sendall(data)
@@ -219,7 +220,9 @@ class Bench:
         return self.operations * self.size / (time.perf_counter() - start)
 
 
-async def bench_iwarp(size: int, seconds: float, crc: bool, large: bool, depth: int) -> dict[str, Result]:
+async def bench_iwarp(
+    size: int, seconds: float, crc: bool, large: bool, depth: int, placed: str = ""
+) -> dict[str, Result]:
     """Measure each kind of operation."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=iwarp_peer, args=(theirs, size, crc, large), daemon=True)
@@ -236,7 +239,7 @@ async def bench_iwarp(size: int, seconds: float, crc: bool, large: bool, depth: 
     ours.send(listener.address[1])
     results = {}
     for kind in ("write", "read"):
-        meter = Meter(process.pid or 0)
+        meter = Meter(process.pid or 0, placed)
         rate = await bench.measure(kind)
         results[kind] = meter.result(rate, bench.operations)
     bench.endpoint.disconnect()
@@ -244,23 +247,3 @@ async def bench_iwarp(size: int, seconds: float, crc: bool, large: bool, depth: 
     await asyncio.sleep(0.05)
     process.join()
     return results
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=512 * 1024)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--depth", type=int, default=1)
-    parser.add_argument("--crc", action="store_true")
-    parser.add_argument("--mss", action="store_true", help="FPDUs of one TCP segment instead of 64 KiB")
-    options = parser.parse_args()
-    raw = bench_raw(options.size, options.seconds)
-    results = asyncio.run(bench_iwarp(options.size, options.seconds, options.crc, not options.mss, options.depth))
-    rows = {"raw TCP": raw, "RDMA Write + Send": results["write"], "RDMA Read": results["read"]}
-    for name, result in rows.items():
-        times = f"{result.ours * 1e6:6.0f} + {result.theirs * 1e6:.0f} us"
-        print(f"{name:18} {result.rate / 1e9:6.2f} GB/s {times:>16}   {result.rate / raw.rate:.2f} of raw TCP")
-
-
-if __name__ == "__main__":
-    sys.exit(output.run(main))

@@ -16,9 +16,9 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
+from smbdirect.providers.roce.batches import intact, place, similar
 from smbdirect.providers.roce.headers import HEAD, ICRC_LENGTH, PSN_MASK
 from smbdirect.providers.roce.icrc import (
     IPV4_HEADER,
@@ -46,6 +46,8 @@ STRIDE = 4224
 _FIELDS = struct.Struct(">BB10x4s4s4xH2x8sI")
 """Of an IPv4, a UDP and a BTH header: version and length, TOS, addresses, UDP length, what is in front of the word with
 the PSN, that word."""
+_BEGIN = struct.Struct(f">{HEAD.size}sI")
+"""What is in front of the word with the PSN, and that word."""
 _CE = 3
 
 
@@ -83,16 +85,7 @@ class Run(NamedTuple):
 
     def place(self, memory: memoryview, position: int) -> None:
         """Copy the payloads, one behind the other, to ``position`` of ``memory``. Conditions: ``payload_length``."""
-        packets, length, stride = self.packets, self.size - MIN_PACKET, self.stride
-        for start in range(_PAYLOAD, self.number * stride, stride):
-            memory[position : position + length] = packets[start : start + length]
-            position += length
-
-
-@lru_cache(64)
-def _layout(size: int) -> struct.Struct:
-    """Return the layout of a packet of ``size`` bytes: head, word with the PSN, all else."""
-    return struct.Struct(f">{_BEFORE_PSN}sI{size - _BEFORE_PSN - 4}x")
+        place(self.packets, self.size - MIN_PACKET, self.stride, self.number, memory, position)
 
 
 def is_intact(packet: memoryview, flow: Flow) -> bool:
@@ -106,17 +99,14 @@ def is_intact(packet: memoryview, flow: Flow) -> bool:
 def runs(batch: memoryview, size: int, flow: Flow) -> Iterator[Run]:
     """Yield all packets of ``batch`` in their order, in runs that are as long as possible. ``size`` is the length of
     all packets but the last, and at least ``MIN_PACKET``."""
-    head, words, first, due, start, end = b"", 0, 0, 0, 0, len(batch) // size
-    for index, (its_head, word) in enumerate(_layout(size).iter_unpack(batch[: end * size])):
-        if its_head != head or word & PSN_MASK != due:
-            if index:
-                whole = batch[start * size : index * size]
-                yield from _check(Run(head, first, words, whole, size, index - start, size), start, flow)
-            head, words, start = its_head, 0, index
-            first = due = word & PSN_MASK
-        words |= word
-        due = due + 1 & PSN_MASK
-    yield from _check(Run(head, first, words, batch[start * size : end * size], size, end - start, size), start, flow)
+    start, end = 0, len(batch) // size
+    while start < end:
+        packets = batch[start * size : end * size] if start else batch
+        number, words = similar(packets, size)
+        head, first = _BEGIN.unpack_from(packets)
+        run = Run(head, first & PSN_MASK, words, packets[: number * size], size, number, size)
+        yield from _check(run, start, flow)
+        start += number
     rest = batch[end * size :]
     left = len(rest)
     if left >= MIN_PACKET:
@@ -129,10 +119,8 @@ def runs(batch: memoryview, size: int, flow: Flow) -> Iterator[Run]:
 def _check(run: Run, index: int, flow: Flow) -> Iterator[Run]:
     """Yield ``run``, which begins with packet ``index`` of a batch, if all of it is intact, else packet by packet."""
     head, _, _, packets, size, number, _, _ = run
-    bodies = [packets[start + _BEFORE_PSN : start + size] for start in range(0, size * number, size)]
-    # The usual case, as fast as Python allows: the identifications are the places in the batch.
-    states = flow.states(size, head)[index : index + number]
-    if list(map(crc32, bodies, states)).count(RESIDUE) == number:
+    # The usual case: the identifications are the places in the batch.
+    if intact(packets, size, number, flow.states(size, head), index):
         yield run
         return
     for packet in run.split():

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from smbdirect.codec import Buffer
 from smbdirect.providers.roce import icrc
+from smbdirect.providers.roce.batches import seal
 from smbdirect.providers.roce.headers import ACK_REQUEST, DEFAULT_PKEY, HEAD, MIGRATED, PSN_MASK
 from smbdirect.providers.roce.icrc import crc32
 from smbdirect.providers.roce.sockets import UDP_SEGMENT, Route
@@ -114,19 +115,13 @@ class PacketPath:
             if not self._count:
                 self._begin(length)
             number = min(count - done, self._capacity - self._count)
-            words = [word & PSN_MASK for word in range(psn + done, psn + done + number)]
+            ask_at = max(0, countdown - done - 1)
+            part = memory[done * mtu : (done + number) * mtu]
+            self._batch.append(
+                seal(head, psn + done & PSN_MASK, part, mtu, number, states, self._count, ask_at, ask_every)
+            )
             if ask_every:
-                for place in range(countdown - done - 1, number, ask_every):
-                    words[place] |= ACK_REQUEST
-                    countdown += ask_every
-            rests = [word.to_bytes(4, "big") for word in words]
-            pieces = [memory[start : start + mtu] for start in range(done * mtu, (done + number) * mtu, mtu)]
-            icrcs = map(crc32, pieces, map(crc32, rests, states[self._count : self._count + number]))
-            buffers: list[Buffer] = [b""] * (3 * number)
-            buffers[::3] = [head + rest for rest in rests]
-            buffers[1::3] = pieces
-            buffers[2::3] = [its_icrc.to_bytes(4, "little") for its_icrc in icrcs]
-            self._batch += buffers
+                countdown += ask_every * len(range(ask_at, number, ask_every))
             self._counters["packets_sent"] += number
             self._count += number
             done += number
