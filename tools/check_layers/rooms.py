@@ -30,6 +30,7 @@ ROOMS = (
         "bench",
         "configuration",
         "examples",
+        "other_python",
         "torture",
         "wpts",
         "kernel_lab",
