@@ -66,7 +66,7 @@ def needs(pyproject: str) -> list[str]:
 
 def _install(python: Path, *what: str) -> bool:
     """Install into an environment. What pip says is shown."""
-    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *what]
+    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *what]
     return subprocess.run(pip, check=False, cwd=ROOT).returncode == 0
 
 
@@ -84,7 +84,7 @@ def environment(interpreter: Interpreter) -> Path:
     if subprocess.run([interpreter.path, "-m", "venv", "--without-pip", "--clear", folder], check=False).returncode:
         raise Failed(f"{interpreter.path} -m venv has failed")
     # The pip that an interpreter brings may be older than the interpreter: Debian's comes from another package.
-    where = [python, "-c", "import site; print(site.getsitepackages()[0])"]
+    where = [str(python), "-c", "import site; print(site.getsitepackages()[0])"]
     packages = subprocess.run(where, capture_output=True, text=True, check=True).stdout.strip()
     if not _install(Path(sys.executable), "--target", packages, "pip"):
         raise Failed("pip cannot be had")
