@@ -125,7 +125,7 @@ class Finder:
 
     def __init__(self, modules: Iterable[Module]) -> None:
         self._modules = list(modules)
-        self._by_name = {module.name: module for module in self._modules}
+        self._imports = {module.name: self._imported(module) for module in self._modules}
         self._changing = {
             f"{module.name}.{one.name}"
             for module in self._modules
@@ -134,7 +134,8 @@ class Finder:
         }
         self._changed = {name for module in self._modules for name in self._changed_in(module)}
 
-    def _imported(self, module: Module) -> dict[str, str]:
+    @staticmethod
+    def _imported(module: Module) -> dict[str, str]:
         """Return the full names of what a module and its functions import."""
         return {
             alias.asname or alias.name: f"{node.module}.{alias.name}"
@@ -145,7 +146,7 @@ class Finder:
 
     def _changed_in(self, module: Module) -> Iterator[str]:
         """Yield the full names of variables, and of attributes of classes, that a module changes."""
-        imported = self._imported(module)
+        imported = self._imports[module.name]
         owner: dict[ast.AST, str] = {}
         for definition in ast.walk(module.tree):
             if isinstance(definition, ast.ClassDef):
@@ -171,7 +172,7 @@ class Finder:
             return False
         if full in self._changed:
             return True
-        return made in ALWAYS or self._imported(module).get(made, f"{module.name}.{made}") in self._changing
+        return made in ALWAYS or self._imports[module.name].get(made, f"{module.name}.{made}") in self._changing
 
     def found(self) -> set[str]:
         """Return all shared state, each as ``path::name`` or ``path::Class.name``."""
