@@ -21,6 +21,7 @@ class TransportKind(enum.Enum):
 
     TCP = "TCP"
     SMB_DIRECT = "SMB Direct"
+    QUIC = "QUIC"
 
 
 class PooledBuffer(Protocol):

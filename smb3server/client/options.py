@@ -32,6 +32,10 @@ class ConnectKeywords(TypedDict, total=False):
     ask: Callable[[str], str] | None
     rdma: Rdma
     rdma_port: int | None
+    quic: bool
+    quic_authority: str | os.PathLike[str] | None
+    quic_certificate: str | os.PathLike[str] | None
+    quic_key: str | os.PathLike[str] | None
     one_sided: OneSided
     channels: int
     sign: bool
@@ -59,6 +63,11 @@ class ConnectOptions:
     ask: Callable[[str], str] | None = None
     rdma: Rdma = "auto"
     rdma_port: int | None = None
+    quic: bool = False
+    """Whether to connect over QUIC, and not over TCP."""
+    quic_authority: str | os.PathLike[str] | None = None
+    quic_certificate: str | os.PathLike[str] | None = None
+    quic_key: str | os.PathLike[str] | None = None
     one_sided: OneSided = "off"
     """Whether files are read and written without requests where the server lends them. These bytes are not protected,
     so it has to be asked for."""
@@ -81,6 +90,10 @@ class ConnectOptions:
             raise ValueError(f"rdma: {self.rdma!r} is not one of {', '.join(fabrics.MODES)}")
         if self.one_sided not in ("auto", "off"):
             raise ValueError(f"one_sided: {self.one_sided!r} is not auto or off")
+        if self.quic and (self.rdma not in ("auto", "off") or self.channels > 1):
+            raise ValueError("quic: one connection over QUIC is all there is; leave out rdma and channels")
+        if not self.quic and (self.quic_authority or self.quic_certificate or self.quic_key):
+            raise ValueError("quic_authority, quic_certificate and quic_key need quic")
         if not 1 <= self.channels <= MAX_CHANNELS:
             raise ValueError(f"channels: {self.channels} is not within 1 to {MAX_CHANNELS}")
         for name in ("timeout", "answer_timeout", "patience"):
@@ -101,6 +114,7 @@ class CopyKeywords(TypedDict, total=False):
     resume: bool
     sparse: bool
     verify: bool
+    expected: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +128,16 @@ class CopyOptions:
     """Holes stay holes."""
     verify: bool = False
     """Read both files again and compare them."""
+    expected: int = -1
+    """Bytes of the file as far as a listing told; -1 if none did. Small files take fewer round trips then."""
 
     @property
     def keywords(self) -> CopyKeywords:
         """The same as arguments."""
-        return {"progress": self.progress, "resume": self.resume, "sparse": self.sparse, "verify": self.verify}
+        return {
+            "progress": self.progress,
+            "resume": self.resume,
+            "sparse": self.sparse,
+            "verify": self.verify,
+            "expected": self.expected,
+        }

@@ -126,6 +126,8 @@ def _check_binding(request: Request) -> Session:
             raise StatusError(NtStatus.NOT_SUPPORTED, reason=_OTHER_SIGNING)
     if not channels:
         raise _unbindable(NtStatus.REQUEST_NOT_ACCEPTED, "there is no multichannel")
+    if session.transport_secured and not connection.accepts_transport_security:
+        raise _unbindable(NtStatus.ACCESS_DENIED, "its messages are not encrypted, since its transport encrypts them")
     if connection in session.channel_list:
         raise _unbindable(NtStatus.REQUEST_NOT_ACCEPTED, "the connection is a channel of the session")
     if first.dialect != connection.dialect:
@@ -320,7 +322,9 @@ def _complete(request: Request, session: Session, body: SessionSetupRequest) -> 
         # 3.3.5.4 (Connection.ShouldSign), 3.3.5.5.3: any of the three may require signing.
         mode = body.security_mode | connection.client_security_mode | connection.server_security_mode
         session.signing_required = bool(mode & SecurityMode.SIGNING_REQUIRED)
-        session.encrypt_data = server.settings.require_encryption and session.cipher is not None
+        session.transport_secured = connection.accepts_transport_security
+        needs = server.settings.require_encryption and not session.transport_secured
+        session.encrypt_data = needs and session.cipher is not None
         request.signed = True
     session.state = SessionState.VALID
     if session.deadline is not None:

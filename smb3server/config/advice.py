@@ -241,6 +241,8 @@ class _Advice:
             yield "[witness]", "endpoint_mapper_port", config.witness.endpoint_mapper_port
         if config.web is not None:
             yield "[web]", "port", config.web.port
+        if config.quic is not None:
+            yield "[quic]", "port", config.quic.port
 
     def cluster(self) -> Iterator[Finding]:
         """A store that others can read or change."""

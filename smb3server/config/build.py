@@ -24,6 +24,7 @@ from smb3server.config.sources.users import default_users_file, read_accounts
 from smb3server.config.values import (
     check_address,
     check_share_name,
+    parse_fingerprint,
     parse_rdma,
     snapshot_pattern,
     split_folder,
@@ -39,11 +40,13 @@ from smb3server.settings.cluster import ClusterConfig, ServiceConfig, VirtualAdd
 from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.limits import MESSAGE_OVERHEAD, Limits
 from smb3server.settings.observing import LogSettings, MetricsSettings
+from smb3server.settings.quic import QuicConfig
 from smb3server.settings.server import Settings
 from smb3server.settings.share import ConnectionRules, ShareRules
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 from smb3server.wire.address import Address
+from smb3server.wire.compression import NAMES
 from smb3server.wire.negotiate import DIALECT_NAMES
 from smb3server.wire.rdma_transform import RdmaTransformId
 
@@ -59,6 +62,7 @@ SIGNING = {
     "AES-CMAC": SigningAlgorithm.AES_CMAC,
     "HMAC-SHA256": SigningAlgorithm.HMAC_SHA256,
 }
+COMPRESSION = {name: algorithm for algorithm, name in NAMES.items()}
 RDMA_TRANSFORMS = {"encryption": RdmaTransformId.ENCRYPTION, "signing": RdmaTransformId.SIGNING}
 SERVER = "[server]"
 
@@ -100,6 +104,8 @@ def build(document: schema.Document, problems: Problems, own_users: bool = True)
         config.metrics = MetricsSettings(document.metrics.listen, document.metrics.port)
     if document.web is not None:
         config.web = builder.web(document.web)
+    if document.quic is not None:
+        config.quic = builder.quic(document.quic)
     if document.discovery is not None:
         found = document.discovery
         config.discovery = DiscoveryConfig(
@@ -161,6 +167,7 @@ class _Builder:
         settings.ciphers = tuple(CIPHERS[name] for name in section.ciphers)
         settings.signing_algorithms = tuple(SIGNING[name] for name in section.signing_algorithms)
         settings.rdma_transforms = tuple(RDMA_TRANSFORMS[name] for name in section.rdma_transforms)
+        settings.compression = tuple(COMPRESSION[name] for name in section.compression)
         settings.trusted_realms = tuple(section.trusted_realms)
         with problems.of("[groups]", ""):
             settings.groups = Groups(groups)
@@ -331,6 +338,22 @@ class _Builder:
             _path(section.key),
             tuple(section.names),
             section.plain_http,
+        )
+
+    def quic(self, section: schema.Quic) -> QuicConfig:
+        owner = "[quic]"
+        self._check_listen(owner, section.listen)
+        clients = set()
+        for text in section.clients:
+            with self._problems.of(owner, "clients"):
+                clients.add(parse_fingerprint(text))
+        return QuicConfig(
+            Path(section.certificate),
+            _path(section.key),
+            section.listen,
+            section.port,
+            _path(section.client_authority),
+            frozenset(clients),
         )
 
     def users_file(self, section: schema.Server) -> None:

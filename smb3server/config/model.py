@@ -13,6 +13,7 @@ from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.settings.cluster import ClusterConfig
 from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.observing import LogSettings, MetricsSettings, TraceConfig
+from smb3server.settings.quic import QuicConfig
 from smb3server.settings.server import Settings
 from smb3server.settings.share import ConnectionRules, ShareRules
 from smb3server.settings.web import WebConfig
@@ -110,6 +111,7 @@ class Config:
     """The template of home shares. Its path has ``{user}`` for the user's name. None means that there are none."""
     discovery: DiscoveryConfig | None = None
     web: WebConfig | None = None
+    quic: QuicConfig | None = None
     namespaces: list[NamespaceConfig] = field(default_factory=list)
 
     @property

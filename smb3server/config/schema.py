@@ -34,6 +34,7 @@ AuditEvent = Literal["connect", "open", "create", "write", "delete", "rename", "
 DialectName = Literal["2.0.2", "2.1", "3.0", "3.0.2", "3.1.1"]
 CipherName = Literal["AES-128-GCM", "AES-256-GCM", "AES-128-CCM", "AES-256-CCM"]
 SigningName = Literal["AES-GMAC", "AES-CMAC", "HMAC-SHA256"]
+CompressionName = Literal["LZ4", "LZ77", "LZ77+Huffman", "LZNT1", "Pattern_V1"]
 TransformName = Literal["encryption", "signing"]
 PasswordLength = Annotated[int, Meta(ge=1, le=MAX_LENGTH)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -344,6 +345,17 @@ class Server(Section):
             unset="both",
         ),
     ] = field(default_factory=lambda: ["encryption", "signing"])
+    compression: Annotated[
+        list[CompressionName],
+        about(
+            "algorithms that messages may be compressed with where the client asks for it, of `LZ4`, `LZ77`, "
+            "`LZ77+Huffman`, `LZNT1`, `Pattern_V1`; the client's order of preference decides among them; `[]`: no "
+            "message is compressed ([compression.md](compression.md))",
+            Effect.NEW_CONNECTIONS,
+            example=["LZ77", "Pattern_V1"],
+            unset="all five",
+        ),
+    ] = field(default_factory=lambda: ["LZ4", "LZ77", "LZ77+Huffman", "LZNT1", "Pattern_V1"])
     multichannel: Annotated[bool, about("a session may use several connections", Effect.NEW_CONNECTIONS)] = (
         _SETTINGS.multichannel
     )
@@ -849,6 +861,49 @@ class Web(Section):
     ] = False
 
 
+class Quic(Section):
+    """SMB over QUIC ([quic.md](quic.md)). Without this section nobody is served over QUIC."""
+
+    certificate: Annotated[
+        str,
+        about(
+            "PEM file with the server's certificate, and with those between it and its authority",
+            example="/etc/smb3server/quic.pem",
+            is_path=True,
+        ),
+    ]
+    key: Annotated[
+        str | None,
+        about(
+            "PEM file with the certificate's key; only its owner may read it",
+            example="/etc/smb3server/quic.key",
+            unset="that of `certificate`",
+            is_path=True,
+        ),
+    ] = None
+    listen: Annotated[
+        list[str], about("list of addresses to listen on", example=["192.0.2.5"], unset="`listen` of `[server]`")
+    ] = field(default_factory=list)
+    port: Annotated[Port, about("UDP port; 0: any free one")] = 443
+    client_authority: Annotated[
+        str | None,
+        about(
+            "PEM file with the authorities that sign certificates of clients",
+            example="/etc/smb3server/clients.pem",
+            unset="none",
+            is_path=True,
+        ),
+    ] = None
+    clients: Annotated[
+        list[str],
+        about(
+            "list of SHA-256 fingerprints of clients' certificates: no other client may connect",
+            example=["01" * 32],
+            unset="whoever has a certificate of `client_authority`; without that, everybody",
+        ),
+    ] = field(default_factory=list)
+
+
 class Discovery(Section):
     """How clients find the server in their network. Without this section nothing is announced."""
 
@@ -889,4 +944,5 @@ class Document(Section):
     log: Log | None = None
     metrics: Metrics | None = None
     web: Web | None = None
+    quic: Quic | None = None
     discovery: Discovery | None = None

@@ -27,6 +27,16 @@ def parse_rdma(text: str) -> str:
     return ",".join(names)
 
 
+def parse_fingerprint(text: str) -> str:
+    """Return the SHA-256 of a certificate in lower case, without the colons that openssl writes."""
+    plain = text.replace(":", "").lower()
+    if not re.fullmatch("[0-9a-f]{64}", plain):
+        raise ConfigError(
+            f"{text}: not the SHA-256 of a certificate; `openssl x509 -in FILE -noout -fingerprint -sha256` shows it"
+        )
+    return plain
+
+
 def check_share_name(name: str) -> None:
     """Check the name of a share."""
     if not name or len(name) > _MAX_SHARE_NAME or _BAD_SHARE_NAME.search(name) or name != name.strip():

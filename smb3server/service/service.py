@@ -52,6 +52,7 @@ from smb3server.service.stored_opens import StoredOpens
 from smb3server.service.tcp_ports import EVERYWHERE, TcpPorts
 from smb3server.service.users import LiveUsers
 from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.quic import QuicConfig
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 from smb3server.state.shadow_copies import ShadowCopyAgent
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from smb3server.cluster.fencer import Fencer
     from smb3server.discovery.announcer import Announcer
     from smb3server.service.clustering import ClusterNode
+    from smb3server.service.quic import QuicPorts
     from smb3server.web.serving import WebServer
     from witness.setup import Witness
 
@@ -120,7 +122,7 @@ class Service(Running):
         self.stored = StoredOpens(server)
         self.shares = RunningShares(server, self.stored)
         server.homes = HomeShares(server, config, self.shares.make)
-        reception = Reception(
+        reception = self._reception = Reception(
             server.accept,
             server.admits,
             server.buffers,
@@ -138,6 +140,7 @@ class Service(Running):
         self.witness: Witness | None = None
         self.announcer: Announcer | None = None
         self.web: WebServer | None = None
+        self.quic: QuicPorts | None = None
         self._commands: dict[str, Command] = {}
         """Those of the admin socket."""
         self._state: StateDirectory | None = None
@@ -203,6 +206,8 @@ class Service(Running):
             await self.fabrics.start(self.config.rdma.split(","), hosts, self.config.rdma_port)
             self.server.rdma_addresses = self.fabrics.addresses
         self._listen()
+        if self.config.quic is not None:
+            await self._listen_on_quic(self.config.quic, hosts)
         if self.cluster is not None:
             await self.cluster.start()
         if self.config.witness is not None:
@@ -346,6 +351,16 @@ class Service(Running):
         self.server.interfaces.on_refresh = self.shares.on_change = self.announcer.refresh_soon
         self.announcer.start()
 
+    async def _listen_on_quic(self, config: QuicConfig, hosts: list[str]) -> None:
+        try:
+            # An extra, and a server without QUIC starts faster without these modules.
+            from smb3server.service.quic import QuicPorts
+        except ImportError as error:
+            raise ConfigError(f"[quic] needs {error.name}; {parts.remedy('quic')}") from error
+        self.quic = QuicPorts(config, self.config.settings, self._reception)
+        optional = () if config.listen or self.config.listen else EVERYWHERE[1:]
+        await self.quic.open(config.listen or hosts, optional)
+
     async def _open_page(self, config: WebConfig) -> None:
         try:
             # An extra, and a server without a page starts faster without these modules.
@@ -400,6 +415,8 @@ class Service(Running):
                     raise
                 self._given = given
                 self.observing.reloaded(self.config, self._read is not None)
+                if self.quic is not None:
+                    self.quic.look_again()
         outcome.write_log()
         log.info("configuration reloaded")
         return outcome
@@ -424,6 +441,8 @@ class Service(Running):
         """Return the addresses served, as in ``tcp 0.0.0.0:445`` and ``iwarp 0.0.0.0:5445``."""
         served = [("tcp", listener.address) for listener in self.listeners]
         served += [(name, listener.address) for name, listener in self.fabrics.listeners]
+        if self.quic is not None:
+            served += [("quic", listener.address) for listener in self.quic.listeners]
         if self.witness is not None:
             served += [("witness", (host, self.witness.service.port)) for host in self.witness.service.settings.listen]
         return [f"{kind} {f'[{host}]' if ':' in host else host}:{port}" for kind, (host, port) in served]
@@ -444,6 +463,8 @@ class Service(Running):
             await self.witness.stop()
         await self._tcp.close()
         await self.fabrics.close()
+        if self.quic is not None:
+            await self.quic.close()
         if self.cluster is not None:
             await self.cluster.stop()
         if self.server.shadow_copies is not None:
@@ -451,6 +472,8 @@ class Service(Running):
         # The server is no longer a node, so its last responses need no fence.
         self.server.fence = None
         await self.server.shutdown()
+        if self.quic is not None:
+            self.quic.end()
         await self.stored.drain()
         await self.stored.close()
         if self.cluster is not None:

@@ -18,6 +18,8 @@ from smb3server.access.check import Token
 from smb3server.access.identity import Identity
 from smb3server.auth.acceptor import Acceptor
 from smb3server.backends.base import Backend, Handle, Path, User
+from smb3server.compression.benefit import Benefit, Counts
+from smb3server.compression.transform import Agreement
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.signing import Signer
 from smb3server.files.caching import HANDLE, WRITE, Lease, Oplock
@@ -39,12 +41,30 @@ from smbdirect.unauthenticated import UnauthenticatedPeer
 log = logging.getLogger(__name__)
 
 
+QUIC_CREDITS = 256
+"""Most credits of a client over QUIC. What it may send for them fits into the window of its connection
+(``net.quic.connection.TRUSTED_WINDOW``)."""
 MAX_USERS = 8
 """Most names of users that a connection remembers for the log. A terminal server's connection has one for each user."""
 
 
+class Opens(Protocol):
+    """The table of all opens (``opens.OpenTable``)."""
+
+    @property
+    def persistence(self) -> object | None:
+        """Stores persistent opens; None if no share has any."""
+
+    def close(self, opened: Open) -> None:
+        """Free everything of an open."""
+
+
 class ConnectionHost(Protocol):
     """Runs a connection's requests: what the server's state needs of it."""
+
+    @property
+    def opens(self) -> Opens:
+        """The table of all opens."""
 
     @property
     def pending_requests(self) -> int:
@@ -91,6 +111,8 @@ class Connection:
         self.command_sequence_window = CommandSequenceWindow()
         self.credit_limit = settings.credits_before_authentication
         self._max_credits = settings.max_credits
+        if transport.kind is TransportKind.QUIC:
+            self._max_credits = min(self._max_credits, QUIC_CREDITS)
         self.sealed_credits: int | None = None
         """Most credits of a client that may encrypt. They keep its READs as short as its messages (``read_size``).
 
@@ -125,8 +147,13 @@ class Connection:
         """The client asked for the list of interfaces (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
         self.rdma_interfaces_told = 0
         """Interfaces flagged RDMA_CAPABLE in the answer."""
+        self.accepts_transport_security = False
+        """Whether messages need no encryption of SMB, since QUIC encrypts them. [MS-SMB2 3.3.1.7]"""
         self.rdma_transform_ids: tuple[int, ...] = ()
         """How data that moves by RDMA may be protected."""
+        self.compression: Agreement | None = None
+        """How messages may be compressed. None: not at all. (Connection.CompressionIds, SupportsChainedCompression.)"""
+        self.compressed = Counts()
         self.rdma_bytes_encrypted = 0
         """Bytes that moved by RDMA encrypted, in either direction. The transport counts them among all that did."""
         self.rdma_bytes_signed = 0
@@ -248,6 +275,8 @@ class Session:
         """Everybody can compute its keys, because it began with an anonymous logon: they prove and hide nothing."""
         self.signing_required = False
         self.encrypt_data = False
+        self.transport_secured = False
+        """Whether its messages need no encryption, since all its connections encrypt them (QUIC)."""
         self.cipher: SessionCipher | None = None
         """None if the dialect, the client or a missing key excludes encryption."""
         self.open_table: dict[int, Open] = {}
@@ -351,7 +380,7 @@ class TreeConnect:
         self.session = session
         self.share = share
         self.maximal_access = share.maximal_access(session.identity)
-        self.encrypt_data = session.encrypt_data or share.rules.encrypt
+        self.encrypt_data = session.encrypt_data or (share.rules.encrypt and not session.transport_secured)
         """Whether its requests must be encrypted. Invariant: no session demands it later than its logon."""
         self.creation_time = time.time()
         self.caller: tuple[Identity | None, Caller] | None = None
@@ -454,6 +483,8 @@ class Open:
     bytes_read: int = 0
     """Bytes of data that READs of it returned. Reports add them up; see ``OpenTable.close``."""
     bytes_written: int = 0
+    benefit: Benefit | None = None
+    """Whether compressing its data pays. None until a client asks for that."""
     # Invariant: neither ``handle`` nor ``_closing`` is closed while ``in_flight`` is greater than 0.
     in_flight: int = 0
     """Number of worker threads and RDMA transfers that use the handle."""
@@ -547,7 +578,8 @@ class Open:
     def end_io(self) -> None:
         """End what ``begin_io`` began."""
         self.in_flight -= 1
-        self._close_if_unused()
+        if self._closing is not None:
+            self._close_if_unused()
 
     def _close_if_unused(self) -> None:
         if self._closing is None or self.in_flight:

@@ -1,18 +1,15 @@
 """NEGOTIATE with its contexts, and the SMB1 NEGOTIATE that leads to it. [MS-SMB2 2.2.3, 2.2.4]"""
 
-from __future__ import annotations
-
 import enum
 import struct
 from collections.abc import Iterable
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int16ul, Int32ul, Int64ul
-
 from smb3server.wire.fields import Message
 from smb3server.wire.header import HEADER_SIZE
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Bytes, Int16ul, Int32ul, Int64ul
 
 
 class Dialect(enum.IntEnum):
@@ -68,6 +65,10 @@ class ContextType(enum.IntEnum):
     SIGNING = 8
 
 
+ACCEPT_TRANSPORT_LEVEL_SECURITY = 1
+"""The flag of SMB2_TRANSPORT_CAPABILITIES. [MS-SMB2 2.2.3.1.5]"""
+
+
 class NegotiateRequest(NamedTuple):
     """The fixed part of a NEGOTIATE request. [MS-SMB2 2.2.3]"""
 
@@ -106,6 +107,7 @@ NEGOTIATE_REQUEST = Message(NegotiateRequest)
 NEGOTIATE_RESPONSE = Message(NegotiateResponse, ("security_buffer_offset", "security_buffer_length"), "SecurityBuffer")
 _CONTEXT = struct.Struct("<HHI")
 _U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
 SMB1_HEADER_SIZE = 32
 SMB1_NEGOTIATE = 0x72
 MAX_SMB1_DIALECTS = 64
@@ -164,6 +166,14 @@ def pack_contexts(contexts: Iterable[tuple[int, bytes]]) -> bytes:
         packed += bytes(-len(packed) & 7)
         packed += _CONTEXT.pack(kind, len(data), 0) + data
     return bytes(packed)
+
+
+def accepts_transport_security(data: Buffer) -> bool:
+    """Return whether SMB2_TRANSPORT_CAPABILITIES leaves encryption to the transport. Raises ``DecodeError``. [MS-SMB2
+    2.2.3.1.5]"""
+    if len(data) < _U32.size:
+        raise DecodeError("transport capabilities too short")
+    return bool(_U32.unpack_from(data)[0] & ACCEPT_TRANSPORT_LEVEL_SECURITY)
 
 
 def smb1_dialects(message: memoryview) -> list[bytes] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -67,6 +66,15 @@ def connection_options(function: _Decorated) -> _Decorated:
                 help="How data travels: auto uses RDMA NICs, prefer RDMA in software, too, a name that fabric alone.",
             ),
             click.option("--rdma-port", type=click.IntRange(1, 65535), metavar="PORT", help="Of SMB Direct."),
+            click.option("--quic", is_flag=True, help="Connect over QUIC, UDP port 443 by default."),
+            *(
+                click.option(f"--quic-{name}", type=click.Path(path_type=Path), metavar="FILE", help=text)
+                for name, text in (
+                    ("authority", "PEM file with whom to trust. Default: whom this machine trusts."),
+                    ("certificate", "PEM file with this client's certificate."),
+                    ("key", "PEM file with the certificate's key."),
+                )
+            ),
             click.option(
                 "--one-sided",
                 type=click.Choice(("auto", "off")),
@@ -272,6 +280,8 @@ def run(connection: Connection, work: Callable[[Shares], Awaitable[int | None]])
     try:
         import uvloop
     except ImportError:
+        import asyncio
+
         runner = asyncio.run
     else:
         runner = uvloop.run

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.wire.header import HEADER_SIZE
 from smb3server.wire.negotiate import (
+    ACCEPT_TRANSPORT_LEVEL_SECURITY,
     NEGOTIATE_REQUEST,
     NEGOTIATE_RESPONSE,
     Capability,
@@ -43,6 +44,8 @@ class Offer:
     )
     rdma_transforms: tuple[int, ...] = (RdmaTransformId.ENCRYPTION, RdmaTransformId.SIGNING)
     require_signing: bool = False
+    transport_security: bool = False
+    """Whether QUIC alone may encrypt the messages. [MS-SMB2 3.2.4.2.2.2]"""
     capabilities: int = int(
         Capability.LEASING
         | Capability.LARGE_MTU
@@ -107,6 +110,8 @@ def build(dialects: Sequence[int], client_guid: bytes, offer: Offer) -> bytes:
         contexts.append((ContextType.SIGNING, _numbers(offer.signing_algorithms)))
     if offer.rdma_transforms:
         contexts.append((ContextType.RDMA_TRANSFORM, pack_capabilities(offer.rdma_transforms)))
+    if offer.transport_security:
+        contexts.append((ContextType.TRANSPORT, struct.pack("<I", ACCEPT_TRANSPORT_LEVEL_SECURITY)))
     start = HEADER_SIZE + NEGOTIATE_REQUEST.size + len(offered)
     padding = -start % 8
     record = record._replace(context_offset=start + padding, context_count=len(contexts))
